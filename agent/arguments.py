@@ -35,7 +35,7 @@ that is just computing gets the chance to close its files."""
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchArguments:
     """What is to be run, and for whom."""
 
     args: Any
@@ -47,7 +47,7 @@ class Launch:
     me: Environment
 
     @classmethod
-    def read(cls, argv: Sequence[str]) -> Launch:
+    def read(cls, argv: Sequence[str]) -> LaunchArguments:
         """Read the command line, and the environment.
 
         Raises:

@@ -29,9 +29,9 @@ from agent.environment import (
     grace_of_processes,
 )
 from agent.facts.world import (
+    AgentVerb,
     ExitReason,
-    JobView,
-    Verb,
+    WorldView,
     next_action,
 )
 from agent.kube.watcher import Watcher
@@ -42,9 +42,9 @@ from agent.processes.orphans import Orphans, adopt, open_exit_fd
 from agent.processes.scripts import above_scripts, await_ends, send
 from agent.report import launch_mark
 from agent.report.failed_start import refuse_to_start
-from agent.report.report import Facts
+from agent.report.report import AgentFacts
 from agent.report.reporter import Reporter
-from agent.terms import Slot, Terms, may_follow, terms_of
+from agent.terms import CommandSlot, Terms, may_follow, terms_of
 from crds.agent_report import AgentState
 from crds.names import ENV_CLUSTER_VERSION, ENV_TF_CONFIG, ENV_TF_CONFIG_KEPT
 from crds.shard_set import ENV_SHARDS_SOCKET
@@ -140,14 +140,14 @@ class Execution:
         self._me: Environment = link.environment
         member = self._me.member
         in_cluster = ENV_CLUSTER_VERSION in environ
-        self._slot = Slot(self._me.replica_type, member, in_cluster, each_round)
+        self._slot = CommandSlot(self._me.replica_type, member, in_cluster, each_round)
         self._kept = (ENV_TF_CONFIG,) if ENV_TF_CONFIG_KEPT in environ else ()
-        self._watcher: Watcher[JobView] = link.watcher
+        self._watcher: Watcher[WorldView] = link.watcher
         self._view = link.first_view
         self._desk, self._api = link.desk, link.api
         self._port = HeldPort() if self._slot.each_round else None
         port = NO_STORE if self._port is None else self._port.number
-        self._reporter: Reporter = link.reporter(Facts(port, 1, accelerators.detect()), cleanup)
+        self._reporter: Reporter = link.reporter(AgentFacts(port, 1, accelerators.detect()), cleanup)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         mark = f"{ENV_SHARDS_SOCKET}={self._desk.path}"
         self._command = Command(words, {**environ, ENV_SHARDS_SOCKET: self._desk.path}, mark)
@@ -165,7 +165,7 @@ class Execution:
         signal.signal(signal.SIGCHLD, self._note_child)
         adopt("commands")
         try:
-            if self._slot == Slot(self._slot.type, self._slot.member):
+            if self._slot == CommandSlot(self._slot.type, self._slot.member):
                 self._start(Terms(key=None))  # whatever becomes of the job and its worlds
             self._reporter.start()
             return self._supervise()
@@ -229,14 +229,14 @@ class Execution:
         """Report what the job's world asks for; the reason if it asks this agent to leave."""
         view, last = self._view, self._reporter.latest
         action = next_action(view.world, self._slot.member, last.observed_round, last.state, view.phase)
-        if action.verb is Verb.EXIT:
+        if action.verb is AgentVerb.EXIT:
             return action.reason
         if self._slot.in_cluster:
             return None
-        if action.verb is Verb.START and not self._slot.each_round:
+        if action.verb is AgentVerb.START and not self._slot.each_round:
             state = AgentState.SUCCEEDED if self._has_succeeded else AgentState.RUNNING
             self._reporter.report(state, action.round)
-        elif action.verb is Verb.STAND_BY:
+        elif action.verb is AgentVerb.STAND_BY:
             if self._port is not None:
                 self._end()
                 self._port.release()

@@ -10,16 +10,16 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment
-from agent.facts.failure import Failure
-from agent.facts.world import JobView
-from agent.kube.api import Api, ApiClient
+from agent.facts.failure import LocalFailure
+from agent.facts.world import WorldView
+from agent.kube.api import AgentApi, ApiClient
 from agent.kube.watcher import Watcher
 from agent.monitor.stepping import Figures
 from agent.monitor.usage import UsageMeter, meter_of_pod
-from agent.replicas.facts import Groups
+from agent.replicas.facts import GroupsView
 from agent.report.elasticworker import is_of_this_pod, last_report, section_of, sequence_after
-from agent.report.heartbeat import Heartbeat
-from agent.report.report import NO_SECTIONS, Facts, Report, Sections
+from agent.report.heartbeat import LeaseRenewal
+from agent.report.report import NO_SECTIONS, AgentFacts, ReportBody, Sections
 from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
 from agent.shards.job_sets import shown_of
@@ -38,17 +38,17 @@ class Link:
     """What runs, from `start` on until the `cleanup` that it was given ends it."""
 
     environment: Environment
-    api: Api
-    watcher: Watcher[JobView]
-    groups: Watcher[Groups] | None
+    api: AgentApi
+    watcher: Watcher[WorldView]
+    groups: Watcher[GroupsView] | None
     """What follows the ElasticWorld of the grouped job, if this worker's job is a replica group."""
     desk: Desk
-    first_view: JobView
+    first_view: WorldView
     predecessor: Mapping[str, Any]
     """What an earlier agent of this slot reported last."""
-    first_report: Report
+    first_report: ReportBody
     """The first report of this agent."""
-    _heartbeat: Heartbeat
+    _heartbeat: LeaseRenewal
     _meter: UsageMeter
 
     @classmethod
@@ -57,7 +57,7 @@ class Link:
         me: Environment,
         environ: Mapping[str, str],
         cleanup: contextlib.ExitStack,
-        api: Api | None = None,
+        api: AgentApi | None = None,
     ) -> Link:
         """Connect to the cluster, and wait for the first view of the job.
 
@@ -68,19 +68,21 @@ class Link:
             InvalidEnvironmentError: the environment names no API server.
         """
         api = api or ApiClient.in_cluster(environ)
-        heartbeat = Heartbeat(api, me)
+        heartbeat = LeaseRenewal(api, me)
         heartbeat.start()
         cleanup.callback(heartbeat.stop)
         number = holder_number(me.replica_type, me.worker_index)
         desk = Desk(worker_number(me.group_index, number) if me.grouped_job else number, me.incarnation)
         cleanup.callback(desk.stop)
 
-        def view_of(world: Mapping[str, Any]) -> JobView:
+        def view_of(world: Mapping[str, Any]) -> WorldView:
             if not me.grouped_job:
                 desk.be_of(world)
-            return JobView.parse(world)
+            return WorldView.parse(world)
 
-        watcher = Watcher(api, "elasticworlds", me.namespace, me.owner_name, parse=view_of, missing=JobView())
+        watcher = Watcher(
+            api, "elasticworlds", me.namespace, me.owner_name, parse=view_of, missing=WorldView()
+        )
         watcher.start()
         cleanup.callback(watcher.stop)
         groups = _groups_watcher(api, me, desk) if me.grouped_job else None
@@ -96,7 +98,7 @@ class Link:
         return cls(me, api, watcher, groups, desk, view, predecessor, first, heartbeat, meter)
 
     @property
-    def view(self) -> JobView:
+    def view(self) -> WorldView:
         """The newest view of the job."""
         return self.watcher.view() or self.first_view
 
@@ -107,7 +109,7 @@ class Link:
 
     def reporter(
         self,
-        facts: Facts,
+        facts: AgentFacts,
         cleanup: contextlib.ExitStack,
         *,
         figures: Callable[[], Figures] | None = None,
@@ -151,25 +153,27 @@ class Link:
         return watcher.stop
 
 
-def _groups_watcher(api: Api, me: Environment, desk: Desk) -> Watcher[Groups]:
+def _groups_watcher(api: AgentApi, me: Environment, desk: Desk) -> Watcher[GroupsView]:
     """Return what follows the groups that train together, which all pull from the shard sets of their job."""
 
-    def groups_of(world: Mapping[str, Any]) -> Groups:
+    def groups_of(world: Mapping[str, Any]) -> GroupsView:
         desk.be_of(world)
-        return Groups.parse(world)
+        return GroupsView.parse(world)
 
-    return Watcher(api, "elasticworlds", me.namespace, me.grouped_job, parse=groups_of, missing=Groups())
+    return Watcher(api, "elasticworlds", me.namespace, me.grouped_job, parse=groups_of, missing=GroupsView())
 
 
-def _first_view(watcher: Watcher[JobView]) -> JobView:
+def _first_view(watcher: Watcher[WorldView]) -> WorldView:
     poll = select.poll()
     poll.register(watcher.fileno(), select.POLLIN)
     while watcher.view() is None:
         poll.poll()
-    return watcher.take() or JobView()
+    return watcher.take() or WorldView()
 
 
-def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView, now: datetime) -> Report:
+def first_report(
+    predecessor: Mapping[str, Any], me: Environment, view: WorldView, now: datetime
+) -> ReportBody:
     """Ready, for a world newer than any this Pod may have been in.
 
     A container that was restarted in its Pod finds itself in a world whose processes died with its
@@ -188,11 +192,11 @@ def first_report(predecessor: Mapping[str, Any], me: Environment, view: JobView,
     if view.world is not None and me.member in view.world.members:
         known_round = max(known_round, view.world.round)
     rounds = tuple(from_wire(RoundProgress, each) for each in predecessor.get("rounds") or ())
-    return Report(
+    return ReportBody(
         AgentState.READY,
         since=now,
         observed_round=known_round,
-        failure=section_of(predecessor, "failure", Failure),
+        failure=section_of(predecessor, "failure", LocalFailure),
         rounds=rounds,
         check=section_of(predecessor, "check", AgentCheck),
         trouble=trouble,

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from agent.facts.world import (
     WAIT,
-    Action,
+    AgentVerb,
+    AgentWorld,
     ExitReason,
-    JobView,
     Member,
-    Verb,
-    World,
+    NextAction,
+    WorldView,
     next_action,
     planned_tier,
     tier_of_a_stop,
@@ -25,12 +25,12 @@ from crds.phases import RendezvousPhase
 
 
 @dataclass(frozen=True)
-class Standing:
+class RoundStanding:
     """One agent between the round that it joined last and the newest world that it has seen."""
 
     member: Member
-    joined: World | None = None
-    newest: World | None = None
+    joined: AgentWorld | None = None
+    newest: AgentWorld | None = None
 
     @property
     def peers_are_dead(self) -> bool:
@@ -62,14 +62,14 @@ class Standing:
             and self.member not in newest.members
         )
 
-    def awaits_judgement(self, action: Action) -> bool:
+    def awaits_judgement(self, action: NextAction) -> bool:
         """Whether the hang of the round last joined is still to be judged, as far as this agent has heard."""
         joined, newest = self.joined, self.newest
-        if newest is None or joined is None or newest.round != joined.round or action.verb is Verb.EXIT:
+        if newest is None or joined is None or newest.round != joined.round or action.verb is AgentVerb.EXIT:
             return False
         return newest.hangs or newest.phase is RendezvousPhase.FORMED
 
-    def planned_tier(self, action: Action, peers: Sequence[int] | None) -> KeptIn | None:
+    def planned_tier(self, action: NextAction, peers: Sequence[int] | None) -> KeptIn | None:
         """Return the tier for the last step if `action` ends the round last joined by plan; None if not.
 
         Args:
@@ -85,65 +85,65 @@ class Standing:
             return KeptIn.STORAGE
         return tier_of_a_stop(self.member, self.joined, self.newest, peers)
 
-    def gone_before(self, world: World) -> frozenset[int]:
+    def gone_before(self, world: AgentWorld) -> frozenset[int]:
         """Return the ranks of the round last joined whose Pods are not in that world."""
         members = self.joined.members if self.joined else ()
         stay = set(world.members)
         return frozenset(rank for rank, member in enumerate(members) if member not in stay)
 
-    def comes_after_failure(self, world: World) -> bool:
+    def comes_after_failure(self, world: AgentWorld) -> bool:
         """Whether the round last joined was broken by a failure; for who has joined none, the one before."""
         return world.broken_round >= (self.joined.round if self.joined is not None else world.round - 1)
 
 
-class Membership:
+class WorldMembership:
     """One agent's part in the worlds of its job. For the agent's main thread; `view` for any."""
 
-    def __init__(self, member: Member, watcher: Watcher[JobView], reporter: Reporter) -> None:
+    def __init__(self, member: Member, watcher: Watcher[WorldView], reporter: Reporter) -> None:
         self.member = member
         self._watcher = watcher
         self._reporter = reporter
-        self._joined: World | None = None
+        self._joined: AgentWorld | None = None
 
     def fileno(self) -> int:
         """Return a descriptor that is readable from news of the job on, until `look` takes them."""
         return self._watcher.fileno()
 
     @property
-    def view(self) -> JobView:
+    def view(self) -> WorldView:
         """The newest view of the job."""
-        return self._watcher.view() or JobView()
+        return self._watcher.view() or WorldView()
 
     @property
-    def standing(self) -> Standing:
-        return Standing(self.member, self._joined, self.view.world)
+    def standing(self) -> RoundStanding:
+        return RoundStanding(self.member, self._joined, self.view.world)
 
     @property
     def round(self) -> int:
         """The highest round that this agent has acted on."""
         return self._reporter.latest.observed_round
 
-    def look(self) -> tuple[Action, JobView]:
+    def look(self) -> tuple[NextAction, WorldView]:
         """Take the news; return what they ask of this agent."""
-        view, report = self._watcher.take() or JobView(), self._reporter.latest
+        view, report = self._watcher.take() or WorldView(), self._reporter.latest
         action = next_action(view.world, self.member, report.observed_round, report.state, view.phase)
         return action, view
 
-    def next_action(self) -> Action:
+    def next_action(self) -> NextAction:
         """Take the news; return what they ask of this agent."""
         return self.look()[0]
 
-    def next_world(self) -> World | ExitReason | None:
+    def next_world(self) -> AgentWorld | ExitReason | None:
         """Take the news, where nothing runs; return the world to join, or why to leave; None to wait.
 
         It reports what the controller has to know meanwhile.
         """
         action, view = self.look()
-        if action.verb is Verb.EXIT and action.reason is not None:
+        if action.verb is AgentVerb.EXIT and action.reason is not None:
             return action.reason
-        if action.verb is Verb.START and view.world is not None:
+        if action.verb is AgentVerb.START and view.world is not None:
             return view.world
-        if action.verb is Verb.STAND_BY:
+        if action.verb is AgentVerb.STAND_BY:
             self.stand_by(action.round)
         elif self._reporter.latest.state is AgentState.RUNNING:
             # torchrun's agent stopped what ran: Ready at the round that stands says "I left it".
@@ -154,7 +154,7 @@ class Membership:
         """Whether all is as the job wants it."""
         return self.next_action() == WAIT
 
-    def join(self, world: World) -> None:
+    def join(self, world: AgentWorld) -> None:
         """Report that the processes of `world` run."""
         self._joined = world
         self._reporter.report(AgentState.RUNNING, world.round)

@@ -13,22 +13,23 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.launcher.api import LaunchConfig
 
 from agent import signals
-from agent.arguments import Launch
-from agent.checkpoints.holder import CheckpointMemory
+from agent.arguments import LaunchArguments
+from agent.checkpoints.holder import CheckpointHolder
 from agent.connection.listener import Listener
 from agent.environment import InvalidEnvironmentError, ensure_temporary_directory, listen
 from agent.facts.failure import write_error_file
-from agent.facts.world import ExitReason, World
-from agent.kube.api import Api
+from agent.facts.world import AgentWorld, ExitReason, Member
+from agent.kube.api import AgentApi
 from agent.link import Link
 from agent.logs import log_to_stderr
-from agent.membership import Membership
+from agent.membership import WorldMembership
 from agent.monitor import accelerators, open_files
 from agent.monitor.hang import step_reporting_of_slot
 from agent.monitor.hang_guard import HangGuard
@@ -37,14 +38,14 @@ from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.stacks import StackFiles
 from agent.network import SocketInterfaces
-from agent.node_check.duties import ActiveCheck
+from agent.node_check.duties import NodeCheckFollower
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.meeting import prefetch
 from agent.replicas.desk import ReplicasDesk
-from agent.report.elasticworker import Place
+from agent.report.elasticworker import PodLocation
 from agent.report.failed_start import refuse_to_start
-from agent.report.progress_monitor import Progress, ProgressMonitor
-from agent.report.report import Facts, Sections
+from agent.report.progress_monitor import ProgressMonitor, TrainingProgress
+from agent.report.report import AgentFacts, Sections
 from agent.report.reporter import Reporter
 from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision.asked import StacksDesk
@@ -89,7 +90,7 @@ def _main(
     try:
         log_to_stderr()
         ensure_temporary_directory(os.environ)  # torch makes a folder for logs as it reads the flags
-        launch = Launch.read(argv)
+        launch = LaunchArguments.read(argv)
         open_files.raise_limit()
         signal_names = elastic.signals_to_handle(launch.args)
         signals.handle(signal_names, signals.raise_signal)
@@ -120,7 +121,7 @@ class Built:
     """The agent, and what its end is reported by."""
 
     agent: DlrElasticAgent
-    membership: Membership
+    membership: WorldMembership
     reporter: Reporter
 
     def others_train(self) -> bool:
@@ -129,7 +130,7 @@ class Built:
         return self.membership.standing.others_train
 
 
-def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.ExitStack) -> Built:
+def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contextlib.ExitStack) -> Built:
     """Connect to the cluster, and build the agent from the ground up.
 
     Raises:
@@ -148,41 +149,26 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
     guard = HangGuard(files, stacks, step_reporting_of_slot(link.predecessor, me.worker_index, members))
     stacks_desk = StacksDesk(guard, link.first_view.asks_for_stacks)
     interfaces = SocketInterfaces(os.environ)
-    progress, lingering = Progress(files, link.first_report), Lingering(files, stacks)
+    progress, lingering = TrainingProgress(files, link.first_report), Lingering(files, stacks)
     reporter = link.reporter(
-        Facts(listener.port, config.nproc_per_node, accelerators.detect()),
+        AgentFacts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,
         figures=progress.figures,
-        sections=Sections(
-            network=interfaces.to_status,
-            replicas=replicas.to_status if replicas is not None else None,
-            asked_stacks=stacks_desk.to_status,
-            memory=memory.to_status if memory is not None else None,
-            lingers=lingering.to_status,
-        ),
+        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering),
     )
     if replicas is not None:
         replicas.serve(lambda: reporter.progress(within_seconds=0.0))
-    membership = Membership(me.member, link.watcher, reporter)
+    membership = WorldMembership(me.member, link.watcher, reporter)
     grace_seconds, failure_grace_seconds = launch.stop_grace_seconds, launch.failure_grace_seconds
     votes = Votes(membership, reporter, listener, memory, grace_seconds, failure_grace_seconds)
     good_ends = GoodEnds()
-
-    def note_meeting(agents: Store, met: World) -> None:
-        votes.meet(met)
-        good_ends.meet(agents, met.members.index(me.member), met)
-
+    checks = NodeCheckFollower(link.api, me, reporter)
     handler = DlrRendezvousHandler(
-        me,
-        membership,
-        reporter,
-        ActiveCheck(link.api, me, reporter),
-        store,
-        interfaces,
+        *(me, membership, reporter, checks, store, interfaces),
         join_timeout_seconds=launch.join_timeout_seconds,
         master_port=launch.args.master_port or 0,
         memory=memory,
-        on_meeting=note_meeting,
+        on_meeting=partial(_note_meeting, me.member, votes, good_ends),
     )
     cleanup.callback(handler.shutdown)
     assert config.logs_specs is not None
@@ -207,28 +193,61 @@ def build(launch: Launch, warm_start: WarmStart | None, cleanup: contextlib.Exit
         warm_start=warm_start,
     )
     cleanup.callback(agent.kill)
+    _start_monitor(progress, reporter, link, memory, cleanup)
+    return Built(agent, membership, reporter)
+
+
+def _sections(
+    interfaces: SocketInterfaces,
+    replicas: ReplicasDesk | None,
+    stacks_desk: StacksDesk,
+    memory: CheckpointHolder | None,
+    lingering: Lingering,
+) -> Sections:
+    return Sections(
+        network=interfaces.to_status,
+        replicas=replicas.to_status if replicas is not None else None,
+        asked_stacks=stacks_desk.to_status,
+        memory=memory.to_status if memory is not None else None,
+        lingers=lingering.to_status,
+    )
+
+
+def _start_monitor(
+    progress: TrainingProgress,
+    reporter: Reporter,
+    link: Link,
+    memory: CheckpointHolder | None,
+    cleanup: contextlib.ExitStack,
+) -> None:
     # The memory of a replacement is touched late: no start waits any more for what that takes.
     touch = memory.touch if memory is not None else lambda: None
     monitor = ProgressMonitor(progress, reporter, lambda: link.view.awaits_checkpoint, touch)
     link.watcher.call_at_changes(monitor.note_news)
     monitor.start()
     cleanup.callback(monitor.stop)
-    return Built(agent, membership, reporter)
+
+
+def _note_meeting(member: Member, votes: Votes, good_ends: GoodEnds, agents: Store, met: AgentWorld) -> None:
+    votes.meet(met)
+    good_ends.meet(agents, met.members.index(member), met)
 
 
 def _memory(
-    launch: Launch, listener: Listener, link: Link, cleanup: contextlib.ExitStack
-) -> CheckpointMemory:
+    launch: LaunchArguments, listener: Listener, link: Link, cleanup: contextlib.ExitStack
+) -> CheckpointHolder:
     """Return the memory for checkpoints, which begins to be touched, or to be filled from a peer."""
-    place = Place(link.api, launch.me, lambda: link.view.topology_levels)
-    memory = CheckpointMemory(launch.me, launch.config.nproc_per_node, listener, place)
+    place = PodLocation(link.api, launch.me, lambda: link.view.topology_levels)
+    memory = CheckpointHolder(launch.me, launch.config.nproc_per_node, listener, place)
     cleanup.callback(memory.close)
     if not prefetch(link.first_view.world, launch.me, memory):
         memory.touch()
     return memory
 
 
-def _warm_start(launch: Launch, preloads: Preloads, warm_parent: WarmParent | None) -> WarmStart | None:
+def _warm_start(
+    launch: LaunchArguments, preloads: Preloads, warm_parent: WarmParent | None
+) -> WarmStart | None:
     """Return what training processes are forked by; None if they are to be started as new interpreters."""
     args, entrypoint = launch.args, launch.entrypoint
     warm = isinstance(entrypoint, str) and not args.no_warm_start
@@ -249,7 +268,7 @@ def exit_code(process_exit_code: int | None) -> int:
     return 128 - process_exit_code if process_exit_code < 0 else process_exit_code
 
 
-def _local_cluster(launch: Launch) -> Api | None:
+def _local_cluster(launch: LaunchArguments) -> AgentApi | None:
     """Return what stands in for a cluster with `--standalone`."""
     if not launch.args.standalone:
         return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from agent.facts.world import JobView, Member, World
+from agent.facts.world import AgentWorld, Member, WorldView
 from crds.names import CHIEF
 from crds.phases import RendezvousPhase
 
@@ -28,7 +28,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Slot:
+class CommandSlot:
     """The slot whose command it is."""
 
     type: str
@@ -43,7 +43,7 @@ class Slot:
         return self.each_round or (self.in_cluster and self.type == CHIEF)
 
 
-def terms_of(view: JobView, slot: Slot) -> Terms | None:
+def terms_of(view: WorldView, slot: CommandSlot) -> Terms | None:
     """None as long as the command is not to run."""
     if slot.in_cluster:
         place = view.cluster.place(slot.type, slot.member.index) if view.cluster is not None else None
@@ -60,7 +60,7 @@ def terms_of(view: JobView, slot: Slot) -> Terms | None:
     return Terms(world.round, world.round, round_variables(world, slot.member))
 
 
-def round_variables(world: World, me: Member) -> dict[str, str]:
+def round_variables(world: AgentWorld, me: Member) -> dict[str, str]:
     """One process a Pod, with what torch and JAX call its place.
 
     https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.html
@@ -79,7 +79,7 @@ def round_variables(world: World, me: Member) -> dict[str, str]:
     }
 
 
-def may_follow(view: JobView, started: Terms, slot: Slot) -> bool:
+def may_follow(view: WorldView, started: Terms, slot: CommandSlot) -> bool:
     """Whether a command that has failed may have failed by what is known to have become of others."""
     if slot.in_cluster:
         return bool(view.cluster is not None and view.cluster.lost)

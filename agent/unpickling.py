@@ -49,7 +49,7 @@ _WITHOUT_PARTS = {str, bytes, bytearray, float, bool, type(None), list, dict, se
 """What cannot be a key, or has a hash that Python keeps."""
 
 
-class Unpickler(pickle._Unpickler):
+class BoundedUnpickler(pickle._Unpickler):
     """Reads one pickle."""
 
     stack: list[Any]
@@ -232,7 +232,7 @@ def kind_of(value: object) -> str:
 
 
 def _filling(load: Callable[[Any], None], kinds: tuple[type, ...], count: int) -> Callable[[Any], None]:
-    def fill(self: Unpickler) -> None:
+    def fill(self: BoundedUnpickler) -> None:
         if count:
             target, items = self.stack[-count - 1], self.stack[-count:]
         else:
@@ -244,7 +244,7 @@ def _filling(load: Callable[[Any], None], kinds: tuple[type, ...], count: int) -
 
 
 def _nesting(load: Callable[[Any], None]) -> Callable[[Any], None]:
-    def nest(self: Unpickler) -> None:
+    def nest(self: BoundedUnpickler) -> None:
         load(self)
         self.note_parts(self.stack[-1], self.stack[-1])
 
@@ -260,4 +260,4 @@ def _dispatch(cls: type) -> dict[int, Callable[[Any], None]]:
     return {codes[name]: load for name, load in loads.items()}
 
 
-Unpickler.dispatch = _dispatch(Unpickler)
+BoundedUnpickler.dispatch = _dispatch(BoundedUnpickler)

@@ -17,7 +17,7 @@ from benchmarks.diagnosis_faults import Fleet
 from crds.findings import Verdict
 from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Domain, Link, Node, NodeName
-from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
+from healthcheck.measurements import CheckHistory, GroupResult, LocalResult, Metric, RoundResult
 from healthcheck.plan import next_step
 from healthcheck.settings import Settings
 
@@ -56,7 +56,7 @@ def played(
         test: returns the result of one group; called in the order in which a round has them.
     """
     rounds: tuple[RoundResult, ...] = ()
-    while not isinstance(step := next_step(History(local, rounds), nodes, settings), Diagnosis):
+    while not isinstance(step := next_step(CheckHistory(local, rounds), nodes, settings), Diagnosis):
         rounds += (RoundResult(step.number, tuple(test(group) for group in step.groups)),)
     return step, len(rounds)
 

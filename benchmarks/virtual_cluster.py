@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from benchmarks.virtual_time import running_loop
 from controller.api.calls import Answer, Call
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.clock import monotonic
 from controller.connection import Connection
 from controller.errors import SilentWatch
@@ -371,7 +371,7 @@ def _fields_of(obj: Mapping[str, Any]) -> Object:
     return {f"f:{key}": _fields_of(value) if isinstance(value, dict) else {} for key, value in obj.items()}
 
 
-class _VirtualClient(Client):
+class _VirtualClient(AsyncClient):
     def __init__(self, server: ApiServer) -> None:
         super().__init__(
             Connection("http://virtual", "the benchmark", NAMESPACE),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.facts.world import World
+from agent.facts.world import AgentWorld
 from benchmarks.virtual_cluster import CONTROLLER, ApiServer, Collection, now, wall_time
 from benchmarks.virtual_time import running_loop
 from controller.resources import LEASES, NODES, PODS, Object
@@ -185,7 +185,7 @@ class VirtualNodes:
     # --- agents -------------------------------------------------------------------------------------------
 
     def _read_world(self, world: Object) -> None:
-        name, found = world["metadata"]["name"], World.parse(world["spec"])
+        name, found = world["metadata"]["name"], AgentWorld.parse(world["spec"])
         before = self._worlds[name]
         if found is None or (found.round, found.phase) == (before.round, before.phase):
             return

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from controller.manager import Manager
-from controller.queue.controller import Controller, MapFunction, Predicate, Source, UnreadableController
+from controller.queue.controller import Controller, MapFunction, Predicate, UnreadableController, WatchSource
 from controller.queue.loop import RECONCILE_TIMEOUT_SECONDS, ReconcileLoop, make_queue
-from controller.reconciler import Reconciler, Reporter, Request
+from controller.reconciler import Reconciler, ReconcileReporter, Request
 from controller.resources import Object, Resource
 
 
@@ -19,10 +19,10 @@ class ControllerBuilder:
         self._name = name
         self._for: Resource | None = None
         self._for_unreadable = False
-        self._sources: list[Source] = []
+        self._sources: list[WatchSource] = []
         self._flow_of: Callable[[Request], Request] | None = None
         self._goes_first: Callable[[str], bool] | None = None
-        self._reporter: Reporter | None = None
+        self._reporter: ReconcileReporter | None = None
         self._workers = 1
         self._timeout_seconds = RECONCILE_TIMEOUT_SECONDS
 
@@ -46,7 +46,7 @@ class ControllerBuilder:
         self, resource: Resource, map_function: MapFunction, *, predicate: Predicate | None = None
     ) -> ControllerBuilder:
         """Any other resource; `map_function` says whom a change concerns."""
-        self._sources.append(Source(resource, map_function, predicate))
+        self._sources.append(WatchSource(resource, map_function, predicate))
         return self
 
     def in_flows(self, flow_of: Callable[[Request], Request]) -> ControllerBuilder:
@@ -69,7 +69,7 @@ class ControllerBuilder:
         self._timeout_seconds = timeout_seconds
         return self
 
-    def reports_to(self, reporter: Reporter) -> ControllerBuilder:
+    def reports_to(self, reporter: ReconcileReporter) -> ControllerBuilder:
         """Show unforeseen failures on the objects by this reporter. Default: the log alone has them."""
         self._reporter = reporter
         return self

@@ -10,13 +10,13 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from controller import clock
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import Unavailable
 from controller.resources import Object, Resource
-from controller.salvage import Unreadable
+from controller.salvage import UnreadableObject
 from controller.shape import Shape
 from controller.shares import MEMORY_UNITS, Shares
-from controller.store import IndexFunction, Key, Memory, Store
+from controller.store import IndexFunction, Key, ObjectMemory, Store
 from controller.watch.informer import Informer
 from controller.watch.intake import Handler, UnreadableHandler
 from controller.watch.reflector import WatchTiming
@@ -34,7 +34,7 @@ class Cache:
 
     def __init__(
         self,
-        client: Client,
+        client: AsyncClient,
         *,
         namespace: str | None = None,
         label_selectors: Mapping[Resource, str] | None = None,
@@ -90,13 +90,13 @@ class Cache:
         for informer in self._informers.values():
             informer.intake.add_unreadable_handler(handler)
 
-    def unreadable(self) -> list[tuple[Resource, Unreadable]]:
+    def unreadable(self) -> list[tuple[Resource, UnreadableObject]]:
         """All objects that cannot be read."""
         return [
             (resource, f) for resource, i in self._informers.items() for f in i.intake.unreadable.values()
         ]
 
-    def unreadable_of(self, group_resource: str, key: Key) -> tuple[Resource | None, Unreadable | None]:
+    def unreadable_of(self, group_resource: str, key: Key) -> tuple[Resource | None, UnreadableObject | None]:
         """The resource of this name, and why its object cannot be read; None if it can, or is gone."""
         for resource, informer in self._informers.items():
             if resource.group_resource == group_resource:
@@ -236,8 +236,8 @@ class Models(Generic[M]):
 
     def __init__(self, store: Store, model: type[M]) -> None:
         self._model = model
-        self._parsed: Memory[tuple[str, M]] = store.memory()
-        self._faults: Memory[tuple[str, ValidationError]] = store.memory()
+        self._parsed: ObjectMemory[tuple[str, M]] = store.memory()
+        self._faults: ObjectMemory[tuple[str, ValidationError]] = store.memory()
 
     def parse(self, raw: Object) -> M:
         """The object as a model, for its own reconciler, which reports the error on it.

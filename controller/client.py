@@ -64,7 +64,7 @@ Observer = Callable[[str, int | None], None]
 """Gets the method and the status (None: no answer) of every call."""
 
 
-class Client:
+class AsyncClient:
     """One way to one API server, shared by everything in the process.
 
     `guarded` makes one for those whose writes depend on something, and are to be noted.
@@ -90,7 +90,7 @@ class Client:
         self._limiter: RequestLimiter | None = None
         self._shapes: Mapping[Resource, Shape] = {}
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -105,14 +105,14 @@ class Client:
         note_write: Callable[[Resource, Object], None] | None = None,
         limiter: RequestLimiter | None = None,
         shapes: Mapping[Resource, Shape] | None = None,
-    ) -> Client:
+    ) -> AsyncClient:
         """This client, sharing its connections, for those who write under conditions.
 
         `guard` runs right before a write leaves, and may raise to hold it back; `note_write` gets the object
         that the server answers to one; `limiter` says when a request may leave, watches apart. Of a kind that
         has one of the `shapes`, what the cache would keep is read.
         """
-        view = Client.__new__(Client)
+        view = AsyncClient.__new__(AsyncClient)
         view.__dict__.update(self.__dict__)
         view._guard = guard
         view._note_write = note_write
@@ -120,9 +120,9 @@ class Client:
         view._shapes = shapes or {}
         return view
 
-    def apart(self, *, call_timeout_seconds: float, attempts: int) -> Client:
+    def apart(self, *, call_timeout_seconds: float, attempts: int) -> AsyncClient:
         """Return another client of the same server, with connections and a contact of its own."""
-        return Client(
+        return AsyncClient(
             self.connection,
             call_timeout_seconds=call_timeout_seconds,
             attempts=attempts,

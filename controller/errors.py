@@ -27,7 +27,7 @@ _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 @dataclass(frozen=True)
-class Cause:
+class StatusCause:
     """One thing wrong with an object that was refused."""
 
     field: str
@@ -74,10 +74,10 @@ class ApiError(Exception):
         return bool(self.details.get("name"))
 
     @property
-    def causes(self) -> tuple[Cause, ...]:
+    def causes(self) -> tuple[StatusCause, ...]:
         found = self.details.get("causes")
         return tuple(
-            Cause(*(str(each.get(key) or "") for key in ("field", "message", "reason")))
+            StatusCause(*(str(each.get(key) or "") for key in ("field", "message", "reason")))
             for each in (found if isinstance(found, list | tuple) else ())
             if isinstance(each, dict) and _NOT_ALL_CHECKED not in str(each.get("message"))
         )

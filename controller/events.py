@@ -19,7 +19,7 @@ from typing import Literal
 
 from controller import clock
 from controller.backoff import Backoff
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import AlreadyExists, NamespaceTerminating, NotFound, Unavailable
 from controller.resources import EVENTS, Object
 from controller.wording import printable, shortened
@@ -34,7 +34,7 @@ REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
-class Subject:
+class InvolvedObject:
     """The object an event is about."""
 
     api_version: str
@@ -50,17 +50,17 @@ class Subject:
 
 @dataclass(frozen=True)
 class Occurrence:
-    subject: Subject
+    subject: InvolvedObject
     type: str
     reason: str
     message: str
 
 
 @dataclass
-class Series:
+class EventSeries:
     """One Event object on the server, and what it should say by now."""
 
-    subject: Subject
+    subject: InvolvedObject
     type: str
     reason: str
     message: str
@@ -91,13 +91,13 @@ class Correlator:
         self._similar_limit = similar_limit
         recent = lru_cache(REMEMBERED)
         self._similar = recent(lambda subject, type, reason: _Similar())
-        self._series = recent(lambda key: Series(key.subject, key.type, key.reason, key.message))
+        self._series = recent(lambda key: EventSeries(key.subject, key.type, key.reason, key.message))
         self._buckets = recent(lambda subject, reason: _Bucket())
 
-    def observe(self, occurrence: Occurrence, now: float) -> Series | None:
+    def observe(self, occurrence: Occurrence, now: float) -> EventSeries | None:
         """The series this belongs to, with its count raised; None if the object says it too often."""
         key = self._combine(occurrence, now)
-        series: Series = self._series(key)
+        series: EventSeries = self._series(key)
         series.count += 1
         combined = key is not occurrence
         series.message = COMBINED_PREFIX + occurrence.message if combined else occurrence.message
@@ -139,12 +139,12 @@ _ATTEMPTS = 12
 class EventRecorder:
     """Note events with `event`; `run` writes them."""
 
-    def __init__(self, client: Client, component: str, *, similar_limit: int = SIMILAR_LIMIT) -> None:
+    def __init__(self, client: AsyncClient, component: str, *, similar_limit: int = SIMILAR_LIMIT) -> None:
         self._client = client
         self._component = component
         self._instance = socket.gethostname()[:128]
         self._correlator = Correlator(similar_limit)
-        self._pending: dict[str | None, dict[int, Series]] = {}
+        self._pending: dict[str | None, dict[int, EventSeries]] = {}
         """Series to write, by namespace in the order of their turns, and by id."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -186,7 +186,7 @@ class EventRecorder:
                 await self._write_patiently(self._next())
             self._idle.set()
 
-    def _next(self) -> Series:
+    def _next(self) -> EventSeries:
         """Take the oldest series of the namespace whose turn it is."""
         namespace, waiting = next(iter(self._pending.items()))
         del self._pending[namespace]
@@ -204,7 +204,7 @@ class EventRecorder:
             count = sum(map(len, self._pending.values())) + 1
             log.warning("events not written in time count=%d", count)
 
-    async def _write_patiently(self, series: Series) -> None:
+    async def _write_patiently(self, series: EventSeries) -> None:
         backoff = Backoff(base_seconds=0.5, cap_seconds=10.0)
         while True:
             try:
@@ -221,7 +221,7 @@ class EventRecorder:
                 _log_dropped(series, error)
                 return
 
-    async def _write(self, series: Series) -> None:
+    async def _write(self, series: EventSeries) -> None:
         namespace = series.subject.namespace or "default"
         if series.name is not None and series.is_written:
             patch = {"count": series.count, "lastTimestamp": series.last_time, "message": series.message}
@@ -240,7 +240,7 @@ class EventRecorder:
             series.is_written = True
             await self._write(series)
 
-    def _body(self, series: Series, name: str, namespace: str) -> Object:
+    def _body(self, series: EventSeries, name: str, namespace: str) -> Object:
         subject = series.subject
         involved = {
             "apiVersion": subject.api_version,
@@ -269,10 +269,10 @@ class EventRecorder:
         }
 
 
-def _subject(obj: Object, field: str, host: str) -> Subject:
+def _subject(obj: Object, field: str, host: str) -> InvolvedObject:
     metadata = obj["metadata"]
     name, namespace, uid = metadata["name"], metadata.get("namespace"), metadata.get("uid", "")
-    return Subject(obj["apiVersion"], obj["kind"], namespace, name, uid, field, host)
+    return InvolvedObject(obj["apiVersion"], obj["kind"], namespace, name, uid, field, host)
 
 
 def _event_name(subject_name: str) -> str:
@@ -280,7 +280,7 @@ def _event_name(subject_name: str) -> str:
     return f"{subject_name[: _NAME_LIMIT - len(suffix) - 1].rstrip('.-')}.{suffix}"
 
 
-def _log_dropped(series: Series, error: Exception) -> None:
+def _log_dropped(series: EventSeries, error: Exception) -> None:
     log.warning(
         "event not written object=%s/%s reason=%s error=%s",
         series.subject.namespace,

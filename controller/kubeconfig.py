@@ -43,7 +43,7 @@ class UnknownContext(ConfigError):
 
 
 @dataclass(frozen=True)
-class Source:
+class KubeconfigSource:
     """The source of the configuration."""
 
     said_by: str
@@ -58,7 +58,7 @@ class Source:
 
 def find_source(
     explicit: str | None, environment: Mapping[str, str], user_file: Path | None = None
-) -> Source | None:
+) -> KubeconfigSource | None:
     """Return `--kubeconfig`, `$KUBECONFIG`, the Pod's service account, or `~/.kube/config`."""
     if explicit:
         return _existing("--kubeconfig", [explicit])
@@ -68,9 +68,9 @@ def find_source(
         environment.get("KUBERNETES_SERVICE_HOST")
         and (service_account_folder(environment) / "token").is_file()
     ):
-        return Source(in_cluster(environment).source, ())
+        return KubeconfigSource(in_cluster(environment).source, ())
     user_file = user_file or default_kubeconfig()
-    return Source("the default kubeconfig", (user_file,)) if user_file.is_file() else None
+    return KubeconfigSource("the default kubeconfig", (user_file,)) if user_file.is_file() else None
 
 
 def default_kubeconfig() -> Path:
@@ -78,7 +78,7 @@ def default_kubeconfig() -> Path:
 
 
 def load_connection(
-    source: Source | Path | str | None = None,
+    source: KubeconfigSource | Path | str | None = None,
     context: str | None = None,
     environment: Mapping[str, str] = os.environ,
     advice: str = ".",
@@ -93,7 +93,7 @@ def load_connection(
     Raises:
         ConfigError: it cannot be used.
     """
-    if not isinstance(source, Source):
+    if not isinstance(source, KubeconfigSource):
         source = find_source(str(source) if source else None, environment)
     if source is None:
         raise ConfigError(f"No cluster is configured: there is no kubeconfig at {default_kubeconfig()}.")
@@ -106,12 +106,12 @@ def load_connection(
     return replace(found, advice=advice, proxy=proxy, renew=renew)
 
 
-def contexts_of(source: Source) -> list[str]:
+def contexts_of(source: KubeconfigSource) -> list[str]:
     """The names of the contexts in it, in order."""
     return sorted(map(str, _merge([_read(path) for path in source.paths])["contexts"]))
 
 
-def _existing(said_by: str, names: list[str]) -> Source:
+def _existing(said_by: str, names: list[str]) -> KubeconfigSource:
     try:
         paths = tuple(Path(name).expanduser() for name in names)
     except RuntimeError as error:
@@ -119,7 +119,7 @@ def _existing(said_by: str, names: list[str]) -> Source:
     there = tuple(path for path in paths if path.exists())
     if not there:
         raise ConfigError(f"{said_by} names {', '.join(map(str, paths))}, which does not exist.")
-    return Source(said_by, there)
+    return KubeconfigSource(said_by, there)
 
 
 def _read(path: Path) -> JSON:
@@ -179,7 +179,7 @@ def _merge(documents: list[JSON]) -> JSON:
     return merged
 
 
-def _resolve(source: Source, merged: JSON, context_name: str | None) -> JSON:
+def _resolve(source: KubeconfigSource, merged: JSON, context_name: str | None) -> JSON:
     """Return the fields of the Connection."""
     chosen = context_name or merged["current-context"]
     known = ", ".join(sorted(map(str, merged["contexts"]))) or "none"
@@ -232,7 +232,7 @@ def _proxy_of_environment(server: str) -> str | None:
     return proxy if proxy is None or "://" in proxy else f"http://{proxy}"  # as curl and kubectl read it
 
 
-def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: Source) -> JSON:
+def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: KubeconfigSource) -> JSON:
     """Inline data, moved to files that only we can read."""
     resolved = dict(entry)
     for key in keys:
@@ -248,7 +248,7 @@ def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: Source
     return resolved
 
 
-def _logged_in(user: JSON, cluster: JSON, source: Source) -> JSON:
+def _logged_in(user: JSON, cluster: JSON, source: KubeconfigSource) -> JSON:
     """The user with what its login plugin, or its OpenID Connect provider, answers."""
     resolved = dict(user)
     plugin, provider = resolved.pop("exec", None), resolved.pop("auth-provider", None)

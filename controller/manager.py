@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from controller import clock
 from controller.api.limiter import RequestLimiter
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import ApiError
 from controller.events import EventRecorder
 from controller.leader.election import ElectionTiming
@@ -27,7 +27,7 @@ from controller.queue import metrics
 from controller.queue.controller import Controller
 from controller.resources import LEASES, Resource
 from controller.serving.metrics_access import MetricsAccess
-from controller.serving.servers import Health, Listen, Ports, serve
+from controller.serving.servers import Listen, Ports, Readiness, serve
 from controller.shares import MEMORY_UNITS
 from controller.tasks import Background, LoopThread
 
@@ -71,7 +71,7 @@ class Manager:
     lead, has the cache know of them at once, and sends no more at a time than the server answers promptly.
     """
 
-    def __init__(self, client: Client, options: ManagerOptions | None = None) -> None:
+    def __init__(self, client: AsyncClient, options: ManagerOptions | None = None) -> None:
         self.options = options or ManagerOptions()
         self.contact = client.contact
         self.cache = Cache(
@@ -84,7 +84,7 @@ class Manager:
         self.metrics_registry = CollectorRegistry()
         self.reconcile_metrics = metrics.ReconcileMetrics(self.metrics_registry)
         self.queue_metrics = metrics.QueueMetrics(self.metrics_registry)
-        self.health = Health()
+        self.health = Readiness()
         self.ports: Ports | None = None
         """Set once the servers listen."""
         self._lease_namespace = self.options.lease_namespace or client.connection.namespace
@@ -199,7 +199,7 @@ class Manager:
         lease = LEASES.manifest({"namespace": elector.namespace, "name": elector.name})
         self.recorder.event(lease, "Normal", "LeaderElection", f"{elector.identity} became leader")
 
-    def _make_elector(self, client: Client) -> Elector:
+    def _make_elector(self, client: AsyncClient) -> Elector:
         return Elector(
             client,
             namespace=self._lease_namespace,

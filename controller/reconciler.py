@@ -47,7 +47,7 @@ class Reconciler(ABC):
     async def reconcile(self, request: Request) -> Result: ...
 
 
-class Reporter(ABC):
+class ReconcileReporter(ABC):
     """Shows people how the looks at an object end, where those fail for a reason that nobody foresaw."""
 
     @abstractmethod

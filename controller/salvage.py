@@ -35,7 +35,7 @@ _PLAIN = re.compile(r"[!-~]{1,253}")
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class UnreadableObject:
     """An object that the API server has and this process does not read."""
 
     obj: Object

@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from controller import salvage
 from controller.resources import Object
-from controller.salvage import TOO_DEEP, Unreadable
+from controller.salvage import TOO_DEEP, UnreadableObject
 
 UNIT_BYTES = 64
 """Bytes of text that count as much as one value."""
@@ -45,7 +45,7 @@ class CannotBeRead(Exception):
         found: its name, and why.
     """
 
-    def __init__(self, found: Unreadable) -> None:
+    def __init__(self, found: UnreadableObject) -> None:
         super().__init__(found.reason)
         self.found = found
 
@@ -60,7 +60,7 @@ class Identity(msgspec.Struct):
     generation: int | None = None
 
 
-class Event(NamedTuple):
+class WatchEvent(NamedTuple):
     """One line of a watch."""
 
     type: str
@@ -119,7 +119,7 @@ class Shape:
         page = _struct("Page", ("metadata",), items=list.__class_getitem__(parted))
         self._page = msgspec.json.Decoder(page)
 
-    def event(self, line: bytes) -> Event:
+    def event(self, line: bytes) -> WatchEvent:
         """Split a line of a watch.
 
         Raises:
@@ -127,7 +127,7 @@ class Shape:
             RecursionError: something in it is nested too deeply.
         """
         found: Any = self._event.decode(line)
-        return Event(found.type, found.object)
+        return WatchEvent(found.type, found.object)
 
     def object(self, text: bytes) -> Parts:
         """Split the text of an object. Raises as `event` does."""
@@ -179,17 +179,17 @@ class Shape:
 
     def _kept(self, obj: Object) -> Object:
         if (reason := salvage.strange_parts(obj)) is not None:
-            raise CannotBeRead(Unreadable(salvage.named(obj), reason))
+            raise CannotBeRead(UnreadableObject(salvage.named(obj), reason))
         try:
             return obj if self._keep is None else self._keep(obj)
         except Exception as error:
-            raise CannotBeRead(Unreadable(salvage.named(obj), salvage.reason_of(error))) from error
+            raise CannotBeRead(UnreadableObject(salvage.named(obj), salvage.reason_of(error))) from error
 
     def _metadata_of(self, parts: Parts) -> Object:
         try:
             fields: Any = self._metadata.decode(parts.metadata)
         except (msgspec.MsgspecError, TypeError) as error:
-            raise CannotBeRead(Unreadable({}, salvage.strangeness({}) or "")) from error
+            raise CannotBeRead(UnreadableObject({}, salvage.strangeness({}) or "")) from error
         found = list(zip(self._prefixes, msgspec.structs.astuple(fields), strict=True))
         if self._writers and found[-1][1] is not UNSET and units(bytes(found[-1][1])) > MOST_WRITERS:
             found.pop()
@@ -205,13 +205,13 @@ class Shape:
                 f"its {name} has {counted} values, where each {UNIT_BYTES} bytes of text count as one, and "
                 f"may have {most}"
             )
-            raise CannotBeRead(Unreadable(self.names_of(parts), reason))
+            raise CannotBeRead(UnreadableObject(self.names_of(parts), reason))
         try:
             found = salvage.parsed(text)
         except orjson.JSONDecodeError as error:
-            raise CannotBeRead(Unreadable(self.names_of(parts), TOO_DEEP)) from error
+            raise CannotBeRead(UnreadableObject(self.names_of(parts), TOO_DEEP)) from error
         if salvage.CUT in text:
-            raise CannotBeRead(Unreadable(self.names_of(parts), TOO_DEEP))
+            raise CannotBeRead(UnreadableObject(self.names_of(parts), TOO_DEEP))
         return found
 
 

@@ -42,7 +42,7 @@ def key_of(obj: Object) -> Key:
 V = TypeVar("V")
 
 
-class Memory(Generic[V]):
+class ObjectMemory(Generic[V]):
     """What somebody remembers of a store's objects, one value each by uid; it goes with the object."""
 
     def __init__(self, uids: dict[str, Key]) -> None:
@@ -74,7 +74,7 @@ class Store:
     def __init__(self) -> None:
         self._objects: dict[Key, Object] = {}
         self._uids: dict[str, Key] = {}
-        self._memories: list[Memory[Any]] = []
+        self._memories: list[ObjectMemory[Any]] = []
         self._functions: dict[str, IndexFunction] = {"namespace": _namespace_index}
         self._indexes: dict[str, dict[str, dict[Key, Object]]] = {"namespace": {}}
 
@@ -106,9 +106,9 @@ class Store:
         for key, obj in self._objects.items():
             self._index(index_name, function(obj), key, obj)
 
-    def memory(self) -> Memory[Any]:
+    def memory(self) -> ObjectMemory[Any]:
         """A new one, empty."""
-        self._memories.append(Memory(self._uids))
+        self._memories.append(ObjectMemory(self._uids))
         return self._memories[-1]
 
     def replace_stepwise(

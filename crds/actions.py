@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from crds.wire import Word
+from crds.wire import WireWord
 
 
-class Action(Word):
+class Action(WireWord):
     """What to do about a node, or a link; the first thing to try."""
 
     RESET_GPU = "ResetGPU"

@@ -15,8 +15,8 @@ from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble, Tier
 from crds.grouping import MAX_GROUPS
 from crds.progress_record import MAX_NUMBER_NAME, MAX_NUMBERS, MAX_RESULT
 from crds.ranges import MAX_INDEX
-from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS, MAX_SHARD_TEXT, Definition
-from crds.wire import MAX_INTEGER, MAX_NUMBER, MAX_SECONDS, Limits, OnWire, Word
+from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS, MAX_SHARD_TEXT, SetDefinition
+from crds.wire import MAX_INTEGER, MAX_NUMBER, MAX_SECONDS, Limits, OnWire, WireWord
 
 CHECKPOINT_SECONDS = 10.0
 """Time between two reports for the sake of checkpoints that nobody awaits."""
@@ -108,7 +108,7 @@ NumberName = Annotated[str, Limits(max_length=MAX_NUMBER_NAME)]
 FigureName = Annotated[str, Limits(max_length=MAX_FIGURE_NAME)]
 
 
-class AgentState(Word):
+class AgentState(WireWord):
     READY = "Ready"
     """Waits for a world newer than observedRound."""
     RUNNING = "Running"
@@ -121,7 +121,7 @@ class AgentState(Word):
     """The agent is leaving."""
 
 
-class FailureCause(Word):
+class FailureCause(WireWord):
     """What the agent knows of a failure's cause beyond exit code and text."""
 
     OOM = "OOM"
@@ -136,7 +136,7 @@ class FailureCause(Word):
     """SIGKILL ended a process that the failed one had started, such as a data loader's."""
 
 
-class ProbeEnding(Word):
+class ProbeEnding(WireWord):
     """How a probe of a node check ended."""
 
     PASSED = "Passed"
@@ -393,7 +393,7 @@ class AskedStacks(OnWire):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardsReport(Definition):
+class ShardsReport(SetDefinition):
     """A shard set that the worker's processes pull from (docs/shards.md), and what became of its lease."""
 
     uid: Annotated[str, Limits(max_length=64)] = ""

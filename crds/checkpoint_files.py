@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from crds.wire import Word
+from crds.wire import WireWord
 
 
-class Tier(Word):
+class Tier(WireWord):
     """The place of a checkpoint."""
 
     MEMORY = "memory"
@@ -28,7 +28,7 @@ class KeptIn(IntEnum):
     STORAGE = 2
 
 
-class CheckpointTrouble(Word):
+class CheckpointTrouble(WireWord):
     """What does not work with a process's checkpoints; where more than one does not, the first counts."""
 
     STATE = "StateNotSaved"

@@ -145,7 +145,7 @@ class WorkerExit(Model):
     time: datetime
 
 
-class Life(Model):
+class SlotLife(Model):
     """One incarnation of the slot, for the job's timeline."""
 
     incarnation: Annotated[int, Field(ge=1)]
@@ -209,9 +209,9 @@ class ElasticWorkerStatus(Model):
     quick_exits: int | None = None
     """Pods in a row that ended by themselves soon after their start; the next waits accordingly."""
     last_exit: WorkerExit | None = None
-    history: Annotated[list[Life], cut(MAX_LIVES), Field(max_length=MAX_LIVES, json_schema_extra=ATOMIC)] = (
-        Field(default_factory=list)
-    )
+    history: Annotated[
+        list[SlotLife], cut(MAX_LIVES), Field(max_length=MAX_LIVES, json_schema_extra=ATOMIC)
+    ] = Field(default_factory=list)
     """The last incarnations, the current one at the end."""
     leaving_pods: Annotated[list[Name], Field(max_length=MAX_LEAVING, json_schema_extra=ATOMIC)] = Field(
         default_factory=list

@@ -19,7 +19,7 @@ from crds.rendezvous import World
 from crds.replica_groups import TrainingGroups
 
 
-class Asked(Model):
+class MemberRequests(Model):
     """Questions to the agents of the members."""
 
     stacks: Annotated[str, Field(max_length=MAX_REQUEST)] = ""
@@ -50,7 +50,7 @@ class ElasticWorldSpec(World):
     """Phase of the ElasticJob. Agents leave when it has finished or is suspended."""
     active_check: Name | None = None
     """NodeCheck that the idle workers take part in; no world is formed meanwhile."""
-    asked: Asked | None = None
+    asked: MemberRequests | None = None
     cluster: ServerCluster | None = None
     hang_timeout_seconds: Annotated[int, Field(gt=0)] | None = None
     """Time without a step after which a world hangs; unset for the default."""

@@ -46,7 +46,7 @@ class RestartPolicy(StrEnum):
     EXIT_CODE = "ExitCode"
 
 
-class MemoryCheckpoint(Model):
+class MemoryCheckpointSpec(Model):
     """Checkpoints in the memory of the agents, which outlive training processes (docs/checkpoints.md)."""
 
     size: Annotated[
@@ -89,7 +89,7 @@ class ReplicaSpec(Model):
     """`replicas` may not be set above this."""
     standby: Annotated[int, Field(ge=0, le=1_000)] = 0
     """Number of further worker Pods that wait, ready to replace one that is lost. For type worker only."""
-    memory_checkpoint: MemoryCheckpoint | None = None
+    memory_checkpoint: MemoryCheckpointSpec | None = None
     """Keeps checkpoints of `dlr.checkpoint.Checkpointer` in memory, too. For type worker only."""
     template: PodTemplate
     """The Pod template, kept as it is: names, labels, owner, environment and service account are added."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from crds.wire import Word
+from crds.wire import WireWord
 
 
-class JobPhase(Word):
+class JobPhase(WireWord):
     PENDING = "Pending"
     RUNNING = "Running"
     SCALING = "Scaling"
@@ -19,13 +19,13 @@ class JobPhase(Word):
         return self in (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 
-class RendezvousPhase(Word):
+class RendezvousPhase(WireWord):
     FORMING = "Forming"
     FORMED = "Formed"
     REFORMING = "Reforming"
 
 
-class NodeCheckPhase(Word):
+class NodeCheckPhase(WireWord):
     PENDING = "Pending"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
@@ -38,7 +38,7 @@ class NodeCheckPhase(Word):
         return self in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
 
 
-class Accelerator(Word):
+class Accelerator(WireWord):
     """What the probes can test, besides CPU and network."""
 
     NVIDIA_GPU = "nvidia.com/gpu"

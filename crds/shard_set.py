@@ -39,7 +39,7 @@ _NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 
 
 @dataclass(frozen=True)
-class Definition(OnWire):
+class SetDefinition(OnWire):
     """A shard set, as all who pull from it define it."""
 
     name: Annotated[str, Limits(min_length=1, max_length=63, pattern=_NAME)]
@@ -52,7 +52,7 @@ class Definition(OnWire):
     """Number of elements that may fail for good before the job fails."""
 
     @classmethod
-    def parse(cls, fields: Mapping[str, Any]) -> Definition:
+    def parse(cls, fields: Mapping[str, Any]) -> SetDefinition:
         """Read the definition from JSON.
 
         Raises:

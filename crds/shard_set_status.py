@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from crds.model import Model, Name, ObjectMeta, cut
-from crds.shard_set import MAX_SHARD_REASON, Definition
+from crds.shard_set import MAX_SHARD_REASON, SetDefinition
 
 MAX_LEASES_TEXT = 262_144
 MAX_REST_TEXT = 262_144
@@ -20,7 +20,7 @@ MAX_FAILED_TEXT = 131_072
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardSetStatus(Definition):
+class ShardSetStatus(SetDefinition):
     """Elements that the job's workers pull, each done once or more (docs/shards.md)."""
 
     done: Annotated[int, Field(ge=0)] = 0

@@ -32,7 +32,7 @@ LOCAL = {"local": True}
 """Metadata of a dataclass field that is not on the wire."""
 
 
-class Word(str, Enum):  # noqa: UP042 (the agent runs on Python 3.10 too)
+class WireWord(str, Enum):  # noqa: UP042 (the agent runs on Python 3.10 too)
     """What StrEnum is from Python 3.11 on: a member is equal to its value, and is printed as it."""
 
     __str__ = str.__str__

@@ -38,7 +38,7 @@ MOST_BAD_LINKS = 2
 """A node that failed with more partners than these has no bad links: it has a fault."""
 
 
-class Standing(StrEnum):
+class NodeStanding(StrEnum):
     UNTESTED = "untested"
     """It has no trial that counts."""
     TRUSTED = "trusted"
@@ -56,7 +56,7 @@ class Standing(StrEnum):
     GUILTY = "guilty"
 
 
-OPEN = frozenset({Standing.UNTESTED, Standing.SUSPECT, Standing.CONTESTED, Standing.DOUBTED})
+OPEN = frozenset({NodeStanding.UNTESTED, NodeStanding.SUSPECT, NodeStanding.CONTESTED, NodeStanding.DOUBTED})
 """Another test of these may help."""
 
 
@@ -78,7 +78,7 @@ class Attribution:
     """Nodes that never passed, and may be healthy behind a cut: they meet others from outside next."""
     accused: frozenset[NodeName] = frozenset()
     """Nodes that need no further failure with the main part to be guilty."""
-    standings: dict[NodeName, Standing] = field(default_factory=dict)
+    standings: dict[NodeName, NodeStanding] = field(default_factory=dict)
     reruns: tuple[Link, ...] = ()
     """Failed pairs that should meet again now, to distinguish a link from a node."""
 
@@ -136,7 +136,7 @@ class _Inquiry:
         found.stranded = frozenset(
             name
             for name in found.outside
-            if found.standings[name] is Standing.SUSPECT and not self._fails_outside(name)
+            if found.standings[name] is NodeStanding.SUSPECT and not self._fails_outside(name)
         )
         found.reruns = tuple(pair for pair in self._pairs if self._wants_rerun(pair))
         return found
@@ -275,24 +275,24 @@ class _Inquiry:
 
     # --- what is open ---------------------------------------------------------------------------------
 
-    def _standing(self, name: NodeName, cut_off: Collection[NodeName]) -> Standing:
+    def _standing(self, name: NodeName, cut_off: Collection[NodeName]) -> NodeStanding:
         if name in self._found.guilty or name in self._condemned:
-            return Standing.GUILTY
+            return NodeStanding.GUILTY
         if name in cut_off:
-            return Standing.CUT_OFF
+            return NodeStanding.CUT_OFF
         if not self._ledger.passes(name):
             if self._failures_of(name):
-                return Standing.SUSPECT
-            return Standing.TRUSTED if self._nodes[name].vouched else Standing.UNTESTED
+                return NodeStanding.SUSPECT
+            return NodeStanding.TRUSTED if self._nodes[name].vouched else NodeStanding.UNTESTED
         if name in self._found.cuts.open:
-            return Standing.CONTESTED
+            return NodeStanding.CONTESTED
         inside = self._inside(name, self._testimonies.get(name, ()))
         if not inside or any(frozenset(trial.members) in self._found.links for trial in inside):
-            return Standing.TRUSTED
+            return NodeStanding.TRUSTED
         odds = self._odds(name, inside)
         if odds <= log(self._rules.cleared_odds):
-            return Standing.CLEARED
-        return Standing.CONTESTED if odds > log(self._rules.open_odds) else Standing.DOUBTED
+            return NodeStanding.CLEARED
+        return NodeStanding.CONTESTED if odds > log(self._rules.open_odds) else NodeStanding.DOUBTED
 
     def _vouched(self) -> list[NodeName]:
         """Nodes that passed with each other lately, and have failed with no more than one since."""

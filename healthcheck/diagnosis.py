@@ -10,11 +10,11 @@ from operator import attrgetter
 
 from crds.actions import Action
 from crds.findings import MAX_EVIDENCE, MAX_TEXT, Cause, FaultyDomain, FaultyLink, Finding, Verdict
-from healthcheck.attribution import OPEN, Standing, attribute
+from healthcheck.attribution import OPEN, NodeStanding, attribute
 from healthcheck.domains import clustered, cut_off
 from healthcheck.evidence import accusation, acquittal, doubt, in_rounds, link_evidence
 from healthcheck.fleet import Link, Node, NodeName
-from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult, rounded
+from healthcheck.measurements import CheckHistory, GroupResult, LocalResult, RoundResult, rounded
 from healthcheck.odds import log_odds
 from healthcheck.pairing import Evidence
 from healthcheck.settings import Rules, Settings
@@ -24,7 +24,7 @@ from healthcheck.trials import Symptom, failing_trials, slow_trials
 Listed = Callable[[GroupResult], Collection[NodeName]]
 SILENT: Listed = attrgetter("silent")
 CRASHED: Listed = attrgetter("crashed")
-UNSETTLED = (OPEN | {Standing.CUT_OFF}) - {Standing.DOUBTED}
+UNSETTLED = (OPEN | {NodeStanding.CUT_OFF}) - {NodeStanding.DOUBTED}
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
-class Facts:
+class CheckFacts:
     """All that follows from a history, before the next step is decided."""
 
     nodes: tuple[Node, ...]
@@ -71,7 +71,7 @@ class Facts:
         return frozenset((*self.local_failures, *self.silent, *self.crashed))
 
 
-def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> Facts:
+def investigate(history: CheckHistory, nodes: Sequence[Node], settings: Settings) -> CheckFacts:
     """The facts of the recorded results. Pure, and so the same after any restart."""
     local = {n.name: history.local[n.name] for n in nodes if n.name in history.local}
     local_failures = _failures_alone(history.rounds)
@@ -84,7 +84,7 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
     slow_ledger = slow_trials(history.rounds, nodes, settings)
     slow = attribute(slow_ledger, nodes, {*condemned, *failed.guilty}, settings.slow, history.absent)
     own = own_figures(history, nodes, settings)
-    return Facts(
+    return CheckFacts(
         nodes=tuple(nodes),
         local=local,
         vouched=frozenset(node.name for node in nodes if node.vouched),
@@ -100,7 +100,7 @@ def investigate(history: History, nodes: Sequence[Node], settings: Settings) -> 
     )
 
 
-def conclude(facts: Facts, settings: Settings) -> Diagnosis:
+def conclude(facts: CheckFacts, settings: Settings) -> Diagnosis:
     """Judge the nodes by the facts, as if no further test could be made."""
     failed = facts.evidence[Symptom.FAILED]
     nodes = tuple(_verdict(node.name, facts) for node in facts.nodes)
@@ -130,7 +130,7 @@ def _failures_alone(rounds: Sequence[RoundResult]) -> dict[NodeName, LocalResult
 
 
 def _silences(
-    history: History, nodes: int, settings: Settings
+    history: CheckHistory, nodes: int, settings: Settings
 ) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
     """The nodes without an answer, and those without one when most had none, or too seldom to judge."""
     silent: dict[NodeName, str] = {}
@@ -150,13 +150,13 @@ def _silences(
     return silent, unheard
 
 
-def _crashes(history: History, nodes: int, settings: Settings) -> dict[NodeName, str]:
+def _crashes(history: CheckHistory, nodes: int, settings: Settings) -> dict[NodeName, str]:
     crashes = befell(history.rounds, CRASHED, ())
     faulty = proven(crashes, history.rounds, nodes, settings.own_report)
     return {name: in_rounds(rounds) for name, rounds in crashes.items() if name in faulty}
 
 
-def _finding(name: NodeName, facts: Facts, verdict: Verdict, text: str, *causes: Cause) -> Finding:
+def _finding(name: NodeName, facts: CheckFacts, verdict: Verdict, text: str, *causes: Cause) -> Finding:
     measured = facts.local[name].measured if name in facts.local else {}
     figures = {metric.value: rounded(value) for metric, value in measured.items()}
     return Finding(node=name, verdict=verdict, causes=causes, message=text[:MAX_TEXT], figures=figures)
@@ -168,7 +168,7 @@ def _link(symptom: Symptom, pair: Link, evidence: Evidence) -> FaultyLink:
     return FaultyLink(a=a, b=b, symptom=symptom.value, message=text, action=Action.LOOK_AT_LINK)
 
 
-def _verdict(name: NodeName, facts: Facts) -> Finding:
+def _verdict(name: NodeName, facts: CheckFacts) -> Finding:
     if name in facts.local_failures:
         failed = facts.local_failures[name]
         found = _finding(
@@ -182,7 +182,7 @@ def _verdict(name: NodeName, facts: Facts) -> Finding:
         text = f"its own probe was ended by a signal {facts.crashed[name]}"
         return _finding(name, facts, Verdict.FAULTY, text, Cause.CRASHED)
     pairs = facts.evidence[Symptom.FAILED]
-    if pairs.standing(name) is Standing.GUILTY:
+    if pairs.standing(name) is NodeStanding.GUILTY:
         text = accusation(Symptom.FAILED, name, pairs)
         return _finding(name, facts, Verdict.FAULTY, text, Cause.PAIR_TEST)
     if name in facts.withdrawn:
@@ -191,19 +191,19 @@ def _verdict(name: NodeName, facts: Facts) -> Finding:
     return _slow_verdict(name, facts) or _open_verdict(name, facts)
 
 
-def _slow_verdict(name: NodeName, facts: Facts) -> Finding | None:
+def _slow_verdict(name: NodeName, facts: CheckFacts) -> Finding | None:
     slow = facts.evidence[Symptom.SLOW]
     causes, texts = [], []
     if name in facts.slow_compute:
         causes.append(Cause.SLOW_COMPUTE)
         texts.append("; ".join(map(str, facts.slow_compute[name])))
-    if slow.standing(name) is Standing.GUILTY:
+    if slow.standing(name) is NodeStanding.GUILTY:
         causes.append(Cause.SLOW_NETWORK)
         texts.append(accusation(Symptom.SLOW, name, slow))
     return _finding(name, facts, Verdict.STRAGGLER, "; ".join(texts), *causes) if causes else None
 
 
-def _open_verdict(name: NodeName, facts: Facts) -> Finding:
+def _open_verdict(name: NodeName, facts: CheckFacts) -> Finding:
     """Healthy, or why that is unclear."""
     failed, slow = facts.evidence[Symptom.FAILED], facts.evidence[Symptom.SLOW]
     if not failed.ledger.of(name):
@@ -220,7 +220,7 @@ def _open_verdict(name: NodeName, facts: Facts) -> Finding:
     return _finding(name, facts, Verdict.HEALTHY, text)
 
 
-def _untested_verdict(name: NodeName, facts: Facts) -> Finding:
+def _untested_verdict(name: NodeName, facts: CheckFacts) -> Finding:
     """Judge a node that no finished pair test included, by its local tests, if there are any."""
     if name in facts.unheard:
         text = f"it gave no answer {facts.unheard[name]}: too seldom, or as most did, to speak against it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import exp, log
 
-from healthcheck.attribution import Standing
+from healthcheck.attribution import NodeStanding
 from healthcheck.fleet import Link, NodeName
 from healthcheck.pairing import Evidence
 from healthcheck.trials import Symptom, Trial
@@ -20,10 +20,10 @@ WITH_WITNESSES = ": check it together with three or more nodes that are well"
 """What to do: no other check can decide."""
 
 OPEN_QUESTION = {
-    Standing.UNTESTED: "no test with a node that is well could be made",
-    Standing.SUSPECT: f"too few trusted nodes have tested it{WITH_WITNESSES}",
-    Standing.CONTESTED: f"nothing shows yet whether it is this node, its partner or the link{WITH_WITNESSES}",
-    Standing.CUT_OFF: "it fails only beyond its part of the network, which is cut off",
+    NodeStanding.UNTESTED: "no test with a node that is well could be made",
+    NodeStanding.SUSPECT: f"too few trusted nodes have tested it{WITH_WITNESSES}",
+    NodeStanding.CONTESTED: f"nothing shows yet if it is this node, its partner or the link{WITH_WITNESSES}",
+    NodeStanding.CUT_OFF: "it fails only beyond its part of the network, which is cut off",
 }
 
 
@@ -70,10 +70,10 @@ def acquittal(name: NodeName, evidence: Evidence) -> str:
     if not failures:
         return text
     met = _meetings(name, failures)
-    if evidence.standing(name) is Standing.CLEARED:
+    if evidence.standing(name) is NodeStanding.CLEARED:
         since = ledger.passes(name, after=failures[-1].round)
         return f"{text}, {since} of them since it failed {met}: a fault would have shown again"
-    if evidence.standing(name) is Standing.DOUBTED:
+    if evidence.standing(name) is NodeStanding.DOUBTED:
         return f"{text} and failed {met}: {_odds(name, evidence)} for a fault, too little to doubt it"
     return f"{text}; that it failed {met} is the other side's"
 

@@ -13,7 +13,7 @@ from crds.actions import worst
 from crds.agent_report import ProbeEnding, ProbeOutcome
 from healthcheck.measurements import LocalResult, Metric, is_plausible
 from healthcheck.probes.device_state import GPU_COUNT
-from healthcheck.probes.report import BLAMING, Report
+from healthcheck.probes.report import BLAMING, ProbeReport
 
 GPU_FLOORS: Mapping[Metric, float] = {
     Metric.GEMM_FP32_TFLOPS: 0.1,
@@ -28,7 +28,7 @@ _METRICS = {metric.value: metric for metric in Metric}
 """Metrics by name: an enum's `value` is slow to look up for each node."""
 
 
-class Health(StrEnum):
+class LocalHealth(StrEnum):
     HEALTHY = "Healthy"
     FAULTY = "Faulty"
     UNKNOWN = "Unknown"
@@ -37,12 +37,12 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class LocalVerdict:
-    health: Health
+    health: LocalHealth
     reason: str = ""
     """One or more sentences; empty if it is healthy."""
 
 
-def local_result(results: Sequence[Report | ProbeOutcome]) -> LocalResult:
+def local_result(results: Sequence[ProbeReport | ProbeOutcome]) -> LocalResult:
     """The probes' results as the diagnosis takes them. What was not tested does not count."""
     figures = {
         name: value for result in results for name, value in result.figures.items() if is_plausible(value)
@@ -67,12 +67,12 @@ def local_result(results: Sequence[Report | ProbeOutcome]) -> LocalResult:
     )
 
 
-def judge(results: Sequence[Report]) -> LocalVerdict:
+def judge(results: Sequence[ProbeReport]) -> LocalVerdict:
     """Whether this machine is fit to train, without another to compare it with."""
     found = local_result(results)
     if not found.passed:
-        return LocalVerdict(Health.FAULTY, found.reason)
+        return LocalVerdict(LocalHealth.FAULTY, found.reason)
     untested = [result.reason for result in results if result.ending is ProbeEnding.UNAVAILABLE]
     if untested:
-        return LocalVerdict(Health.UNKNOWN, "; ".join(dict.fromkeys(untested)))
-    return LocalVerdict(Health.HEALTHY)
+        return LocalVerdict(LocalHealth.UNKNOWN, "; ".join(dict.fromkeys(untested)))
+    return LocalVerdict(LocalHealth.HEALTHY)

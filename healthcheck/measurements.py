@@ -98,7 +98,7 @@ class RoundResult:
 
 
 @dataclass(frozen=True)
-class History:
+class CheckHistory:
     """All results of a check so far. The next step follows from it alone."""
 
     local: Mapping[NodeName, LocalResult] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import chain, combinations, zip_longest
 
-from healthcheck.attribution import OPEN, Attribution, Standing
+from healthcheck.attribution import OPEN, Attribution, NodeStanding
 from healthcheck.fleet import Domain, Node, NodeName
 from healthcheck.trials import Ledger
 
@@ -34,7 +34,7 @@ class Evidence:
     ledger: Ledger
     attribution: Attribution
 
-    def standing(self, name: NodeName) -> Standing:
+    def standing(self, name: NodeName) -> NodeStanding:
         return self.attribution.standings[name]
 
 
@@ -152,7 +152,7 @@ class _Round:
         self._free: dict[NodeName, None] = dict.fromkeys(
             node.name
             for node in (*nodes[first:], *nodes[:first])
-            if node.name not in absent and evidence[0].standing(node.name) is not Standing.GUILTY
+            if node.name not in absent and evidence[0].standing(node.name) is not NodeStanding.GUILTY
         )
         self._groups: list[Group] = []
 
@@ -185,7 +185,7 @@ class _Round:
         attribution = evidence.attribution
         settled = attribution.outside - attribution.cuts.open
         outside = [name for name in self._free if name in settled]
-        cut_off = [name for name in outside if evidence.standing(name) is Standing.CUT_OFF]
+        cut_off = [name for name in outside if evidence.standing(name) is NodeStanding.CUT_OFF]
         mates = _Queue(cut_off or outside, self._free)
         near = self._by_domain(name for name in outside if self._domain[name] is not None)
         stranded = [n for n in outside if n in attribution.stranded and self._is_mates_turn(n, attribution)]
@@ -262,7 +262,7 @@ class _Round:
 
     def _good(self) -> list[NodeName]:
         """Partners: the main part first, then those without failures, then with many passes, rack by rack."""
-        trusted = {Standing.TRUSTED, Standing.CLEARED}
+        trusted = {NodeStanding.TRUSTED, NodeStanding.CLEARED}
         buckets: dict[tuple[bool, bool, int], dict[Domain | None, list[NodeName]]] = {}
         components = self._evidence[0].attribution.components
         for name in self._free:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from healthcheck.diagnosis import Diagnosis, Facts, conclude, investigate, most_are_silent
+from healthcheck.diagnosis import CheckFacts, Diagnosis, conclude, investigate, most_are_silent
 from healthcheck.fleet import Node
-from healthcheck.measurements import History
+from healthcheck.measurements import CheckHistory
 from healthcheck.pairing import Group, next_groups, screening_groups
 from healthcheck.settings import Settings
 from healthcheck.trials import Symptom
@@ -21,23 +21,23 @@ UNHEARD_ROUNDS = 2
 
 
 @dataclass(frozen=True)
-class Round:
+class ProbeRound:
     """Groups that test each other at the same time. A node in none of them idles."""
 
     number: int
     groups: tuple[Group, ...]
 
 
-def next_step(history: History, nodes: Sequence[Node], settings: Settings) -> Round | Diagnosis:
+def next_step(history: CheckHistory, nodes: Sequence[Node], settings: Settings) -> ProbeRound | Diagnosis:
     """What to do after the finished rounds of `history`; `nodes` are in rank order, each name once."""
     facts = investigate(history, nodes, settings)
     groups = _groups(history, facts, settings)
     if not groups:
         return conclude(facts, settings)
-    return Round(len(history.rounds) + 1, groups)
+    return ProbeRound(len(history.rounds) + 1, groups)
 
 
-def _groups(history: History, facts: Facts, settings: Settings) -> tuple[Group, ...]:
+def _groups(history: CheckHistory, facts: CheckFacts, settings: Settings) -> tuple[Group, ...]:
     done = len(history.rounds)
     if done >= settings.most_rounds or _nobody_hears_us(history) or _is_hopeless(history, facts, settings):
         return ()
@@ -57,18 +57,18 @@ def _groups(history: History, facts: Facts, settings: Settings) -> tuple[Group, 
     return groups + _alone(history, facts, groups)
 
 
-def _alone(history: History, facts: Facts, groups: Sequence[Group]) -> tuple[Group, ...]:
+def _alone(history: CheckHistory, facts: CheckFacts, groups: Sequence[Group]) -> tuple[Group, ...]:
     """Groups of one, for nodes whose own figures are to be measured again and that are free in this round."""
     busy = {*history.absent, *facts.condemned, *(name for group in groups for name in group)}
     return tuple((name,) for name in facts.to_measure_again if name not in busy)
 
 
-def _nobody_hears_us(history: History) -> bool:
+def _nobody_hears_us(history: CheckHistory) -> bool:
     last = history.rounds[-UNHEARD_ROUNDS:]
     return len(last) == UNHEARD_ROUNDS and all(most_are_silent(round_, history.withdrawn) for round_ in last)
 
 
-def _is_hopeless(history: History, facts: Facts, settings: Settings) -> bool:
+def _is_hopeless(history: CheckHistory, facts: CheckFacts, settings: Settings) -> bool:
     """Whether nothing has passed yet, and nothing will."""
     tests = [group.passed for round_ in history.rounds for group in round_.groups if len(group.members) > 1]
     if any(tests) or any(node.vouched for node in facts.nodes):

@@ -17,8 +17,8 @@ from statistics import median
 from healthcheck.fleet import Node, NodeName
 from healthcheck.measurements import (
     COMPARED_IN_PAIRS,
+    CheckHistory,
     GroupResult,
-    History,
     Metric,
     RoundResult,
     is_plausible,
@@ -103,7 +103,7 @@ class OwnFigures:
     """Classes of two kinds, and classes that are slower than in earlier checks."""
 
 
-def own_figures(history: History, nodes: Sequence[Node], settings: Settings) -> OwnFigures:
+def own_figures(history: CheckHistory, nodes: Sequence[Node], settings: Settings) -> OwnFigures:
     values, again = _local_values(history, nodes), _measured_again(history)
     standards = _standards(values, settings)
     suspects = _suspects(history, nodes, standards, again, settings)
@@ -120,7 +120,7 @@ def own_figures(history: History, nodes: Sequence[Node], settings: Settings) -> 
 
 
 def references_of(
-    history: History, nodes: Sequence[Node], settings: Settings
+    history: CheckHistory, nodes: Sequence[Node], settings: Settings
 ) -> dict[tuple[str, Metric], float]:
     """The typical values of each class in this check, for later ones as `Settings.references`.
 
@@ -180,7 +180,7 @@ class PairSpeeds:
 
 
 def _suspects(
-    history: History,
+    history: CheckHistory,
     nodes: Sequence[Node],
     standards: Standards,
     again: Mapping[NodeName, Sequence[Mapping[Metric, float]]],
@@ -210,7 +210,7 @@ def _confirms(standard: Standard, figures: Mapping[Metric, float], settings: Set
     return value is not None and is_plausible(value) and standard.confirmation(value, settings) is not None
 
 
-def _measured_again(history: History) -> dict[NodeName, list[Mapping[Metric, float]]]:
+def _measured_again(history: CheckHistory) -> dict[NodeName, list[Mapping[Metric, float]]]:
     """The further measurements of nodes in groups of one; without figures if they failed."""
     again: dict[NodeName, list[Mapping[Metric, float]]] = defaultdict(list)
     for round_ in history.rounds:
@@ -219,7 +219,9 @@ def _measured_again(history: History) -> dict[NodeName, list[Mapping[Metric, flo
     return again
 
 
-def _local_values(history: History, nodes: Sequence[Node]) -> dict[tuple[Metric, str], dict[NodeName, float]]:
+def _local_values(
+    history: CheckHistory, nodes: Sequence[Node]
+) -> dict[tuple[Metric, str], dict[NodeName, float]]:
     values: dict[tuple[Metric, str], dict[NodeName, float]] = defaultdict(dict)
     for node in nodes:
         result = history.local.get(node.name)

@@ -55,7 +55,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningSupervisor:
     """A supervisor that holds its lock."""
 
     pid: int
@@ -92,16 +92,16 @@ def _state_file(home: Home) -> Path:
     return home.run / "supervisor.json"
 
 
-def write_running(home: Home, running: Running) -> None:
+def write_running(home: Home, running: RunningSupervisor) -> None:
     write_private(_state_file(home), orjson.dumps(asdict(running)))
     write_private(home.pidfile("supervisor"), str(running.pid).encode())
 
 
-def read_running(home: Home) -> Running | None:
+def read_running(home: Home) -> RunningSupervisor | None:
     """What the last supervisor wrote. Only with the lock held by another does it say who runs now."""
     try:
         stored = orjson.loads(_state_file(home).read_bytes())
-        return Running(stored["pid"], Settings.of(stored["settings"]))
+        return RunningSupervisor(stored["pid"], Settings.of(stored["settings"]))
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
         return None
 

@@ -25,7 +25,7 @@ from localcluster import manifests as manifest_files
 from localcluster.children import Child, ChildSpec, last_line
 from localcluster.client.api import ApiClient
 from localcluster.paths import Home
-from localcluster.settings import Running, Settings, forget_running, write_running
+from localcluster.settings import RunningSupervisor, Settings, forget_running, write_running
 
 READY_SECONDS = 300.0
 """Far more than a busy machine takes; a process that ends before that is reported at once."""
@@ -145,7 +145,7 @@ async def supervise(home: Home, settings: Settings, report: int) -> None:
         loop.add_signal_handler(stop_signal, stop.set)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # a watch or a container each
-    write_running(home, Running(os.getpid(), settings))
+    write_running(home, RunningSupervisor(os.getpid(), settings))
     supervisor = Supervisor(home, settings)
     starting = asyncio.create_task(supervisor.start())
     stopped = asyncio.create_task(stop.wait())

@@ -33,7 +33,7 @@ from localcluster.resource import JSON
 from localcluster.settings import (
     Addon,
     ClusterError,
-    Running,
+    RunningSupervisor,
     Settings,
     SupervisorLock,
     forget_running,
@@ -77,7 +77,7 @@ def up(
             f"the folder {home.root} cannot be used for the cluster: {error.strerror}; "
             "choose another with DLR_HOME"
         ) from error
-    if isinstance(held, Running):
+    if isinstance(held, RunningSupervisor):
         _join(home, held, settings, manifests)
         return
     try:
@@ -127,7 +127,7 @@ def _is_readable(descriptor: int, within_seconds: float) -> bool:
     return bool(poll.poll(within_seconds * 1000))
 
 
-def _lock_or_running(home: Home) -> SupervisorLock | Running:
+def _lock_or_running(home: Home) -> SupervisorLock | RunningSupervisor:
     """The lock, now held by us, or who holds it: a supervisor says so within moments of taking it."""
     deadline = time.monotonic() + KILLED_SECONDS
     lock = SupervisorLock(home)
@@ -142,7 +142,7 @@ def _lock_or_running(home: Home) -> SupervisorLock | Running:
     return lock
 
 
-def _join(home: Home, running: Running, settings: Settings, manifests: list[JSON]) -> None:
+def _join(home: Home, running: RunningSupervisor, settings: Settings, manifests: list[JSON]) -> None:
     """The cluster runs already: the same one is fine."""
     if different := settings.differences(running.settings):
         raise ClusterError(

@@ -47,7 +47,7 @@ FAILURES = tuple(class_ for class_ in ExitClass if class_ is not ExitClass.SUCCE
 
 
 @dataclass(frozen=True)
-class Definition:
+class MetricDefinition:
     """One metric; a counter if its name ends in `_total`."""
 
     name: str
@@ -61,11 +61,11 @@ class Definition:
         return kind(name, self.text, labels=self.labels, unit=unit if unit in UNITS else "")
 
 
-DEFINITIONS: list[Definition] = []
+DEFINITIONS: list[MetricDefinition] = []
 
 
-def _define(name: str, labels: Labels, text: str) -> Definition:
-    DEFINITIONS.append(Definition(name, text, labels))
+def _define(name: str, labels: Labels, text: str) -> MetricDefinition:
+    DEFINITIONS.append(MetricDefinition(name, text, labels))
     return DEFINITIONS[-1]
 
 
@@ -125,7 +125,7 @@ WORKER_RESTARTS = _define(
 
 @dataclass(frozen=True)
 class Sample:
-    of: Definition
+    of: MetricDefinition
     labels: Labels
     """The values, in the order of the definition's names."""
     value: float
@@ -255,7 +255,7 @@ def worker_samples(job: ElasticJob, worker: ElasticWorker) -> Iterator[Sample]:
     report = current_report(worker)
     if report is None:
         return
-    told: dict[Definition, float | None] = {}
+    told: dict[MetricDefinition, float | None] = {}
     if report.progress is not None:
         told[WORKER_STEP] = report.progress.step
         told[WORKER_STEP_TIME] = report.progress.time.timestamp()

@@ -9,7 +9,7 @@ from enum import StrEnum
 from crds.job_status import JobState
 
 
-class Part(StrEnum):
+class TimeUse(StrEnum):
     """What time goes to: dlr's states (docs/metrics.md), some of them in parts."""
 
     PENDING = "Pending"
@@ -28,38 +28,38 @@ class Part(StrEnum):
     ENDED = "Failed"
 
 
-STATES: dict[Part, str] = {
-    part: JobState(part.value.partition(",")[0]).value if part is not Part.ENDED else "Failed"
-    for part in Part
+STATES: dict[TimeUse, str] = {
+    part: JobState(part.value.partition(",")[0]).value if part is not TimeUse.ENDED else "Failed"
+    for part in TimeUse
 }
 """The state of dlr that a part belongs to."""
 
-GOOGLES: dict[Part, str] = {
-    Part.PENDING: "TPU_INITIALIZATION",
-    Part.CHECKING: "TPU_INITIALIZATION",
-    Part.FORMING: "TRAINING_PREP",
-    Part.REDONE: "WASTED_PROGRESS_FROM_DISRUPTION",
-    Part.SAVING: "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
-    Part.SLOWED: "OTHER",
-    Part.MISSING: "ELASTICITY_SLICE_DOWN",
-    Part.NOTICING: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
-    Part.WAITING: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
-    Part.STARTING: "TRAINING_PREP, UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
-    Part.STALLED: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
-    Part.DOWN: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
-    Part.ENDED: "OTHER",
+GOOGLES: dict[TimeUse, str] = {
+    TimeUse.PENDING: "TPU_INITIALIZATION",
+    TimeUse.CHECKING: "TPU_INITIALIZATION",
+    TimeUse.FORMING: "TRAINING_PREP",
+    TimeUse.REDONE: "WASTED_PROGRESS_FROM_DISRUPTION",
+    TimeUse.SAVING: "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
+    TimeUse.SLOWED: "OTHER",
+    TimeUse.MISSING: "ELASTICITY_SLICE_DOWN",
+    TimeUse.NOTICING: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    TimeUse.WAITING: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    TimeUse.STARTING: "TRAINING_PREP, UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
+    TimeUse.STALLED: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    TimeUse.DOWN: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    TimeUse.ENDED: "OTHER",
 }
 """The nearest badput type of Google's ml-goodput-measurement."""
 
 _OF_STATE = {
-    JobState.PENDING: Part.PENDING,
-    JobState.CHECKING: Part.CHECKING,
-    JobState.FORMING: Part.FORMING,
-    JobState.DOWN: Part.DOWN,
+    JobState.PENDING: TimeUse.PENDING,
+    JobState.CHECKING: TimeUse.CHECKING,
+    JobState.FORMING: TimeUse.FORMING,
+    JobState.DOWN: TimeUse.DOWN,
 }
 
 
-def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> Part:
+def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> TimeUse:
     """The part of the time of a job that does not train.
 
     Args:
@@ -70,13 +70,13 @@ def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> Part:
     if state in _OF_STATE:
         return _OF_STATE[state]
     if not noticed:
-        return Part.NOTICING
-    return Part.STARTING if formed else Part.WAITING
+        return TimeUse.NOTICING
+    return TimeUse.STARTING if formed else TimeUse.WAITING
 
 
 @dataclass
 class Account:
-    seconds: dict[Part, float] = field(default_factory=lambda: dict.fromkeys(Part, 0.0))
+    seconds: dict[TimeUse, float] = field(default_factory=lambda: dict.fromkeys(TimeUse, 0.0))
     work: float = 0.0
     """Seconds of training at full size and speed, without those that are done again."""
     lost: float = 0.0
@@ -85,10 +85,10 @@ class Account:
     def trains(self, seconds: float, saving: float, pace: float, present: float) -> None:
         """Add time of training, by the share of saves, the pace (1 is full speed) and the share of nodes."""
         rest = seconds
-        for part, kept in ((Part.SAVING, 1 - saving), (Part.SLOWED, pace), (Part.MISSING, present)):
+        for part, kept in ((TimeUse.SAVING, 1 - saving), (TimeUse.SLOWED, pace), (TimeUse.MISSING, present)):
             self.seconds[part] += rest * (1 - kept)
             rest *= kept
-        self.seconds[Part.USEFUL] += rest
+        self.seconds[TimeUse.USEFUL] += rest
         self.work += rest
 
     def falls_back(self, to: float) -> float:
@@ -96,8 +96,8 @@ class Account:
         lost = max(self.work - to, 0.0)
         self.work -= lost
         self.lost += lost
-        self.seconds[Part.USEFUL] -= lost
-        self.seconds[Part.REDONE] += lost
+        self.seconds[TimeUse.USEFUL] -= lost
+        self.seconds[TimeUse.REDONE] += lost
         return lost
 
 
@@ -114,7 +114,7 @@ class PublishedWorld:
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """What has happened so far in a run."""
 
     seconds: float = 0.0
@@ -136,10 +136,10 @@ class Outcome:
     @property
     def goodput(self) -> float:
         """Share of the time that kept steps took (docs/metrics.md)."""
-        stepping = (Part.USEFUL, Part.SAVING, Part.SLOWED, Part.MISSING)
+        stepping = (TimeUse.USEFUL, TimeUse.SAVING, TimeUse.SLOWED, TimeUse.MISSING)
         return sum(self.account.seconds[part] for part in stepping) / self.seconds
 
     @property
     def full_speed(self) -> float:
         """Share of what as many nodes would do that never fail, save and wait."""
-        return self.account.seconds[Part.USEFUL] / self.seconds
+        return self.account.seconds[TimeUse.USEFUL] / self.seconds

@@ -8,7 +8,7 @@ from collections.abc import Callable
 Happens = Callable[[], None]
 
 
-class Clock:
+class SimulatedClock:
     def __init__(self) -> None:
         self.now = 0.0
         self._queue: list[tuple[float, int, Happens]] = []

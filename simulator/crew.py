@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from crds.findings import Cause
 from crds.phases import JobPhase, RendezvousPhase
 from simulator import objects
-from simulator.account import Part, part_of
+from simulator.account import TimeUse, part_of
 from simulator.bag import Bag
 from simulator.fleet import DiagnosisChances, Restart
 from simulator.nodes import name_of, number_of
@@ -187,7 +187,7 @@ class Crew:
         self.job.report_steps(first, last, self.state.clock.now - self.begun_at, self.state.at())
 
     @property
-    def part(self) -> Part:
+    def part(self) -> TimeUse:
         """The part of its time while it does not train."""
         goodput = self.job.job.status.goodput
         job_state = goodput.state if goodput is not None and self.noticed else None

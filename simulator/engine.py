@@ -7,7 +7,7 @@ from functools import partial
 
 from crds.elasticjob import ElasticJob
 from simulator import objects
-from simulator.account import Outcome, Part
+from simulator.account import RunOutcome, TimeUse
 from simulator.arrivals import Fault, begin, follow
 from simulator.bag import Bag
 from simulator.crew import Crew
@@ -42,7 +42,7 @@ class Simulation:
         days: float,
         script: Sequence[Fault] | None = None,
         progress: Callable[[float], None] | None = None,
-    ) -> Outcome:
+    ) -> RunOutcome:
         """Simulate the fleet.
 
         Args:
@@ -119,7 +119,7 @@ class Simulation:
             return
         state, account = self.state, self.state.account
         if state.outcome.ended:
-            account.seconds[Part.ENDED] += seconds
+            account.seconds[TimeUse.ENDED] += seconds
         elif state.is_single_group:
             (crew,) = state.active
             if crew.trains:
@@ -146,10 +146,10 @@ class Simulation:
                 is_blocked = is_blocked or groups.takes_part(crew.number)
             elif not groups.takes_part(crew.number):
                 idle += 1
-                account.seconds[Part.STALLED] += share
+                account.seconds[TimeUse.STALLED] += share
         working = (self._groups - idle) * share
         if is_blocked or state.clock.now < groups.stalled_until:
-            account.seconds[Part.STALLED] += working
+            account.seconds[TimeUse.STALLED] += working
         else:
             slowest = min((crew.pace for crew in state.active if crew.trains), default=1.0)
             account.trains(working, self._saving, slowest, 1.0)

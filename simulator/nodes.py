@@ -11,7 +11,7 @@ from datetime import datetime
 
 from crds.findings import Cause, Finding, Verdict
 from reconcilers.cordon.policy import NodeCordon, decide_cordon, limit_of
-from simulator.account import Outcome
+from simulator.account import RunOutcome
 from simulator.bag import Bag
 from simulator.fleet import Fleet
 
@@ -28,7 +28,7 @@ def number_of(name: str) -> int:
 class Nodes:
     fleet: Fleet
     rng: random.Random
-    outcome: Outcome
+    outcome: RunOutcome
     good: Bag = field(default_factory=Bag)
     """All nodes of the fleet but for the bad ones."""
     bad: Bag = field(default_factory=Bag)
@@ -43,7 +43,7 @@ class Nodes:
     """Pods are placed on the first of the free nodes, and not on a random one."""
 
     @classmethod
-    def of(cls, fleet: Fleet, rng: random.Random, outcome: Outcome) -> Nodes:
+    def of(cls, fleet: Fleet, rng: random.Random, outcome: RunOutcome) -> Nodes:
         nodes = cls(fleet, rng, outcome)
         nodes.add(fleet.nodes + fleet.spares)
         return nodes

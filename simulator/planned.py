@@ -26,12 +26,12 @@ from crds.nodecheck import NodeCheck
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.findings.finished import FinishedCheck
-from reconcilers.job.plan import Plan, plan_job
-from reconcilers.job.seen import Seen
+from reconcilers.job.plan import JobPlan, plan_job
+from reconcilers.job.seen import ObservedJob
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.workers import Workers, simply_runs
-from reconcilers.runtime.acts import Act, Verb
+from reconcilers.runtime.acts import Act, RequestVerb
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.world.participants import Ages, is_waiting
 from simulator import objects
@@ -44,7 +44,7 @@ KEPT_ROUNDS = 3
 class Looked:
     """The acts of one look."""
 
-    plan: Plan
+    plan: JobPlan
     new_pods: list[int] = field(default_factory=list)
     """Indices of the workers that are to have a Pod: new ones, and next incarnations."""
     gone: list[int] = field(default_factory=list)
@@ -98,10 +98,10 @@ class PlannedJob:
             self._carry_out(act, looked, now)
         return looked
 
-    def _seen(self, now: datetime) -> Seen:
+    def _seen(self, now: datetime) -> ObservedJob:
         workers = Workers(self.workers.values())
         joined = {w.metadata.uid: self._waited(w, now) for w in workers}
-        return Seen(
+        return ObservedJob(
             job=self.job,
             raw={"metadata": {"name": objects.JOB}, "status": self._status},
             workers=workers,
@@ -149,7 +149,7 @@ class PlannedJob:
             self.checks = [check for check in self.checks if check.metadata.name != act.name]
             return
         assert act.resource is ELASTICWORKERS, act
-        if act.verb is Verb.CREATE:
+        if act.verb is RequestVerb.CREATE:
             worker = objects.created(act.body, now)
             self.workers[worker.spec.index] = worker
             looked.new_pods.append(worker.spec.index)
@@ -157,7 +157,7 @@ class PlannedJob:
         index = next((i for i, w in self.workers.items() if w.metadata.name == act.name), None)
         if index is None:
             return
-        if act.verb is Verb.DELETE:
+        if act.verb is RequestVerb.DELETE:
             del self.workers[index]
             looked.gone.append(index)
             return

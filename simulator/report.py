@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from simulator.account import GOOGLES, STATES, Outcome
-from simulator.runs import Effect, Mean, Result
+from simulator.account import GOOGLES, STATES, RunOutcome
+from simulator.runs import FaultEffect, Mean, RunResult
 from simulator.times import Times
 
 _COUNTS = (
@@ -37,7 +37,7 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
     ]
 
 
-def summary(result: Result) -> list[str]:
+def summary(result: RunResult) -> list[str]:
     """One fleet's lines."""
     fleet, seeds = result.fleet, len(result.outcomes)
     runs = f"{seeds} run{'s' if seeds > 1 else ''}"
@@ -65,12 +65,12 @@ def summary(result: Result) -> list[str]:
     return lines
 
 
-def _count(field: str, outcome: Outcome) -> float:
+def _count(field: str, outcome: RunOutcome) -> float:
     value = getattr(outcome, field)
     return float(value.total() if isinstance(value, Counter) else value)
 
 
-def effect_lines(found: Sequence[Effect]) -> list[str]:
+def effect_lines(found: Sequence[FaultEffect]) -> list[str]:
     rows = [("what would help most, alone", "full speed, points")]
     for effect in found:
         width = f" ± {effect.gain.half_width * 100:.2f}" if effect.gain.half_width else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from simulator.account import Outcome, Part
+from simulator.account import RunOutcome, TimeUse
 from simulator.engine import Simulation
 from simulator.fleet import Fleet, Restart
 
@@ -28,10 +28,10 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     fleet: Fleet
     days: float
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RunOutcome, ...]
 
     @property
     def goodput(self) -> Mean:
@@ -42,14 +42,14 @@ class Result:
         return mean_of([outcome.full_speed for outcome in self.outcomes])
 
     @property
-    def shares(self) -> Mapping[Part, Mean]:
+    def shares(self) -> Mapping[TimeUse, Mean]:
         """What the time went to, as shares of it."""
         return {
             part: mean_of([outcome.account.seconds[part] / outcome.seconds for outcome in self.outcomes])
-            for part in Part
+            for part in TimeUse
         }
 
-    def mean(self, figure: Callable[[Outcome], float]) -> Mean:
+    def mean(self, figure: Callable[[RunOutcome], float]) -> Mean:
         return mean_of([figure(outcome) for outcome in self.outcomes])
 
     @property
@@ -59,7 +59,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Effect:
+class FaultEffect:
     change: str
     gain: Mean
     """Gain in full speed, on the same seeds."""
@@ -74,7 +74,7 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(fmean(values), quantile * stdev(values) / math.sqrt(len(values)))
 
 
-def simulate(fleet: Fleet, days: float, seeds: Sequence[int], progress: Progress | None = None) -> Result:
+def simulate(fleet: Fleet, days: float, seeds: Sequence[int], progress: Progress | None = None) -> RunResult:
     """One run a seed; the same seeds give the same result."""
     outcomes = []
     for number, seed in enumerate(seeds):
@@ -84,10 +84,10 @@ def simulate(fleet: Fleet, days: float, seeds: Sequence[int], progress: Progress
                 progress(fleet.name, (number + share) / len(seeds))
 
         outcomes.append(Simulation(fleet, seed).run(days, progress=report))
-    return Result(fleet, days, tuple(outcomes))
+    return RunResult(fleet, days, tuple(outcomes))
 
 
-def effects(base: Result, seeds: Sequence[int], progress: Progress | None = None) -> list[Effect]:
+def effects(base: RunResult, seeds: Sequence[int], progress: Progress | None = None) -> list[FaultEffect]:
     """The effect of each change alone, the greatest first."""
     few = list(seeds)[:EFFECT_SEEDS]
     unchanged = base.outcomes[: len(few)]
@@ -95,7 +95,7 @@ def effects(base: Result, seeds: Sequence[int], progress: Progress | None = None
     for name, fleet in changes(base.fleet).items():
         changed = simulate(fleet.model_copy(update={"name": name}), base.days, few, progress)
         gains = [b.full_speed - a.full_speed for a, b in zip(unchanged, changed.outcomes, strict=True)]
-        found.append(Effect(name, mean_of(gains)))
+        found.append(FaultEffect(name, mean_of(gains)))
     return sorted(found, key=lambda effect: -effect.gain.value)
 
 

@@ -14,8 +14,8 @@ from typing import Generic, Protocol, TypeVar
 from crds.elasticjob import ElasticJob
 from crds.findings import Cause
 from simulator import objects
-from simulator.account import Outcome, PublishedWorld
-from simulator.clock import Clock
+from simulator.account import PublishedWorld, RunOutcome
+from simulator.clock import SimulatedClock
 from simulator.fleet import Fleet
 from simulator.groups import GroupedJob
 from simulator.nodes import Nodes, name_of
@@ -43,8 +43,8 @@ C = TypeVar("C", bound=Placing)
 class SimulationState(Generic[C]):
     fleet: Fleet
     seed: int = 0
-    clock: Clock = field(default_factory=Clock)
-    outcome: Outcome = field(default_factory=Outcome)
+    clock: SimulatedClock = field(default_factory=SimulatedClock)
+    outcome: RunOutcome = field(default_factory=RunOutcome)
     crew_of: dict[int, C] = field(default_factory=dict)
     """The group of each node in use."""
     active: list[C] = field(default_factory=list)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.slots.process_files import MemoryResume
-from agent.slots.resume import UNDECIDED, Decision
+from agent.slots.resume import UNDECIDED, ResumeDecision
 from agent.slots.slot import Slot
 
 
@@ -23,11 +23,11 @@ class HeldReplicas:
 
 
 @dataclass(frozen=True)
-class Agreed:
+class AgreedCheckpoint:
     """What the agents of a round have agreed upon, as one of them sees it."""
 
     round: int
-    decision: Decision = UNDECIDED
+    decision: ResumeDecision = UNDECIDED
     peers: tuple[int, ...] | None = None
     """Holders of replicas, by agent of the round."""
     peer: str | None = None
@@ -37,7 +37,11 @@ class Agreed:
 
 
 def resume_of(
-    decision: Decision, slot: Slot | None, persist: Mapping[int, str], here: Mapping[int, str], key: bytes
+    decision: ResumeDecision,
+    slot: Slot | None,
+    persist: Mapping[int, str],
+    here: Mapping[int, str],
+    key: bytes,
 ) -> MemoryResume | None:
     """Return what a process goes on from; None where memory has nothing.
 
@@ -65,7 +69,7 @@ def resume_of(
 
 
 def slots_to_persist(
-    decision: Decision, ranks: Sequence[int], here: Mapping[int, str], address: str
+    decision: ResumeDecision, ranks: Sequence[int], here: Mapping[int, str], address: str
 ) -> list[dict[int, str]]:
     """Return the slots that processes write to storage, by local rank: all that this agent serves.
 

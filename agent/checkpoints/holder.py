@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agent.checkpoints.agreed import Agreed, resume_of, slots_to_persist
+from agent.checkpoints.agreed import AgreedCheckpoint, resume_of, slots_to_persist
 from agent.checkpoints.arrivals import Handover, Prefetch
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError
@@ -41,7 +41,7 @@ class OutdatedMeetingError(Exception):
     """The meeting was abandoned, and may act on the memory no more."""
 
 
-class CheckpointMemory:
+class CheckpointHolder:
     """The slots of one agent, and who may use them.
 
     Args:
@@ -79,7 +79,7 @@ class CheckpointMemory:
         self._files = ProcessFiles(has_replicas=self._has_replicas)
         self._gone: frozenset[int] = frozenset()
         """Agents of the last round whose Pods are not in the next world."""
-        self._agreed = Agreed(0)
+        self._agreed = AgreedCheckpoint(0)
         self._meeting = 0
         """The newest round whose meeting this agent has come to: older ones' threads may act no more."""
         self._attempts = Attempts()
@@ -243,7 +243,7 @@ class CheckpointMemory:
         """Whether the processes of the next round write to storage, too, what they go on from."""
         return self._persists and self._after_failure
 
-    def agree(self, agreed: Agreed) -> None:
+    def agree(self, agreed: AgreedCheckpoint) -> None:
         """Take what the members have agreed upon; what is newer is of no use any more.
 
         Raises:
@@ -411,7 +411,7 @@ class CheckpointMemory:
         return 1.0 if self._handover.is_under_way else REPLICA_SHARE
 
 
-def _resumed(loaded: Resumed | None, agreed: Agreed) -> Resumed | None:
+def _resumed(loaded: Resumed | None, agreed: AgreedCheckpoint) -> Resumed | None:
     """Processes do not know whether what they loaded from memory came from a peer."""
     from_peer = loaded is not None and loaded.tier is Tier.MEMORY and agreed.decision.from_peer
     return replace(loaded, tier=Tier.PEER) if loaded is not None and from_peer else loaded

@@ -104,7 +104,7 @@ class _Stage(Enum):
     """The server has proved the key, or cannot."""
 
 
-class Client:
+class HandshakeClient:
     """The client's side, over as many connections as it takes. It does no I/O: `connect` carries it out.
 
     Each attempt begins with `begin`; then come `connected`, `receive` until nothing is `wanted`, and `fail`
@@ -215,7 +215,7 @@ def connect(host: str, port: int, key: bytes, service: str, seconds: float = mat
         OSError: the agent cannot be reached.
         RefusedError: it has another key, or does not offer the service now.
     """
-    client = Client(key, service, seconds, time.monotonic())
+    client = HandshakeClient(key, service, seconds, time.monotonic())
     while True:
         try:
             return _attempt(host, port, client)
@@ -225,7 +225,7 @@ def connect(host: str, port: int, key: bytes, service: str, seconds: float = mat
         client.begin(time.monotonic())
 
 
-def _attempt(host: str, port: int, client: Client) -> socket.socket:
+def _attempt(host: str, port: int, client: HandshakeClient) -> socket.socket:
     connection = socket.create_connection((host, port), _seconds_until(client.until))
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -15,7 +15,7 @@ from torch.distributed import DistNetworkError, DistStoreError, Store  # type: i
 
 from agent.connection.handshake import connect
 from agent.connection.store_server import SERVICE
-from agent.connection.store_state import Answer, Operation, decode, encode, length_of
+from agent.connection.store_state import Operation, StoreAnswer, decode, encode, length_of
 
 TIMEOUT_SECONDS = 60.0
 """Time limit of a call that waits for keys, unless `set_timeout` sets another."""
@@ -81,7 +81,7 @@ class PeerStore(Store):
         """Return several values, once all are there."""
         names = [self._key(key) for key in keys]
         answer, values = self._ask(Operation.GET, names)
-        while answer is Answer.MISSING:
+        while answer is StoreAnswer.MISSING:
             self.wait(keys)
             answer, values = self._ask(Operation.GET, names)
         return values
@@ -92,14 +92,14 @@ class PeerStore(Store):
         milliseconds = b"%d" % max(int(seconds * 1000), 1)
         names = [self._key(key) for key in keys]
         answer, _ = self._ask(Operation.WAIT, [milliseconds, *names], seconds)
-        if answer is not Answer.OK:
+        if answer is not StoreAnswer.OK:
             raise DistStoreError(
                 f"{keys[0]} and {len(keys) - 1} more keys are not all there after {seconds:g} s"
             )
 
     def check(self, keys: Sequence[str]) -> bool:
         """Tell whether all keys are there."""
-        return self._ask(Operation.CHECK, [self._key(key) for key in keys])[0] is Answer.OK
+        return self._ask(Operation.CHECK, [self._key(key) for key in keys])[0] is StoreAnswer.OK
 
     def add(self, key: str, amount: int) -> int:
         """Add to a number, 0 at first, and return the sum."""
@@ -110,7 +110,7 @@ class PeerStore(Store):
 
     def _ask(
         self, operation: Operation, strings: Sequence[bytes], seconds: float = 0.0
-    ) -> tuple[Answer, list[bytes]]:
+    ) -> tuple[StoreAnswer, list[bytes]]:
         """Send a request and return its answer, which may take so long."""
         with self._lock:
             try:
@@ -121,9 +121,9 @@ class PeerStore(Store):
             except (OSError, ValueError) as error:
                 self._connection.close()  # an answer that comes late is not the next request's
                 raise DistNetworkError(f"the store of a peer cannot be reached: {error}") from error
-        if kind == Answer.INVALID:
+        if kind == StoreAnswer.INVALID:
             raise DistStoreError(f"the store refuses {operation.name}")
-        return Answer(kind), answer
+        return StoreAnswer(kind), answer
 
     def _receive(self, count: int) -> bytes:
         received = bytearray(count)

@@ -1,7 +1,7 @@
 """Keys and values through which the agents of a job meet: as torch.distributed.TCPStore, for peers only.
 
 A request is a frame: its length as four bytes, an operation as one byte, and then byte strings, each after
-its length as four bytes. The answer is a frame of the same form, whose first byte is an `Answer`.
+its length as four bytes. The answer is a frame of the same form, whose first byte is an `StoreAnswer`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Operation(IntEnum):
     """key, number; the sum."""
 
 
-class Answer(IntEnum):
+class StoreAnswer(IntEnum):
     """The first byte of an answer."""
 
     OK = 1
@@ -125,7 +125,7 @@ class Values:
         with self._lock:
             return key in self._values
 
-    def apply(self, operation: Operation, strings: Sequence[bytes]) -> tuple[Answer, list[bytes], bool]:
+    def apply(self, operation: Operation, strings: Sequence[bytes]) -> tuple[StoreAnswer, list[bytes], bool]:
         """Carry out a request other than WAIT.
 
         Returns:
@@ -140,17 +140,23 @@ class Values:
                 if len(strings) % 2:
                     raise BadFrameError
                 values.update(zip(strings[::2], strings[1::2], strict=True))
-                return Answer.OK, [], True
+                return StoreAnswer.OK, [], True
             if operation is Operation.GET:
                 found = [values[key] for key in strings if key in values]
                 return (
-                    (Answer.OK, found, False) if len(found) == len(strings) else (Answer.MISSING, [], False)
+                    (StoreAnswer.OK, found, False)
+                    if len(found) == len(strings)
+                    else (StoreAnswer.MISSING, [], False)
                 )
             if operation is Operation.CHECK:
-                return (Answer.OK if all(key in values for key in strings) else Answer.MISSING), [], False
+                return (
+                    (StoreAnswer.OK if all(key in values for key in strings) else StoreAnswer.MISSING),
+                    [],
+                    False,
+                )
             key, number = strings
             values[key] = b"%d" % (int(values.get(key, b"0")) + int(number))
-            return Answer.OK, [values[key]], True
+            return StoreAnswer.OK, [values[key]], True
 
 
 def round_prefix(round_: int) -> str:
@@ -228,7 +234,7 @@ class StoreState:
             _, turn, client = heapq.heappop(self._deadlines)
             if client.turn == turn:
                 self._forget(client)
-                self._end_wait(client, Answer.MISSING)
+                self._end_wait(client, StoreAnswer.MISSING)
 
     def _answer(self, client: _Client, payload: bytes, now: float) -> None:
         kind, strings = decode(payload)
@@ -241,7 +247,7 @@ class StoreState:
         try:
             answer, result, has_added = self.values.apply(operation, strings)
         except ValueError:
-            answer, result, has_added = Answer.INVALID, [], False
+            answer, result, has_added = StoreAnswer.INVALID, [], False
         self.outgoing.append((client.number, encode(answer, result)))
         if has_added:
             self._wake(strings[::2] if operation is Operation.SET else strings[:1])
@@ -250,7 +256,7 @@ class StoreState:
         self._forget(client)
         client.awaited, client.found = keys, 0
         if not self._has_to_wait(client):
-            self._end_wait(client, Answer.OK)
+            self._end_wait(client, StoreAnswer.OK)
             return
         client.turn = next(self._turns)
         seconds = min(milliseconds / 1000, LONGEST_WAIT_SECONDS)
@@ -261,7 +267,7 @@ class StoreState:
         for key in keys:
             for client in self._waiting.pop(key, ()):
                 if not self._has_to_wait(client):
-                    self._end_wait(client, Answer.OK)
+                    self._end_wait(client, StoreAnswer.OK)
 
     def _has_to_wait(self, client: _Client) -> bool:
         """Go on through the keys that a client waits for, to the first that is missing; False if none is."""
@@ -273,7 +279,7 @@ class StoreState:
             client.found += 1
         return False
 
-    def _end_wait(self, client: _Client, answer: Answer) -> None:
+    def _end_wait(self, client: _Client, answer: StoreAnswer) -> None:
         client.awaited, client.turn = [], 0
         self.outgoing.append((client.number, encode(answer, [])))
 

@@ -93,7 +93,7 @@ _CHAINED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure(AgentFailure):
+class LocalFailure(AgentFailure):
     """`status.agent.failure`, with what the agent alone reads."""
 
     child_was_killed: bool = field(default=False, metadata=LOCAL)
@@ -127,7 +127,7 @@ def failure_of_process(
     stderr: Path | None,
     time: datetime,
     step: int | None = None,
-) -> Failure:
+) -> LocalFailure:
     """Make the report of one process that has ended.
 
     Args:
@@ -142,7 +142,7 @@ def failure_of_process(
     message = clip(recorded or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES)
     tail = clip(log, TEXT_BYTES, head=0)
     is_timeout = process.exitcode not in _KILLS and times_out(message, tail)
-    return Failure(
+    return LocalFailure(
         sequence=sequence,
         round=round_,
         rank=rank,
@@ -158,7 +158,7 @@ def failure_of_process(
     )
 
 
-def write_error_file(environ: Mapping[str, str], failure: Failure) -> None:
+def write_error_file(environ: Mapping[str, str], failure: LocalFailure) -> None:
     """Write the failure that ends this agent, as torch's `@record` has it, if a file is named."""
     if not (path := environ.get(ERROR_FILE)):
         return

@@ -27,7 +27,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True)
-class World:
+class AgentWorld:
     """The members of one round, and what is asked of them."""
 
     round: int
@@ -45,7 +45,7 @@ class World:
     """Workers that are ready wait for one of its checkpoints to join."""
 
     @classmethod
-    def parse(cls, spec: Mapping[str, Any]) -> World | None:
+    def parse(cls, spec: Mapping[str, Any]) -> AgentWorld | None:
         """Return the world of an ElasticWorld's spec; None where nothing usable is published (yet)."""
         try:
             indices = from_text(str(spec.get("members") or ""))
@@ -71,12 +71,12 @@ class World:
 
 
 @dataclass(frozen=True)
-class JobView:
+class WorldView:
     """What the agent acts on. The default is an ElasticWorld that is not there (any more)."""
 
     phase: str = ""
     """The ElasticJob's."""
-    world: World | None = None
+    world: AgentWorld | None = None
     active_check: str = ""
     """The NodeCheck that the job's idle workers are in."""
     hang_timeout_seconds: float = HANG_TIMEOUT_SECONDS
@@ -104,12 +104,12 @@ class JobView:
         return self.failures / max((now - self.started_at).total_seconds() / 3600, 1.0)
 
     @classmethod
-    def parse(cls, world: Mapping[str, Any]) -> JobView:
+    def parse(cls, world: Mapping[str, Any]) -> WorldView:
         spec = world.get("spec") or {}
         asked = spec.get("asked") or {}
         return cls(
             str(spec.get("jobPhase") or ""),
-            World.parse(spec),
+            AgentWorld.parse(spec),
             str(spec.get("activeCheck") or ""),
             float(spec.get("hangTimeoutSeconds") or HANG_TIMEOUT_SECONDS),
             int(spec.get("failures") or 0),
@@ -128,7 +128,7 @@ def _time(text: Any) -> datetime | None:
         return None
 
 
-class Verb(Enum):
+class AgentVerb(Enum):
     """What an agent can do about the world."""
 
     WAIT = "wait"
@@ -151,16 +151,16 @@ class ExitReason(Enum):
 
 
 @dataclass(frozen=True)
-class Action:
+class NextAction:
     """What an agent does now."""
 
-    verb: Verb
+    verb: AgentVerb
     round: int | None = None
     """The round to START or STAND_BY for."""
     reason: ExitReason | None = None
 
 
-WAIT = Action(Verb.WAIT)
+WAIT = NextAction(AgentVerb.WAIT)
 
 _ENDED: dict[str, ExitReason] = {
     JobPhase.SUCCEEDED: ExitReason.JOB_SUCCEEDED,
@@ -170,8 +170,8 @@ _ENDED: dict[str, ExitReason] = {
 
 
 def next_action(
-    world: World | None, me: Member, observed_round: int, state: AgentState, job_phase: str
-) -> Action:
+    world: AgentWorld | None, me: Member, observed_round: int, state: AgentState, job_phase: str
+) -> NextAction:
     """Return what an agent does now.
 
     Args:
@@ -184,24 +184,24 @@ def next_action(
     if job_phase == JobPhase.SUSPENDED and state is AgentState.READY:
         return WAIT  # its Pod is deleted, or it is the one of a job that is resumed, and the news are old
     if job_phase in _ENDED:
-        return Action(Verb.EXIT, reason=_ENDED[job_phase])
+        return NextAction(AgentVerb.EXIT, reason=_ENDED[job_phase])
     if world is None or world.round < observed_round:
         return WAIT
     if world.has_replaced(me):
-        return Action(Verb.EXIT, reason=ExitReason.REPLACED)
+        return NextAction(AgentVerb.EXIT, reason=ExitReason.REPLACED)
     news = world.round > observed_round
     if world.phase is RendezvousPhase.FORMED and me in world.members:
         # At the observed round, a state other than Running says that this agent left it: the next will come.
-        return Action(Verb.START, world.round) if news else WAIT
+        return NextAction(AgentVerb.START, world.round) if news else WAIT
     if state is AgentState.SUCCEEDED:
         return WAIT  # done, unless a newer round wants this agent again
     if news or (state is AgentState.RUNNING and world.phase is not RendezvousPhase.FORMED):
-        return Action(Verb.STAND_BY, world.round)
+        return NextAction(AgentVerb.STAND_BY, world.round)
     return WAIT
 
 
 def planned_tier(
-    action: Action, joined: World, newest: World | None, peers: Sequence[int] | None = None
+    action: NextAction, joined: AgentWorld, newest: AgentWorld | None, peers: Sequence[int] | None = None
 ) -> KeptIn | None:
     """Return the tier for the last step of a round that is to stop by plan; None if it is not kept.
 
@@ -212,9 +212,9 @@ def planned_tier(
         joined: the world that they run in.
         peers: of each member of `joined`, the rank of the one that holds its replicas; None if nobody does.
     """
-    if action.verb is Verb.EXIT:
+    if action.verb is AgentVerb.EXIT:
         return KeptIn.STORAGE if action.reason is ExitReason.JOB_SUSPENDED else None
-    if action.verb is Verb.WAIT:
+    if action.verb is AgentVerb.WAIT:
         return None
     if newest is None or newest.phase is not RendezvousPhase.FORMED:
         return KeptIn.STORAGE
@@ -227,7 +227,7 @@ def planned_tier(
 
 
 def tier_of_a_stop(
-    me: Member, joined: World, newest: World | None, peers: Sequence[int] | None = None
+    me: Member, joined: AgentWorld, newest: AgentWorld | None, peers: Sequence[int] | None = None
 ) -> KeptIn:
     """Return the tier for the last step when this agent's Pod stops; the arguments are `planned_tier`'s.
 
@@ -236,4 +236,4 @@ def tier_of_a_stop(
     """
     if newest is None or newest.phase is not RendezvousPhase.FORMED or me in newest.members:
         return KeptIn.STORAGE
-    return planned_tier(Action(Verb.STAND_BY, newest.round), joined, newest, peers) or KeptIn.STORAGE
+    return planned_tier(NextAction(AgentVerb.STAND_BY, newest.round), joined, newest, peers) or KeptIn.STORAGE

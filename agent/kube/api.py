@@ -73,7 +73,7 @@ class TooDeep(ApiError):
     """An object is nested more deeply than Python reads; Kubernetes stores 10,000 levels."""
 
 
-class Api(Protocol):
+class AgentApi(Protocol):
     """What an agent needs of an API server. Threads may share it.
 
     `ApiClient` asks one; `agent.standalone.cluster.LocalCluster` stands in for it where there is none.
@@ -100,7 +100,7 @@ class Api(Protocol):
         ...
 
 
-class Stream(Generic[Item]):
+class ResponseStream(Generic[Item]):
     """An answer as it comes, line by line. It is read once; the end of a `with` block closes it.
 
     Iteration raises SilentWatch if nothing comes for too long, Unavailable if it breaks off.
@@ -138,7 +138,7 @@ class Stream(Generic[Item]):
         with suppress(OSError, RuntimeError, ValueError):  # it has ended by itself
             self._response.shutdown()
 
-    def __enter__(self) -> Stream[Item]:
+    def __enter__(self) -> ResponseStream[Item]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -203,7 +203,7 @@ class ApiClient:
         *,
         idle_timeout_seconds: float,
         open_timeout_seconds: float | None = None,
-    ) -> Stream[JSON]:
+    ) -> ResponseStream[JSON]:
         """Open a watch.
 
         Args:
@@ -232,7 +232,7 @@ class ApiClient:
         read: Callable[[bytes], Item],
         idle_timeout_seconds: float | None,
         open_timeout_seconds: float | None,
-    ) -> Stream[Item]:
+    ) -> ResponseStream[Item]:
         """Open an answer that comes line by line, such as a log.
 
         Args:
@@ -246,7 +246,7 @@ class ApiClient:
         opened = getattr(response.connection, "sock", None)
         if opened is not None and idle_timeout_seconds != open_timeout_seconds:
             opened.settimeout(idle_timeout_seconds)
-        return Stream(response, read, self._note_contact)
+        return ResponseStream(response, read, self._note_contact)
 
     def reconnect(self) -> None:
         """Close the connections that are kept for later calls, so that these open new ones."""

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from agent.kube.api import GROUP_PATH, Api
+from agent.kube.api import GROUP_PATH, AgentApi
 from agent.kube.retry import Warnings, retrying
 from controller.errors import ApiError, Gone, SilentWatch, Unavailable
 
@@ -56,7 +56,7 @@ class Watcher(threading.Thread, Generic[View]):
 
     def __init__(
         self,
-        api: Api,
+        api: AgentApi,
         resource: str,
         namespace: str,
         name: str,

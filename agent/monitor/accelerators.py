@@ -13,7 +13,7 @@ from pathlib import Path
 
 from crds.agent_report import Accelerators
 from healthcheck.probes.nvml import NoDriver, opened
-from healthcheck.probes.report import Unavailable
+from healthcheck.probes.report import ProbeUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def _ask_nvml() -> list[Accelerators]:
                 return []
     except NoDriver:
         return []  # a CPU worker, or another maker's devices
-    except Unavailable as error:
+    except ProbeUnavailable as error:
         logger.info("%s", error)
         return []
     return [Accelerators("nvidia", count, _text(model))] if count else []

@@ -60,7 +60,7 @@ def variables(socket_: Path, environ: Mapping[str, str], torch_version: str, rec
 
 
 @dataclass(frozen=True)
-class Record:
+class CollectiveRecord:
     """Collectives of one process that a device carries out."""
 
     pending: str
@@ -82,9 +82,9 @@ class Question:
             for local, path in sockets.items()
         }
 
-    def answers(self) -> dict[int, Record]:
+    def answers(self) -> dict[int, CollectiveRecord]:
         """Return what the processes answer in time, by local rank, if a device has had a collective."""
-        found: dict[int, Record] = {}
+        found: dict[int, CollectiveRecord] = {}
         for local, responses in self._responses.items():
             with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 record = read([entry for response in responses for entry in entries(response.result())])
@@ -132,7 +132,7 @@ def entries(body: bytes) -> list[dict[str, Any]]:
     return list(json.loads(body)["entries"]) if body else []
 
 
-def read(collectives: list[dict[str, Any]]) -> Record | None:
+def read(collectives: list[dict[str, Any]]) -> CollectiveRecord | None:
     """Tell what a process waits for; None if no device has had a collective to carry out.
 
     gloo's are left out: the host waits for them, and its stack shows where.
@@ -144,7 +144,7 @@ def read(collectives: list[dict[str, Any]]) -> Record | None:
     if not of_device:
         return None
     pending = next((each for each in of_device if not _is_completed(each)), None)
-    return Record("" if pending is None else _describe(pending))
+    return CollectiveRecord("" if pending is None else _describe(pending))
 
 
 def _is_completed(entry: Mapping[str, Any]) -> bool:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from agent.facts.failure import TEXT_BYTES, Failure, clip, end_of_log
+from agent.facts.failure import TEXT_BYTES, LocalFailure, clip, end_of_log
 from agent.monitor import dump, flight_recorder, hang, stacks
-from agent.monitor.flight_recorder import Record
+from agent.monitor.flight_recorder import CollectiveRecord
 from agent.monitor.native import AT_ONCE, NoNativeFramesError, native_frames
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Started:
+class RoundProcesses:
     """The processes of one round."""
 
     round: int
@@ -48,11 +48,11 @@ class HangGuard:
         self._files = files
         self._stack_files = stack_files
         self._reporting = reporting
-        self._started = Started(0, {})
+        self._started = RoundProcesses(0, {})
         self._began_at = time.monotonic()
         self._liveness = hang.begin(reporting, first=False, now=self._began_at)
 
-    def begin(self, started: Started) -> None:
+    def begin(self, started: RoundProcesses) -> None:
         """Take note of processes that were started just now."""
         self._started = started
         self._began_at = time.monotonic()
@@ -89,7 +89,7 @@ class HangGuard:
         timeout_seconds: float,
         *,
         hangs: bool = True,
-    ) -> Failure | None:
+    ) -> LocalFailure | None:
         """Take the stacks of the living processes, and describe the hang. It takes a moment.
 
         Args:
@@ -128,7 +128,7 @@ class HangGuard:
         if any(capture.text for capture in captures.values()):
             files = f"{self._stack_files.folder}/*/stacks.txt"
             lines.append(f"The stacks of all threads are in {files} of this Pod.")
-        return Failure(
+        return LocalFailure(
             sequence=sequence,
             round=self._started.round,
             rank=blamed.rank,
@@ -165,7 +165,11 @@ class HangGuard:
         return take
 
     def _stack(
-        self, started: Started, local_rank: int, capture: Capture, record: Record | None = None
+        self,
+        started: RoundProcesses,
+        local_rank: int,
+        capture: Capture,
+        record: CollectiveRecord | None = None,
     ) -> RankStack:
         """Return where a process is. NCCL's record knows better than the stack whether it waits."""
         frames = dump.format_frames(capture.frames) or capture.note

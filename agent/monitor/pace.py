@@ -70,7 +70,7 @@ class Past:
         return sorted(self._kept)[min(math.ceil(HIGH * len(self._kept)), len(self._kept)) - 1]
 
 
-class Pace:
+class ProcessPace:
     """The pace of one worker's processes, over all their starts.
 
     Args:

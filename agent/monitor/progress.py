@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.monitor.stepping import Start, StepReport
+from agent.monitor.stepping import ProcessStart, StepReport
 from crds import progress_record as layout
 from crds.agent_report import AgentCheckpointTrouble
 from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble
@@ -92,14 +92,14 @@ class ProgressFiles:
         self._since = time.time()
         self.generation = 0
         """How often processes have been started. The steps of one generation are compared with no other's."""
-        self.start = Start()
+        self.start = ProcessStart()
         """The last start of processes."""
 
     def recorder_of(self, rank: int) -> Path:
         """Return the socket at which a process offers torch's flight recorder, by local rank."""
         return self.directory / f"recorder.{rank}"
 
-    def renew(self, local_world_size: int, start: Start) -> list[dict[str, str]]:
+    def renew(self, local_world_size: int, start: ProcessStart) -> list[dict[str, str]]:
         """Make fresh files for newly started processes.
 
         Returns:
@@ -167,7 +167,7 @@ class ProgressFiles:
         itself; what was counted, where the script is not known to report any.
         """
         steps = self._steps  # renewed as a whole by another thread
-        record = read_record(steps[local_rank]) if local_rank < len(steps) else Record()
+        record = read_record(steps[local_rank]) if local_rank < len(steps) else ProcessProgress()
         step = record.step or self._read_metrics()
         if step is None and record.counted and is_believed(record.counted) and not self.told:
             _, step = later(record.counted, self._ahead.get(local_rank, 0))
@@ -280,7 +280,7 @@ def _trouble_of(record: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Record:
+class ProcessProgress:
     """What one process's file says."""
 
     step: StepReport | None = None
@@ -295,16 +295,16 @@ class Record:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: Path) -> ProcessProgress:
     try:
         words = _RECORD.unpack(path.read_bytes())
     except (OSError, struct.error):
-        return Record()
+        return ProcessProgress()
     first, newest = (
         _told(words[layout.FIRST_COUNTED], words[layout.FIRST_COUNTED_AT]),
         _told(words[layout.COUNTED], words[layout.COUNTED_AT]),
     )
-    return Record(
+    return ProcessProgress(
         _told(words[layout.STEP], words[layout.STEP_AT]),
         _told(words[layout.CHECKPOINT], words[layout.CHECKPOINT_AT]),
         words[layout.BUSY_UNTIL] or None,

@@ -42,7 +42,7 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 
 @dataclass(frozen=True)
-class Bounds:
+class LogLimits:
     """How much of the logs stays on disk."""
 
     ended_bytes: int
@@ -97,7 +97,7 @@ class LogKeeper(threading.Thread):
     It does so in the background, because a volume may be slow, and restarts must not be.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: LogLimits) -> None:
         super().__init__(name="dlr-logs", daemon=True)
         self._bounds = bounds
         self._lock = threading.Lock()
@@ -152,12 +152,12 @@ class LogKeeper(threading.Thread):
             )
 
 
-def bounds_of(root: Path) -> Bounds:
+def bounds_of(root: Path) -> LogLimits:
     """The bounds of a log directory: tight if it is torch's own temporary one, because nobody chose it."""
     if not (root.parent == Path(tempfile.gettempdir()) and root.name.startswith("torchelastic_")):
-        return Bounds(ended_bytes=CHOSEN_BYTES, running_bytes=None)
+        return LogLimits(ended_bytes=CHOSEN_BYTES, running_bytes=None)
     temporary = min(TEMPORARY_BYTES, shutil.disk_usage(root).total // 8)
-    return Bounds(ended_bytes=temporary, running_bytes=temporary)
+    return LogLimits(ended_bytes=temporary, running_bytes=temporary)
 
 
 def prune(running: Path, limit_bytes: int) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from statistics import fmean, median
 
-from agent.monitor.pace import Pace, Window
-from agent.monitor.stepping import Start, StepReport
+from agent.monitor.pace import ProcessPace, Window
+from agent.monitor.stepping import ProcessStart, StepReport
 from crds.agent_report import MAX_POINTS, Series, SeriesPoint, Slow
 
 WINDOW_SAMPLES = 5
@@ -22,20 +22,20 @@ Numbers = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class History:
+class SeriesDraft:
     """The series, and the windows since its last point: as many as `every` make one."""
 
     series: Series
     pending: tuple[SeriesPoint, ...] = ()
 
-    def with_window(self, window: SeriesPoint) -> History:
+    def with_window(self, window: SeriesPoint) -> SeriesDraft:
         every, points, pending = self.series.every, self.series.points, (*self.pending, window)
         if len(pending) < every:
-            return History(replace(self.series, latest=window), pending)
+            return SeriesDraft(replace(self.series, latest=window), pending)
         points = (*points, replace(window, numbers=mean_numbers([each.numbers for each in pending])))
         if len(points) > MAX_POINTS:
             points, every = _thinned(points), 2 * every
-        return History(Series(every, points, window))
+        return SeriesDraft(Series(every, points, window))
 
 
 def _thinned(points: Sequence[SeriesPoint]) -> tuple[SeriesPoint, ...]:
@@ -107,14 +107,14 @@ class Chronicle:
     """
 
     def __init__(self, series: Series, slow: Slow | None) -> None:
-        self._history = History(series)
+        self._history = SeriesDraft(series)
         usual = [point for point in series.points if slow is None or point.time < slow.since]
         past = ((point.world_size, point.seconds_per_step) for point in usual)
-        self._pace = Pace(slow, past, series.latest.world_size if series.latest else 0)
-        self._start: Start | None = None
+        self._pace = ProcessPace(slow, past, series.latest.world_size if series.latest else 0)
+        self._start: ProcessStart | None = None
         self._windows = Windows(0)
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: ProcessStart) -> None:
         """Take note that new processes have been started."""
         self._start = start
         self._windows = Windows(start.world_size)

@@ -29,7 +29,7 @@ class StepReport:
 
 
 @dataclass(frozen=True)
-class Start:
+class ProcessStart:
     """One start of an agent's training processes."""
 
     round: int = 0

@@ -19,7 +19,7 @@ from typing import Any
 
 from crds import xids
 from healthcheck.probes.nvml import NoDriver, opened
-from healthcheck.probes.report import Unavailable
+from healthcheck.probes.report import ProbeUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class DeviceWatch(threading.Thread):
                 self._watch(nvml)
         except NoDriver:
             pass
-        except Unavailable as error:
+        except ProbeUnavailable as error:
             logger.warning("faults of GPUs are not watched: %s", error)
         except Exception:  # an NVML that is broken is no reason to stop training
             logger.exception("faults of GPUs are no longer watched")

@@ -19,8 +19,8 @@ from agent.logs import log_to_stderr
 from agent.monitor import accelerators
 from agent.node_check.duties import CheckDuties
 from agent.report.elasticworker import last_report, section_of, sequence_after
-from agent.report.heartbeat import Heartbeat
-from agent.report.report import Facts, Report
+from agent.report.heartbeat import LeaseRenewal
+from agent.report.report import AgentFacts, ReportBody
 from agent.report.reporter import Reporter
 from crds.agent_report import AgentCheck, AgentState
 from crds.names import ENV_CHECK_NAME
@@ -44,7 +44,7 @@ def main() -> int:
     for signum in _SIGNALS:
         signal.signal(signum, _leave)
     with contextlib.ExitStack() as cleanup:
-        heartbeat = Heartbeat(api, me)
+        heartbeat = LeaseRenewal(api, me)
         heartbeat.start()
         cleanup.callback(heartbeat.stop)
         try:
@@ -59,10 +59,10 @@ def main() -> int:
     return 0
 
 
-def _reporter(api: ApiClient, me: Environment, port: int, heartbeat: Heartbeat) -> Reporter:
-    facts = Facts(port, local_world_size=1, accelerators=accelerators.detect())
+def _reporter(api: ApiClient, me: Environment, port: int, heartbeat: LeaseRenewal) -> Reporter:
+    facts = AgentFacts(port, local_world_size=1, accelerators=accelerators.detect())
     predecessor = last_report(api, me)
-    first = Report(
+    first = ReportBody(
         AgentState.READY,
         since=datetime.now(timezone.utc),
         check=section_of(predecessor, "check", AgentCheck),

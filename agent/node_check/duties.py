@@ -15,17 +15,17 @@ from torch.distributed import DistError
 
 from agent.connection.store import PeerStore
 from agent.environment import Environment
-from agent.kube.api import Api
+from agent.kube.api import AgentApi
 from agent.kube.watcher import Watcher
 from agent.monitor.oom import OomWatch
-from agent.node_check.view import CheckView, Duty, LocalTests, PairTest, next_duty, with_local, with_pair
+from agent.node_check.view import Duty, LocalTests, PairTest, WorkerCheck, next_duty, with_local, with_pair
 from agent.report.reporter import Reporter
 from crds.agent_report import AgentCheck, ProbeEnding
 from crds.names import ENV_JOB_KEY
 from crds.phases import Accelerator
 from healthcheck.probes.child import AUTO, CPU, CUDA
 from healthcheck.probes.meeting import adjourn
-from healthcheck.probes.report import Report
+from healthcheck.probes.report import ProbeReport
 from healthcheck.probes.runner import Cancellation, Cancelled, Probe, run
 from healthcheck.probes.suite import AGAIN, measure_again, run_local
 
@@ -61,7 +61,7 @@ class CheckDuties:
         check_name: the NodeCheck's, in the worker's namespace.
     """
 
-    def __init__(self, api: Api, me: Environment, reporter: Reporter, check_name: str) -> None:
+    def __init__(self, api: AgentApi, me: Environment, reporter: Reporter, check_name: str) -> None:
         self._me = me
         self._reporter = reporter
         self._name = check_name
@@ -72,8 +72,8 @@ class CheckDuties:
             "nodechecks",
             me.namespace,
             check_name,
-            parse=functools.partial(CheckView.parse, me=me.member),
-            missing=CheckView(),
+            parse=functools.partial(WorkerCheck.parse, me=me.member),
+            missing=WorkerCheck(),
             watch_seconds=WATCH_SECONDS,
         )
 
@@ -100,14 +100,14 @@ class CheckDuties:
         self._stopped.set()
         self._watcher.stop()
 
-    def _look(self) -> tuple[CheckView | None, Duty | None]:
+    def _look(self) -> tuple[WorkerCheck | None, Duty | None]:
         """Return the newest view of the check, if there is one yet, and what it asks for."""
         view = self._watcher.take()
         if view is None or self._stopped.is_set():
             return view, None
         return view, next_duty(view, self._reporter.latest.check)
 
-    def _carry_out(self, view: CheckView, duty: Duty) -> None:
+    def _carry_out(self, view: WorkerCheck, duty: Duty) -> None:
         """Test what `duty` says, and report it.
 
         Raises:
@@ -136,7 +136,7 @@ class CheckDuties:
         if isinstance(duty, PairTest) and duty.others and results[0].ending in SILENT_ENDINGS:
             _adjourn(duty, results[0].reason, self._me.key)
 
-    def _local_tests(self, view: CheckView, cancellation: Cancellation) -> list[Report]:
+    def _local_tests(self, view: WorkerCheck, cancellation: Cancellation) -> list[ProbeReport]:
         try:
             return run_local(
                 view.accelerator == Accelerator.NVIDIA_GPU,
@@ -147,7 +147,7 @@ class CheckDuties:
         except OSError as error:
             return [_not_started("local", error)]
 
-    def _test(self, view: CheckView, duty: PairTest, cancellation: Cancellation) -> Report:
+    def _test(self, view: WorkerCheck, duty: PairTest, cancellation: Cancellation) -> ProbeReport:
         """Take part in the test of a group; alone in it, measure this node again."""
         try:
             if duty.others:
@@ -162,10 +162,10 @@ class CheckDuties:
             return _not_started("pair" if duty.others else AGAIN, error)
 
 
-class ActiveCheck:
+class NodeCheckFollower:
     """Follows the NodeCheck that an idle agent's job is in, on a thread of its own."""
 
-    def __init__(self, api: Api, me: Environment, reporter: Reporter) -> None:
+    def __init__(self, api: AgentApi, me: Environment, reporter: Reporter) -> None:
         self._api = api
         self._me = me
         self._reporter = reporter
@@ -197,15 +197,15 @@ class ActiveCheck:
             logger.error("a probe of the node check cannot be ended: giving it up")
 
 
-def excused(result: Report, oom: OomWatch) -> Report:
+def excused(result: ProbeReport, oom: OomWatch) -> ProbeReport:
     """The result, unless the kernel killed the probe for the container's memory, which is not the node's."""
     if result.signal != "SIGKILL" or not oom.has_killed():
         return result
     reason = f"{result.probe} was killed: the container had no memory left{oom.limit_text()}"
-    return Report(ProbeEnding.UNAVAILABLE, reason, probe=result.probe, seconds=result.seconds)
+    return ProbeReport(ProbeEnding.UNAVAILABLE, reason, probe=result.probe, seconds=result.seconds)
 
 
-def pair_probe(view: CheckView, duty: PairTest, me: Environment) -> Probe:
+def pair_probe(view: WorkerCheck, duty: PairTest, me: Environment) -> Probe:
     """Return this node's part in the test of a group, which meets in its first member's store."""
     limit_seconds = min(PAIR_LIMIT_SECONDS, PAIR_SHARE * view.timeout_seconds)
     join_seconds = min(JOIN_LIMIT_SECONDS, JOIN_SHARE * view.timeout_seconds)
@@ -238,11 +238,11 @@ def _adjourn(duty: PairTest, reason: str, key: bytes) -> None:
         adjourn(store.under(f"{store_prefix(duty)}/"), f"{duty.members[duty.rank]} says: {reason}")
 
 
-def _not_started(probe: str, error: OSError) -> Report:
-    return Report(ProbeEnding.UNAVAILABLE, f"a probe cannot be started here: {error}", probe=probe)
+def _not_started(probe: str, error: OSError) -> ProbeReport:
+    return ProbeReport(ProbeEnding.UNAVAILABLE, f"a probe cannot be started here: {error}", probe=probe)
 
 
-def _log(results: list[Report]) -> None:
+def _log(results: list[ProbeReport]) -> None:
     for result in results:
         logger.info(
             "probe=%s ending=%s seconds=%.1f %s",

@@ -13,8 +13,8 @@ from agent.connection.store import SILENCE_SECONDS, PeerStore
 from crds.agent_report import ProbeEnding
 from crds.names import ENV_JOB_KEY
 from healthcheck.probes import allgather, child, group
-from healthcheck.probes.meeting import Meeting, brief
-from healthcheck.probes.report import ProbeError, Report
+from healthcheck.probes.meeting import ProbeMeeting, brief
+from healthcheck.probes.report import ProbeError, ProbeReport
 
 CONNECT_POLL_SECONDS = 0.1
 
@@ -25,16 +25,16 @@ METRICS = {
 }
 
 
-def measure(arguments: argparse.Namespace) -> Report:
+def measure(arguments: argparse.Namespace) -> ProbeReport:
     members = arguments.members.split(",")
     # Who is missing is named before this probe's own time is up.
     patience = min(arguments.join_seconds, allgather.collective_timeout(arguments.deadline))
     meeting = _join(arguments, members, patience)
     figures = group.GroupGather(meeting, arguments).run(patience)
-    return Report(ProbeEnding.PASSED, figures={METRICS[name]: value for name, value in figures.items()})
+    return ProbeReport(ProbeEnding.PASSED, figures={METRICS[name]: value for name, value in figures.items()})
 
 
-def _join(arguments: argparse.Namespace, members: list[str], seconds: float) -> Meeting:
+def _join(arguments: argparse.Namespace, members: list[str], seconds: float) -> ProbeMeeting:
     """Come to the meeting, in the store of the first member's agent.
 
     Raises:
@@ -49,7 +49,7 @@ def _join(arguments: argparse.Namespace, members: list[str], seconds: float) -> 
                 f"{arguments.store_prefix}/"
             )
             store.silence_seconds = _left_seconds(deadline)
-            meeting = Meeting(store, members, arguments.rank)
+            meeting = ProbeMeeting(store, members, arguments.rank)
             store.silence_seconds = SILENCE_SECONDS
             return meeting
         except (OSError, dist.DistError) as error:

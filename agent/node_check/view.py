@@ -25,7 +25,7 @@ from crds.agent_report import (
     ProbeOutcome,
 )
 from crds.phases import CHECK_TIMEOUT_SECONDS, NodeCheckPhase
-from healthcheck.probes.report import Report
+from healthcheck.probes.report import ProbeReport
 from healthcheck.probes.suite import AGAIN
 
 HEAD_BYTES = 256
@@ -62,7 +62,7 @@ Duty = LocalTests | PairTest
 
 
 @dataclass(frozen=True)
-class CheckView:
+class WorkerCheck:
     """What of a NodeCheck concerns one worker. The default is a check that is not there (any more)."""
 
     uid: str = ""
@@ -80,7 +80,7 @@ class CheckView:
         return not self.uid or self.phase in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
 
     @classmethod
-    def parse(cls, check: Mapping[str, Any], me: Member) -> CheckView:
+    def parse(cls, check: Mapping[str, Any], me: Member) -> WorkerCheck:
         """Return what concerns `me`; raise KeyError, TypeError or ValueError where it is no NodeCheck."""
         uid = str(check["metadata"]["uid"])
         spec, status = check.get("spec") or {}, check.get("status") or {}
@@ -94,7 +94,7 @@ class CheckView:
         )
 
 
-def next_duty(view: CheckView, report: AgentCheck | None) -> Duty | None:
+def next_duty(view: WorkerCheck, report: AgentCheck | None) -> Duty | None:
     """Return what the worker does now for the check; None if there is nothing to do.
 
     Args:
@@ -148,12 +148,12 @@ def last_round(check: AgentCheck) -> int:
     return max((pair.round for pair in check.pairs), default=0)
 
 
-def with_local(check: AgentCheck, results: Sequence[Report]) -> AgentCheck:
+def with_local(check: AgentCheck, results: Sequence[ProbeReport]) -> AgentCheck:
     """Return the report with the results of the local tests."""
     return replace(check, local=tuple(ProbeOutcome(**_outcome(result)) for result in results))
 
 
-def with_pair(check: AgentCheck, round_: int, result: Report) -> AgentCheck:
+def with_pair(check: AgentCheck, round_: int, result: ProbeReport) -> AgentCheck:
     """Return the report with the result of a round's test, instead of the oldest where there are many.
 
     What the node measured of itself again stays: the controller has it from here alone.
@@ -164,7 +164,7 @@ def with_pair(check: AgentCheck, round_: int, result: Report) -> AgentCheck:
     return replace(check, pairs=tuple(pairs))
 
 
-def _outcome(report: Report) -> dict[str, Any]:
+def _outcome(report: ProbeReport) -> dict[str, Any]:
     """Return the fields of a ProbeOutcome."""
     return {
         "probe": report.probe,

@@ -1,7 +1,7 @@
 """How the agents of a round agree upon a checkpoint, over the round's store. `agent.slots.resume` decides.
 
 here/<agent>        what the agent holds (an `Inventory`); "" where it takes no part
-plan/<n>            rank 0's n-th decision (a `Decision`); the first one without fetches is final
+plan/<n>            rank 0's n-th decision (a `ResumeDecision`); the first one without fetches is final
 fetched/<n>/<agent> the ranks that the agent could not fetch for it, and what it holds now: [list, Inventory]
 """
 
@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from agent.checkpoints.agreed import Agreed, HeldReplicas
-from agent.checkpoints.holder import CheckpointMemory, OutdatedMeetingError
+from agent.checkpoints.agreed import AgreedCheckpoint, HeldReplicas
+from agent.checkpoints.holder import CheckpointHolder, OutdatedMeetingError
 from agent.slots.replication import peers_of, ring_of
-from agent.slots.resume import Decision, Inventory, Plan, decide, without
+from agent.slots.resume import Inventory, ResumeDecision, ResumePlan, decide, without
 from agent.slots.wire import FetchError
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ MAX_FETCH_ROUNDS = 4
 """Attempts to fetch what is missing; after that the checkpoint comes from storage."""
 
 
-class Agreement:
+class CheckpointAgreement:
     """One agent's part in it.
 
     Args:
@@ -44,7 +44,7 @@ class Agreement:
         round_: int,
         agent: int,
         members: int,
-        memory: CheckpointMemory | None,
+        memory: CheckpointHolder | None,
         wait: Callable[[Store, list[str]], None],
         abandoned: threading.Event,
     ) -> None:
@@ -69,15 +69,15 @@ class Agreement:
         ring = ring_of([member.place if member is not None else () for member in inventories])
         plan, attempt = decide(inventories), 0
         while plan.fetches and attempt < MAX_FETCH_ROUNDS:
-            decision = Decision(plan.checkpoint, plan.fetches)
+            decision = ResumeDecision(plan.checkpoint, plan.fetches)
             self._store.set(_key(attempt), decision.encode())
             inventories = self._after_fetches(attempt, decision, inventories)
             plan, attempt = decide(inventories), attempt + 1
         if plan.fetches:
-            plan = Plan()
+            plan = ResumePlan()
         checkpoint = plan.checkpoint
         prefetched = any(it is not None and it.from_peer and checkpoint in it.held for it in inventories)
-        decision = Decision(
+        decision = ResumeDecision(
             checkpoint,
             shards={
                 it.address: plan.shards[at] for at, it in enumerate(inventories) if it and at in plan.shards
@@ -94,7 +94,7 @@ class Agreement:
         """Do what rank 0's agent decides, until it is final."""
         for attempt in itertools.count():
             self._wait(self._store, [_key(attempt)])
-            decision = Decision.decode(self._store.get(_key(attempt)))
+            decision = ResumeDecision.decode(self._store.get(_key(attempt)))
             if not decision.fetches:
                 break
             self._fetch(attempt, decision)
@@ -111,7 +111,7 @@ class Agreement:
             raise OutdatedMeetingError
         return self._memory.inventory(self._round).encode()
 
-    def _agree(self, decision: Decision) -> None:
+    def _agree(self, decision: ResumeDecision) -> None:
         if self._memory is None:
             return
         peers, peer, held = peers_of(decision.ring or range(self._members)), None, None
@@ -121,9 +121,9 @@ class Agreement:
                 held = HeldReplicas(source, inventory.address, inventory.ranks)
         if self._abandoned.is_set():
             raise OutdatedMeetingError
-        self._memory.agree(Agreed(self._round, decision, peers, peer, held))
+        self._memory.agree(AgreedCheckpoint(self._round, decision, peers, peer, held))
 
-    def _fetch(self, attempt: int, decision: Decision) -> None:
+    def _fetch(self, attempt: int, decision: ResumeDecision) -> None:
         """Fetch what a decision asks of this agent, if anything, and tell what it could not get."""
         ranks, checkpoint, missing = decision.fetches.get(self._agent), decision.checkpoint, []
         if ranks is None or checkpoint is None or self._memory is None:
@@ -138,7 +138,7 @@ class Agreement:
         self._store.set(f"fetched/{attempt}/{self._agent}", json.dumps([missing, self._held()]))
 
     def _after_fetches(
-        self, attempt: int, decision: Decision, inventories: Sequence[Inventory | None]
+        self, attempt: int, decision: ResumeDecision, inventories: Sequence[Inventory | None]
     ) -> list[Inventory | None]:
         """Wait until all have fetched, this agent too, and return who holds what then."""
         assert decision.checkpoint is not None
@@ -163,7 +163,7 @@ def server_of_peer(store: Store, agent: int, members: int) -> str | None:
         members: how many agents it had.
     """
     keys = [_key(attempt) for attempt in range(MAX_FETCH_ROUNDS + 1) if store.check([_key(attempt)])]
-    decision = Decision.decode(store.get(keys[-1])) if keys else None
+    decision = ResumeDecision.decode(store.get(keys[-1])) if keys else None
     if decision is None or decision.fetches:
         return None
     peers = peers_of(decision.ring or range(members))

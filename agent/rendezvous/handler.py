@@ -24,20 +24,20 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from agent.checkpoints.holder import CheckpointMemory
+from agent.checkpoints.holder import CheckpointHolder
 from agent.connection.store_server import StoreServer
 from agent.environment import Environment, listen
-from agent.facts.failure import Failure, failure_of_process
-from agent.facts.world import Action, ExitReason, Verb, World
-from agent.kube.api import Api
+from agent.facts.failure import LocalFailure, failure_of_process
+from agent.facts.world import AgentVerb, AgentWorld, ExitReason, NextAction
+from agent.kube.api import AgentApi
 from agent.link import Link
-from agent.membership import Membership
+from agent.membership import WorldMembership
 from agent.monitor import accelerators
 from agent.network import SocketInterfaces
-from agent.node_check.duties import ActiveCheck
+from agent.node_check.duties import NodeCheckFollower
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.replicas.desk import ReplicasDesk
-from agent.report.report import Facts, Sections
+from agent.report.report import AgentFacts, Sections
 from agent.report.reporter import Reporter
 from agent.torch_compat import elastic
 from crds.agent_report import AgentState
@@ -76,16 +76,16 @@ class DlrRendezvousHandler(RendezvousHandler):
     def __init__(
         self,
         me: Environment,
-        membership: Membership,
+        membership: WorldMembership,
         reporter: Reporter,
-        active_check: ActiveCheck,
+        active_check: NodeCheckFollower,
         store: StoreServer,
         interfaces: SocketInterfaces,
         *,
         join_timeout_seconds: float = JOIN_TIMEOUT_SECONDS,
         master_port: int = 0,
-        memory: CheckpointMemory | None = None,
-        on_meeting: Callable[[Store, World], None] = lambda _store, _world: None,
+        memory: CheckpointHolder | None = None,
+        on_meeting: Callable[[Store, AgentWorld], None] = lambda _store, _world: None,
         end: Callable[[], None] = lambda: None,
     ) -> None:
         self._me = me
@@ -141,7 +141,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         return 0 if self._membership.is_settled() else 1
 
     def is_closed(self) -> bool:
-        return self._closed or self._membership.next_action().verb is Verb.EXIT
+        return self._closed or self._membership.next_action().verb is AgentVerb.EXIT
 
     def set_closed(self) -> None:
         """Close it for this agent only: whether the job has ended is the controller's to say."""
@@ -159,7 +159,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._end()
         return True
 
-    def _await_world(self) -> World | ExitReason:
+    def _await_world(self) -> AgentWorld | ExitReason:
         """Block until a newer world has this agent as a member, or the agent has to leave.
 
         Until then nothing runs here, so the node may be tested for a NodeCheck.
@@ -176,7 +176,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         finally:
             self._active_check.leave()  # no probe runs beside training processes
 
-    def _join(self, world: World) -> RendezvousInfo:
+    def _join(self, world: AgentWorld) -> RendezvousInfo:
         """Meet the other members of `world`.
 
         Raises:
@@ -201,7 +201,7 @@ class DlrRendezvousHandler(RendezvousHandler):
             last=self._last_store(),
             drop_last=self._drop_last_store,
         )
-        still_to_start = Action(Verb.START, world.round)
+        still_to_start = NextAction(AgentVerb.START, world.round)
         try:
             stores = meeting.hold(membership.fileno(), lambda: membership.next_action() == still_to_start)
         except MeetingTimeoutError as error:
@@ -232,7 +232,7 @@ class DlrRendezvousHandler(RendezvousHandler):
                 "if this one is lost, training goes on from storage. Add a worker, or set replicas to 0"
             )
 
-    def _failure(self, error: BaseException) -> Failure | None:
+    def _failure(self, error: BaseException) -> LocalFailure | None:
         """The failure of torchrun's processes, if `error` tells of one."""
         if not isinstance(error, ChildFailedError):
             return None
@@ -249,7 +249,7 @@ class DlrRendezvousHandler(RendezvousHandler):
 
 
 def create_handler(
-    params: RendezvousParameters, me: Environment, api: Api | None = None
+    params: RendezvousParameters, me: Environment, api: AgentApi | None = None
 ) -> DlrRendezvousHandler:
     """Connect an agent of stock torchrun to the cluster, and return its handler, as torch's registry asks.
 
@@ -267,14 +267,14 @@ def create_handler(
         replicas = ReplicasDesk.start(me, link.groups, store, cleanup) if link.groups is not None else None
         processes = elastic.launched_processes()
         reporter = link.reporter(
-            Facts(listener.port, processes, accelerators.detect()),
+            AgentFacts(listener.port, processes, accelerators.detect()),
             cleanup,
             sections=Sections(
                 network=interfaces.to_status, replicas=replicas.to_status if replicas is not None else None
             ),
         )
 
-        def note_meeting(_agents: Store, world: World) -> None:
+        def note_meeting(_agents: Store, world: AgentWorld) -> None:
             if replicas is not None:  # torchrun's processes inherit its environment
                 replicas.begin(world.round, processes)
                 os.environ[ENV_REPLICAS_SOCKET], os.environ[ENV_ROUND] = replicas.path, str(world.round)
@@ -283,9 +283,9 @@ def create_handler(
             replicas.serve(lambda: reporter.progress(within_seconds=0.0))
         return DlrRendezvousHandler(
             me,
-            Membership(me.member, link.watcher, reporter),
+            WorldMembership(me.member, link.watcher, reporter),
             reporter,
-            ActiveCheck(link.api, me, reporter),
+            NodeCheckFollower(link.api, me, reporter),
             store,
             interfaces,
             join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,

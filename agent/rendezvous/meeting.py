@@ -21,12 +21,12 @@ from datetime import timedelta
 from torch.distributed import DistError, DistNetworkError, DistStoreError, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
 
-from agent.checkpoints.holder import CheckpointMemory, OutdatedMeetingError
+from agent.checkpoints.holder import CheckpointHolder, OutdatedMeetingError
 from agent.connection.store import PeerStore
 from agent.connection.store_state import Values, round_prefix
 from agent.environment import Environment
-from agent.facts.world import Member, World
-from agent.rendezvous.agreement import Agreement, server_of_peer
+from agent.facts.world import AgentWorld, Member
+from agent.rendezvous.agreement import CheckpointAgreement, server_of_peer
 from healthcheck.probes.tcp_store import open_store
 
 logger = logging.getLogger(__name__)
@@ -104,12 +104,12 @@ class Meeting:
 
     def __init__(
         self,
-        world: World,
+        world: AgentWorld,
         rank: int,
         me: Environment,
         values: Values,
         timeout_seconds: float,
-        memory: CheckpointMemory | None = None,
+        memory: CheckpointHolder | None = None,
         *,
         master_port: int = 0,
         last: tuple[str, int] | None = None,
@@ -195,7 +195,9 @@ class Meeting:
         announced = Announcement.read(round_keys)
         bootstrap, agents = announced.bootstrap, round_keys.under(announced.prefix)
         rank, size = self._rank, len(world.members)
-        agreement = Agreement(agents, world.round, rank, size, self._memory, self._wait, self._abandoned)
+        agreement = CheckpointAgreement(
+            agents, world.round, rank, size, self._memory, self._wait, self._abandoned
+        )
         agreement.say_here()
         if rank == 0:
             self._wait(agents, [f"here/{rank}" for rank in range(size)])
@@ -269,7 +271,7 @@ class Meeting:
             )
 
 
-def prefetch(world: World | None, me: Environment, memory: CheckpointMemory) -> bool:
+def prefetch(world: AgentWorld | None, me: Environment, memory: CheckpointHolder) -> bool:
     """Begin to fetch what this worker's predecessor has kept, while what processes need is imported.
 
     Args:
@@ -285,7 +287,7 @@ def prefetch(world: World | None, me: Environment, memory: CheckpointMemory) -> 
     return True
 
 
-def predecessors_rank(world: World | None, me: Member) -> int | None:
+def predecessors_rank(world: AgentWorld | None, me: Member) -> int | None:
     """The rank that an earlier incarnation of this slot has in a world; None if it has none."""
     for rank, member in enumerate(world.members if world else ()):
         if member.index == me.index and member.incarnation < me.incarnation:
@@ -293,7 +295,7 @@ def predecessors_rank(world: World | None, me: Member) -> int | None:
     return None
 
 
-def server_of_copies(world: World, rank: int, key: bytes) -> str | None:
+def server_of_copies(world: AgentWorld, rank: int, key: bytes) -> str | None:
     """The slot server of who held the replicas of that rank's agent in that world; None if nobody is known.
 
     Of rank 0 nobody knows, since the round's store went with it.

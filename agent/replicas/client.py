@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from agent.replicas.facts import Membership
+from agent.replicas.facts import VersionGroups
 
 logger = logging.getLogger(__name__)
 
@@ -32,15 +32,15 @@ class AgentChannel:
 
     def __init__(self, path: str, round_: int) -> None:
         self._path, self._round = path, round_
-        self._line = Line(path)
+        self._line = AgentConnection(path)
         self._lock = threading.Lock()
-        self._membership: Membership | None = None
+        self._membership: VersionGroups | None = None
         self._end: Exception | None = None
         """Why no more news comes."""
         self._changed: Callable[[], None] = lambda: None
 
     @property
-    def membership(self) -> Membership | None:
+    def membership(self) -> VersionGroups | None:
         """The newest; None before the first.
 
         Raises:
@@ -53,16 +53,16 @@ class AgentChannel:
             ) from self._end
         return self._membership
 
-    def look(self) -> Membership:
+    def look(self) -> VersionGroups:
         """Ask for the groups that take part now; this process need not be ready to.
 
         Raises:
             OSError: the agent cannot be reached, or knows of a newer round.
         """
-        line = Line(self._path, ANSWER_SECONDS)
+        line = AgentConnection(self._path, ANSWER_SECONDS)
         try:
             line.send({"look": self._round})
-            return Membership.parse(line.receive()["membership"])
+            return VersionGroups.parse(line.receive()["membership"])
         finally:
             line.close()
 
@@ -86,7 +86,7 @@ class AgentChannel:
         Raises:
             OSError: the agent cannot be reached.
         """
-        line = Line(self._path, ANSWER_SECONDS)
+        line = AgentConnection(self._path, ANSWER_SECONDS)
         line.send({"store": version})
         return LineStore(line)
 
@@ -120,14 +120,14 @@ class AgentChannel:
     def _read(self) -> None:
         try:
             while True:
-                self._membership = Membership.parse(self._line.receive()["membership"])
+                self._membership = VersionGroups.parse(self._line.receive()["membership"])
                 self._changed()
         except (OSError, ValueError, LookupError, TypeError) as error:
             self._end = error
             self._changed()
 
 
-class Line:
+class AgentConnection:
     """A connection to the agent.
 
     Args:
@@ -179,7 +179,7 @@ class Line:
 class LineStore(Store):
     """The part of a torch.distributed.Store that process groups connect by."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: AgentConnection) -> None:
         super().__init__()
         self._line = line
         self._lock = threading.Lock()

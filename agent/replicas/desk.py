@@ -27,8 +27,8 @@ from agent.connection.store_server import SERVICE, StoreServer
 from agent.connection.store_state import version_prefix
 from agent.environment import Environment, bound
 from agent.kube.watcher import Watcher
-from agent.replicas.facts import Groups, Membership
-from agent.replicas.roster import MAX_CONNECTIONS, Act, End, ReportNow, Roster, Send
+from agent.replicas.facts import GroupsView, VersionGroups
+from agent.replicas.roster import MAX_CONNECTIONS, Act, EndConnection, ReportNow, Roster, Send
 from crds.agent_report import ReplicasReport
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class ReplicasDesk:
 
     @classmethod
     def start(
-        cls, me: Environment, watcher: Watcher[Groups], store: StoreServer, cleanup: contextlib.ExitStack
+        cls, me: Environment, watcher: Watcher[GroupsView], store: StoreServer, cleanup: contextlib.ExitStack
     ) -> ReplicasDesk:
         """Return a desk of this worker that serves until `cleanup`.
 
@@ -81,7 +81,7 @@ class ReplicasDesk:
         """
         desk = cls(me.group_index, me.key, store)
         cleanup.callback(desk.close)
-        watcher.call_at_changes(lambda: desk.see(watcher.view() or Groups()))
+        watcher.call_at_changes(lambda: desk.see(watcher.view() or GroupsView()))
         if (seen := watcher.view()) is not None:  # before it had somebody to call
             desk.see(seen)
         return desk
@@ -99,7 +99,7 @@ class ReplicasDesk:
         """Expect `count` processes of a round, and end the connections that earlier ones have left."""
         self._carry_out(lambda: self.roster.begin(round_, count))
 
-    def see(self, groups: Groups) -> None:
+    def see(self, groups: GroupsView) -> None:
         """Take in the groups that take part now; for the thread that watches them."""
         self._carry_out(lambda: self.roster.see(groups))
         self._is_seen.set()
@@ -126,7 +126,7 @@ class ReplicasDesk:
                 match act:
                     case Send(connection, membership):
                         _send_now(connection, _line(membership))
-                    case End(connection):
+                    case EndConnection(connection):
                         _shut(connection)
                         _shut(self._to_leads.get(connection))
                     case ReportNow():
@@ -223,7 +223,7 @@ class ReplicasDesk:
                 _send(connection, {"failed": failure})
 
 
-def _line(membership: Membership) -> bytes:
+def _line(membership: VersionGroups) -> bytes:
     """Return a membership as processes get it."""
     fields = {"version": membership.version, "groups": membership.groups, "me": membership.me}
     return json.dumps({"membership": fields}).encode() + b"\n"

@@ -12,7 +12,7 @@ from crds.wire import MAX_INTEGER
 
 
 @dataclass(frozen=True)
-class Groups:
+class GroupsView:
     """The groups that take part, as the grouped job's ElasticWorld has them."""
 
     version: int = 0
@@ -23,14 +23,14 @@ class Groups:
     port: int = 0
 
     @classmethod
-    def parse(cls, world: Mapping[str, Any]) -> Groups:
+    def parse(cls, world: Mapping[str, Any]) -> GroupsView:
         replicas = (world.get("spec") or {}).get("replicas") or {}
         groups = tuple((each["index"], each["round"]) for each in replicas.get("groups") or ())
         return cls(replicas.get("version", 0), groups, replicas.get("address", ""), replicas.get("port", 0))
 
 
 @dataclass(frozen=True)
-class Membership:
+class VersionGroups:
     """The groups that take part in a version."""
 
     version: int
@@ -54,7 +54,7 @@ class Membership:
         return tuple(self.groups[place][0] for place in places)
 
     @classmethod
-    def parse(cls, fields: Mapping[str, Any]) -> Membership:
+    def parse(cls, fields: Mapping[str, Any]) -> VersionGroups:
         """Read it as the agent sends it."""
         groups = tuple((int(index), int(round_)) for index, round_ in fields["groups"])
         index, round_ = fields["me"]

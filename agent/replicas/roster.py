@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.replicas.facts import Groups, Membership, Training, summary
+from agent.replicas.facts import GroupsView, Training, VersionGroups, summary
 from crds.agent_report import ReplicasReport
 
 MAX_CONNECTIONS = 1_024
@@ -22,11 +22,11 @@ class Send:
     """Send a membership without waiting."""
 
     key: Key
-    membership: Membership
+    membership: VersionGroups
 
 
 @dataclass(frozen=True)
-class End:
+class EndConnection:
     """End a connection, and wake everybody who waits for it on either side."""
 
     key: Key
@@ -37,7 +37,7 @@ class ReportNow:
     """Have the agent report at once, since the controller decides by what is new."""
 
 
-Act = Send | End | ReportNow
+Act = Send | EndConnection | ReportNow
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Roster:
 
     def __init__(self, group: int) -> None:
         self._group = group
-        self._groups: Groups | None = None
+        self._groups: GroupsView | None = None
         self._round, self._count = 0, 0
         self._processes: dict[int, _Process] = {}
         """The processes of the round that are ready, by rank."""
@@ -65,10 +65,10 @@ class Roster:
         self._is_closed = False
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> VersionGroups:
         """The groups that take part now, as processes of the round get them."""
-        groups = self._groups or Groups()
-        return Membership(groups.version, groups.groups, (self._group, self._round))
+        groups = self._groups or GroupsView()
+        return VersionGroups(groups.version, groups.groups, (self._group, self._round))
 
     def summary(self) -> ReplicasReport | None:
         """Return what the agent's next report has; None until all processes of the round are ready."""
@@ -81,14 +81,16 @@ class Roster:
         self._round, self._count, self._processes, self._reported = round_, count, {}, None
         return self._ends()
 
-    def see(self, groups: Groups) -> list[Act]:
+    def see(self, groups: GroupsView) -> list[Act]:
         """Take in the groups that take part now."""
         if self._groups is not None and groups.version < self._groups.version:
             return []  # the object is not there for a moment
         self._groups = groups
         membership = self.membership
         acts: list[Act] = [Send(each.key, membership) for each in self._processes.values()]
-        return acts + [End(key) for key, version in self._stores.items() if version < groups.version]
+        return acts + [
+            EndConnection(key) for key, version in self._stores.items() if version < groups.version
+        ]
 
     def close(self) -> list[Act]:
         """Take no more connections, and end those that there are."""
@@ -96,7 +98,7 @@ class Roster:
         return self._ends()
 
     def _ends(self) -> list[Act]:
-        return [End(key) for key in self._connections]
+        return [EndConnection(key) for key in self._connections]
 
     # --- connections -------------------------------------------------------------------------------------
 
@@ -107,7 +109,7 @@ class Roster:
         self._connections.add(key)
         return True
 
-    def look(self, round_: int) -> Membership:
+    def look(self, round_: int) -> VersionGroups:
         """Return who takes part, for a process that is not ready yet.
 
         Raises:
@@ -137,7 +139,7 @@ class Roster:
         process.training = process.training.after(message)
         return self._news()
 
-    def open_store(self, key: Key, version: int) -> Groups | None:
+    def open_store(self, key: Key, version: int) -> GroupsView | None:
         """Return the groups whose lead keeps the store of a version; None if that is not the newest."""
         groups = self._groups
         if groups is None or groups.version != version or not groups.groups:

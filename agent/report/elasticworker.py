@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from agent.environment import Environment
-from agent.kube.api import GROUP_PATH, Api
+from agent.kube.api import GROUP_PATH, AgentApi
 from agent.kube.retry import Warnings, retrying
 from agent.report.refusal import final_refusal
 from controller.errors import ApiError
@@ -28,7 +28,7 @@ def path_of(me: Environment) -> str:
     return f"{GROUP_PATH}/namespaces/{me.namespace}/elasticworkers/{me.worker_name}"
 
 
-def last_report(api: Api, me: Environment) -> dict[str, Any]:
+def last_report(api: AgentApi, me: Environment) -> dict[str, Any]:
     """Return `status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
     warnings = Warnings(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
     retry = retrying(
@@ -64,7 +64,7 @@ def section_of(report: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
         return None
 
 
-def own_status(api: Api, me: Environment) -> dict[str, Any]:
+def own_status(api: AgentApi, me: Environment) -> dict[str, Any]:
     """Return the status of the agent's own ElasticWorker, which the API server answers to an empty patch.
 
     An agent may patch it and not read it: RBAC would let it read those of all jobs in its namespace too.
@@ -73,7 +73,7 @@ def own_status(api: Api, me: Environment) -> dict[str, Any]:
     return status
 
 
-def topology_of_pod(api: Api, me: Environment) -> list[str] | None:
+def topology_of_pod(api: AgentApi, me: Environment) -> list[str] | None:
     """What the node shares with others, by the ElasticWorker's status; None if it does not say so (yet)."""
     try:
         status = own_status(api, me)
@@ -84,14 +84,14 @@ def topology_of_pod(api: Api, me: Environment) -> list[str] | None:
     return None if known is None else [str(value) for value in known]
 
 
-class Place:
+class PodLocation:
     """What this Pod shares with others and may be lost with.
 
     Args:
         levels: returns how many topology domains of its node the job looks at.
     """
 
-    def __init__(self, api: Api, me: Environment, levels: Callable[[], int]) -> None:
+    def __init__(self, api: AgentApi, me: Environment, levels: Callable[[], int]) -> None:
         self._api = api
         self._me = me
         self._levels = levels

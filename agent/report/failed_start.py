@@ -12,12 +12,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment, InvalidEnvironmentError
-from agent.facts.failure import Failure
+from agent.facts.failure import LocalFailure
 from agent.flags import is_below_an_agent
-from agent.kube.api import Api, ApiClient
+from agent.kube.api import AgentApi, ApiClient
 from agent.report import launch_mark
 from agent.report.elasticworker import is_of_this_pod, own_status, sequence_after
-from agent.report.report import Facts, Report
+from agent.report.report import AgentFacts, ReportBody
 from agent.report.reporter import Reporter
 from controller.errors import ApiError
 from crds.agent_report import Accelerators, AgentState
@@ -53,9 +53,11 @@ def report_failed_start(environ: Mapping[str, str], message: str, exit_code: int
     past = last if is_of_this_pod(last, me) else {}
     round_ = int(past.get("observedRound") or 0)
     failures = int((past.get("failure") or {}).get("sequence") or 0)
-    failure = Failure(sequence=failures + 1, round=round_, exit_code=exit_code, message=message, time=now)
-    report = Report(AgentState.FAILED, now, round_, failure)
-    facts = Facts(0, 1, Accelerators("", 0))
+    failure = LocalFailure(
+        sequence=failures + 1, round=round_, exit_code=exit_code, message=message, time=now
+    )
+    report = ReportBody(AgentState.FAILED, now, round_, failure)
+    facts = AgentFacts(0, 1, Accelerators("", 0))
     sequence = sequence_after(last, me)
     reporter = Reporter(api, me, facts, report, progress_seconds=MOST_SECONDS, sequence=sequence)
     reporter.start()
@@ -63,7 +65,7 @@ def report_failed_start(environ: Mapping[str, str], message: str, exit_code: int
     reporter.stop()
 
 
-def _last(api: Api, me: Environment) -> dict[str, Any]:
+def _last(api: AgentApi, me: Environment) -> dict[str, Any]:
     """Return the last report of an agent of this slot; {} where there is none, or the API server does not
     answer."""
     try:

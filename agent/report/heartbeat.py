@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent.environment import Environment
-from agent.kube.api import LEASES_PATH, Api
+from agent.kube.api import LEASES_PATH, AgentApi
 from agent.kube.retry import Warnings, retrying
 from agent.report.refusal import final_refusal
 from crds.wire import rfc3339
@@ -26,7 +26,7 @@ MAX_WAIT_SECONDS = 1.5
 are longer. The controller counts the silence from its return on."""
 
 
-class Heartbeat(threading.Thread):
+class LeaseRenewal(threading.Thread):
     """Renews the Lease at once, then every `heartbeat_seconds`, and a missed one as soon as it can.
 
     It ends when the API server will take nothing more from this agent.
@@ -38,7 +38,7 @@ class Heartbeat(threading.Thread):
 
     def __init__(
         self,
-        api: Api,
+        api: AgentApi,
         me: Environment,
         stop: threading.Event | None = None,
         monotonic: Callable[[], float] = time.monotonic,

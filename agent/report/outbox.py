@@ -11,8 +11,8 @@ from collections import deque
 from dataclasses import replace
 from datetime import datetime
 
-from agent.facts.failure import Failure
-from agent.report.report import Report
+from agent.facts.failure import LocalFailure
+from agent.report.report import ReportBody
 from crds.agent_report import CHECKPOINT_SECONDS, AgentState
 
 NEWS_BURST = 20
@@ -31,7 +31,7 @@ class Outbox:
         sequence: the number that those of this agent's writes follow.
     """
 
-    def __init__(self, first: Report, progress_seconds: float, sequence: int = 0) -> None:
+    def __init__(self, first: ReportBody, progress_seconds: float, sequence: int = 0) -> None:
         self.latest = first
         """The newest report, written or not."""
         self.progress_seconds = progress_seconds
@@ -39,7 +39,7 @@ class Outbox:
         self.progress_due_at: float | None = None
         """When the progress of training is written, if nothing else is before."""
         self._sequence = sequence
-        self._pending: deque[Report] = deque([first])
+        self._pending: deque[ReportBody] = deque([first])
         self._news_seconds = min(NEWS_SECONDS, progress_seconds)
         self._news_spent_until = float("-inf")
         """Time at which a whole burst is free again."""
@@ -47,7 +47,7 @@ class Outbox:
 
     # What is to be written.
 
-    def put(self, report: Report, now: float) -> None:
+    def put(self, report: ReportBody, now: float) -> None:
         """Have a report written next. It takes the place of the last one, unless it has a failure more."""
         if _checkpoint(report) not in (None, _checkpoint(self.latest)):
             self._checkpoint_reported_at = now
@@ -77,7 +77,7 @@ class Outbox:
 
     # What is written.
 
-    def first(self) -> Report | None:
+    def first(self) -> ReportBody | None:
         """Return the oldest that is to be written; None if all have been."""
         return self._pending[0] if self._pending else None
 
@@ -93,7 +93,7 @@ class Outbox:
         self._news_spent_until = max(self._news_spent_until, now) + self._news_seconds
         return True
 
-    def written(self, report: Report, now: float) -> None:
+    def written(self, report: ReportBody, now: float) -> None:
         """Forget `report`, unless a newer one took its place meanwhile."""
         if self._pending and self._pending[0] is report:
             self._pending.popleft()
@@ -101,8 +101,12 @@ class Outbox:
 
 
 def changed(
-    last: Report, state: AgentState, observed_round: int | None, failure: Failure | None, time: datetime
-) -> Report:
+    last: ReportBody,
+    state: AgentState,
+    observed_round: int | None,
+    failure: LocalFailure | None,
+    time: datetime,
+) -> ReportBody:
     """Return the report that follows; what is left out stays as it was."""
     round_ = last.observed_round if observed_round is None else observed_round
     unchanged = (state, round_, failure) == (last.state, last.observed_round, None)
@@ -115,5 +119,5 @@ def changed(
     )
 
 
-def _checkpoint(report: Report) -> int | None:
+def _checkpoint(report: ReportBody) -> int | None:
     return report.progress.checkpoint_step if report.progress else None

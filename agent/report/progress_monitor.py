@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from agent.monitor.progress import ProgressFiles, Snapshot
 from agent.monitor.series import Chronicle
 from agent.monitor.stepping import Figures, Stepping, with_round
-from agent.report.report import Report
+from agent.report.report import ReportBody
 from agent.report.reporter import Reporter
 from crds.agent_report import Series, Slow, StepProgress
 from crds.checkpoint_files import CheckpointTrouble
@@ -37,14 +37,14 @@ class StartProgress:
     stepping: Stepping = field(default_factory=Stepping)
 
 
-class Progress:
+class TrainingProgress:
     """How far the training of one agent is, over all starts of its processes. Thread-safe.
 
     Args:
         first: the agent's first report, which has what an earlier agent of the slot reported.
     """
 
-    def __init__(self, files: ProgressFiles, first: Report) -> None:
+    def __init__(self, files: ProgressFiles, first: ReportBody) -> None:
         self._files = files
         self._lock = threading.Lock()
         self._chronicle = Chronicle(first.series or Series(), first.slow)
@@ -126,7 +126,7 @@ class ProgressMonitor(threading.Thread):
 
     def __init__(
         self,
-        progress: Progress,
+        progress: TrainingProgress,
         reporter: Reporter,
         checkpoint_is_awaited: Callable[[], bool] = lambda: False,
         at_first_steps: Callable[[], object] = lambda: None,

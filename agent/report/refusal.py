@@ -55,7 +55,7 @@ _BARE: dict[str, Any] = {"stacks": [], "step": None, "cause": None, "logTail": "
 _BARE_MESSAGE = "the API server has refused the text of this failure; the Pod's log has it"
 
 
-class LeftOut:
+class RefusedSections:
     """Sections that the API server has refused, which are not sent again as they are.
 
     Of a failure the numbers are sent without the texts, so that it is counted, unless they are refused too.

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from agent.environment import Environment
-from agent.facts.failure import Failure
+from agent.facts.failure import LocalFailure
 from crds.agent_report import (
     MAX_REPORT_BYTES,
     PROTOCOL,
@@ -39,13 +39,13 @@ TOO_LARGE = '{"error": "the result is larger than a report: save it"}'
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportBody:
     """Everything that changes in what the agent reports; each write carries all of it."""
 
     state: AgentState
     since: datetime
     observed_round: int = 0
-    failure: Failure | None = None
+    failure: LocalFailure | None = None
     progress: StepProgress | None = None
     rounds: tuple[RoundProgress, ...] = ()
     check: AgentCheck | None = None
@@ -64,7 +64,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Facts:
+class AgentFacts:
     """What stays the same in the agent's reports for its life."""
 
     store_port: int
@@ -94,7 +94,7 @@ NO_SECTIONS = Sections()
 
 
 def whole(
-    me: Environment, facts: Facts, report: Report, sequence: int, sections: Mapping[str, Any]
+    me: Environment, facts: AgentFacts, report: ReportBody, sequence: int, sections: Mapping[str, Any]
 ) -> AgentReport:
     """Return `status.agent`.
 

@@ -12,15 +12,15 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from agent.environment import Environment
-from agent.facts.failure import Failure
-from agent.kube.api import Api
+from agent.facts.failure import LocalFailure
+from agent.kube.api import AgentApi
 from agent.kube.retry import Warnings, retrying
 from agent.monitor.stepping import Figures
 from agent.report import launch_mark
 from agent.report.elasticworker import path_of
 from agent.report.outbox import Outbox, changed
-from agent.report.refusal import LeftOut, final_refusal
-from agent.report.report import NO_SECTIONS, Facts, Report, Sections, fitting, whole
+from agent.report.refusal import RefusedSections, final_refusal
+from agent.report.report import NO_SECTIONS, AgentFacts, ReportBody, Sections, fitting, whole
 from agent.signals import deferred
 from controller.errors import ApiError, NotFound
 from crds.agent_report import AgentCheck, AgentState, Departure
@@ -54,10 +54,10 @@ class Reporter(threading.Thread):
 
     def __init__(
         self,
-        api: Api,
+        api: AgentApi,
         me: Environment,
-        facts: Facts,
-        first: Report,
+        facts: AgentFacts,
+        first: ReportBody,
         *,
         progress_seconds: float,
         sequence: int = 0,
@@ -79,19 +79,19 @@ class Reporter(threading.Thread):
         self._outbox = Outbox(first, progress_seconds, sequence)
         self._nobody_listens = False
         """The last attempt found no such object, or was refused for good: whoever leaves need not wait."""
-        self._left_out = LeftOut()
+        self._left_out = RefusedSections()
         self._incomplete: set[str] = set()
         """Sections that were left out, which is logged once."""
         self._stop_event = threading.Event()
         self._warnings = Warnings(logger, f"report to elasticworker {me.namespace}/{me.worker_name}")
 
     @property
-    def latest(self) -> Report:
+    def latest(self) -> ReportBody:
         """The newest report, written or not."""
         return self._outbox.latest
 
     def report(
-        self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
+        self, state: AgentState, observed_round: int | None = None, failure: LocalFailure | None = None
     ) -> None:
         """Report a state; what is left out stays as it was."""
         with deferred(), self._changed:
@@ -192,11 +192,11 @@ class Reporter(threading.Thread):
                 self._changed.wait(wait_seconds)
             return not self._stop_event.is_set()
 
-    def _put(self, report: Report) -> None:
+    def _put(self, report: ReportBody) -> None:
         self._outbox.put(report, time.monotonic())
         self._changed.notify_all()
 
-    def _up_to_date(self) -> Report:
+    def _up_to_date(self) -> ReportBody:
         """Return the latest report with fresh figures.
 
         As long as the processes have reported no step, it has the progress of those before them.

@@ -16,7 +16,7 @@ from agent.shards.holding import Holding
 from agent.shards.job_sets import JobSet, refusal, sets_of, skipped_epoch, too_many_places, undone_of
 from crds.agent_report import MAX_SHARDS_TEXT, MAX_UNDONE_TEXT, ShardsReport
 from crds.intervals import Intervals, from_text, to_text
-from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
+from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, SetDefinition
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ LONGEST_WAIT_SECONDS = 86_400.0
 class Process:
     """A process that is connected."""
 
-    definition: Definition | None = None
+    definition: SetDefinition | None = None
     in_hand: list[tuple[int, int]] = field(default_factory=list)
     restoration: int = 0
     """Before the set has had this one, nothing is given to it."""
@@ -95,10 +95,12 @@ class Dealing:
             Exception: it makes no sense; the process is to be parted with.
         """
         if "checkpoint" in message:
-            self.outgoing.append((process, {"undone": self._undone(Definition.parse(message["checkpoint"]))}))
+            self.outgoing.append(
+                (process, {"undone": self._undone(SetDefinition.parse(message["checkpoint"]))})
+            )
             return
         if "pull" in message:
-            self._begin(process, Definition.parse(message["pull"]))
+            self._begin(process, SetDefinition.parse(message["pull"]))
         chosen = self._set_of(process)
         if "restore" in message:
             process.restoration = int(message["restore"])
@@ -127,7 +129,7 @@ class Dealing:
             self.part_with(process, now, at_once=True)
             self.left.append(process)
 
-    def _begin(self, process: Process, wanted: Definition) -> None:
+    def _begin(self, process: Process, wanted: SetDefinition) -> None:
         if process.definition is not None:
             raise ValueError("it pulls from two sets by one connection")
         process.definition = wanted
@@ -138,13 +140,13 @@ class Dealing:
         chosen.deserted_at = None
         self._follow_one(chosen)
 
-    def _undone(self, wanted: Definition) -> str | None:
+    def _undone(self, wanted: SetDefinition) -> str | None:
         """What is not done of a set, as far as this worker knows; None if nobody has begun it."""
         here = self._sets.get((wanted.name, wanted.epoch))
         if here is not None and here.holding.is_to_be_restored:
             return here.holding.undone  # the job has yet to hear of it
         for shard_set in self._shards:
-            if Definition.parse(shard_set) == wanted:
+            if SetDefinition.parse(shard_set) == wanted:
                 undone = undone_of(shard_set)
                 return to_text(here.holding.without_done(undone) if here else undone)
         return None

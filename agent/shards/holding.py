@@ -8,7 +8,7 @@ from __future__ import annotations
 from crds.agent_report import ShardsReport
 from crds.intervals import LIMIT, NONE, Intervals, common, count, first, minus, to_text, union
 from crds.leases import Lease
-from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_REASON, Definition
+from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_REASON, SetDefinition
 
 ASK_EARLY = 8
 """More is asked for when an eighth of a lease is untouched, or less: so it comes before it is needed."""
@@ -17,7 +17,7 @@ ASK_EARLY = 8
 class Holding:
     """Not thread-safe."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: SetDefinition) -> None:
         self.definition = definition
         self.leaving = False
         """Nobody here works on it any more."""

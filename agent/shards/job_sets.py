@@ -9,14 +9,14 @@ from typing import Any
 from crds.intervals import Intervals, count, from_text, union
 from crds.leases import Lease, leases_from_text
 from crds.names import LABEL_JOB_UID
-from crds.shard_set import MAX_SHARD_SETS, Definition
+from crds.shard_set import MAX_SHARD_SETS, SetDefinition
 
 
 @dataclass(frozen=True)
 class JobSet:
     """A ShardSet."""
 
-    definition: Definition
+    definition: SetDefinition
     is_over: bool
     """Every element is done, or failed for good."""
     not_done: int
@@ -59,7 +59,7 @@ def sets_of(shards: Sequence[Mapping[str, Any]], worker: int, incarnation: int) 
         waiting = int(said.get("waiting") or 0)
         not_done = waiting + int(said.get("leased") or 0)
         failed = from_text(str(said.get("failedElements") or ""))
-        definition = Definition.parse(said)
+        definition = SetDefinition.parse(said)
         found[definition.name] = JobSet(
             definition,
             not not_done,
@@ -86,7 +86,7 @@ def undone_of(said: Mapping[str, Any]) -> Intervals:
     return union(*parts, *(lease.elements for lease in leases))
 
 
-def refusal(wanted: Definition, sets: Mapping[str, JobSet]) -> str:
+def refusal(wanted: SetDefinition, sets: Mapping[str, JobSet]) -> str:
     """Why a process cannot pull what it names, in one sentence; empty if it can."""
     known = sets.get(wanted.name)
     if known is None:
@@ -105,7 +105,7 @@ def refusal(wanted: Definition, sets: Mapping[str, JobSet]) -> str:
     return ""
 
 
-def skipped_epoch(wanted: Definition, known: JobSet) -> str:
+def skipped_epoch(wanted: SetDefinition, known: JobSet) -> str:
     """Why an epoch cannot begin before the one that is being pulled has ended."""
     epoch = known.definition.epoch
     return (
@@ -122,7 +122,7 @@ def too_many_places(name: str) -> str:
     )
 
 
-def _difference(wanted: Definition, begun: Definition) -> str:
+def _difference(wanted: SetDefinition, begun: SetDefinition) -> str:
     name = wanted.name
     if wanted.size != begun.size:
         return (

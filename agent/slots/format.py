@@ -1,6 +1,6 @@
 """What lies where in a slot.
 
-0     control: eight int64 (`Word`), the commit word among them
+0     control: eight int64 (`ControlWord`), the commit word among them
 4096  tensors, each at a multiple of 64 bytes
 …     the header: JSON, which describes the tensors
 …     the sums: an int64 of each tensor, and one of the header and the control words
@@ -30,7 +30,7 @@ MAX_NUMBER = 2**62
 """So that no sum of two is beyond an int64."""
 
 
-class Word(IntEnum):
+class ControlWord(IntEnum):
     """The control words, in order."""
 
     MAGIC = 0
@@ -43,7 +43,7 @@ class Word(IntEnum):
     HEADER_BYTES = 7
 
 
-class Commit(IntEnum):
+class CommitWord(IntEnum):
     """The commit word."""
 
     OPEN = 0
@@ -71,7 +71,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """A tensor, or a rank's part of one."""
 
     name: str
@@ -88,7 +88,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Entry(Part):
+class Entry(TensorPart):
     """A tensor of a slot."""
 
     offset: int = CONTROL_BYTES
@@ -143,7 +143,7 @@ class Header:
         return header
 
 
-def lay_out(parts: Iterable[Part]) -> Header:
+def lay_out(parts: Iterable[TensorPart]) -> Header:
     """Give each tensor its place, in the order that they come in.
 
     Raises:
@@ -163,7 +163,7 @@ def lay_out(parts: Iterable[Part]) -> Header:
 
 def header_offset(control: bytes | bytearray) -> int:
     """Return where the header begins, by the first `CONTROL_BYTES` of a slot."""
-    return int(struct.unpack_from("q", control, WORD_BYTES * Word.HEADER_OFFSET)[0])
+    return int(struct.unpack_from("q", control, WORD_BYTES * ControlWord.HEADER_OFFSET)[0])
 
 
 _FIELDS = Entry.__dataclass_fields__.keys()

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from agent.slots.format import Commit, Mark
+from agent.slots.format import CommitWord, Mark
 from agent.slots.pages import HUGE_PAGE_BYTES, cpus_by_node, populate
 from agent.slots.resume import Checkpoint
 from agent.slots.slot import DamagedError, Slot
@@ -104,7 +104,7 @@ class Pool:
 
     def held(self) -> Iterator[tuple[Slot, Mark]]:
         """Each slot that holds a checkpoint with its sums."""
-        return ((slot, mark) for slot, mark in self.whole() if slot.commit_word is Commit.SUMMED)
+        return ((slot, mark) for slot, mark in self.whole() if slot.commit_word is CommitWord.SUMMED)
 
     def whole(self) -> Iterator[tuple[Slot, Mark]]:
         """Each slot that holds a checkpoint; who reads one without sums adds them (`Slot.sum_up`)."""

@@ -115,7 +115,7 @@ class Replication(threading.Thread):
             self._changed.notify_all()
 
     def run(self) -> None:
-        course = Course()
+        course = ReplicaOffers()
         while (peer := self._next_peer()) is not None:
             turn = self._turn
             new = course.begin(peer, turn, self._own_marks() or ())
@@ -157,7 +157,7 @@ class Replication(threading.Thread):
         return has_come
 
 
-class Course:
+class ReplicaOffers:
     """What is offered next, and when: without I/O, and without a clock."""
 
     def __init__(self) -> None:

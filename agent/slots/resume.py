@@ -92,7 +92,7 @@ class Inventory:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResumePlan:
     """The checkpoint to go on from, and who has to fetch or to serve what."""
 
     checkpoint: Checkpoint | None = None
@@ -106,7 +106,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ResumeDecision:
     """What rank 0's agent has decided, for all agents of the round. It is final if nobody has to fetch."""
 
     checkpoint: Checkpoint | None = None
@@ -132,7 +132,7 @@ class Decision:
         return base64.b64encode(zlib.compress(text.encode())).decode()
 
     @classmethod
-    def decode(cls, data: bytes | str) -> Decision:
+    def decode(cls, data: bytes | str) -> ResumeDecision:
         """Read it; raise ValueError where it is none, or longer than any."""
         try:
             return cls._of(data)
@@ -140,7 +140,7 @@ class Decision:
             raise ValueError(f"what rank 0's agent has sent is no decision: {error!s:.200}") from error
 
     @classmethod
-    def _of(cls, data: bytes | str) -> Decision:
+    def _of(cls, data: bytes | str) -> ResumeDecision:
         inflating = zlib.decompressobj()
         text = inflating.decompress(base64.b64decode(data), MAX_INFLATED_BYTES)
         if inflating.unconsumed_tail:
@@ -157,7 +157,7 @@ class Decision:
         )
 
 
-UNDECIDED = Decision()
+UNDECIDED = ResumeDecision()
 
 
 class Attempts:
@@ -187,7 +187,7 @@ class Attempts:
         return self.checkpoint if self._rounds >= MAX_ATTEMPTS and not self._is_planned else None
 
 
-def decide(inventories: Sequence[Inventory | None]) -> Plan:
+def decide(inventories: Sequence[Inventory | None]) -> ResumePlan:
     """Return what a world resumes from.
 
     Args:
@@ -195,7 +195,7 @@ def decide(inventories: Sequence[Inventory | None]) -> Plan:
     """
     members = [inventory for inventory in inventories if inventory is not None]
     if len(members) < len(inventories):
-        return Plan()
+        return ResumePlan()
     world_size = sum(member.ranks for member in members)
     exhausted, found = {member.exhausted for member in members}, _holders(members)
     for checkpoint in sorted(found, key=lambda each: (each not in exhausted, each), reverse=True):
@@ -206,9 +206,9 @@ def decide(inventories: Sequence[Inventory | None]) -> Plan:
             fetches = _fetches(checkpoint, holders, members)
             if sum(map(len, fetches.values())) > MAX_FETCHES:
                 continue
-            return Plan(checkpoint, fetches=fetches, is_last_resort=is_last_resort)
-        return Plan(checkpoint, shards=_shards(holders), is_last_resort=is_last_resort)
-    return Plan()
+            return ResumePlan(checkpoint, fetches=fetches, is_last_resort=is_last_resort)
+        return ResumePlan(checkpoint, shards=_shards(holders), is_last_resort=is_last_resort)
+    return ResumePlan()
 
 
 def without(

@@ -17,7 +17,7 @@ from pathlib import Path
 from agent.connection.listener import Listener
 from agent.slots.format import Mark
 from agent.slots.pool import Pool
-from agent.slots.wire import MAX_LINE_BYTES, SERVICE, TIMEOUT_SECONDS, Request, Verb, encode_line
+from agent.slots.wire import MAX_LINE_BYTES, SERVICE, TIMEOUT_SECONDS, SlotRequest, SlotVerb, encode_line
 
 logger = logging.getLogger(__name__)
 
@@ -101,24 +101,24 @@ class SlotServer:
             with connection:
                 connection.settimeout(TIMEOUT_SECONDS)
                 with connection.makefile("rb") as lines:
-                    self._answer(connection, Request.decode(lines.readline(MAX_LINE_BYTES)))
+                    self._answer(connection, SlotRequest.decode(lines.readline(MAX_LINE_BYTES)))
         except (OSError, ValueError) as error:
             logger.debug("a request for a slot was not answered: %s", error)
 
-    def _answer(self, connection: socket.socket, request: Request) -> None:
-        if request.verb is Verb.SEND:
+    def _answer(self, connection: socket.socket, request: SlotRequest) -> None:
+        if request.verb is SlotVerb.SEND:
             self._send_slot(connection, request)
             return
         answer: dict[str, object]
-        if request.verb is Verb.OFFER:
+        if request.verb is SlotVerb.OFFER:
             answer = {"held": self._take_replica(request.mark, request.sender)}
-        elif request.verb is Verb.CHECK:
+        elif request.verb is SlotVerb.CHECK:
             answer = {"damaged": self._pool.is_damaged(request.mark)}
         else:
             answer = {"copies": [astuple(mark) for mark in self._copies(request.mark.round)]}
         connection.sendall(encode_line(answer))
 
-    def _send_slot(self, connection: socket.socket, request: Request) -> None:
+    def _send_slot(self, connection: socket.socket, request: SlotRequest) -> None:
         if (slot := self._pool.summed(request.mark)) is None:
             connection.sendall(encode_line({"error": "it is not here"}))
             return

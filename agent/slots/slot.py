@@ -29,11 +29,11 @@ from agent.slots.format import (
     MAGIC,
     MAX_HEADER_BYTES,
     WORD_BYTES,
-    Commit,
+    CommitWord,
+    ControlWord,
     Entry,
     Header,
     Mark,
-    Word,
     padded,
 )
 from agent.slots.pages import map_pages, map_shared, memory_file
@@ -123,7 +123,7 @@ class Slot:
 
     def begin(self) -> None:
         """Say that nothing is in it, until `commit`."""
-        self._words[Word.COMMIT] = Commit.OPEN
+        self._words[ControlWord.COMMIT] = CommitWord.OPEN
 
     def commit(self, mark: Mark, header: Header) -> None:
         """Say that all tensors of `header` are in it. They have no sums yet.
@@ -135,11 +135,11 @@ class Slot:
         if header.slot_bytes > self.size:
             raise TooSmallError(f"{header.slot_bytes:,} bytes do not fit into a slot of {self.size:,}")
         self._memory[header.end : header.end + len(data)] = data
-        words[Word.HEADER_OFFSET], words[Word.HEADER_BYTES] = header.end, len(data)
-        words[Word.RANK], words[Word.WORLD_SIZE] = mark.rank, mark.world_size
-        words[Word.STEP], words[Word.ROUND] = mark.step, mark.round
-        words[Word.MAGIC] = MAGIC
-        words[Word.COMMIT] = Commit.WHOLE
+        words[ControlWord.HEADER_OFFSET], words[ControlWord.HEADER_BYTES] = header.end, len(data)
+        words[ControlWord.RANK], words[ControlWord.WORLD_SIZE] = mark.rank, mark.world_size
+        words[ControlWord.STEP], words[ControlWord.ROUND] = mark.step, mark.round
+        words[ControlWord.MAGIC] = MAGIC
+        words[ControlWord.COMMIT] = CommitWord.WHOLE
 
     def sum_up(self, known: Mapping[str, int] | None = None) -> None:
         """Write down the sums of what is in it, if it is whole and has none yet.
@@ -150,7 +150,7 @@ class Slot:
         Raises:
             DamagedError: the header cannot be read.
         """
-        if (mark := self.mark) is None or self.commit_word is not Commit.WHOLE:
+        if (mark := self.mark) is None or self.commit_word is not CommitWord.WHOLE:
             return
         header, known = self.header(), known or {}
         sums = [
@@ -159,39 +159,39 @@ class Slot:
         ]
         self._store_sums(header, [*sums, self._sum_of_header(header)])
         if self.mark == mark:  # else it was opened meanwhile
-            self._words[Word.COMMIT] = Commit.SUMMED
+            self._words[ControlWord.COMMIT] = CommitWord.SUMMED
 
     def seal(self) -> None:
         """Say that all is there that was copied into it from another slot, and `verify` found it whole.
 
         Everything but the commit word was copied, which has been OPEN since `begin`.
         """
-        self._words[Word.COMMIT] = Commit.SUMMED
+        self._words[ControlWord.COMMIT] = CommitWord.SUMMED
 
     def damaged(self) -> None:
         """Say that nobody is to use it."""
-        self._words[Word.COMMIT] = Commit.DAMAGED
+        self._words[ControlWord.COMMIT] = CommitWord.DAMAGED
 
     # Reading.
 
     @property
-    def commit_word(self) -> Commit:
-        word = self._words[Word.COMMIT]
-        if self._words[Word.MAGIC] != MAGIC or word not in Commit.__members__.values():
-            return Commit.OPEN
-        return Commit(word)
+    def commit_word(self) -> CommitWord:
+        word = self._words[ControlWord.COMMIT]
+        if self._words[ControlWord.MAGIC] != MAGIC or word not in CommitWord.__members__.values():
+            return CommitWord.OPEN
+        return CommitWord(word)
 
     @property
     def mark(self) -> Mark | None:
         """Mark of the checkpoint that it holds; None if it holds none."""
-        if self.commit_word not in (Commit.WHOLE, Commit.SUMMED):
+        if self.commit_word not in (CommitWord.WHOLE, CommitWord.SUMMED):
             return None
         words = self._words
         return Mark(
-            round=words[Word.ROUND],
-            step=words[Word.STEP],
-            rank=words[Word.RANK],
-            world_size=words[Word.WORLD_SIZE],
+            round=words[ControlWord.ROUND],
+            step=words[ControlWord.STEP],
+            rank=words[ControlWord.RANK],
+            world_size=words[ControlWord.WORLD_SIZE],
         )
 
     def header(self) -> Header:
@@ -200,7 +200,7 @@ class Slot:
         Raises:
             DamagedError: it cannot be read, or makes no sense.
         """
-        start, length = self._words[Word.HEADER_OFFSET], self._words[Word.HEADER_BYTES]
+        start, length = self._words[ControlWord.HEADER_OFFSET], self._words[ControlWord.HEADER_BYTES]
         if not (
             CONTROL_BYTES <= start <= self.size and 0 <= length <= min(self.size - start, MAX_HEADER_BYTES)
         ):
@@ -307,8 +307,8 @@ class Slot:
     def take_control(self, control: bytes | bytearray) -> None:
         """Copy another slot's control words, but for the commit word."""
         words = memoryview(control).cast("q")
-        self._words[Word.MAGIC] = words[Word.MAGIC]
-        for word in range(Word.STEP, len(Word)):
+        self._words[ControlWord.MAGIC] = words[ControlWord.MAGIC]
+        for word in range(ControlWord.STEP, len(ControlWord)):
             self._words[word] = words[word]
 
     def whole(self) -> Tensor:
@@ -329,7 +329,7 @@ class Slot:
         return self._memory[start : start + WORD_BYTES * (len(header.entries) + 1)].cast("q")
 
     def _sum_of_header(self, header: Header) -> int:
-        words = self._words[Word.STEP :].tolist()[: len(Word) - Word.STEP]
+        words = self._words[ControlWord.STEP :].tolist()[: len(ControlWord) - ControlWord.STEP]
         return wrapped(
             self._sum(header.end, words[-1]) + sum_of(bytearray(struct.pack(f"{len(words)}q", *words)))
         )
@@ -339,7 +339,7 @@ class Slot:
         return sum_of(self._memory[offset : offset + nbytes])
 
     def _sums_at(self, header: Header) -> int:
-        return header.end + padded(self._words[Word.HEADER_BYTES])
+        return header.end + padded(self._words[ControlWord.HEADER_BYTES])
 
     def _store_sums(self, header: Header, sums: Sequence[int]) -> None:
         start = self._sums_at(header)

@@ -54,7 +54,7 @@ class DamagedCopyError(FetchError):
     """What came differs from what was summed up there: on its way, or there (`have_checked`)."""
 
 
-class Verb(Enum):
+class SlotVerb(Enum):
     """The kind of a request."""
 
     SEND = "slot"
@@ -65,10 +65,10 @@ class Verb(Enum):
 
 
 @dataclass(frozen=True)
-class Request:
+class SlotRequest:
     """What a client asks for."""
 
-    verb: Verb
+    verb: SlotVerb
     mark: Mark
     start: int = 0
     """First byte, for SEND."""
@@ -81,12 +81,12 @@ class Request:
         return encode_line([self.verb.value, astuple(self.mark), self.start, self.stop, self.sender])
 
     @classmethod
-    def decode(cls, line: bytes) -> Request:
+    def decode(cls, line: bytes) -> SlotRequest:
         """Read it; raise ValueError where it is none."""
         try:
             verb, mark, start, stop, sender = json.loads(line)
             end = None if stop is None else int(stop)
-            return cls(Verb(verb), Mark(*map(int, mark)), int(start), end, str(sender))
+            return cls(SlotVerb(verb), Mark(*map(int, mark)), int(start), end, str(sender))
         except (TypeError, RecursionError) as error:
             raise ValueError(str(error)) from error
 
@@ -131,7 +131,7 @@ def receive(
         OSError: it could not be had.
     """
     with _connect(address, key) as connection:
-        connection.sendall(Request(Verb.SEND, mark, start, stop).encode())
+        connection.sendall(SlotRequest(SlotVerb.SEND, mark, start, stop).encode())
         answer, rest = _answer(connection)
         nbytes = answer.get("bytes")
         if type(nbytes) is not int or nbytes < 0 or (stop is not None and nbytes != stop - start):
@@ -243,7 +243,7 @@ def have_checked(address: str, key: bytes, mark: Mark) -> None:
     try:
         with _connect(address, key) as connection:
             connection.settimeout(CHECK_SECONDS)
-            connection.sendall(Request(Verb.CHECK, mark).encode())
+            connection.sendall(SlotRequest(SlotVerb.CHECK, mark).encode())
             _answer(connection)
     except OSError as error:
         logger.warning("%s was not told that a copy of its slot is damaged: %s", address, error)
@@ -256,7 +256,7 @@ def copies(address: str, key: bytes, round_: int) -> list[Mark]:
         OSError: there was no answer.
     """
     with _connect(address, key) as connection:
-        connection.sendall(Request(Verb.COPIES, Mark(round_, 0, 0, 1)).encode())
+        connection.sendall(SlotRequest(SlotVerb.COPIES, Mark(round_, 0, 0, 1)).encode())
         answer, _ = _answer(connection)
     try:
         return [Mark(*map(int, numbers)) for numbers in answer["copies"]]
@@ -284,7 +284,7 @@ def offer(
     with _connect(address, key) as connection:
         poll = select.poll()
         poll.register(connection, select.POLLIN)
-        connection.sendall(Request(Verb.OFFER, mark, sender=own_address).encode())
+        connection.sendall(SlotRequest(SlotVerb.OFFER, mark, sender=own_address).encode())
         while not poll.poll(min(LOOK_SECONDS, max(deadline - time.monotonic(), 0)) * 1000):
             if not goes_on() or time.monotonic() >= deadline:
                 raise RefusedError(f"{address} has not answered")

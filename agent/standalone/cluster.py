@@ -27,7 +27,7 @@ STACKS = signal.SIGUSR2
 
 
 class LocalCluster:
-    """An `agent.kube.api.Api` with one ElasticWorld and one ElasticWorker.
+    """An `agent.kube.api.AgentApi` with one ElasticWorld and one ElasticWorker.
 
     Each report of the agent is decided on at once. Stacks are told on stderr, as the agent tells failures:
     there is no object in which anybody would look for them.

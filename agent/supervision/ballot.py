@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from agent.supervision.vote import Agreed, Chair, Kind, LocalProcesses, Message, Stage, Voter
+from agent.supervision.vote import Chair, LocalProcesses, Message, MessageKind, Voter, VoteResult, VoteStage
 from crds.checkpoint_files import KeptIn
 
 Traffic = list[tuple[int, Message | None]]
@@ -40,7 +40,7 @@ class Ballot:
         self._traffic: Traffic = []
 
     @property
-    def agreed(self) -> Agreed | None:
+    def agreed(self) -> VoteResult | None:
         return self._voter.agreed
 
     @property
@@ -51,7 +51,7 @@ class Ballot:
     @property
     def is_open(self) -> bool:
         """Whether there is a vote that is not over, or one that was decided."""
-        return self._voter.stage not in (Stage.NONE, Stage.CLOSED)
+        return self._voter.stage not in (VoteStage.NONE, VoteStage.CLOSED)
 
     @property
     def order(self) -> int:
@@ -107,7 +107,7 @@ class Ballot:
         if rank is not None:
             self._outbox.extend(chair.receive(rank, message, now))
         elif (
-            message.kind is Kind.JOIN
+            message.kind is MessageKind.JOIN
             and 0 < message.number < self._size
             and message.number not in self._lines
         ):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from agent.facts.world import Action, ExitReason, Verb
-from agent.membership import Standing
-from agent.supervision.leaving import HURRY_GRACE_SECONDS, Outcome
+from agent.facts.world import AgentVerb, ExitReason, NextAction
+from agent.membership import RoundStanding
+from agent.supervision.leaving import HURRY_GRACE_SECONDS, VoteOutcome
 from crds.agent_report import AgentState
 
 T = TypeVar("T")
@@ -36,19 +36,19 @@ EXIT_BARRIER_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class News:
+class JobOrders:
     """What the job asks of this agent, at one moment."""
 
     now: float
     """Seconds of the monotonic clock."""
-    action: Action
-    standing: Standing
+    action: NextAction
+    standing: RoundStanding
     api_silent_seconds: float = 0.0
     """Time since the API server last answered."""
 
 
 @dataclass(frozen=True)
-class Seen(News):
+class ProcessesSeen(JobOrders):
     """What one look at the processes finds, beside the news."""
 
     failed: bool = False
@@ -63,7 +63,7 @@ class Seen(News):
     """So much of the limit has passed that a world which broke may have hung here."""
 
 
-class Start(Enum):
+class RoundStart(Enum):
     """What came of the start of a round."""
 
     STARTED = "its processes run"
@@ -71,7 +71,7 @@ class Start(Enum):
     FAILED = "its processes cannot be started, which is reported"
 
 
-class Ended(Enum):
+class ProcessesEnd(Enum):
     """How the processes of a round ended."""
 
     NOT_YET = "they have not"
@@ -84,31 +84,31 @@ class Ended(Enum):
 
 @dataclass(frozen=True)
 class StartRound:
-    """Join the next world and start its processes. The answer is a `Start`."""
+    """Join the next world and start its processes. The answer is a `RoundStart`."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """Wait until the world or the processes have changed, a second at most. The answer is a `Seen`."""
+class AwaitChange:
+    """Wait until the world or the processes have changed, a second at most; the answer is `ProcessesSeen`."""
 
 
 @dataclass(frozen=True)
 class AwaitEnds:
-    """Wait until no process runs, for so long at most. The answer is a `Seen`."""
+    """Wait until no process runs, for so long at most. The answer is a `ProcessesSeen`."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class AwaitNews:
-    """Wait for news of the job, for so long at most. The answer is `News`."""
+    """Wait for news of the job, for so long at most. The answer is `JobOrders`."""
 
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class CollectEnds:
-    """Take in how the processes have ended. The answer is an `Ended`."""
+    """Take in how the processes have ended. The answer is an `ProcessesEnd`."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class WorksAlone:
     """Find out whether one process is left of several, and waits for nobody. The answer is a bool."""
 
 
-class Subject(Enum):
+class FailureSubject(Enum):
     """What a report of a failure is about."""
 
     DEVICE = "a fault of a device"
@@ -135,7 +135,7 @@ class ReportFailure:
     For `ENDING` it is that a failure of this round is reported, by now or before, that explains others.
     """
 
-    subject: Subject
+    subject: FailureSubject
     state: AgentState | None = None
     """The agent's state that is reported with it; None leaves it as it was."""
 
@@ -151,10 +151,10 @@ class NoteGoodEnd:
 
 
 @dataclass(frozen=True)
-class Vote:
-    """Leave by vote for a planned change, or because another agent asks. The answer is an `Outcome`."""
+class LeaveByVote:
+    """Leave by vote for a planned change, or because another agent asks. The answer is an `VoteOutcome`."""
 
-    action: Action
+    action: NextAction
     begun_at: float
     """When the grace began."""
 
@@ -184,9 +184,9 @@ class Grace:
     """No news changes it."""
 
     @classmethod
-    def of(cls, action: Action, standing: Standing, seconds: float, failure_seconds: float) -> Grace:
+    def of(cls, action: NextAction, standing: RoundStanding, seconds: float, failure_seconds: float) -> Grace:
         """Return the grace of processes that get their signal now."""
-        formed = action.verb is Verb.START
+        formed = action.verb is AgentVerb.START
         if formed and standing.peers_are_dead:
             return cls.after_failure(failure_seconds)
         return cls(seconds, failure_seconds, is_planned=formed)
@@ -196,9 +196,9 @@ class Grace:
         """Return the grace of processes whose peers are dead."""
         return cls(seconds, seconds, is_fixed=True)
 
-    def after_news(self, action: Action, standing: Standing) -> float | None:
+    def after_news(self, action: NextAction, standing: RoundStanding) -> float | None:
         """Return the grace in all after news came; None if it stays as it was."""
-        if self.is_fixed or action.verb is not Verb.START:
+        if self.is_fixed or action.verb is not AgentVerb.START:
             return None
         if self.is_planned and not standing.peers_are_dead:
             return None
@@ -206,7 +206,7 @@ class Grace:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopProcesses:
     """Signal all processes, and kill what is left when the grace is over."""
 
     grace: Grace
@@ -229,7 +229,7 @@ class EndLeftovers:
 
 Order = (
     StartRound
-    | Look
+    | AwaitChange
     | AwaitEnds
     | AwaitNews
     | CollectEnds
@@ -237,9 +237,9 @@ Order = (
     | ReportFailure
     | ReportSuccess
     | NoteGoodEnd
-    | Vote
+    | LeaveByVote
     | EndVotes
-    | Stop
+    | StopProcesses
     | Kill
     | StandBy
     | EndLeftovers
@@ -247,7 +247,7 @@ Order = (
 Steps = Generator[Order, Any, T]
 
 
-class End(Enum):
+class RoundEnd(Enum):
     """How a round, or the work of the agent, ended without a word of the job."""
 
     FAILED = "its processes failed"
@@ -259,7 +259,7 @@ class End(Enum):
 # --- the course -----------------------------------------------------------------------------------------
 
 
-class Course:
+class AgentRounds:
     """The rounds of one agent.
 
     Args:
@@ -284,99 +284,99 @@ class Course:
         self._grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
 
-    def rounds(self) -> Steps[End | ExitReason]:
+    def rounds(self) -> Steps[RoundEnd | ExitReason]:
         """Run one round after the other, until the last has ended or the job has no place for this agent."""
         while True:
-            start: Start = yield StartRound()
-            end: End | ExitReason = End.MOVED_ON
-            if start is Start.STARTED:
+            start: RoundStart = yield StartRound()
+            end: RoundEnd | ExitReason = RoundEnd.MOVED_ON
+            if start is RoundStart.STARTED:
                 end = yield from self._supervise()
-            elif start is Start.FAILED:
-                end = End.FAILED
+            elif start is RoundStart.FAILED:
+                end = RoundEnd.FAILED
             yield EndVotes()
             if isinstance(end, ExitReason):
                 return end
-            if end is End.FAILED:
+            if end is RoundEnd.FAILED:
                 if self.restarts_left == 0:
                     return end
                 if self.restarts_left is not None:
                     self.restarts_left -= 1
-            elif end is End.SUCCEEDED and (last := (yield from self._await_job_end())) is not None:
+            elif end is RoundEnd.SUCCEEDED and (last := (yield from self._await_job_end())) is not None:
                 return last
 
-    def _supervise(self) -> Steps[End | ExitReason]:
+    def _supervise(self) -> Steps[RoundEnd | ExitReason]:
         """Watch the processes until they end, or until the world does and they have been stopped."""
         while True:
-            seen: Seen = yield Look()
-            broken = seen.action.verb is not Verb.WAIT
+            seen: ProcessesSeen = yield AwaitChange()
+            broken = seen.action.verb is not AgentVerb.WAIT
             end = yield from self._end_by_themselves(seen, broken=broken)
-            if end is End.FAILED:  # the driver may tell why a moment later than the process
-                yield ReportFailure(Subject.DEVICE)
+            if end is RoundEnd.FAILED:  # the driver may tell why a moment later than the process
+                yield ReportFailure(FailureSubject.DEVICE)
             if end is not None:
                 return end
-            outcome: Outcome = yield Vote(seen.action, seen.now)
-            if outcome is Outcome.ENDED:
-                found: Seen = yield AwaitEnds(0.0)
-                return (yield from self._end_of_processes(found, broken=False)) or End.MOVED_ON
-            if outcome in (Outcome.LEFT, Outcome.STOPPED):
+            outcome: VoteOutcome = yield LeaveByVote(seen.action, seen.now)
+            if outcome is VoteOutcome.ENDED:
+                found: ProcessesSeen = yield AwaitEnds(0.0)
+                return (yield from self._end_of_processes(found, broken=False)) or RoundEnd.MOVED_ON
+            if outcome in (VoteOutcome.LEFT, VoteOutcome.STOPPED):
                 return (yield from self._leave(seen.action))
             if broken:
                 return (yield from self._stop(seen.now))
 
-    def _end_by_themselves(self, seen: Seen, *, broken: bool) -> Steps[End | None]:
+    def _end_by_themselves(self, seen: ProcessesSeen, *, broken: bool) -> Steps[RoundEnd | None]:
         """Return how the round ended here: by a device, by its processes or by a hang; None if it goes on."""
-        if not broken and (yield ReportFailure(Subject.DEVICE, AgentState.FAILED)):
+        if not broken and (yield ReportFailure(FailureSubject.DEVICE, AgentState.FAILED)):
             return (yield from self._fail())
         end = yield from self._end_of_processes(seen, broken=broken)
         if end is not None or broken or not seen.hangs:
             return end
-        if (yield WorksAlone()) or not (yield ReportFailure(Subject.HANG, AgentState.FAILED)):
+        if (yield WorksAlone()) or not (yield ReportFailure(FailureSubject.HANG, AgentState.FAILED)):
             return None
         yield from self._await_judgement()
         return (yield from self._fail())
 
-    def _end_of_processes(self, seen: Seen, *, broken: bool) -> Steps[End | None]:
+    def _end_of_processes(self, seen: ProcessesSeen, *, broken: bool) -> Steps[RoundEnd | None]:
         """Return how they ended, if one failed or all have ended; in a `broken` world failures wait."""
         if seen.failed and broken:
             return None
         if seen.failed and self._stops_at_first_failure:
             # Report first, and then stop the others: the controller forms the next round meanwhile.
-            yield ReportFailure(Subject.PROCESSES, AgentState.FAILED)
-            yield ReportFailure(Subject.ENDING)
-            if (yield ReportFailure(Subject.WAITED_FOR)):
+            yield ReportFailure(FailureSubject.PROCESSES, AgentState.FAILED)
+            yield ReportFailure(FailureSubject.ENDING)
+            if (yield ReportFailure(FailureSubject.WAITED_FOR)):
                 yield from self._await_judgement()
             return (yield from self._fail())
-        ended: Ended = (yield CollectEnds()) if seen.all_ended else Ended.NOT_YET
-        if ended is Ended.FAILED:
-            yield ReportFailure(Subject.PROCESSES, AgentState.FAILED)
-            return End.FAILED
-        if ended is Ended.WELL:
+        ended: ProcessesEnd = (yield CollectEnds()) if seen.all_ended else ProcessesEnd.NOT_YET
+        if ended is ProcessesEnd.FAILED:
+            yield ReportFailure(FailureSubject.PROCESSES, AgentState.FAILED)
+            return RoundEnd.FAILED
+        if ended is ProcessesEnd.WELL:
             yield ReportSuccess()
             yield NoteGoodEnd()  # last: it waits for rank 0's agent, whose node may be gone
-            return End.SUCCEEDED
+            return RoundEnd.SUCCEEDED
         return None
 
-    def _fail(self) -> Steps[End]:
-        yield Stop(Grace.after_failure(self._failure_grace_seconds))
-        return End.FAILED
+    def _fail(self) -> Steps[RoundEnd]:
+        yield StopProcesses(Grace.after_failure(self._failure_grace_seconds))
+        return RoundEnd.FAILED
 
-    def _leave(self, action: Action) -> Steps[End | ExitReason]:
+    def _leave(self, action: NextAction) -> Steps[RoundEnd | ExitReason]:
         """Go on after the processes have left by vote."""
         yield Kill()
-        if action.verb is Verb.EXIT:
+        if action.verb is AgentVerb.EXIT:
             return action.reason or ExitReason.REPLACED
-        if action.verb is Verb.WAIT:
+        if action.verb is AgentVerb.WAIT:
             yield StandBy()
-        return End.MOVED_ON
+        return RoundEnd.MOVED_ON
 
-    def _stop(self, begun_at: float) -> Steps[End | ExitReason]:
+    def _stop(self, begun_at: float) -> Steps[RoundEnd | ExitReason]:
         """Report what broke the world, as far as it shows here, and stop the processes."""
         yield EndVotes()
-        news: News = yield AwaitNews()
+        news: JobOrders = yield AwaitNews()
         seconds = self._grace_seconds - (news.now - begun_at)
-        standing, exits = news.standing, news.action.verb is Verb.EXIT
-        if news.action.verb is Verb.STAND_BY and standing.peers_are_dead:
-            seen: Seen = yield AwaitEnds(ENDING_SECONDS)
+        standing, exits = news.standing, news.action.verb is AgentVerb.EXIT
+        if news.action.verb is AgentVerb.STAND_BY and standing.peers_are_dead:
+            seen: ProcessesSeen = yield AwaitEnds(ENDING_SECONDS)
             end = yield from self._end_of_processes(seen, broken=True)
             if end is not None:
                 return end
@@ -384,10 +384,10 @@ class Course:
         news = yield AwaitNews()
         if not exits and news.standing.asks_where_it_hangs:
             yield from self._await_judgement()
-            yield Stop(Grace.after_failure(self._failure_grace_seconds))
-            return End.MOVED_ON
-        yield Stop(Grace.of(news.action, news.standing, seconds, self._failure_grace_seconds))
-        return (news.action.reason or ExitReason.REPLACED) if exits else End.MOVED_ON
+            yield StopProcesses(Grace.after_failure(self._failure_grace_seconds))
+            return RoundEnd.MOVED_ON
+        yield StopProcesses(Grace.of(news.action, news.standing, seconds, self._failure_grace_seconds))
+        return (news.action.reason or ExitReason.REPLACED) if exits else RoundEnd.MOVED_ON
 
     def _report_what_broke_the_world(self, *, leaving: bool) -> Steps[None]:
         """Report what shows here of a world that is broken already, by our processes perhaps.
@@ -398,34 +398,38 @@ class Course:
         Args:
             leaving: the agent is about to leave, so that a hang is nobody's business any more.
         """
-        yield ReportFailure(Subject.DEVICE)
-        if (yield ReportFailure(Subject.ENDING)) or leaving or (yield ReportFailure(Subject.EARLY_FINISH)):
+        yield ReportFailure(FailureSubject.DEVICE)
+        if (
+            (yield ReportFailure(FailureSubject.ENDING))
+            or leaving
+            or (yield ReportFailure(FailureSubject.EARLY_FINISH))
+        ):
             return
-        seen: Seen = yield AwaitEnds(0.0)
+        seen: ProcessesSeen = yield AwaitEnds(0.0)
         asked, broke = seen.standing.asks_where_it_hangs, not seen.standing.is_ended_by_plan
         if seen.alive and broke and (seen.may_hang or asked):  # who is asked and is silent is taken to hang
-            yield ReportFailure(Subject.HANG if seen.may_hang else Subject.ASKED)
+            yield ReportFailure(FailureSubject.HANG if seen.may_hang else FailureSubject.ASKED)
 
     def _await_judgement(self) -> Steps[None]:
         """Wait until all ranks have reported where they hang: the end of one moves its peers."""
-        news: News = yield AwaitNews()
+        news: JobOrders = yield AwaitNews()
         deadline = news.now + JUDGEMENT_SECONDS
         while news.standing.awaits_judgement(news.action) and news.now < deadline:
             news = yield AwaitNews(deadline - news.now)
 
-    def _await_job_end(self) -> Steps[End | None]:
+    def _await_job_end(self) -> Steps[RoundEnd | None]:
         """Wait after a success until the job has ended; None when a newer round wants this agent.
 
         This is torch's exit barrier.
         """
         seconds = 0.0
         while True:
-            news: News = yield AwaitNews(seconds)
-            if news.action.verb is Verb.EXIT:
-                return End.SUCCEEDED
-            if news.action.verb is Verb.START:
+            news: JobOrders = yield AwaitNews(seconds)
+            if news.action.verb is AgentVerb.EXIT:
+                return RoundEnd.SUCCEEDED
+            if news.action.verb is AgentVerb.START:
                 yield EndLeftovers()
                 return None
             seconds = EXIT_BARRIER_SECONDS - news.api_silent_seconds
             if seconds <= 0:
-                return End.UNHEARD
+                return RoundEnd.UNHEARD

@@ -29,16 +29,16 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from agent import signals
-from agent.facts.failure import Failure
-from agent.facts.world import Action, ExitReason, Verb
-from agent.kube.api import Api
-from agent.membership import Membership
+from agent.facts.failure import LocalFailure
+from agent.facts.world import AgentVerb, ExitReason, NextAction
+from agent.kube.api import AgentApi
+from agent.membership import WorldMembership
 from agent.monitor import open_files
 from agent.monitor.hang import LOOK_SECONDS
-from agent.monitor.hang_guard import HangGuard, Started
+from agent.monitor.hang_guard import HangGuard, RoundProcesses
 from agent.monitor.oom import OomWatch
 from agent.monitor.round_logs import RoundLogsSpecs
-from agent.monitor.stepping import Start
+from agent.monitor.stepping import ProcessStart
 from agent.monitor.xid import DeviceWatch
 from agent.processes.orphans import Orphans, adopt
 from agent.processes.processes import TrainingProcesses, abandon_start
@@ -48,7 +48,7 @@ from agent.supervision import course
 from agent.supervision.asked import StacksDesk
 from agent.supervision.ending import GoodEnds
 from agent.supervision.failure_reporter import FailureReporter
-from agent.supervision.leaving import Outcome
+from agent.supervision.leaving import VoteOutcome
 from agent.supervision.lingering import Lingering
 from agent.supervision.post_mortem import PostMortem, process_failure
 from agent.supervision.process_env import ProcessEnvironment, restart_counts
@@ -94,8 +94,8 @@ class DlrElasticAgent(LocalElasticAgent):
         logs: RoundLogsSpecs,
         environment: ProcessEnvironment,
         *,
-        api: Api,
-        membership: Membership,
+        api: AgentApi,
+        membership: WorldMembership,
         reporter: Reporter,
         votes: Votes,
         good_ends: GoodEnds,
@@ -126,7 +126,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._lingering = lingering
         self._stacks_desk = stacks_desk
         self._stop_grace_seconds = stop_grace_seconds
-        self._course = course.Course(
+        self._course = course.AgentRounds(
             stops_at_first_failure=not callable(spec.entrypoint),
             restarts=None if spec.max_restarts == UNLIMITED_RESTARTS else spec.max_restarts,
             stop_grace_seconds=stop_grace_seconds,
@@ -155,7 +155,7 @@ class DlrElasticAgent(LocalElasticAgent):
         )
 
     @property
-    def last_failure(self) -> Failure | None:
+    def last_failure(self) -> LocalFailure | None:
         """The failure of this agent's own processes in its last round; None after a success."""
         return self._failures.last_failure
 
@@ -172,7 +172,7 @@ class DlrElasticAgent(LocalElasticAgent):
             end = stop.value
         if isinstance(end, ExitReason):
             raise JobEndedError(end)
-        if end is course.End.UNHEARD:
+        if end is course.RoundEnd.UNHEARD:
             logger.warning("the API server is away, and this agent has finished: leaving")
         self._worker_group.state = self._result.state
         return self._result
@@ -184,7 +184,7 @@ class DlrElasticAgent(LocalElasticAgent):
                 if (left := self._course.restarts_left) is not None:
                     self._remaining_restarts = left  # of which torch tells the processes
                 return self._start_round(self._worker_group)
-            case course.Look():
+            case course.AwaitChange():
                 self._await_change()
                 return self._see(answers=True)
             case course.AwaitEnds(seconds):
@@ -199,7 +199,7 @@ class DlrElasticAgent(LocalElasticAgent):
                 return self._works_alone(self._running())
             case course.ReportFailure(subject, state):
                 return self._report_failure(subject, state)
-            case course.Vote(action, begun_at):
+            case course.LeaveByVote(action, begun_at):
                 return self._vote(self._running(), action, begun_at)
         self._act(order)
         return None
@@ -214,7 +214,7 @@ class DlrElasticAgent(LocalElasticAgent):
                 self._good_ends.note_own()
             case course.EndVotes():
                 self._votes.end()
-            case course.Stop(grace):
+            case course.StopProcesses(grace):
                 self._stop(self._running(), grace)
             case course.Kill():
                 self._running().kill()
@@ -223,33 +223,33 @@ class DlrElasticAgent(LocalElasticAgent):
             case course.EndLeftovers():
                 self._orphans.kill()
 
-    def _start_round(self, group: WorkerGroup) -> course.Start:
+    def _start_round(self, group: WorkerGroup) -> course.RoundStart:
         """Join the next world and start its processes."""
         self._processes, self._result = None, RunResult(state=WorkerState.FAILED)
         self._exits_seen = 0
         try:
             self._initialize_workers(group)
             self._failures.last_failure = None
-            return course.Start.STARTED
+            return course.RoundStart.STARTED
         except WorldMovedOnError:
-            return course.Start.MOVED_ON
+            return course.RoundStart.MOVED_ON
         except DistError as error:
             # A member died between the meeting and torch's exchange of ranks: the next round is on its way.
             logger.warning("the other agents are gone: %s", str(error).partition("\n")[0])
             self._membership.stand_by()
-            return course.Start.MOVED_ON
+            return course.RoundStart.MOVED_ON
         except RendezvousTimeoutError as error:
             return self._failed_to_start(group, 1, str(error))
         except OSError as error:
             code = 127 if error.errno == errno.ENOENT else 126  # as a shell says it
             return self._failed_to_start(group, code, f"the processes cannot be started: {error}")
 
-    def _failed_to_start(self, group: WorkerGroup, exit_code: int, message: str) -> course.Start:
+    def _failed_to_start(self, group: WorkerGroup, exit_code: int, message: str) -> course.RoundStart:
         failure = process_failure(0, 0, exit_code, "")
         failure.error_file_data = {"message": {"message": message}}
         self._note_failed([failure])
         self._failures.report_processes(self._ranks, [failure], AgentState.FAILED)
-        return course.Start.FAILED
+        return course.RoundStart.FAILED
 
     # What it sees.
 
@@ -264,7 +264,7 @@ class DlrElasticAgent(LocalElasticAgent):
         has_more = len(processes.exit_codes) > self._exits_seen  # whose descriptors are not polled any more
         poll.poll(0 if has_more else LOOK_SECONDS * 1000)
 
-    def _see(self, *, answers: bool = False) -> course.Seen:
+    def _see(self, *, answers: bool = False) -> course.ProcessesSeen:
         """Return how things stand.
 
         Args:
@@ -281,7 +281,7 @@ class DlrElasticAgent(LocalElasticAgent):
             self._stacks_desk.look(view.asks_for_stacks, processes, self._report_soon)
         failed, standing = self._post_mortem.new_failures(processes), self._membership.standing
         self._exits_seen = len(processes.exit_codes)
-        return course.Seen(
+        return course.ProcessesSeen(
             time.monotonic(),
             action,
             standing,
@@ -292,7 +292,7 @@ class DlrElasticAgent(LocalElasticAgent):
             may_hang=guard.may_hang(limit_seconds, asked=standing.asks_where_it_hangs),
         )
 
-    def _await_news(self, seconds: float) -> course.News:
+    def _await_news(self, seconds: float) -> course.JobOrders:
         """Wait for news of the job, for so long at most, and return them."""
         membership = self._membership
         if seconds > 0:
@@ -302,7 +302,7 @@ class DlrElasticAgent(LocalElasticAgent):
             if self._processes is None:
                 self._orphans.reap(spared=())
         action = membership.next_action()
-        return course.News(time.monotonic(), action, membership.standing, self._api.silent_seconds())
+        return course.JobOrders(time.monotonic(), action, membership.standing, self._api.silent_seconds())
 
     def _works_alone(self, processes: TrainingProcesses) -> bool:
         """Whether one process is left of several, and waits for nobody: it may export for hours."""
@@ -318,53 +318,53 @@ class DlrElasticAgent(LocalElasticAgent):
 
     # What it does.
 
-    def _report_failure(self, subject: course.Subject, state: AgentState | None) -> bool:
+    def _report_failure(self, subject: course.FailureSubject, state: AgentState | None) -> bool:
         failures, ranks, processes = self._failures, self._ranks, self._processes
         state = state or self._reporter.latest.state
-        if subject is course.Subject.DEVICE:
+        if subject is course.FailureSubject.DEVICE:
             return failures.report_device_fault(ranks, state)
-        if subject is course.Subject.PROCESSES and processes is None:  # torch has collected them
+        if subject is course.FailureSubject.PROCESSES and processes is None:  # torch has collected them
             failures.report_processes(ranks, list(self._result.failures.values()), state, self._ended)
             return True
         assert processes is not None
         match subject:
-            case course.Subject.PROCESSES:
+            case course.FailureSubject.PROCESSES:
                 failed = self._note_failed(self._post_mortem.new_failures(processes))
                 failures.report_processes(ranks, failed, state, processes)
-            case course.Subject.ENDING:
+            case course.FailureSubject.ENDING:
                 failures.report_ending_processes(ranks, processes)
-            case course.Subject.EARLY_FINISH:
+            case course.FailureSubject.EARLY_FINISH:
                 return failures.report_early_finish(ranks, processes, state)
-            case course.Subject.WAITED_FOR:
+            case course.FailureSubject.WAITED_FOR:
                 return failures.report_who_was_waited_for(ranks, processes, state)
             case _:
-                return failures.report_hang(processes, state, hangs=subject is course.Subject.HANG)
+                return failures.report_hang(processes, state, hangs=subject is course.FailureSubject.HANG)
         last = failures.last_failure
         return last is not None and not last.is_consequence
 
-    def _collect_ends(self, group: WorkerGroup) -> course.Ended:
+    def _collect_ends(self, group: WorkerGroup) -> course.ProcessesEnd:
         """Have torch collect the processes, if all have ended or returned."""
         result: RunResult = self._monitor_workers(group)
         if result.state is WorkerState.HEALTHY:
-            return course.Ended.NOT_YET
+            return course.ProcessesEnd.NOT_YET
         self._running().release()
         self._result, self._ended, self._processes = result, self._processes, None
         if not result.is_failed():
-            return course.Ended.WELL
+            return course.ProcessesEnd.WELL
         self._orphans.kill()
-        return course.Ended.FAILED
+        return course.ProcessesEnd.FAILED
 
-    def _vote(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
+    def _vote(self, processes: TrainingProcesses, action: NextAction, begun_at: float) -> VoteOutcome:
         """Leave by vote for a planned change, or because another agent asks."""
         outcome = self._votes.follow(processes, action, begun_at)
         left = self._votes.have_left(processes)
         self._post_mortem.excuse(left)
-        return Outcome.ENDED if outcome is Outcome.LEFT and not left else outcome
+        return VoteOutcome.ENDED if outcome is VoteOutcome.LEFT and not left else outcome
 
     def _stop(self, processes: TrainingProcesses, grace: course.Grace) -> None:
         membership = self._membership
         action = membership.next_action()
-        if action.verb is not Verb.WAIT:
+        if action.verb is not AgentVerb.WAIT:
             logger.info("stopping the processes: action=%s round=%s", action.verb.value, action.round)
 
         def after_news() -> float | None:
@@ -418,14 +418,16 @@ class DlrElasticAgent(LocalElasticAgent):
             raise
         if worker_group.group_rank == 0:
             open_files.warn_if_too_few(worker_group.workers[0].world_size, worker_group.group_world_size or 0)
-        self._hang_guard.begin(Started(self._membership.round, _global_ranks(worker_group)))
+        self._hang_guard.begin(RoundProcesses(self._membership.round, _global_ranks(worker_group)))
         return pids
 
     def _complete_environments(self, envs: dict[int, dict[str, str]], logs: LogsDest) -> None:
         """Add to torch's variables what a process shares with this agent."""
         ranks = [int(envs[local_rank]["RANK"]) for local_rank in range(len(envs))]
         view, round_ = self._membership.view, self._membership.round
-        start = Start(round_, int(envs[0]["WORLD_SIZE"]), leads=0 in ranks, of_new_job=not view.has_trained)
+        start = ProcessStart(
+            round_, int(envs[0]["WORLD_SIZE"]), leads=0 in ranks, of_new_job=not view.has_trained
+        )
         failures_per_hour = view.failures_per_hour(datetime.now(timezone.utc))
         ours = self._environment.of_start(start, ranks, logs, failures_per_hour)
         for local_rank, env in envs.items():
@@ -449,7 +451,7 @@ class DlrElasticAgent(LocalElasticAgent):
             begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
             with signals.deferred():  # a second signal is to end no process that saves
                 outcome = self._votes.stop(processes, begun_at)
-            if outcome is Outcome.FAILED:
+            if outcome is VoteOutcome.FAILED:
                 self._report_failed_leaving(processes)
             self._votes.end()
             processes.stop(death_sig, self._stop_grace_seconds - (time.monotonic() - begun_at))

@@ -6,7 +6,7 @@ import logging
 
 from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 
-from agent.facts.world import World
+from agent.facts.world import AgentWorld
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class GoodEnds:
         self._rank = 0
         self._size = 1
 
-    def meet(self, store: Store, rank: int, world: World) -> None:
+    def meet(self, store: Store, rank: int, world: AgentWorld) -> None:
         """Take note of a round whose members have met."""
         self._store, self._rank, self._size = store, rank, len(world.members)
 

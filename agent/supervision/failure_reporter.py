@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from agent.facts.failure import TEXT_BYTES, Failure, clip
-from agent.membership import Membership
+from agent.facts.failure import TEXT_BYTES, LocalFailure, clip
+from agent.membership import WorldMembership
 from agent.monitor.hang_guard import HangGuard
 from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.xid import DeviceWatch
@@ -33,7 +33,7 @@ class FailureReporter:
 
     def __init__(
         self,
-        membership: Membership,
+        membership: WorldMembership,
         reporter: Reporter,
         post_mortem: PostMortem,
         hang_guard: HangGuard,
@@ -46,7 +46,7 @@ class FailureReporter:
         self._hang_guard = hang_guard
         self._device_watch = device_watch
         self._logs = logs
-        self.last_failure: Failure | None = None
+        self.last_failure: LocalFailure | None = None
         """What was reported of the last round; None after a success."""
 
     def report_processes(
@@ -153,7 +153,7 @@ class FailureReporter:
             self._report(early, state)
         return early is not None
 
-    def _describe_early_finish(self, ranks: Ranks, processes: TrainingProcesses) -> Failure | None:
+    def _describe_early_finish(self, ranks: Ranks, processes: TrainingProcesses) -> LocalFailure | None:
         """Describe who ended well before the others, unless a planned change takes these away."""
         if self._membership.standing.is_ended_by_plan:
             return None
@@ -161,6 +161,6 @@ class FailureReporter:
         codes = self._post_mortem.exit_codes(processes)
         return self._post_mortem.describe_early_finish(codes, ranks, last.observed_round, last.failures + 1)
 
-    def _report(self, failure: Failure, state: AgentState) -> None:
+    def _report(self, failure: LocalFailure, state: AgentState) -> None:
         self.last_failure = failure
         self._reporter.report(state, failure=failure)

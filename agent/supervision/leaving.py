@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from agent.supervision.vote import Agreed
+from agent.supervision.vote import VoteResult
 from crds.progress_record import EXIT_LEFT
 
 HURRY_GRACE_SECONDS = 5.0
@@ -14,7 +14,7 @@ HURRY_GRACE_SECONDS = 5.0
 they leave by vote, once a peer has been killed that had not left."""
 
 
-class Outcome(Enum):
+class VoteOutcome(Enum):
     """What a vote came to."""
 
     OFF = "nobody leaves by it"
@@ -25,7 +25,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class Wait:
+class WaitForVote:
     """There is nothing to do yet."""
 
     seconds: float
@@ -33,7 +33,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopLate:
     """The processes are late. They are stopped in the old way."""
 
     grace_seconds: float
@@ -50,14 +50,14 @@ class Graces:
 
 
 @dataclass(frozen=True)
-class Vote:
+class LeaveVote:
     """A vote and the processes here, at one moment."""
 
     is_open: bool
     """There is a vote that is not over, or one that was decided."""
     wish: bool
     """This agent has asked for it."""
-    agreed: Agreed | None
+    agreed: VoteResult | None
     lost_seconds: float | None
     """Time since an agent was lost whose processes had not left."""
     peers_are_dead: bool
@@ -89,22 +89,22 @@ class Vote:
         return [rank for rank, code in codes if code == EXIT_LEFT or (code == 0 and self.has_arrived(rank))]
 
 
-def decide(vote: Vote, graces: Graces) -> Wait | Stop | Outcome:
+def decide(vote: LeaveVote, graces: Graces) -> WaitForVote | StopLate | VoteOutcome:
     """Return what an agent does about a vote that it takes part in."""
     if not vote.is_open:
-        return Outcome.OFF
+        return VoteOutcome.OFF
     if vote.agreed is None:
         is_late = vote.wish and vote.seconds >= graces.stop_seconds / 2
-        return Outcome.OFF if is_late or vote.peers_are_dead else _wait(vote, graces)
+        return VoteOutcome.OFF if is_late or vote.peers_are_dead else _wait(vote, graces)
     if not set(vote.exit_codes.values()) <= {0, EXIT_LEFT}:
-        return Outcome.FAILED
+        return VoteOutcome.FAILED
     if not vote.alive:
-        return Outcome.LEFT
+        return VoteOutcome.LEFT
     grace_seconds = _last_grace(vote, graces)
-    return _wait(vote, graces) if grace_seconds is None else Stop(grace_seconds)
+    return _wait(vote, graces) if grace_seconds is None else StopLate(grace_seconds)
 
 
-def _last_grace(vote: Vote, graces: Graces) -> float | None:
+def _last_grace(vote: LeaveVote, graces: Graces) -> float | None:
     """Return what the processes still get, in the old way, once they are late; None if they are not.
 
     Half of the grace is for the way to the agreed step, and all of it for saving that. Where an agent is
@@ -121,11 +121,11 @@ def _last_grace(vote: Vote, graces: Graces) -> float | None:
     return None
 
 
-def _wait(vote: Vote, graces: Graces) -> Wait:
+def _wait(vote: LeaveVote, graces: Graces) -> WaitForVote:
     ends = [graces.stop_seconds / 2 - vote.seconds, graces.stop_seconds - vote.seconds]
     if vote.lost_seconds is not None:
         ends.append(HURRY_GRACE_SECONDS - vote.lost_seconds)
     waits = [end for end in ends if end > 0]
     if vote.wake_seconds is not None:
         waits.append(max(vote.wake_seconds, 0.0))
-    return Wait(min(waits, default=0.0))
+    return WaitForVote(min(waits, default=0.0))

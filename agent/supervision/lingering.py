@@ -27,7 +27,7 @@ FAILED_SECONDS = 10.0
 """What a process gets to end whose script has failed: the others wait for its end."""
 
 
-class Stage(Enum):
+class LingeringStage(Enum):
     """What becomes of a process whose script is over."""
 
     WAIT = "it has time"
@@ -35,7 +35,7 @@ class Stage(Enum):
     END = "it is ended"
 
 
-def stage_of(end: ScriptEnd, progress: RankProgress, limit_seconds: float, now: float) -> Stage:
+def stage_of(end: ScriptEnd, progress: RankProgress, limit_seconds: float, now: float) -> LingeringStage:
     """Return what becomes of a process that still lives.
 
     Args:
@@ -45,10 +45,10 @@ def stage_of(end: ScriptEnd, progress: RankProgress, limit_seconds: float, now: 
     silent_since = max(end.at, progress.last_report_at or 0.0, progress.busy_until or 0.0)
     seconds = now - silent_since
     if end.code != 0:
-        return Stage.END if seconds > min(FAILED_SECONDS, limit_seconds) else Stage.WAIT
+        return LingeringStage.END if seconds > min(FAILED_SECONDS, limit_seconds) else LingeringStage.WAIT
     if seconds > limit_seconds:
-        return Stage.END
-    return Stage.SAY if seconds > min(SAY_SECONDS, limit_seconds / 2) else Stage.WAIT
+        return LingeringStage.END
+    return LingeringStage.SAY if seconds > min(SAY_SECONDS, limit_seconds / 2) else LingeringStage.WAIT
 
 
 def what_keeps_it(end: ScriptEnd, capture: Capture) -> str:
@@ -134,14 +134,14 @@ class Lingering:
             if end is None or (local in self._found and self._found[local].is_ended):
                 continue
             stage = stage_of(end, self._files.read_rank(local), limit_seconds, now)
-            if stage is Stage.WAIT:
+            if stage is LingeringStage.WAIT:
                 self._found = {each: found for each, found in self._found.items() if each != local}
                 continue
             if local not in self._found:
                 found = _Found(ranks[local], what_keeps_it(end, self._capture(local, pid)))
                 self._found = {**self._found, local: found}
                 logger.warning("%s", found)
-            if stage is Stage.END and end_process(local, end.code):
+            if stage is LingeringStage.END and end_process(local, end.code):
                 self._found[local].ended_after_seconds = now - end.at
                 logger.warning("%s", self._found[local])
         return before != {local: str(found) for local, found in self._found.items()}

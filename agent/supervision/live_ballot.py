@@ -17,9 +17,9 @@ from pathlib import Path
 
 from agent.connection import handshake
 from agent.connection.listener import Inbox
-from agent.facts.world import World
+from agent.facts.world import AgentWorld
 from agent.supervision.ballot import Ballot, Traffic
-from agent.supervision.vote import Agreed, Kind, LocalProcesses, Message
+from agent.supervision.vote import LocalProcesses, Message, MessageKind, VoteResult
 from crds.checkpoint_files import KeptIn
 from crds.progress_record import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, TAKES_PART
 
@@ -37,7 +37,7 @@ MAX_STEP = 1 << 60
 _FRAME = struct.Struct("!4q")
 
 
-class BadFrameError(ValueError):
+class BadMessageError(ValueError):
     """What came is no message."""
 
 
@@ -46,13 +46,13 @@ def service(round_: int) -> str:
     return f"votes/{round_}"
 
 
-def connect(world: World, rank: int, key: bytes) -> socket.socket | None:
+def connect(world: AgentWorld, rank: int, key: bytes) -> socket.socket | None:
     """Connect to rank 0's agent; None if that is not possible."""
     deadline: float | None = None
     while True:
         try:
             line = handshake.connect(world.master_address, world.master_port, key, service(world.round))
-            line.sendall(pack(Message(Kind.JOIN, rank)))
+            line.sendall(pack(Message(MessageKind.JOIN, rank)))
             line.setblocking(False)
             return line
         except OSError as error:
@@ -91,11 +91,11 @@ def pack(message: Message) -> bytes:
 def _unpack(frame: tuple[int, int, int, int]) -> Message:
     kind, number, step, tier = frame
     try:
-        message = Message(Kind(kind), number, step, tier)
-        if message.kind in (Kind.ASK, Kind.ENDED, Kind.LEAVE):
+        message = Message(MessageKind(kind), number, step, tier)
+        if message.kind in (MessageKind.ASK, MessageKind.ENDED, MessageKind.LEAVE):
             KeptIn(tier)
     except ValueError as error:
-        raise BadFrameError from error
+        raise BadMessageError from error
     return message
 
 
@@ -177,7 +177,7 @@ class LiveBallot:
         return self._epoll.fileno()
 
     @property
-    def agreed(self) -> Agreed | None:
+    def agreed(self) -> VoteResult | None:
         return self._ballot.agreed
 
     @property
@@ -260,7 +260,7 @@ class LiveBallot:
             return [(fd, message) for message in self._frames[fd].feed(data)]
         except BlockingIOError:
             return []
-        except (OSError, BadFrameError):
+        except (OSError, BadMessageError):
             self._remove(fd)
             return [(fd, None)]
 

@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from agent.facts.failure import (
     TEXT_BYTES,
     TRACEBACK,
-    Failure,
+    LocalFailure,
     clip,
     end_of_log,
     failure_of_process,
@@ -138,7 +138,7 @@ class PostMortem:
 
     def describe(
         self, failed: Collection[ProcessFailure], ranks: Mapping[int, int], round_: int, sequence: int
-    ) -> Failure:
+    ) -> LocalFailure:
         """Describe the failure that looks least like a consequence of the others; of several, the first.
 
         Args:
@@ -156,7 +156,7 @@ class PostMortem:
 
     def describe_early_finish(
         self, codes: Mapping[int, int], ranks: Mapping[int, int], round_: int, sequence: int
-    ) -> Failure | None:
+    ) -> LocalFailure | None:
         """Describe what the first process of this round to end well means to those that still train.
 
         Args:
@@ -175,7 +175,7 @@ class PostMortem:
 
     def describe_device_fault(
         self, fault: DeviceFault, ranks: Mapping[int, int], round_: int, sequence: int
-    ) -> Failure:
+    ) -> LocalFailure:
         """Describe the fault as a failure of the process that trains on the device, where that is known."""
         known = fault.local_rank(len(ranks))
         rank = None if known is None else ranks.get(known)
@@ -184,9 +184,9 @@ class PostMortem:
 
     def _failure(
         self, local_rank: int, rank: int | None, round_: int, sequence: int, message: str
-    ) -> Failure:
+    ) -> LocalFailure:
         """Describe what became of a process that has not failed by itself."""
-        return Failure(
+        return LocalFailure(
             sequence=sequence,
             round=round_,
             rank=rank,
@@ -204,7 +204,7 @@ class PostMortem:
 
     def _describe_process(
         self, process: ProcessFailure, ranks: Mapping[int, int], round_: int, sequence: int
-    ) -> Failure:
+    ) -> LocalFailure:
         rank = ranks.get(process.local_rank, -1)
         stderr = self._logs.latest.stderrs.get(process.local_rank)
         failure = failure_of_process(
@@ -267,7 +267,7 @@ def _seconds_since_written(log: Path) -> float:
             clock.unlink(missing_ok=True)
 
 
-def _with_own_hang(failure: Failure, log: str) -> Failure:
+def _with_own_hang(failure: LocalFailure, log: str) -> LocalFailure:
     """Return a crash by a time-out as a hang, if the crash found the main thread where it waits for nobody.
 
     NCCL has all ranks ended when a collective of one times out, also the one that did not come to it.
@@ -283,7 +283,7 @@ def _with_own_hang(failure: Failure, log: str) -> Failure:
     return replace(failure, cause=FailureCause.HANG, message=message, stacks=(stack,), exit_code=None)
 
 
-def _with_sender(failure: Failure) -> Failure:
+def _with_sender(failure: LocalFailure) -> LocalFailure:
     """Add who sent the signal that ended the process: failures are looked at before dlr sends any signal."""
     if failure.signal not in ("SIGKILL", "SIGTERM") or not failure.message.startswith(KILLED_BY):
         return failure
@@ -291,7 +291,7 @@ def _with_sender(failure: Failure) -> Failure:
     return replace(failure, message=failure.message.replace(killed, f"{killed} {FROM_OUTSIDE}", 1))
 
 
-def _with_signal_of_child(failure: Failure) -> Failure:
+def _with_signal_of_child(failure: LocalFailure) -> LocalFailure:
     """Begin the message with the signal that ended a process that the failed one had started.
 
     The last of torch's exceptions only says that a DataLoader worker "exited unexpectedly".
@@ -305,14 +305,14 @@ def _with_signal_of_child(failure: Failure) -> Failure:
     return replace(failure, cause=cause, message=clip(message, TEXT_BYTES))
 
 
-def explains_more(new: Failure, reported: Failure | None) -> bool:
+def explains_more(new: LocalFailure, reported: LocalFailure | None) -> bool:
     """Tell whether a failure is to replace the reported one: it is newer, or a cause for a consequence."""
     if reported is None or reported.round != new.round:
         return True
     return _innocence(new) < _innocence(reported)
 
 
-def _innocence(failure: Failure) -> tuple[bool, bool]:
+def _innocence(failure: LocalFailure) -> tuple[bool, bool]:
     """Order a cause before a consequence, and of these the end of a wait before that of a peer."""
     return failure.is_consequence, failure.is_consequence and failure.cause is not FailureCause.TIMED_OUT
 

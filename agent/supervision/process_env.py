@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.elastic.multiprocessing import LogsDest
 
-from agent.checkpoints.holder import CheckpointMemory
+from agent.checkpoints.holder import CheckpointHolder
 from agent.monitor import flight_recorder
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import StackFiles
-from agent.monitor.stepping import Start
+from agent.monitor.stepping import ProcessStart
 from agent.replicas.desk import ReplicasDesk
 from agent.torch_compat.elastic import MAX_RESTARTS, RESTART_COUNT, UNLIMITED_RESTARTS
 from crds.names import ENV_REPLICAS_SOCKET
@@ -27,14 +27,14 @@ class ProcessEnvironment:
 
     progress: ProgressFiles
     stacks: StackFiles
-    memory: CheckpointMemory | None
+    memory: CheckpointHolder | None
     desk: str
     """The socket from which they pull shards; "" if each process pulls its own share, by rank."""
     replicas: ReplicasDesk | None = None
     """The socket through which they follow the replica groups, in a job that has such."""
 
     def of_start(
-        self, start: Start, ranks: Sequence[int], logs: LogsDest, failures_per_hour: float | None
+        self, start: ProcessStart, ranks: Sequence[int], logs: LogsDest, failures_per_hour: float | None
     ) -> list[dict[str, str]]:
         """Make the files of a start, and return the variables that name them, by local rank.
 

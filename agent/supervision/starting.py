@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from agent.membership import Membership
+from agent.membership import WorldMembership
 from agent.monitor.log_tail import copy_as_it_is, copy_log
 from agent.processes.orphans import Orphans
 from agent.torch_compat.elastic import logs_copied_by, processes_started_by
@@ -26,7 +26,12 @@ class Starting:
     """
 
     def __init__(
-        self, membership: Membership, warm_start: WarmStart | None, orphans: Orphans, *, names_ranks: bool
+        self,
+        membership: WorldMembership,
+        warm_start: WarmStart | None,
+        orphans: Orphans,
+        *,
+        names_ranks: bool,
     ) -> None:
         self._membership = membership
         self._warm_start = warm_start

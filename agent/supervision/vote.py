@@ -34,7 +34,7 @@ SETTLE_SECONDS = 0.001
 process has looked that did not see the order."""
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a message says."""
 
     ASK = 1
@@ -59,13 +59,13 @@ class Kind(IntEnum):
 
 
 class Message(NamedTuple):
-    kind: Kind
+    kind: MessageKind
     number: int = 0
     step: int = 0
     tier: int = 0
 
 
-class Agreed(NamedTuple):
+class VoteResult(NamedTuple):
     """What was decided."""
 
     step: int
@@ -118,19 +118,19 @@ class Chair:
         """Take note that the agent has left, or that its connection broke."""
         self._present.discard(rank)
         if self._decided and rank in self._to_leave:
-            return self._to_all(Message(Kind.LOST))
+            return self._to_all(Message(MessageKind.LOST))
         return self._call_off()
 
     def receive(self, rank: int, message: Message, now: float) -> Sent:
         """Take a message of an agent."""
-        if message.kind is Kind.ASK:
+        if message.kind is MessageKind.ASK:
             return self._ask(rank, KeptIn(message.tier), now)
-        if message.kind is Kind.LEFT:
+        if message.kind is MessageKind.LEFT:
             self._to_leave.discard(rank)
-            return self._to_all(Message(Kind.LEFT)) if rank == 0 else []
+            return self._to_all(Message(MessageKind.LEFT)) if rank == 0 else []
         if self._answers is None or message.number != self._number:
             return []
-        if message.kind is not Kind.ENDED:
+        if message.kind is not MessageKind.ENDED:
             return self._call_off()
         self._answers[rank] = message.step
         self._tier = max(self._tier, KeptIn(message.tier))
@@ -138,7 +138,7 @@ class Chair:
             return []
         step = max(self._answers.values()) + 1
         self._answers, self._decided = None, True
-        return self._to_all(Message(Kind.LEAVE, self._number, step, self._tier))
+        return self._to_all(Message(MessageKind.LEAVE, self._number, step, self._tier))
 
     def expire(self, now: float) -> Sent:
         """Call the vote off if its time is over."""
@@ -152,21 +152,21 @@ class Chair:
             return []
         self._number += 1
         if len(self._present) < self._size:
-            return [(rank, Message(Kind.OFF, self._number))]
+            return [(rank, Message(MessageKind.OFF, self._number))]
         self._tier, self._answers, self._deadline = tier, {}, now + DECISION_SECONDS
-        return self._to_all(Message(Kind.HOLD, self._number))
+        return self._to_all(Message(MessageKind.HOLD, self._number))
 
     def _call_off(self) -> Sent:
         if self._answers is None:
             return []
         self._answers = None
-        return self._to_all(Message(Kind.OFF, self._number))
+        return self._to_all(Message(MessageKind.OFF, self._number))
 
     def _to_all(self, message: Message) -> Sent:
         return [(rank, message) for rank in sorted(self._present)]
 
 
-class Stage(Enum):
+class VoteStage(Enum):
     """How far an agent is with a vote."""
 
     NONE = "none"
@@ -183,8 +183,8 @@ class Voter:
     """One agent's part. Its messages are for the chair."""
 
     def __init__(self) -> None:
-        self.stage = Stage.NONE
-        self.agreed: Agreed | None = None
+        self.stage = VoteStage.NONE
+        self.agreed: VoteResult | None = None
         self.lost_at: float | None = None
         """Time at which an agent was lost whose processes had not left as it was agreed."""
         self._chair_is_to_leave = False
@@ -201,51 +201,51 @@ class Voter:
     @property
     def wake_at(self) -> float | None:
         """Time of the next look that something depends on."""
-        if self.stage is Stage.HELD and self._read_at is not None and not self._has_refused:
+        if self.stage is VoteStage.HELD and self._read_at is not None and not self._has_refused:
             return self._read_at
-        return self._deadline if self.stage in (Stage.ASKED, Stage.HELD, Stage.ANSWERED) else None
+        return self._deadline if self.stage in (VoteStage.ASKED, VoteStage.HELD, VoteStage.ANSWERED) else None
 
     @property
     def order(self) -> int:
         """The word ORDER of the processes here."""
         if self.agreed is not None:
             return leave_at(*self.agreed)
-        held = self.stage in (Stage.HELD, Stage.ANSWERED)
+        held = self.stage in (VoteStage.HELD, VoteStage.ANSWERED)
         return hold_until(self._deadline + SLACK_SECONDS) if held else GO_ON
 
     def ask(self, tier: KeptIn, now: float) -> list[Message]:
         """Ask for a vote; one that is open will do, and then it counts where the asked tier is safer."""
-        if self.stage in (Stage.AGREED, Stage.CLOSED):
+        if self.stage in (VoteStage.AGREED, VoteStage.CLOSED):
             return []
         self._wish = max(self._wish, tier)
-        if self.stage is Stage.NONE:
-            self.stage, self._deadline = Stage.ASKED, now + HOLD_SECONDS
-        return [Message(Kind.ASK, tier=tier)]
+        if self.stage is VoteStage.NONE:
+            self.stage, self._deadline = VoteStage.ASKED, now + HOLD_SECONDS
+        return [Message(MessageKind.ASK, tier=tier)]
 
     def receive(self, message: Message, now: float, local: LocalProcesses) -> list[Message]:
         """Take a message of the chair."""
-        if self.stage is Stage.AGREED:
-            if message.kind is Kind.LEFT:
+        if self.stage is VoteStage.AGREED:
+            if message.kind is MessageKind.LEFT:
                 self._chair_is_to_leave = False
-            elif message.kind is Kind.LOST and self.lost_at is None:
+            elif message.kind is MessageKind.LOST and self.lost_at is None:
                 self.lost_at = now
             return []
-        if message.kind is Kind.HOLD:
+        if message.kind is MessageKind.HOLD:
             self._chair_is_to_leave = True
-            if not (local.all_live and local.take_part) or self.stage is Stage.CLOSED:
-                return [Message(Kind.CANNOT, message.number)]
-            self.stage, self._number, self._deadline = Stage.HELD, message.number, now + HOLD_SECONDS
+            if not (local.all_live and local.take_part) or self.stage is VoteStage.CLOSED:
+                return [Message(MessageKind.CANNOT, message.number)]
+            self.stage, self._number, self._deadline = VoteStage.HELD, message.number, now + HOLD_SECONDS
             self._read_at, self._has_refused = None, False
-        elif message.kind is Kind.LEAVE:
-            if self.stage is Stage.ANSWERED and message.number == self._number:
-                self.stage, self.agreed = Stage.AGREED, Agreed(message.step, KeptIn(message.tier))
-        elif message.kind is Kind.OFF and self.stage is not Stage.CLOSED:
-            self.stage = Stage.NONE
+        elif message.kind is MessageKind.LEAVE:
+            if self.stage is VoteStage.ANSWERED and message.number == self._number:
+                self.stage, self.agreed = VoteStage.AGREED, VoteResult(message.step, KeptIn(message.tier))
+        elif message.kind is MessageKind.OFF and self.stage is not VoteStage.CLOSED:
+            self.stage = VoteStage.NONE
         return []
 
     def note_order(self, now: float) -> None:
         """Take note that the processes can see `order` by now."""
-        if self.stage is Stage.HELD and self._read_at is None:
+        if self.stage is VoteStage.HELD and self._read_at is None:
             self._read_at = now + SETTLE_SECONDS
 
     def look(self, now: float, local: LocalProcesses) -> list[Message]:
@@ -254,29 +254,31 @@ class Voter:
         Args:
             local: read no earlier than `now`.
         """
-        if self.stage not in (Stage.HELD, Stage.ANSWERED) or self._has_refused:
+        if self.stage not in (VoteStage.HELD, VoteStage.ANSWERED) or self._has_refused:
             return []
         if not local.all_live:
             self._has_refused = True
-            return [Message(Kind.CANNOT, self._number)]
-        if self.stage is Stage.HELD and self._read_at is not None and now >= self._read_at:
-            self.stage = Stage.ANSWERED
-            return [Message(Kind.ENDED, self._number, max(local.ended), max(local.keep_in, self._wish))]
+            return [Message(MessageKind.CANNOT, self._number)]
+        if self.stage is VoteStage.HELD and self._read_at is not None and now >= self._read_at:
+            self.stage = VoteStage.ANSWERED
+            return [
+                Message(MessageKind.ENDED, self._number, max(local.ended), max(local.keep_in, self._wish))
+            ]
         return []
 
     def leave(self) -> list[Message]:
         """Tell the chair that the processes here have left as it was agreed."""
-        return [Message(Kind.LEFT)]
+        return [Message(MessageKind.LEFT)]
 
     def lose_chair(self, now: float) -> None:
         """Take note that the chair's agent has left, or that the connection broke."""
-        if self.stage is Stage.AGREED and self._chair_is_to_leave and self.lost_at is None:
+        if self.stage is VoteStage.AGREED and self._chair_is_to_leave and self.lost_at is None:
             self.lost_at = now
         self.close()
 
     def expire(self, now: float) -> None:
         """Go on if the chair has been silent for too long."""
-        silent = self.stage in (Stage.ASKED, Stage.HELD, Stage.ANSWERED)
+        silent = self.stage in (VoteStage.ASKED, VoteStage.HELD, VoteStage.ANSWERED)
         if silent and now >= self._deadline:
             self.close()
 
@@ -285,5 +287,5 @@ class Voter:
 
         What was agreed stays.
         """
-        if self.stage is not Stage.AGREED:
-            self.stage = Stage.CLOSED
+        if self.stage is not VoteStage.AGREED:
+            self.stage = VoteStage.CLOSED

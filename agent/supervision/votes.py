@@ -9,14 +9,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.checkpoints.holder import CheckpointMemory
+from agent.checkpoints.holder import CheckpointHolder
 from agent.connection.listener import Inbox, Listener
-from agent.facts.world import Action, Verb, World
-from agent.membership import Membership
+from agent.facts.world import AgentVerb, AgentWorld, NextAction
+from agent.membership import WorldMembership
 from agent.processes.processes import TrainingProcesses
 from agent.report.reporter import Reporter
 from agent.signals import deferred
-from agent.supervision.leaving import Graces, Outcome, Stop, Vote, Wait, decide
+from agent.supervision.leaving import Graces, LeaveVote, StopLate, VoteOutcome, WaitForVote, decide
 from agent.supervision.live_ballot import LiveBallot, ProcessWords, connect, service
 from crds.agent_report import Departure
 from crds.checkpoint_files import KeptIn
@@ -36,10 +36,10 @@ class Votes:
 
     def __init__(
         self,
-        membership: Membership,
+        membership: WorldMembership,
         reporter: Reporter,
         listener: Listener,
-        memory: CheckpointMemory | None,
+        memory: CheckpointHolder | None,
         stop_grace_seconds: float,
         failure_grace_seconds: float,
     ) -> None:
@@ -48,7 +48,7 @@ class Votes:
         self._listener = listener
         self._memory = memory
         self._graces = Graces(stop_grace_seconds, failure_grace_seconds)
-        self._world: World | None = None
+        self._world: AgentWorld | None = None
         """The newest world whose members have met."""
         self._inbox: Inbox | None = None
         """The connections of the others, at rank 0."""
@@ -56,7 +56,7 @@ class Votes:
 
     # The rounds.
 
-    def meet(self, world: World) -> None:
+    def meet(self, world: AgentWorld) -> None:
         """Take note of a world whose members have met; as rank 0, begin to take connections."""
         self.end()
         self._world = world
@@ -108,7 +108,7 @@ class Votes:
 
     # One vote.
 
-    def follow(self, processes: TrainingProcesses, action: Action, begun_at: float) -> Outcome:
+    def follow(self, processes: TrainingProcesses, action: NextAction, begun_at: float) -> VoteOutcome:
         """Leave by vote for a planned change, or because another agent asks.
 
         Args:
@@ -117,12 +117,12 @@ class Votes:
         tier = self._membership.standing.planned_tier(action, self._peers())
         if tier is not None and self._memory is not None:
             self._memory.note_plan()
-        called = self.look(processes) and action.verb is Verb.WAIT
+        called = self.look(processes) and action.verb is AgentVerb.WAIT
         if not called and tier is None:
-            return Outcome.OFF
+            return VoteOutcome.OFF
         return self.leave(processes, tier, begun_at)
 
-    def stop(self, processes: TrainingProcesses, begun_at: float) -> Outcome:
+    def stop(self, processes: TrainingProcesses, begun_at: float) -> VoteOutcome:
         """Have all leave by vote, since this agent's Pod is to stop; the grace began at `begun_at`."""
         return self.leave(processes, self._membership.standing.tier_of_a_stop(self._peers()), begun_at)
 
@@ -131,7 +131,7 @@ class Votes:
         if self._memory is not None:
             self._memory.hand_over(seconds)
 
-    def leave(self, processes: TrainingProcesses, tier: KeptIn | None, begun_at: float) -> Outcome:
+    def leave(self, processes: TrainingProcesses, tier: KeptIn | None, begun_at: float) -> VoteOutcome:
         """Have the processes of all agents leave after the same step, or take part in that.
 
         Args:
@@ -140,7 +140,7 @@ class Votes:
         """
         ballot = self._ballot
         if ballot is None or (tier is not None and not ballot.read(all_live=True).take_part):
-            return Outcome.OFF
+            return VoteOutcome.OFF
         if tier is not None:
             self.look(processes)  # who has just connected takes part
             with deferred():
@@ -149,15 +149,15 @@ class Votes:
             self.look(processes)
             found = self._vote(ballot, processes, begun_at, wish=tier is not None)
             decision = decide(found, self._graces)
-            if isinstance(decision, Wait):
+            if isinstance(decision, WaitForVote):
                 self._wait(processes, decision.seconds)
                 continue
-            if isinstance(decision, Stop):
+            if isinstance(decision, StopLate):
                 step = found.agreed.step if found.agreed is not None else None
                 logger.warning("not all processes have left after step %s in time", step)
                 processes.stop(signal.SIGTERM, decision.grace_seconds)
-                return Outcome.STOPPED
-            if decision is Outcome.LEFT:
+                return VoteOutcome.STOPPED
+            if decision is VoteOutcome.LEFT:
                 with deferred():
                     ballot.note_left()
                 self._note(found)
@@ -170,9 +170,11 @@ class Votes:
         processes.collect_exits()
         return self._vote(self._ballot, processes, 0.0, wish=False).have_left
 
-    def _vote(self, ballot: LiveBallot, processes: TrainingProcesses, begun_at: float, *, wish: bool) -> Vote:
+    def _vote(
+        self, ballot: LiveBallot, processes: TrainingProcesses, begun_at: float, *, wish: bool
+    ) -> LeaveVote:
         now = time.monotonic()
-        return Vote(
+        return LeaveVote(
             ballot.is_open,
             wish,
             ballot.agreed,
@@ -192,7 +194,7 @@ class Votes:
         poll.poll(seconds * 1000 + 1)
         self._membership.next_action()  # takes the news, of which `peers_are_dead` tells
 
-    def _note(self, vote: Vote) -> None:
+    def _note(self, vote: LeaveVote) -> None:
         """Have it reported, unless training has just come to its end."""
         assert self._world is not None and vote.agreed is not None
         step, tier = vote.agreed

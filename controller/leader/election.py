@@ -42,7 +42,7 @@ class ElectionTiming:
 
 
 @dataclass(frozen=True)
-class Record:
+class LeaseRecord:
     """What a Lease says. `seen` is the object it was read from."""
 
     holder: str
@@ -54,9 +54,9 @@ class Record:
     seen: Object = field(compare=False, repr=False)
 
 
-def read(lease: Object) -> Record:
+def read(lease: Object) -> LeaseRecord:
     spec = lease.get("spec") or {}
-    return Record(
+    return LeaseRecord(
         holder=spec.get("holderIdentity") or "",
         duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
         transitions=int(spec.get("leaseTransitions") or 0),
@@ -68,17 +68,17 @@ def read(lease: Object) -> Record:
 
 
 @dataclass(frozen=True)
-class Observation:
+class LeaseObservation:
     """The Lease as last seen (None: there is none), and when anyone else may take it."""
 
-    record: Record | None
+    record: LeaseRecord | None
     free_at: float
     last_holder: str
 
 
 def observe(
-    previous: Observation | None, record: Record | None, now: float, timing: ElectionTiming
-) -> Observation:
+    previous: LeaseObservation | None, record: LeaseRecord | None, now: float, timing: ElectionTiming
+) -> LeaseObservation:
     """Return the Lease as it is seen now.
 
     Args:
@@ -89,14 +89,14 @@ def observe(
         return previous
     if record is None:
         if previous is None or previous.record is None:
-            return Observation(None, now, "")
+            return LeaseObservation(None, now, "")
         # Someone deleted it. Another may have taken or renewed it unseen, and leads on for a while, also if
         # it was free when last seen.
         seconds = max(previous.record.duration_seconds, timing.lease_duration_seconds)
-        return Observation(None, now + seconds, previous.last_holder)
+        return LeaseObservation(None, now + seconds, previous.last_holder)
     if not record.holder:
-        return Observation(record, now, "")
-    return Observation(record, now + record.duration_seconds, record.holder)
+        return LeaseObservation(record, now, "")
+    return LeaseObservation(record, now + record.duration_seconds, record.holder)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Tenure:
 
     identity: str
     timing: ElectionTiming
-    observation: Observation | None = None
+    observation: LeaseObservation | None = None
     answered_at: float = -math.inf
     """When the newest answer was in hand."""
     sent: Mapping[str, float] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def with_claim_sent(tenure: Tenure, renew_time: str, now: float) -> Tenure:
     return replace(tenure, sent=sent)
 
 
-def with_answer(tenure: Tenure, record: Record | None, *, asked_at: float, now: float) -> Tenure:
+def with_answer(tenure: Tenure, record: LeaseRecord | None, *, asked_at: float, now: float) -> Tenure:
     """Take in the Lease as an answer has it. Answers may come late, and in any order.
 
     Args:
@@ -151,7 +151,7 @@ def resigned(tenure: Tenure) -> Tenure:
     return replace(tenure, sent={}, leads_until=-math.inf)
 
 
-def _is_news(tenure: Tenure, record: Record | None, asked_at: float) -> bool:
+def _is_news(tenure: Tenure, record: LeaseRecord | None, asked_at: float) -> bool:
     """Whether an answer is newer than the last: it was asked for later, or its version is no older.
 
     After etcd was restored from a backup versions begin lower, so that time comes first.
@@ -172,7 +172,7 @@ class Move(Enum):
     WAIT = "wait"
 
 
-def decide(observation: Observation, identity: str, now: float, *, leads: bool) -> Move:
+def decide(observation: LeaseObservation, identity: str, now: float, *, leads: bool) -> Move:
     """Decide what to do about a Lease.
 
     Args:
@@ -187,7 +187,13 @@ def decide(observation: Observation, identity: str, now: float, *, leads: bool) 
 
 
 def claim(
-    record: Record | None, *, namespace: str, name: str, identity: str, timing: ElectionTiming, wall: datetime
+    record: LeaseRecord | None,
+    *,
+    namespace: str,
+    name: str,
+    identity: str,
+    timing: ElectionTiming,
+    wall: datetime,
 ) -> Object:
     """The Lease that makes `identity` its holder; keeps what others put on the object."""
     renewed = record is not None and record.holder == identity
@@ -201,7 +207,7 @@ def claim(
     return _lease(record, namespace, name, spec)
 
 
-def released(record: Record, *, namespace: str, name: str, wall: datetime) -> Object:
+def released(record: LeaseRecord, *, namespace: str, name: str, wall: datetime) -> Object:
     """The Lease that anyone may take at once."""
     spec = {
         "holderIdentity": "",
@@ -217,6 +223,6 @@ def micro_time(wall: datetime) -> str:
     return wall.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _lease(record: Record | None, namespace: str, name: str, spec: Object) -> Object:
+def _lease(record: LeaseRecord | None, namespace: str, name: str, spec: Object) -> Object:
     metadata = {"namespace": namespace, "name": name} if record is None else record.seen["metadata"]
     return LEASES.manifest(metadata, spec=spec)

@@ -18,10 +18,10 @@ import uuid
 from datetime import UTC, datetime
 
 from controller import clock
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import AlreadyExists, ApiError, Conflict, NotFound
 from controller.leader import election
-from controller.leader.election import ElectionTiming, Move, Record, Tenure
+from controller.leader.election import ElectionTiming, LeaseRecord, Move, Tenure
 from controller.resources import LEASES
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Elector:
 
     def __init__(
         self,
-        client: Client,
+        client: AsyncClient,
         *,
         namespace: str,
         name: str,
@@ -212,7 +212,7 @@ class Elector:
         return observation.free_at
 
     @property
-    def _record(self) -> Record | None:
+    def _record(self) -> LeaseRecord | None:
         """The Lease as last seen."""
         return self._tenure.observation.record if self._tenure.observation else None
 
@@ -250,7 +250,7 @@ class Elector:
         write = self._client.create if move is Move.CREATE else self._client.replace
         self._take_in(election.read(await write(LEASES, lease)), now)
 
-    def _take_in(self, record: Record | None, asked_at: float) -> None:
+    def _take_in(self, record: LeaseRecord | None, asked_at: float) -> None:
         before, now = self._tenure.leads_until, clock.monotonic()
         self._tenure = election.with_answer(self._tenure, record, asked_at=asked_at, now=now)
         self._must_look = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import ConfigError, NotFound
 from controller.resources import LEASES, SELF_ACCESS_REVIEWS, SELF_REVIEWS
 
@@ -11,7 +11,7 @@ _VERBS = ("get", "create", "update")
 """What the elector does with the Lease."""
 
 
-async def find_lease_namespace(client: Client, name: str) -> str:
+async def find_lease_namespace(client: AsyncClient, name: str) -> str:
     """The namespace of the connection; else, where a ServiceAccount works from elsewhere, the account's own.
 
     Raises:
@@ -31,7 +31,7 @@ async def find_lease_namespace(client: Client, name: str) -> str:
     )
 
 
-async def _username(client: Client) -> str:
+async def _username(client: AsyncClient) -> str:
     try:
         answer = await client.create(SELF_REVIEWS, SELF_REVIEWS.manifest({}, spec={}))
     except NotFound:  # before Kubernetes 1.28
@@ -39,7 +39,7 @@ async def _username(client: Client) -> str:
     return str(answer["status"]["userInfo"].get("username", ""))
 
 
-async def _may(client: Client, verb: str, name: str, namespace: str) -> bool:
+async def _may(client: AsyncClient, verb: str, name: str, namespace: str) -> bool:
     wanted = {"verb": verb, "group": LEASES.group, "resource": LEASES.plural, "namespace": namespace}
     if verb != "create":  # which RBAC cannot allow by name: the request has none
         wanted["name"] = name

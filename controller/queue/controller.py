@@ -11,7 +11,7 @@ from controller.queue.loop import ReconcileLoop
 from controller.queue.workqueue import WorkQueue
 from controller.reconciler import Request
 from controller.resources import Object, Resource
-from controller.salvage import Unreadable
+from controller.salvage import UnreadableObject
 from controller.store import Change, key_of
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ Predicate = Callable[[Change], bool]
 
 
 @dataclass(frozen=True)
-class Source:
+class WatchSource:
     """A watched resource, and the requests that a change in it makes."""
 
     resource: Resource
@@ -63,7 +63,7 @@ class Controller:
     """A reconciler with its queue and sources. The manager runs it."""
 
     def __init__(
-        self, name: str, sources: Iterable[Source], queue: WorkQueue[Request], loop: ReconcileLoop
+        self, name: str, sources: Iterable[WatchSource], queue: WorkQueue[Request], loop: ReconcileLoop
     ) -> None:
         self.name = name
         self.sources = tuple(sources)
@@ -87,7 +87,7 @@ class Controller:
         """Takes up no more work."""
         self._queue.shut_down()
 
-    def _handler(self, source: Source) -> Callable[[Change], None]:
+    def _handler(self, source: WatchSource) -> Callable[[Change], None]:
         def handle(change: Change) -> None:
             self._queue.add_all(source.requests(change))
 
@@ -106,7 +106,7 @@ class UnreadableController(Controller):
             self._note(resource, found)
         await self._loop.run()
 
-    def _note(self, resource: Resource, found: Unreadable) -> None:
+    def _note(self, resource: Resource, found: UnreadableObject) -> None:
         if found.has_name:
             namespace, name = key_of(found.obj)
             self._queue.add(Request(namespace, f"{resource.group_resource}/{name}"))

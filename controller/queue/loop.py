@@ -25,7 +25,14 @@ from controller.errors import (
 )
 from controller.queue.metrics import QueueMetrics, ReconcileMetrics
 from controller.queue.workqueue import QueueShutDown, WorkQueue
-from controller.reconciler import Reconciler, ReconcileTimeout, Reporter, Request, Result, TerminalError
+from controller.reconciler import (
+    Reconciler,
+    ReconcileReporter,
+    ReconcileTimeout,
+    Request,
+    Result,
+    TerminalError,
+)
 from controller.slices import Slices
 
 log = logging.getLogger(__name__)
@@ -52,7 +59,7 @@ class ReconcileLoop:
         workers: int,
         metrics: ReconcileMetrics,
         timeout_seconds: float = RECONCILE_TIMEOUT_SECONDS,
-        reporter: Reporter | None = None,
+        reporter: ReconcileReporter | None = None,
     ) -> None:
         self.name = name
         self._queue = queue

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from controller import clock
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import ApiError
 from controller.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
 from controller.tasks import SharedCalls
@@ -26,7 +26,7 @@ PATH = "/metrics"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class MetricsRefusal:
     """Why somebody sees no metrics."""
 
     status: int
@@ -36,18 +36,20 @@ class Refusal:
 class MetricsAccess:
     """Asks the API server with the controller's own account, whether it leads or not."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._allowed: OrderedDict[bytes, float] = OrderedDict()
         """Until when, by the digest of the token. One that was allowed before need not wait for reviews."""
-        self._refused: OrderedDict[bytes, tuple[float, Refusal]] = OrderedDict()
-        self._reviews = SharedCalls[Refusal | None]()
+        self._refused: OrderedDict[bytes, tuple[float, MetricsRefusal]] = OrderedDict()
+        self._reviews = SharedCalls[MetricsRefusal | None]()
 
-    async def refusal(self, authorization: str) -> Refusal | None:
+    async def refusal(self, authorization: str) -> MetricsRefusal | None:
         """Why the request with this header is refused; None if it is not."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token.strip() or not token.isascii():
-            return Refusal(401, "send the token of an account that may get /metrics, as a bearer token")
+            return MetricsRefusal(
+                401, "send the token of an account that may get /metrics, as a bearer token"
+            )
         key, now = hashlib.sha256(token.encode()).digest(), clock.monotonic()
         if self._allowed.get(key, now) > now:
             return None
@@ -55,15 +57,15 @@ class MetricsAccess:
         if until > now:
             return refusal
         if key not in self._reviews and len(self._reviews) >= MOST_REVIEWS and key not in self._allowed:
-            return Refusal(503, "too many tokens are being reviewed: come again in a second")
+            return MetricsRefusal(503, "too many tokens are being reviewed: come again in a second")
         return await self._reviews.ask(key, lambda: self._review(key, token.strip()))
 
-    async def _review(self, key: bytes, token: str) -> Refusal | None:
+    async def _review(self, key: bytes, token: str) -> MetricsRefusal | None:
         """An API server that gives no answer is asked again by the next request."""
         try:
             refusal = await self._ask(token)
         except ApiError as error:
-            return Refusal(503, f"the API server does not say whose token it is: {error}")
+            return MetricsRefusal(503, f"the API server does not say whose token it is: {error}")
         now = clock.monotonic()
         if refusal is None:
             self._allowed[key] = now + ALLOWED_SECONDS
@@ -75,17 +77,17 @@ class MetricsAccess:
                 known.popitem(last=False)
         return refusal
 
-    async def _ask(self, token: str) -> Refusal | None:
+    async def _ask(self, token: str) -> MetricsRefusal | None:
         status = await self._answer(TOKEN_REVIEWS, {"token": token})
         user = status.get("user")
         if status.get("authenticated") is not True or not isinstance(user, dict):
-            return Refusal(401, "the API server knows nobody with this token")
+            return MetricsRefusal(401, "the API server knows nobody with this token")
         who = {"user": user.get("username"), "groups": user.get("groups"), "extra": user.get("extra")}
         asked = {**who, "uid": user.get("uid"), "nonResourceAttributes": {"path": PATH, "verb": "get"}}
         spec = {field: value for field, value in asked.items() if value}
         if (await self._answer(ACCESS_REVIEWS, spec)).get("allowed") is True:
             return None
-        return Refusal(
+        return MetricsRefusal(
             403, f"{user.get('username')} may not get {PATH}: see the ClusterRole dlr-metrics-reader"
         )
 

@@ -53,7 +53,7 @@ class Ports:
 
 
 @dataclass
-class Health:
+class Readiness:
     """Whether this process is ready."""
 
     not_ready: str | None = "starting"
@@ -62,7 +62,7 @@ class Health:
 
 @asynccontextmanager
 async def serve(
-    listen: Listen, state: Health, registry: CollectorRegistry, access: MetricsAccess | None = None
+    listen: Listen, state: Readiness, registry: CollectorRegistry, access: MetricsAccess | None = None
 ) -> AsyncIterator[Ports]:
     """All servers, until the block ends; ServeError if a port cannot be listened on.
 
@@ -100,7 +100,7 @@ def _everywhere(port: int) -> socket.socket:
     return socket.create_server((EVERYWHERE, port), family=socket.AF_INET6, dualstack_ipv6=True)
 
 
-def _health_app(state: Health) -> web.Application:
+def _health_app(state: Readiness) -> web.Application:
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 

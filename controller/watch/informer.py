@@ -17,20 +17,20 @@ import orjson
 
 from controller import clock, salvage
 from controller.api.transport import WatchStream
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import (
     ApiError,
     SilentWatch,
     error_of_status,
 )
 from controller.resources import Object, Resource
-from controller.salvage import Unreadable
+from controller.salvage import UnreadableObject
 from controller.shape import Shape
 from controller.shares import Shares
 from controller.slices import Slices
 from controller.store import key_of, version_number
 from controller.watch.intake import Intake
-from controller.watch.reflector import Page, Reflector, WatchTiming
+from controller.watch.reflector import PageRequest, Reflector, WatchTiming
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Informer:
 
     def __init__(
         self,
-        client: Client,
+        client: AsyncClient,
         resource: Resource,
         shape: Shape,
         *,
@@ -65,7 +65,7 @@ class Informer:
         self._timing = timing or WatchTiming()
         self._reflector = Reflector(self._timing)
         self._listed: list[Object] = []
-        self._listed_unreadable: list[Unreadable] = []
+        self._listed_unreadable: list[UnreadableObject] = []
         self._stream: WatchStream | None = None
         self._stream_scope = AsyncExitStack()
 
@@ -131,7 +131,7 @@ class Informer:
                 self._note(recovery.failure)
             return recovery.wait_seconds
 
-    async def _read_page(self, due: Page) -> None:
+    async def _read_page(self, due: PageRequest) -> None:
         if due.token is None:
             self.intake.begin_list()
             self._listed, self._listed_unreadable = [], []

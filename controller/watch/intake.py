@@ -19,8 +19,8 @@ import msgspec
 from controller import clock, salvage
 from controller.errors import ApiError
 from controller.resources import Object, Resource
-from controller.salvage import Unreadable
-from controller.shape import CannotBeRead, Event, Parts, Shape, units, units_of
+from controller.salvage import UnreadableObject
+from controller.shape import CannotBeRead, Parts, Shape, WatchEvent, units, units_of
 from controller.shares import LARGE_UNITS, Shares
 from controller.slices import Slices
 from controller.store import Change, Key, Store, key_of, version_number
@@ -28,7 +28,7 @@ from controller.store import Change, Key, Store, key_of, version_number
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Change], None]
-UnreadableHandler = Callable[[Resource, Unreadable], None]
+UnreadableHandler = Callable[[Resource, UnreadableObject], None]
 
 SMALL_BYTES = 4096
 """Text that is read at once, whatever it is."""
@@ -44,7 +44,7 @@ _NAMELESS: Key = (None, "")
 class _Waiting(NamedTuple):
     """An event that is read later."""
 
-    event: Event
+    event: WatchEvent
     units: int
     size_bytes: int
 
@@ -60,7 +60,7 @@ class Intake:
         monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         self.store = Store()
-        self.unreadable: dict[Key, Unreadable] = {}
+        self.unreadable: dict[Key, UnreadableObject] = {}
         """Objects that the API server has and the store has not, since they cannot be read."""
         self._resource = resource
         self._shape = shape
@@ -116,7 +116,7 @@ class Intake:
 
     # --- events ---
 
-    async def event_of(self, line: bytes) -> Event:
+    async def event_of(self, line: bytes) -> WatchEvent:
         """Split a line of a watch.
 
         Raises:
@@ -130,7 +130,7 @@ class Intake:
         except msgspec.MsgspecError as error:
             raise ApiError(f"a watch line that is no event of an object: {error}") from error
 
-    def receive(self, event: Event, line: bytes) -> str | None:
+    def receive(self, event: WatchEvent, line: bytes) -> str | None:
         """Take in an event, or have it wait; return the resourceVersion that it brings."""
         named = self._shape.identity(event.object)
         key = (named.namespace or None, named.name or "")
@@ -156,7 +156,7 @@ class Intake:
                 self._take(each.event, key, self._shape.identity(each.event.object).resourceVersion)
                 await slices.pause()
 
-    def _waits(self, key: Key, event: Event, line: bytes) -> bool:
+    def _waits(self, key: Key, event: WatchEvent, line: bytes) -> bool:
         """Whether a large text has to wait; one that has not has used time of its namespace."""
         if key[0] is None or len(line) <= SMALL_BYTES or (counted := units(line)) <= LARGE_UNITS:
             return False
@@ -166,7 +166,7 @@ class Intake:
         self._waiting[key] = _Waiting(event, counted, len(line))
         return True
 
-    def _take(self, event: Event, key: Key, version: str | None) -> None:
+    def _take(self, event: WatchEvent, key: Key, version: str | None) -> None:
         if event.type == "DELETED":
             self.delete(event.object, key)
         elif not self._is_known(key, version):
@@ -201,7 +201,7 @@ class Intake:
         except CannotBeRead as error:
             self._skip(error.found)
         except Exception as error:  # an index function's
-            self._skip(Unreadable(self._named(found), salvage.reason_of(error)))
+            self._skip(UnreadableObject(self._named(found), salvage.reason_of(error)))
         else:
             self.unreadable.pop(key, None)
             self.tell(change)
@@ -220,9 +220,9 @@ class Intake:
         self._release(key)
         self.tell(change)
 
-    async def read_all(self, items: list[Parts | Object]) -> tuple[list[Object], list[Unreadable]]:
+    async def read_all(self, items: list[Parts | Object]) -> tuple[list[Object], list[UnreadableObject]]:
         """What is kept of the objects of one page, and those that cannot be read. Empties the list."""
-        kept, unreadable, slices = list[Object](), list[Unreadable](), Slices()
+        kept, unreadable, slices = list[Object](), list[UnreadableObject](), Slices()
         items.reverse()
         while items:  # each goes at once, since what is kept of it may be much less
             item = items.pop()
@@ -239,7 +239,7 @@ class Intake:
         self._refused.clear()
         self._listed_at = self._monotonic()
 
-    async def replace(self, items: list[Object], unreadable: list[Unreadable]) -> None:
+    async def replace(self, items: list[Object], unreadable: list[UnreadableObject]) -> None:
         """Swap the content of the store for that of a list."""
         self.unreadable, slices = {}, Slices()
         for change in self.store.replace_stepwise(items, self._note_refused):
@@ -277,7 +277,7 @@ class Intake:
         try:
             counted = units_of(kept)
         except TypeError as error:
-            raise CannotBeRead(Unreadable(salvage.named(kept), salvage.reason_of(error))) from error
+            raise CannotBeRead(UnreadableObject(salvage.named(kept), salvage.reason_of(error))) from error
         if not self._shares.take(namespace, self._units.get(key, 0), counted):
             self._refused[namespace] = min(counted, self._refused.get(namespace, counted))
             reason = (
@@ -285,7 +285,7 @@ class Intake:
                 f"{self._shares.limit(namespace, counted)} values that dlr keeps of a namespace, and this "
                 f"one has {counted} more"
             )
-            raise CannotBeRead(Unreadable(salvage.named(kept), reason))
+            raise CannotBeRead(UnreadableObject(salvage.named(kept), reason))
         self._units[key] = counted
 
     def _release(self, key: Key) -> None:
@@ -293,9 +293,9 @@ class Intake:
             self._shares.take(key[0] or "", counted, 0)
 
     def _note_refused(self, obj: Object, error: Exception) -> None:
-        self._note_unreadable(Unreadable(salvage.named(obj), salvage.reason_of(error)))
+        self._note_unreadable(UnreadableObject(salvage.named(obj), salvage.reason_of(error)))
 
-    def _skip(self, found: Unreadable) -> None:
+    def _skip(self, found: UnreadableObject) -> None:
         """It is as if it were not there, until it can be read again."""
         self._note_unreadable(found)
         if found.has_name:
@@ -304,7 +304,7 @@ class Intake:
             self._release(key)
             self.tell(change)
 
-    def _note_unreadable(self, found: Unreadable) -> None:
+    def _note_unreadable(self, found: UnreadableObject) -> None:
         key = key_of(found.obj) if found.has_name else _NAMELESS
         if key not in self.unreadable:
             is_crowded = len(self.unreadable) >= MOST_UNREADABLE

@@ -36,7 +36,7 @@ class WatchTiming:
     """While the server gives no usable answer. All that happens is seen so much later than it is back."""
 
 
-class Page(NamedTuple):
+class PageRequest(NamedTuple):
     """A page to ask for."""
 
     limit: int | None
@@ -85,11 +85,11 @@ class Reflector:
         self._reset_backoffs()
 
     @property
-    def page(self) -> Page:
+    def page(self) -> PageRequest:
         """The page that is due."""
         if self._is_paged:
-            return Page(self._pages.limit, self._token, self._pages.most_bytes)
-        return Page(None, None, MOST_WHOLE_BYTES)
+            return PageRequest(self._pages.limit, self._token, self._pages.most_bytes)
+        return PageRequest(None, None, MOST_WHOLE_BYTES)
 
     def page_arrived(self, items: int, size_bytes: int, token: str | None, version: str | None) -> bool:
         """Take in a page of a list of this version; return whether it was the last."""

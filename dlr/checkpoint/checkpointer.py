@@ -37,12 +37,12 @@ from agent.slots.slot import TooSmallError
 from crds.checkpoint_files import CheckpointTrouble, Tier
 from dlr.checkpoint import leaving
 from dlr.checkpoint.files import files_at
-from dlr.checkpoint.interval import Pace, find_board, is_due
+from dlr.checkpoint.interval import SaveSchedule, find_board, is_due
 from dlr.checkpoint.loading import Loading
 from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, calm_part, capture
-from dlr.checkpoint.surroundings import GivenSlots, Surroundings, Trouble, logger, look_around, quantity
+from dlr.checkpoint.surroundings import GivenSlots, SaveTroubles, Surroundings, logger, look_around, quantity
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -56,7 +56,7 @@ _OF_STORAGE = (CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
 _OF_MEMORY = (CheckpointTrouble.SLOT, CheckpointTrouble.MEMORY)
 
 
-class ReplicaGroups(Protocol):
+class SavingGroups(Protocol):
     """What `dlr.replicas.join` returns, as far as checkpoints need it."""
 
     @property
@@ -129,7 +129,7 @@ class Checkpointer:
         self._rng_state = rng_state
         self._here = _without_memory_of_others(look_around(group=process_group))
         self._here = replace(self._here, adopts=adopt)
-        self._trouble = Trouble()
+        self._trouble = SaveTroubles()
         self._given = GivenSlots(self._here)
         if self._given.holds_another:
             self._here = replace(self._here, resume=None)
@@ -139,12 +139,7 @@ class Checkpointer:
         slots = self._given.slots
         self._memory = Writer(slots) if slots else None
         self._loading = Loading(
-            files,
-            self._here,
-            self._trouble,
-            storage_reader,
-            weights_only=weights_only,
-            rng_state=rng_state,
+            files, self._here, self._trouble, storage_reader, weights_only=weights_only, rng_state=rng_state
         )
         self._storage = Persistence(files, self._here, keep, self._trouble, writer)
         self._trouble.works(*_unused(self._here, persist_every))
@@ -166,7 +161,7 @@ class Checkpointer:
         atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
         self._notice = Notice(self._here)
-        self._groups: ReplicaGroups | None = None
+        self._groups: SavingGroups | None = None
         """The replica groups, in a job that has such."""
 
     def find(self) -> int | None:
@@ -221,7 +216,7 @@ class Checkpointer:
             self._storage.persist_resumed()
         return self._newest
 
-    def join(self, groups: ReplicaGroups, loads: bool) -> int | None:
+    def join(self, groups: SavingGroups, loads: bool) -> int | None:
         """Save as one of these replica groups from now on; `dlr.replicas.join` calls it.
 
         Args:
@@ -399,9 +394,9 @@ class Checkpointer:
             with suppress(Exception):  # a state_dict may raise anything; the first save tells of it
                 self._memory.expect(self._capture(calm_part(self.state)))
 
-    def _make_pace(self) -> Pace:
+    def _make_pace(self) -> SaveSchedule:
         here = self._here
-        return Pace(
+        return SaveSchedule(
             here.rank,
             lambda: find_board(here.world_size),
             here.failures_per_hour,

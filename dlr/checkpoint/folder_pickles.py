@@ -21,7 +21,7 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as described
 
 from agent.slots.slot import DamagedError
-from agent.unpickling import Unpickler
+from agent.unpickling import BoundedUnpickler
 from dlr.checkpoint.storage import METADATA, File
 
 _FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
@@ -71,7 +71,7 @@ _IDS_OF_MADE = frozenset(map(id, _FIELDS))
 _NAMED: dict[str, Any] = {**{f"{it.__module__}.{it.__qualname__}": it for it in _FIELDS}, **_CALLED}
 
 
-class _FolderUnpickler(Unpickler):
+class _FolderUnpickler(BoundedUnpickler):
     def __init__(self, data: bytes, also: Collection[type]) -> None:
         super().__init__(data)
         own = {it for it in also if it.__module__ != "builtins" and it not in _FIELDS}

@@ -87,7 +87,7 @@ def is_due(step: int, last: int, interval: int) -> bool:
     return step // interval > max(last, 0) // interval
 
 
-class Pace:
+class SaveSchedule:
     """Says which steps are saved: the same on all ranks.
 
     Args:

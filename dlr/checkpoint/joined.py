@@ -84,7 +84,7 @@ def _program(value: object) -> bytes:
 
 
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """What a rank has written, for `.metadata`."""
 
     tensors: Sequence[tuple[str, bytes, bytes]]
@@ -93,7 +93,7 @@ class Part:
     """Program that fills a dict with the places of what the rank has written."""
 
 
-def part_of(pieces: Iterable[Piece], results: Iterable[WriteResult]) -> Part:
+def part_of(pieces: Iterable[Piece], results: Iterable[WriteResult]) -> RankPart:
     """Return the part of a rank."""
     tensors = []
     for piece in pieces:
@@ -102,7 +102,7 @@ def part_of(pieces: Iterable[Piece], results: Iterable[WriteResult]) -> Part:
         assert tensor.endswith(_END_OF_TENSOR)
         chunk = _program([data.chunk])[_EMPTY:]
         tensors.append((piece.name, _program(piece.name) + tensor.removesuffix(_END_OF_TENSOR), chunk))
-    return Part(tensors, _program({each.index: each.storage_data for each in results})[_EMPTY:])
+    return RankPart(tensors, _program({each.index: each.storage_data for each in results})[_EMPTY:])
 
 
 class Joined:
@@ -112,7 +112,7 @@ class Joined:
         self._tensors: dict[str, list[bytes]] = {}
         self._storage: list[bytes] = []
 
-    def add(self, part: Part) -> None:
+    def add(self, part: RankPart) -> None:
         tensors = self._tensors
         for name, tensor, chunk in part.tensors:
             known = tensors.get(name)

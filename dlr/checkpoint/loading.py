@@ -15,10 +15,10 @@ from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.files import Files
 from dlr.checkpoint.modules import MismatchError, trained_among
-from dlr.checkpoint.own_slot import Source, own_slot
+from dlr.checkpoint.own_slot import CheckpointSource, own_slot
 from dlr.checkpoint.state import restore
 from dlr.checkpoint.storage import Manifest, StorageError
-from dlr.checkpoint.surroundings import Surroundings, Trouble, logger
+from dlr.checkpoint.surroundings import SaveTroubles, Surroundings, logger
 from dlr.checkpoint.values import NotAllowedError
 
 LOST_SECONDS = 60.0
@@ -43,7 +43,7 @@ class Loading:
         self,
         files: Files,
         here: Surroundings,
-        trouble: Trouble,
+        trouble: SaveTroubles,
         reader: Any = None,
         *,
         weights_only: bool = True,
@@ -165,7 +165,9 @@ class Loading:
                 "the next start goes on from another one"
             ) from error
 
-    def _restore(self, state: MutableMapping[str, Any], source: Source, where: str, ranks: int) -> None:
+    def _restore(
+        self, state: MutableMapping[str, Any], source: CheckpointSource, where: str, ranks: int
+    ) -> None:
         name = source.own_of_each(trained_among((part.name for part in source.parts), state))
         if name is not None:
             raise MismatchError(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX as EXTRA
 from torch.optim import Optimizer
 
-from agent.slots.format import Part
+from agent.slots.format import TensorPart
 from dlr.checkpoint.tensors import is_copied, local_tensor, repeats_elements
 
 
@@ -198,7 +198,7 @@ def optimized_parameters(state: Mapping[str, Any]) -> dict[str, nn.Parameter]:
     }
 
 
-def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict[str, Part]) -> None:
+def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict[str, TensorPart]) -> None:
     """Compare the names of modules' tensors.
 
     Raises:
@@ -225,7 +225,7 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
 
 
 def targets_for(
-    saved: Iterable[Part], live: Mapping[str, Tensor], state: Mapping[str, Any]
+    saved: Iterable[TensorPart], live: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> dict[str, Tensor]:
     """The tensors that a checkpoint is copied into, by name: the live ones where they fit, else new ones.
 
@@ -284,7 +284,7 @@ def _is_extra(name: str, extra: Collection[str]) -> bool:
 
 
 def _target_like(
-    part: Part, present: Tensor | None, parameters: dict[str, nn.Parameter], is_flexible: bool
+    part: TensorPart, present: Tensor | None, parameters: dict[str, nn.Parameter], is_flexible: bool
 ) -> Tensor:
     shape, dtype = part.global_shape or part.shape, getattr(torch, part.dtype)
     if present is not None and _is_alike(present, part):
@@ -300,7 +300,7 @@ def _target_like(
     return _new(part)
 
 
-def _target_of_value(part: Part, present: Tensor | None, trained: Collection[int]) -> Tensor:
+def _target_of_value(part: TensorPart, present: Tensor | None, trained: Collection[int]) -> Tensor:
     """Make the target of a value that is neither a module's nor an optimizer's tensor.
 
     It may have grown since the script began. And what is the model's own tensor now, as the best weights so
@@ -316,7 +316,7 @@ def _target_of_value(part: Part, present: Tensor | None, trained: Collection[int
     return present
 
 
-def _new(part: Part, device: torch.device | None = None) -> Tensor:
+def _new(part: TensorPart, device: torch.device | None = None) -> Tensor:
     """A tensor for what the state has none of.
 
     Raises:
@@ -330,7 +330,7 @@ def _new(part: Part, device: torch.device | None = None) -> Tensor:
     return torch.empty(part.shape, dtype=getattr(torch, part.dtype), device=device)
 
 
-def _is_alike(tensor: Tensor, part: Part) -> bool:
+def _is_alike(tensor: Tensor, part: TensorPart) -> bool:
     return tuple(tensor.shape) == (part.global_shape or part.shape) and tensor.dtype == getattr(
         torch, part.dtype
     )

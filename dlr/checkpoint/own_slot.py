@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agent.slots.format import Commit, Entry, Mark, Part
+from agent.slots.format import CommitWord, Entry, Mark, TensorPart
 from agent.slots.slot import DamagedError, Slot
 from dlr.checkpoint.modules import MismatchError
 from dlr.checkpoint.state import RNG, VALUES
@@ -26,10 +26,10 @@ MAX_THREADS = 4
 """By then memory is what limits them."""
 
 
-class Source(Protocol):
+class CheckpointSource(Protocol):
     """A whole checkpoint, as one rank sees it."""
 
-    parts: list[Part]
+    parts: list[TensorPart]
     """Its tensors."""
     values: bytes
     rng: bytes | None
@@ -56,21 +56,23 @@ class OwnSlot:
         self._entries = {entry.name: entry for entry in slot.header().entries}
         check_pickles(self._entries)
         values, rng = (self._entries.pop(name) for name in (VALUES, RNG))
-        if slot.commit_word is Commit.SUMMED:  # else its writer was ended before it had added the sums
+        if slot.commit_word is CommitWord.SUMMED:  # else its writer was ended before it had added the sums
             slot.verify((values, rng))
         self.values = slot.data(values)
         self.rng: bytes | None = slot.data(rng)
         self.parts = [
-            Part(entry.name, entry.dtype, entry.shape, entry.nbytes, entry.global_shape, entry.global_offset)
+            TensorPart(
+                entry.name, entry.dtype, entry.shape, entry.nbytes, entry.global_shape, entry.global_offset
+            )
             for entry in self._entries.values()
         ]
 
     def own_of_each(self, names: Collection[str]) -> str | None:
-        """See `Source`: this is the same world."""
+        """See `CheckpointSource`: this is the same world."""
         return None
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        """See `Source`. A sum that differs is damage: what was filled must not be used then.
+        """See `CheckpointSource`. A sum that differs is damage: what was filled must not be used then.
 
         Raises:
             DamagedError: a sum differs.

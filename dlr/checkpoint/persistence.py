@@ -27,9 +27,9 @@ from crds.checkpoint_files import CheckpointTrouble
 from dlr.checkpoint import storage
 from dlr.checkpoint.files import Files
 from dlr.checkpoint.memory import Then, Writer, private_slot
-from dlr.checkpoint.sharing import Request
+from dlr.checkpoint.sharing import SaveRequest
 from dlr.checkpoint.state import Captured
-from dlr.checkpoint.surroundings import Surroundings, Trouble, logger
+from dlr.checkpoint.surroundings import SaveTroubles, Surroundings, logger
 
 STILL_SECONDS = 600.0
 """So long a saver may stand still before nobody waits for it any more, since storage does not answer. One
@@ -55,7 +55,7 @@ class Persistence:
     """
 
     def __init__(
-        self, files: Files, here: Surroundings, keep: int | None, trouble: Trouble, writer: str = ""
+        self, files: Files, here: Surroundings, keep: int | None, trouble: SaveTroubles, writer: str = ""
     ) -> None:
         self._files = files
         self._writer = writer
@@ -153,7 +153,7 @@ class Persistence:
             if not _start_thread(self._persist_resumed, request, saver, slot):
                 slot.close()
 
-    def _persist_resumed(self, request: Request, saver: Saver, slot: Slot) -> None:
+    def _persist_resumed(self, request: SaveRequest, saver: Saver, slot: Slot) -> None:
         what = f"step {request.step} of rank {request.rank}"
         try:
             if self._ended.wait(AFTER_FAILURE_SECONDS):
@@ -223,9 +223,9 @@ class Persistence:
                 return False
         return True
 
-    def _request(self, mark: Mark, slot: str) -> Request:
+    def _request(self, mark: Mark, slot: str) -> SaveRequest:
         here = self._here
-        return Request(
+        return SaveRequest(
             slot,
             mark.step,
             mark.round,
@@ -241,7 +241,7 @@ class Persistence:
 
     def _run(
         self,
-        request: Request,
+        request: SaveRequest,
         summed: Future[None],
         release: Callable[[], None],
         done: threading.Event,
@@ -267,7 +267,7 @@ class Persistence:
             release()
             done.set()
 
-    def _save(self, request: Request, release: Callable[[], None]) -> str | None:
+    def _save(self, request: SaveRequest, release: Callable[[], None]) -> str | None:
         if not self._leaves or self._saver.has_saved:
             return self._saver.save(request, release)
         self._saver.close()
@@ -320,7 +320,7 @@ class Saver:
         with self._starting, suppress(OSError):  # told when something is to be saved
             self._running()
 
-    def save(self, request: Request, has_read: Callable[[], None]) -> str | None:
+    def save(self, request: SaveRequest, has_read: Callable[[], None]) -> str | None:
         """Have a slot written to storage, and wait for it.
 
         Args:
@@ -363,7 +363,7 @@ class Saver:
                     self._process.wait(_END_SECONDS)
                 self._process = None
 
-    def _save(self, request: Request, has_read: Callable[[], None]) -> str | None:
+    def _save(self, request: SaveRequest, has_read: Callable[[], None]) -> str | None:
         with self._starting:
             process = self._running()
         requests, answers = _stream(process.stdin), _stream(process.stdout)

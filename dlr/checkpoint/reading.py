@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from agent.slots.format import CONTROL_BYTES, MAX_NUMBER, Entry, Mark, Part, header_offset
+from agent.slots.format import CONTROL_BYTES, MAX_NUMBER, Entry, Mark, TensorPart, header_offset
 from agent.slots.process_files import MemoryResume
 from agent.slots.slot import DamagedError, Slot
 from agent.slots.wire import have_checked, read
@@ -64,7 +64,7 @@ class Resharded:
                 self._of_each.add(name)
         self._read_values()
         self.parts = [
-            Part(name, str(known.properties.dtype).removeprefix("torch."), tuple(known.size), 0)
+            TensorPart(name, str(known.properties.dtype).removeprefix("torch."), tuple(known.size), 0)
             for name, known in ((name, self._tensors[stored]) for name, stored in self._stored_as.items())
             if not name.startswith((VALUES, RNG))
         ]
@@ -131,7 +131,7 @@ _LOOKED_AT = 8
 """Of the tensors that differ between ranks; where ranks train different things, nearly all do."""
 
 
-class Shard:
+class RankSlot:
     """A rank's slot, here or in another Pod.
 
     Args:
@@ -245,14 +245,14 @@ class SlotReader(StorageReader):
         rank: of this process, which spreads the reading of what several slots have.
     """
 
-    def __init__(self, open_slot: Callable[[int], Shard], rank: int) -> None:
+    def __init__(self, open_slot: Callable[[int], RankSlot], rank: int) -> None:
         self._open_slot = open_slot
         self._rank = rank
-        self._shards: dict[int, Shard] = {}
-        self._holder: dict[MetadataIndex, tuple[str, Shard]] = {}
+        self._shards: dict[int, RankSlot] = {}
+        self._holder: dict[MetadataIndex, tuple[str, RankSlot]] = {}
         self._metadata = metadata((), ())
 
-    def open(self, ranks: Collection[int]) -> dict[int, Shard]:
+    def open(self, ranks: Collection[int]) -> dict[int, RankSlot]:
         """Open these slots too; raise OSError or DamagedError where one of them cannot be used."""
         if fresh := sorted(set(ranks) - self._shards.keys()):
             opened = {**self._shards, **{rank: self._open_slot(rank) for rank in fresh}}
@@ -294,7 +294,7 @@ class SlotReader(StorageReader):
         return self._metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        wanted: dict[Shard, list[str]] = defaultdict(list)
+        wanted: dict[RankSlot, list[str]] = defaultdict(list)
         for item in plan.items:
             name, shard = self._holder[item.storage_index]
             wanted[shard].append(name)
@@ -388,9 +388,9 @@ def in_slots(
     if missing := set(range(resume.world_size)) - resume.shards.keys():
         raise DamagedError(f"of {resume.world_size} ranks' slots that of rank {min(missing)} is not named")
 
-    def open_slot(old: int) -> Shard:
+    def open_slot(old: int) -> RankSlot:
         mark = Mark(resume.round, resume.step, old, resume.world_size)
-        return Shard(resume.shards[old], mark, resume.key)
+        return RankSlot(resume.shards[old], mark, resume.key)
 
     reader = SlotReader(open_slot, rank)
     if not are_connected() or world_size == 1:

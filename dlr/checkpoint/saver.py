@@ -29,9 +29,9 @@ from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
 from dlr.checkpoint.files import files_at, pointed_at
 from dlr.checkpoint.folder_pickles import read_pickle
-from dlr.checkpoint.joined import Joined, Part, part_of
+from dlr.checkpoint.joined import Joined, RankPart, part_of
 from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
-from dlr.checkpoint.sharing import PART, Digest, Request, SaveError, Savers, digest
+from dlr.checkpoint.sharing import PART, Digest, SaveError, SaveRequest, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values, load_values
@@ -68,7 +68,7 @@ def serve(requests: Iterable[str], answers: IO[str], is_heard: Callable[[], bool
         if not is_heard():
             return
         to, _, request = line.partition(" ")
-        error = try_to_persist(Request(**json.loads(request)), partial(answer, to, read=True))
+        error = try_to_persist(SaveRequest(**json.loads(request)), partial(answer, to, read=True))
         answer(to, **({"done": True} if error is None else {"error": error}))
 
 
@@ -79,7 +79,7 @@ def _is_heard(answers: int) -> bool:
     return not looks.poll(0)
 
 
-def try_to_persist(request: Request, has_read: Callable[[], None]) -> str | None:
+def try_to_persist(request: SaveRequest, has_read: Callable[[], None]) -> str | None:
     """Persist as `persist`; return in one clause why the step is not there, or None if it is."""
     try:
         persist(request, has_read)
@@ -90,7 +90,7 @@ def try_to_persist(request: Request, has_read: Callable[[], None]) -> str | None
     return None
 
 
-def persist(request: Request, has_read: Callable[[], None]) -> None:
+def persist(request: SaveRequest, has_read: Callable[[], None]) -> None:
     """Write a slot to storage, together with the other ranks' savers.
 
     Args:
@@ -117,7 +117,7 @@ def persist(request: Request, has_read: Callable[[], None]) -> None:
 
 
 class _Save:
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: SaveRequest) -> None:
         self.request = request
         self._files = files_at(request.path)
         self._folder = storage.try_folder(request.step, request.attempt)
@@ -230,7 +230,7 @@ class _Save:
         return shares.of_ranks[0].of(pieces, 0)
 
 
-def _part_of(fields: Any) -> tuple[Part, list[storage.File]]:
+def _part_of(fields: Any) -> tuple[RankPart, list[storage.File]]:
     """What a rank says that it has written.
 
     Raises:
@@ -245,7 +245,7 @@ def _part_of(fields: Any) -> tuple[Part, list[storage.File]]:
         raise DamagedError(f"a rank's part is none: {type(error).__name__}") from error
     if not (are_files and are_tensors and type(places) is bytes):
         raise DamagedError("a rank's part is none: something in it is of another type")
-    return Part(tensors, places), list(files)
+    return RankPart(tensors, places), list(files)
 
 
 @cache

@@ -68,7 +68,7 @@ class SaveError(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
+class SaveRequest:
     """What a saver writes."""
 
     slot: str
@@ -113,7 +113,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Shares:
+class RankShares:
     """What each rank writes, as rank 0 decides it."""
 
     of_ranks: tuple[Share, ...]
@@ -142,7 +142,7 @@ class Savers:
         """Write a file of this rank's."""
         self._files.write(self._at(name.format(self._rank)), data)
 
-    def lead(self, digests: Callable[[Collection[str]], Mapping[str, Digest | None]]) -> Shares:
+    def lead(self, digests: Callable[[Collection[str]], Mapping[str, Digest | None]]) -> RankShares:
         """Decide what each rank writes, as rank 0.
 
         Args:
@@ -168,7 +168,7 @@ class Savers:
         ]
         data = [json.dumps([share.numbers, share.renamed]).encode() for share in shares]
         self._files.write(self._at(_SHARES), _joined(data))
-        return Shares(tuple(shares), frozenset(own & numbers))
+        return RankShares(tuple(shares), frozenset(own & numbers))
 
     def follow(
         self, pieces: Sequence[Piece], digests: Callable[[Collection[str]], Mapping[str, Digest | None]]

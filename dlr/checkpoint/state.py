@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from agent.slots.format import Part
+from agent.slots.format import TensorPart
 from dlr.checkpoint.modules import (
     MismatchError,
     check_modules,
@@ -92,7 +92,7 @@ def restore(
     state: MutableMapping[str, Any],
     values: bytes,
     rng: bytes | None,
-    saved: Iterable[Part],
+    saved: Iterable[TensorPart],
     fill: Callable[[dict[str, Tensor]], None],
     *,
     weights_only: bool = True,

@@ -148,7 +148,7 @@ def _claim(file: str) -> int:
     return descriptor
 
 
-class Trouble:
+class SaveTroubles:
     """What does not work with this process's checkpoints, for the agent. Any thread may use it.
 
     It becomes a condition and an Event of the job. It is in a file beside the progress record, which is

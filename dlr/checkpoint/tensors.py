@@ -8,7 +8,7 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from agent.slots.format import Part
+from agent.slots.format import TensorPart
 
 _WITHOUT_OPERATIONS = frozenset(
     dtype
@@ -18,7 +18,7 @@ _WITHOUT_OPERATIONS = frozenset(
 """Types that torch has the names of, and which it cannot even copy."""
 
 
-def part_of(name: str, tensor: Tensor, *, is_buffer: bool = False) -> Part:
+def part_of(name: str, tensor: Tensor, *, is_buffer: bool = False) -> TensorPart:
     """Describe a tensor, or this rank's part of a DTensor."""
     local = local_tensor(tensor)
     global_shape = global_offset = None
@@ -26,7 +26,7 @@ def part_of(name: str, tensor: Tensor, *, is_buffer: bool = False) -> Part:
         global_shape = tuple(tensor.shape)
         chunks = tensor.__create_chunk_list__()  # type: ignore[attr-defined]  # DCP's protocol for such tensors
         global_offset = tuple(chunks[0].offsets)
-    return Part(
+    return TensorPart(
         name,
         str(local.dtype).removeprefix("torch."),
         tuple(local.shape),

@@ -68,7 +68,7 @@ def load_values(data: bytes, tensor: Callable[[str], Any], weights_only: bool = 
         UnpicklingError: it is not what `write_values` writes.
     """
     try:
-        return (Unpickler if weights_only else _AnyUnpickler)(data, tensor).load()
+        return (TensorUnpickler if weights_only else _AnyUnpickler)(data, tensor).load()
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # what is no pickle may raise anything
@@ -146,7 +146,7 @@ def refuse(path: str) -> NoReturn:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes names instead of tensors, and with `weights_only` nothing that `Unpickler` refuses."""
+    """Writes names instead of tensors, and with `weights_only` nothing that `TensorUnpickler` refuses."""
 
     def __init__(self, file: io.BytesIO, tensors: dict[str, Tensor], weights_only: bool) -> None:
         super().__init__(file, protocol=5)
@@ -326,7 +326,7 @@ class _AnyUnpickler(pickle.Unpickler):
         return self._tensor if found is TensorReference else found
 
 
-class Unpickler(unpickling.Unpickler):
+class TensorUnpickler(unpickling.BoundedUnpickler):
     """Puts tensors where their names are, and calls nothing but what `_NAMED` and the script allow."""
 
     def __init__(self, data: bytes, tensor: Callable[[str], Any]) -> None:
@@ -384,7 +384,7 @@ class Unpickler(unpickling.Unpickler):
         return type(value) in _SMALL or _is_dtype(value) or self._is_registered(type(value))
 
 
-class _LenientUnpickler(Unpickler):
+class _LenientUnpickler(TensorUnpickler):
     """Puts objects that pickle refuses in the place of those whose classes are not registered."""
 
     def named(self, path: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from crds import names
 from dlr.client.job import Job
-from dlr.client.manifest import Launch, new_name, objects, owned_by
+from dlr.client.manifest import JobLaunch, new_name, objects, owned_by
 from dlr.client.program import InImage, program_of
 from dlr.job.groups import tree
 from dlr.job.lookup import get_job, require_namespace
@@ -86,7 +86,7 @@ class Client:
             raise UsageError(f"env maps names of variables to their texts, and is not {env!r}.")
         found = program_of(program, arguments)
         requests = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value}
-        launch = Launch(
+        launch = JobLaunch(
             program=found,
             name=new_name(found) if name is None else checked_name(name),
             workers=workers,

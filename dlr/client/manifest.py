@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"[A-Za-z_.-][\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Launch:
+class JobLaunch:
     """A job to launch. None is the value of the job that it is like, or the default."""
 
     program: Program
@@ -51,7 +51,7 @@ def new_name(program: Program) -> str:
     return f"{stem if stem[:1].isalpha() else f'job-{stem}'.strip('-')}-{secrets.token_hex(3)}"
 
 
-def objects(launch: Launch, like: JSON | None = None) -> list[JSON]:
+def objects(launch: JobLaunch, like: JSON | None = None) -> list[JSON]:
     """Return the objects to create, in order: the ConfigMap if code is shipped, and the ElasticJob.
 
     Args:
@@ -64,7 +64,7 @@ def objects(launch: Launch, like: JSON | None = None) -> list[JSON]:
     return [*_config_map(launch), _job(launch, like)]
 
 
-def _check(launch: Launch) -> None:
+def _check(launch: JobLaunch) -> None:
     """
     Raises:
         UsageError: it names what is no count, no amount, or no variable.
@@ -96,7 +96,7 @@ def owned_by(job: JSON) -> JSON:
     return {"metadata": {"ownerReferences": [owner]}}
 
 
-def _config_map(launch: Launch) -> list[JSON]:
+def _config_map(launch: JobLaunch) -> list[JSON]:
     if launch.program.source is None:
         return []
     labels = {names.LABEL_APP: names.APP, names.LABEL_JOB: launch.name}
@@ -111,7 +111,7 @@ def _config_map(launch: Launch) -> list[JSON]:
     ]
 
 
-def _job(launch: Launch, like: JSON | None) -> JSON:
+def _job(launch: JobLaunch, like: JSON | None) -> JSON:
     spec: JSON = copy.deepcopy(like["spec"]) if like else {"replicaSpecs": {}}
     spec.pop("suspend", None)
     worker = spec["replicaSpecs"].setdefault(names.WORKER, {})
@@ -126,7 +126,7 @@ def _job(launch: Launch, like: JSON | None) -> JSON:
     }
 
 
-def _set_counts(worker: JSON, launch: Launch) -> None:
+def _set_counts(worker: JSON, launch: JobLaunch) -> None:
     there = worker.get("replicas", launch.min_workers or 1)
     worker["replicas"] = there if launch.workers is None else launch.workers
     for key, value in (("minReplicas", launch.min_workers), ("maxReplicas", launch.max_workers)):
@@ -139,7 +139,7 @@ def _set_counts(worker: JSON, launch: Launch) -> None:
         )
 
 
-def _set_container(template: JSON, launch: Launch) -> None:
+def _set_container(template: JSON, launch: JobLaunch) -> None:
     pod = template.setdefault("spec", {})
     pod.setdefault("restartPolicy", "Never")
     container = pod.setdefault("containers", [{}])[0]
@@ -169,7 +169,7 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _set_resources(container: JSON, launch: Launch) -> None:
+def _set_resources(container: JSON, launch: JobLaunch) -> None:
     resources = container.setdefault("resources", {})
     if launch.requests:
         resources["requests"] = {**(resources.get("requests") or {}), **launch.requests}
@@ -184,7 +184,7 @@ def _gpus(container: JSON) -> int:
     return int(count) if count.isdigit() else 0
 
 
-def _mount_code(pod: JSON, container: JSON, launch: Launch) -> None:
+def _mount_code(pod: JSON, container: JSON, launch: JobLaunch) -> None:
     """Mount the shipped file in its folder, and drop the file of a job that this one is like."""
     reference = {
         "name": config_map_name(launch.name),

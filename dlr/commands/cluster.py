@@ -60,18 +60,19 @@ def _quantity(text: str) -> str:
     return text
 
 
+Nodes = Annotated[int, typer.Option(min=1, max=1000, help="Virtual nodes.")]
+CpusPerNode = Annotated[str, typer.Option(callback=_quantity, help="CPUs that a node says it has.")]
+MemoryPerNode = Annotated[str, typer.Option(callback=_quantity, help="Memory that a node says it has.")]
+GpusPerNode = Annotated[int, typer.Option(min=0, help="nvidia.com/gpu that a node says it has.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The API server's port; 0 is a free one.")]
+
+
 def up(
-    nodes: Annotated[int, typer.Option(min=1, max=1000, help="Virtual nodes.")] = DEFAULT_NODES,
-    cpus_per_node: Annotated[
-        str, typer.Option(callback=_quantity, help="CPUs that a node says it has.")
-    ] = "8",
-    memory_per_node: Annotated[
-        str, typer.Option(callback=_quantity, help="Memory that a node says it has.")
-    ] = "32Gi",
-    gpus_per_node: Annotated[int, typer.Option(min=0, help="nvidia.com/gpu that a node says it has.")] = 0,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The API server's port; 0 is a free one.")
-    ] = DEFAULT_PORT,
+    nodes: Nodes = DEFAULT_NODES,
+    cpus_per_node: CpusPerNode = "8",
+    memory_per_node: MemoryPerNode = "32Gi",
+    gpus_per_node: GpusPerNode = 0,
+    port: Port = DEFAULT_PORT,
     home: HomeFolder = None,
 ) -> None:
     """Start a local Kubernetes of processes, or bring the earlier one back."""

@@ -45,89 +45,100 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option(
+        "--kubeconfig",
+        callback=not_empty,
+        help="Instead of $KUBECONFIG, the Pod's own account, or ~/.kube/config.",
+    ),
+]
+Context = Annotated[str | None, typer.Option(callback=not_empty, help="The kubeconfig's context to use.")]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", callback=namespace_name, help="Look after this namespace only."),
+]
+LeaderElect = Annotated[
+    bool, typer.Option(help="Act only while holding the Lease dlr-controller; several may then stand by.")
+]
+LeaseNamespace = Annotated[
+    str | None,
+    typer.Option(
+        callback=namespace_name,
+        help="Where that Lease is. Default: the namespace of the kubeconfig's context or of the Pod, or, "
+        "where the account may not keep it there, the account's own.",
+    ),
+]
+Identity = Annotated[
+    str | None,
+    typer.Option(
+        help="The name under which it holds that Lease. Default: another for each start. With one that "
+        "stays it leads again at once after a crash: for a supervisor that knows that nothing of the "
+        "process before is still under way."
+    ),
+]
+ListenAddress = Annotated[
+    str,
+    typer.Option(
+        callback=not_empty,
+        help="Where the three ports below listen; :: is every address, those of IPv4 too.",
+    ),
+]
+MetricsPort = Annotated[int, typer.Option(**PORT, help="Prometheus metrics; 0 is any free port.")]
+MetricsAuth = Annotated[
+    bool,
+    typer.Option(
+        help="Show metrics only to the bearer of a token that may get /metrics, by TokenReview and "
+        "SubjectAccessReview (the ClusterRole dlr-metrics-reader)."
+    ),
+]
+HealthPort = Annotated[int, typer.Option(**PORT, help="/healthz and /readyz; 0 is any free port.")]
+Cordon = Annotated[
+    CordonMode, typer.Option(help="Cordon nodes found faulty, or only report what would be done.")
+]
+CordonLimit = Annotated[
+    int,
+    typer.Option(min=1, max=100, help="Percent of all nodes that dlr may cordon; one always."),
+]
+CheckImage = Annotated[
+    str, typer.Option(help="The image of Pods that check nodes, for NodeChecks without a template.")
+]
+InjectAgent = Annotated[
+    bool, typer.Option(help="Bring the agent into Pods; without it, training images have to have dlr.")
+]
+AgentImage = Annotated[str, typer.Option(help="The image of the init container that brings the agent.")]
+AgentPath = Annotated[str, typer.Option(help="Where in that image the agent lies, as `dlr bundle` wrote it.")]
+AgentMountPath = Annotated[str, typer.Option(help="Where training containers see it.")]
+WorkersPerNamespace = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="ElasticWorkers in one namespace beyond which no more are made; each takes 20 KB here.",
+    ),
+]
+LogLevelOption = Annotated[LogLevel, typer.Option(help="The lowest level that is logged.")]
+
+
 def controller(
-    kubeconfig: Annotated[
-        str | None,
-        typer.Option(
-            "--kubeconfig",
-            callback=not_empty,
-            help="Instead of $KUBECONFIG, the Pod's own account, or ~/.kube/config.",
-        ),
-    ] = None,
-    context: Annotated[
-        str | None, typer.Option(callback=not_empty, help="The kubeconfig's context to use.")
-    ] = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", "-n", callback=namespace_name, help="Look after this namespace only."),
-    ] = None,
-    leader_elect: Annotated[
-        bool, typer.Option(help="Act only while holding the Lease dlr-controller; several may then stand by.")
-    ] = True,
-    lease_namespace: Annotated[
-        str | None,
-        typer.Option(
-            callback=namespace_name,
-            help="Where that Lease is. Default: the namespace of the kubeconfig's context or of the Pod, or, "
-            "where the account may not keep it there, the account's own.",
-        ),
-    ] = None,
-    identity: Annotated[
-        str | None,
-        typer.Option(
-            help="The name under which it holds that Lease. Default: another for each start. With one that "
-            "stays it leads again at once after a crash: for a supervisor that knows that nothing of the "
-            "process before is still under way."
-        ),
-    ] = None,
-    listen_address: Annotated[
-        str,
-        typer.Option(
-            callback=not_empty,
-            help="Where the three ports below listen; :: is every address, those of IPv4 too.",
-        ),
-    ] = "::",
-    metrics_port: Annotated[int, typer.Option(**PORT, help="Prometheus metrics; 0 is any free port.")] = 8080,
-    metrics_auth: Annotated[
-        bool,
-        typer.Option(
-            help="Show metrics only to the bearer of a token that may get /metrics, by TokenReview and "
-            "SubjectAccessReview (the ClusterRole dlr-metrics-reader)."
-        ),
-    ] = True,
-    health_port: Annotated[
-        int, typer.Option(**PORT, help="/healthz and /readyz; 0 is any free port.")
-    ] = 8081,
-    cordon: Annotated[
-        CordonMode, typer.Option(help="Cordon nodes found faulty, or only report what would be done.")
-    ] = CordonMode.ENFORCE,
-    cordon_limit: Annotated[
-        int,
-        typer.Option(min=1, max=100, help="Percent of all nodes that dlr may cordon; one always."),
-    ] = DEFAULT_LIMIT_PERCENT,
-    check_image: Annotated[
-        str, typer.Option(help="The image of Pods that check nodes, for NodeChecks without a template.")
-    ] = DEFAULT_CHECK_IMAGE,
-    inject_agent: Annotated[
-        bool, typer.Option(help="Bring the agent into Pods; without it, training images have to have dlr.")
-    ] = True,
-    agent_image: Annotated[
-        str, typer.Option(help="The image of the init container that brings the agent.")
-    ] = DEFAULT_AGENT_IMAGE,
-    agent_path: Annotated[
-        str, typer.Option(help="Where in that image the agent lies, as `dlr bundle` wrote it.")
-    ] = DEFAULT_AGENT_PATH,
-    agent_mount_path: Annotated[
-        str, typer.Option(help="Where training containers see it.")
-    ] = DEFAULT_MOUNT_PATH,
-    workers_per_namespace: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="ElasticWorkers in one namespace beyond which no more are made; each takes 20 KB here.",
-        ),
-    ] = DEFAULT_WORKERS_PER_NAMESPACE,
-    log_level: Annotated[LogLevel, typer.Option(help="The lowest level that is logged.")] = LogLevel.INFO,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    leader_elect: LeaderElect = True,
+    lease_namespace: LeaseNamespace = None,
+    identity: Identity = None,
+    listen_address: ListenAddress = "::",
+    metrics_port: MetricsPort = 8080,
+    metrics_auth: MetricsAuth = True,
+    health_port: HealthPort = 8081,
+    cordon: Cordon = CordonMode.ENFORCE,
+    cordon_limit: CordonLimit = DEFAULT_LIMIT_PERCENT,
+    check_image: CheckImage = DEFAULT_CHECK_IMAGE,
+    inject_agent: InjectAgent = True,
+    agent_image: AgentImage = DEFAULT_AGENT_IMAGE,
+    agent_path: AgentPath = DEFAULT_AGENT_PATH,
+    agent_mount_path: AgentMountPath = DEFAULT_MOUNT_PATH,
+    workers_per_namespace: WorkersPerNamespace = DEFAULT_WORKERS_PER_NAMESPACE,
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Run the controller."""
     from controller.manager import ManagerOptions
@@ -178,7 +189,7 @@ async def _manage(
     options: ManagerOptions,
     add_reconcilers: Callable[[Manager], None],
 ) -> None:
-    from controller.client import Client
+    from controller.client import AsyncClient
     from controller.garbage import keep_pauses_short
     from controller.leader.lease_namespace import find_lease_namespace
     from controller.manager import Manager
@@ -187,7 +198,7 @@ async def _manage(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Client(connection) as client:
+    async with AsyncClient(connection) as client:
         if options.leader_election and options.lease_namespace is None:
             options = replace(options, lease_namespace=await find_lease_namespace(client, options.name))
         manager = Manager(client, options)

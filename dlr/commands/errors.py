@@ -15,7 +15,7 @@ class CouldNotTell(CommandError):
     exit_code = 2
 
 
-class JobFailed(CommandError):
+class JobFailedError(CommandError):
     """The watched job ended, and not well: scripts see it by the exit code."""
 
     exit_code = 2

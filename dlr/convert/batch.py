@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlr.convert.building import Workers, batch_run_policy, elastic_job, metadata_of, training_container
+from dlr.convert.building import WorkersDraft, batch_run_policy, elastic_job, metadata_of, training_container
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 OTHER_WORKERS = "workers of an ElasticJob differ by their ranks, which dlr gives"
@@ -37,13 +37,13 @@ def convert_job(manifest: Reader) -> JSON:
     return job
 
 
-def workers_of_job(spec: Reader, jobs: int) -> Workers:
+def workers_of_job(spec: Reader, jobs: int) -> WorkersDraft:
     """The workers of so many Jobs with this spec."""
     parallelism = spec.number("parallelism", 1)
     if spec.number("completions", parallelism) != parallelism:
         why = f"all workers train at once, so there are {parallelism}, as of parallelism"
         spec.remarks.append(Remark(f"{spec.path}.completions", why))
-    workers = Workers(spec.take("template", {}), replicas=parallelism * jobs)
+    workers = WorkersDraft(spec.take("template", {}), replicas=parallelism * jobs)
     workers.limit_restarts(spec, "backoffLimit")
     batch_run_policy(spec, workers.fields)
     if rules := _failure_rules(spec.within("podFailurePolicy")):

@@ -22,7 +22,7 @@ WORLD_VARIABLES = frozenset(
 
 
 @dataclass
-class Workers:
+class WorkersDraft:
     """The workers of an ElasticJob in the making."""
 
     template: JSON
@@ -80,7 +80,9 @@ def training_container(template: JSON, names: tuple[str, ...], at: str) -> JSON:
     return first
 
 
-def elastic_job(metadata: JSON, workers: Workers, reader: Reader, at: str, container: JSON | None) -> JSON:
+def elastic_job(
+    metadata: JSON, workers: WorkersDraft, reader: Reader, at: str, container: JSON | None
+) -> JSON:
     """The ElasticJob; what of the container cannot be carried over becomes a remark of the reader.
 
     Args:
@@ -120,7 +122,7 @@ def gpus_of(container: JSON) -> int:
     return int(count) if count.isdigit() else 0
 
 
-def _set_command(workers: Workers, reader: Reader, where: str, container: JSON) -> None:
+def _set_command(workers: WorkersDraft, reader: Reader, where: str, container: JSON) -> None:
     _drop_world_variables(workers, reader, where, container)
     words = [*(container.get("command") or []), *(container.get("args") or [])]
     if not container.get("command"):
@@ -147,7 +149,7 @@ def _set_command(workers: Workers, reader: Reader, where: str, container: JSON) 
     reader.remarks += [Remark(command, each) for each in found.lost]
 
 
-def _drop_world_variables(workers: Workers, reader: Reader, where: str, container: JSON) -> None:
+def _drop_world_variables(workers: WorkersDraft, reader: Reader, where: str, container: JSON) -> None:
     dropped = [each for each in container.get("env") or () if each.get("name") in WORLD_VARIABLES]
     for each in dropped:
         container["env"].remove(each)

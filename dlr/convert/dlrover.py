@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crds.names import MASTER_TYPES, WORKER
-from dlr.convert.building import Workers, elastic_job, metadata_of, training_container
+from dlr.convert.building import WorkersDraft, elastic_job, metadata_of, training_container
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 OF_SPEC = {
@@ -39,7 +39,7 @@ def convert_elasticjob(manifest: Reader) -> JSON:
     replicas.finish()
     fields = {key: value for key in KEPT if (value := spec.take(key)) is not None}
     spec.finish(OF_SPEC)
-    workers = Workers(
+    workers = WorkersDraft(
         worker.take("template", {}),
         worker.number("replicas", 1),
         worker.number("minReplicas", None),

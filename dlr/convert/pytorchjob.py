@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlr.convert.building import Workers, batch_run_policy, elastic_job, metadata_of, training_container
+from dlr.convert.building import WorkersDraft, batch_run_policy, elastic_job, metadata_of, training_container
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 CONTAINER = ("pytorch",)
@@ -26,7 +26,7 @@ def convert_pytorchjob(manifest: Reader) -> JSON:
     if len(types) > 1 and templates["Master"] != templates["Worker"]:
         why = "all workers have the template of Worker, and this one differs"
         spec.remarks.append(Remark(f"{types['Master'].path}.template", why))
-    workers = Workers(templates[chosen], replicas=sum(counts.values()))
+    workers = WorkersDraft(templates[chosen], replicas=sum(counts.values()))
     for each in types.values():
         _restart_policy(each, workers)
         each.finish()
@@ -42,7 +42,7 @@ def convert_pytorchjob(manifest: Reader) -> JSON:
     return job
 
 
-def _restart_policy(replica: Reader, workers: Workers) -> None:
+def _restart_policy(replica: Reader, workers: WorkersDraft) -> None:
     policy = replica.take("restartPolicy", "OnFailure")
     if policy == "Never":
         workers.restarts, workers.restarts_at = 0, f"{replica.path}.restartPolicy"
@@ -52,7 +52,7 @@ def _restart_policy(replica: Reader, workers: Workers) -> None:
     (workers.template.get("spec") or {}).pop("restartPolicy", None)  # the operator sets it from this one
 
 
-def _elastic_policy(policy: Reader, workers: Workers, masters: int) -> None:
+def _elastic_policy(policy: Reader, workers: WorkersDraft, masters: int) -> None:
     if (least := policy.number("minReplicas", None)) is not None:
         workers.least = least + masters
     if (most := policy.number("maxReplicas", None)) is not None:
@@ -66,7 +66,7 @@ def _elastic_policy(policy: Reader, workers: Workers, masters: int) -> None:
     policy.finish({"metrics": "make a HorizontalPodAutoscaler of the ElasticJob, which has /scale"})
 
 
-def _run_policy(policy: Reader, workers: Workers) -> None:
+def _run_policy(policy: Reader, workers: WorkersDraft) -> None:
     batch_run_policy(policy, workers.fields)
     if clean := policy.take("cleanPodPolicy"):
         workers.fields["runPolicy.cleanPodPolicy"] = clean

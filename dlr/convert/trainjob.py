@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dlr.convert.batch import OF_SETS, trainer_among, workers_of_job
-from dlr.convert.building import Workers, batch_run_policy, elastic_job, metadata_of, training_container
+from dlr.convert.building import WorkersDraft, batch_run_policy, elastic_job, metadata_of, training_container
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark, refuse_misshapen
 
 RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
@@ -73,7 +73,7 @@ def _runtime(reference: Reader, documents: Sequence[JSON]) -> Reader:
     )
 
 
-def _of_runtime(spec: Reader) -> tuple[Workers, str]:
+def _of_runtime(spec: Reader) -> tuple[WorkersDraft, str]:
     policy = spec.within("mlPolicy")
     nodes = policy.number("numNodes", 1)
     torch = policy.within("torch")
@@ -112,7 +112,7 @@ def _of_runtime(spec: Reader) -> tuple[Workers, str]:
     return workers, f"{job_spec.path}.template"
 
 
-def _of_trainer(trainer: Reader, workers: Workers, container: JSON) -> None:
+def _of_trainer(trainer: Reader, workers: WorkersDraft, container: JSON) -> None:
     workers.replicas = trainer.number("numNodes", workers.replicas)
     if (processes := trainer.take("numProcPerNode")) is not None:
         workers.processes = str(processes)

@@ -11,9 +11,9 @@ from crds.grouping import is_grouped
 from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.groups import group_of, groups_line, headline_of_jobs, index_of, state_of, tree
-from dlr.job.progress import Progress, total_steps
+from dlr.job.progress import JobProgress, total_steps
 from dlr.job.report import current_report
-from dlr.job.timeline.episodes import Clock, episodes_of
+from dlr.job.timeline.episodes import JobClock, episodes_of
 from dlr.job.unreadable import UNREADABLE, of_all
 from dlr.job.verdict import verdict
 from dlr.job.wording import parse_time
@@ -120,16 +120,16 @@ def _line(case: Case, lead_of: Mapping[tuple[str, str], JSON], strip: timedelta,
     }
 
 
-def _progress(job: JSON, lead: JSON | None) -> Progress | None:
+def _progress(job: JSON, lead: JSON | None) -> JobProgress | None:
     """Return the progress of rank 0, or that of the job's account, which lags behind."""
     account = (job.get("status") or {}).get("goodput") or {}
     progress = current_report(lead).get("progress") if lead else None
     if progress and progress.get("step") is not None:
-        return Progress(progress["step"], total_steps(job), progress.get("secondsPerStep"))
+        return JobProgress(progress["step"], total_steps(job), progress.get("secondsPerStep"))
     if account.get("lastStep") is None:
         return None
     timed = account.get("stepsTimed")
-    return Progress(
+    return JobProgress(
         account["lastStep"], total_steps(job), account["steppingSeconds"] / timed if timed else None
     )
 
@@ -147,7 +147,7 @@ def strip_of(job: JSON, now: datetime, length: timedelta) -> list[list[Any]]:
     """
     status = job.get("status") or {}
     submitted = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
-    clock = Clock(submitted, parse_time(status.get("completionTime")) or now)
+    clock = JobClock(submitted, parse_time(status.get("completionTime")) or now)
     offset = (submitted - (now - length)).total_seconds()
     found: list[list[Any]] = []
     if not status.get("history"):

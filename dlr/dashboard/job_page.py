@@ -16,16 +16,16 @@ from crds.grouping import group_name, is_grouped
 from dlr.dashboard.ranks import grid
 from dlr.job import group_rows, report
 from dlr.job.case import Case
-from dlr.job.evidence import Section, sections
+from dlr.job.evidence import EvidenceSection, sections
 from dlr.job.facts import facts_of
 from dlr.job.failures import heading
-from dlr.job.findings import Finding
+from dlr.job.findings import JobFinding
 from dlr.job.goodput import goodput_line, time_by_state
 from dlr.job.nodes import node_states
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
-from dlr.job.timeline.life import Life
-from dlr.job.verdict import Verdict, people, verdict
+from dlr.job.timeline.life import JobTimeline
+from dlr.job.verdict import JobVerdict, people, verdict
 from dlr.job.wording import duration, loss, parse_time, percent_done, significant
 from dlr.kube.api import JSON
 
@@ -91,16 +91,16 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
     }
 
 
-def _finding(each: Finding) -> JSON:
+def _finding(each: JobFinding) -> JSON:
     """Return a finding without its lines, which a failure has too."""
     return {"text": each.sentence.text, "advice": [one.text for one in each.advice]}
 
 
-def _sentences(evidence: dict[str, Section], title: str) -> list[JSON]:
+def _sentences(evidence: dict[str, EvidenceSection], title: str) -> list[JSON]:
     return [each.as_json() for each in evidence[title].sentences] if title in evidence else []
 
 
-def _slow_since(case: Case, life: Life) -> float | None:
+def _slow_since(case: Case, life: JobTimeline) -> float | None:
     """Return since when the job is slow, in seconds since submission."""
     if case.warning("Slow") is None:
         return None
@@ -139,7 +139,7 @@ def _series_of(agent: JSON) -> list[JSON]:
     return points
 
 
-def _life(life: Life) -> JSON:
+def _life(life: JobTimeline) -> JSON:
     telling = sorted(life.lanes, key=lambda lane: not (lane.failures or lane.starts))[:MOST_LANES]
     lanes = tuple(lane for lane in life.lanes if lane in telling)
     return {
@@ -151,7 +151,7 @@ def _life(life: Life) -> JSON:
     }
 
 
-def _failures(life: Life) -> list[JSON]:
+def _failures(life: JobTimeline) -> list[JSON]:
     """Return the newest first; the cost of an outage is that of its first failure."""
     nodes = {lane.title: lane.node for lane in life.lanes}
     return [
@@ -245,7 +245,7 @@ def _events(case: Case) -> list[JSON]:
     ]
 
 
-def _figures(case: Case, top: Verdict) -> list[JSON]:
+def _figures(case: Case, top: JobVerdict) -> list[JSON]:
     """Return each with its label, value and note; one of a whole has its share of it."""
     return [*_workers(case), *_progress(case), *_goodput(case), _lost(top)]
 
@@ -283,6 +283,6 @@ def _goodput(case: Case) -> Iterator[JSON]:
         yield _figure("Goodput", value, repeats.removeprefix("; "), case.account.ratio)
 
 
-def _lost(top: Verdict) -> JSON:
+def _lost(top: JobVerdict) -> JSON:
     note = counted(top.failures, "failure") if top.failures else ""
     return _figure("Lost to failures", loss(top.lost_seconds) if top.lost_seconds else "nothing", note)

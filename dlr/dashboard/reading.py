@@ -61,7 +61,7 @@ class View(ABC):
         self._watching = None
 
 
-class Fleet(View):
+class FleetView(View):
     def __init__(self, api: Api, *, all_namespaces: bool) -> None:
         super().__init__(api)
         self.all_namespaces = all_namespaces

@@ -27,7 +27,7 @@ from aiohttp import web
 
 from controller.serving.listening import serve_http
 from dlr.dashboard.feed import Feed, in_thread
-from dlr.dashboard.reading import Fleet, JobView
+from dlr.dashboard.reading import FleetView, JobView
 from dlr.job import tones
 from dlr.job.timeline import drawing
 from dlr.kube.api import NAME_LENGTH_MAX, OBJECT_NAME, Api
@@ -69,7 +69,7 @@ class Dashboard:
     def __init__(self, api: Api, *, all_namespaces: bool = False) -> None:
         self._api = api
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
-        self._fleet = Feed(Fleet(api, all_namespaces=all_namespaces))
+        self._fleet = Feed(FleetView(api, all_namespaces=all_namespaces))
         self._jobs: OrderedDict[tuple[str, str], tuple[JobView, Feed]] = OrderedDict()
         self._streams = 0
         self.opened = asyncio.Event()

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from agent.kube.api import Stream
+from agent.kube.api import ResponseStream
 from controller.errors import ApiError, Forbidden
 from dlr.kube.api import JSON, Api, Collection, Resource
 
@@ -98,7 +98,7 @@ class Watch:
         self.is_refused = False
         """For want of the right to watch."""
         self._events: deque[JSON] = deque()
-        self._answer: Stream[JSON] | None = None
+        self._answer: ResponseStream[JSON] | None = None
         arguments = (api, collection, version, most)
         threading.Thread(target=self._follow, args=arguments, name="dlr-watch", daemon=True).start()
 

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 from crds.intervals import Intervals, count, from_text, to_text
 from dlr.data.groups import (
     ALONE,
+    ContributingGroups,
     Contributors,
     EpochPlace,
-    ReplicaGroups,
     StepRule,
     select,
     share,
@@ -42,7 +42,7 @@ class MicroBatch(Generic[T]):
     mean over the groups is that over the global batch."""
     last: bool
     """Whether the step ends with it: gradients need not be averaged before."""
-    replicas: ReplicaGroups | None = None
+    replicas: ContributingGroups | None = None
     """The replica groups, if there are any."""
 
     def accumulate(self, model: nn.Module) -> AbstractContextManager[None]:
@@ -185,7 +185,7 @@ class Epochs:
         self.micro_batch_size = global_batch_size if micro_batch_size is None else micro_batch_size
         self._rule = StepRule(length, global_batch_size, constant_batch, drop_last)
         self._place = self._rule.begin(0)
-        self._replicas: ReplicaGroups | None = None
+        self._replicas: ContributingGroups | None = None
         self._contributors = ALONE
         """Those of the newest step for which a global batch was dealt."""
         self._is_uncommitted = False
@@ -229,7 +229,7 @@ class Epochs:
         of_full, of_last = (self._micro_batches_of(share_size(size, groups)) for size in (step, left % step))
         return full * of_full + (steps - full) * of_last
 
-    def deal_to(self, replicas: ReplicaGroups) -> None:
+    def deal_to(self, replicas: ContributingGroups) -> None:
         """Share out each step over the groups of `replicas` from now on; `dlr.replicas.join` calls it.
 
         A step then moves on in the epoch when the groups commit it.

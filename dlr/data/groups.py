@@ -15,7 +15,7 @@ from typing import Protocol
 from crds.intervals import NONE, Intervals, count, first, minus, union, whole
 
 
-class ReplicaGroups(Protocol):
+class ContributingGroups(Protocol):
     """What `dlr.replicas.join` returns, as far as data need it."""
 
     @property

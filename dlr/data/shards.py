@@ -20,11 +20,11 @@ import torch.distributed as dist
 
 from crds.intervals import LIMIT, NONE, Intervals, common, count, from_text, minus, to_text, union, whole
 from crds.names import ENV_GROUPED_JOB
-from crds.shard_set import Definition
-from dlr.data.groups import ReplicaGroups, parts_of_step
+from crds.shard_set import SetDefinition
+from dlr.data.groups import ContributingGroups, parts_of_step
 from dlr.ranks import are_connected
 from dlr.shards.pulling import Elements, checked, digest_of
-from dlr.shards.source import AgentSource, OwnShare, ShardsError, source_of
+from dlr.shards.source import LeasedShards, OwnShare, ShardsError, source_of
 
 T = TypeVar("T")
 
@@ -77,9 +77,9 @@ class ElasticShards(Generic[T]):
         self._done: Intervals = NONE
         """In this epoch, by all ranks; those of the step that is being made too."""
         self._in_hand: tuple[int, int] | None = None
-        self._source: AgentSource | OwnShare | None = None
+        self._source: LeasedShards | OwnShare | None = None
         self._has_begun = False
-        self._replicas: ReplicaGroups | None = None
+        self._replicas: ContributingGroups | None = None
         self._contributing: tuple[int, ...] | None = None
         """Indices of the groups that contribute to the step being made; None while there is none."""
         self._step_number: int | None = None
@@ -97,7 +97,7 @@ class ElasticShards(Generic[T]):
         while (part := self._next()) is not None:
             yield part
 
-    def deal_to(self, replicas: ReplicaGroups) -> None:
+    def deal_to(self, replicas: ContributingGroups) -> None:
         """Share out each step over the groups of `replicas` from now on; `dlr.replicas.join` calls it.
 
         A step's elements are then done when the groups commit it.
@@ -166,7 +166,7 @@ class ElasticShards(Generic[T]):
                 return None
             patience_seconds = PATIENCE_SECONDS
 
-    def _next_of_groups(self, replicas: ReplicaGroups) -> StepPart[T]:
+    def _next_of_groups(self, replicas: ContributingGroups) -> StepPart[T]:
         """Return this rank's part of the step that the groups make now."""
         if self._contributing is not None and self._step_number == replicas.applied:
             raise ShardsError(
@@ -212,8 +212,8 @@ class ElasticShards(Generic[T]):
         """The rank of this process in its world or group, and the number of ranks."""
         return (0, 1) if self._group is None else (dist.get_rank(), dist.get_world_size())
 
-    def _begin(self) -> AgentSource | OwnShare:
-        source = source_of(Definition(self._name, self.epoch, self._size, self._digest, 0, 0))
+    def _begin(self) -> LeasedShards | OwnShare:
+        source = source_of(SetDefinition(self._name, self.epoch, self._size, self._digest, 0, 0))
         if not self._has_begun:  # from what was done after the checkpoint, this model has not learned
             source.restore(minus(whole(self._size), self._done))
         self._source, self._has_begun = source, True

@@ -18,13 +18,13 @@ from dlr.job.advice import UNSCHEDULABLE
 from dlr.job.failures import Culprit, find_culprit
 from dlr.job.goodput import account_of
 from dlr.job.lookup import find_nodes, get_job, groups_of, shard_sets_of, workers_of
-from dlr.job.progress import Progress, SetProgress, checkpoints_line, progress_of, sets_of
+from dlr.job.progress import JobProgress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report, warnings_of
-from dlr.job.timeline.life import Life, NoHistory, life_of
+from dlr.job.timeline.life import JobTimeline, NoHistory, life_of
 from dlr.job.wording import in_command, parse_time, plain, utc_now
 from dlr.kube.api import EVENTS, JSON, NODECHECKS, NODES, Api
 from dlr.kube.errors import ApiError, Forbidden
-from reconcilers.conditions.reported import Pace, behind_line, far_behind
+from reconcilers.conditions.reported import WorkerPace, behind_line, far_behind
 from reconcilers.goodput.goodput import AFTER_A_FAILURE
 
 MOST_CHARACTERS = 600
@@ -93,7 +93,7 @@ class Case:
         return account_of(self.job, self.workers, self.now)
 
     @cached_property
-    def progress(self) -> Progress | None:
+    def progress(self) -> JobProgress | None:
         return progress_of(self.job, self.workers, self.account.last_step if self.account else None)
 
     @cached_property
@@ -119,7 +119,7 @@ class Case:
         return find_culprit(self.job, self.workers)
 
     @cached_property
-    def life(self) -> Life | None:
+    def life(self) -> JobTimeline | None:
         """Return the job's life; None before its controller has kept any of it."""
         ratio = self.account.ratio if self.account else None
         try:
@@ -163,7 +163,7 @@ class Case:
         """
         world = self.status.get("rendezvous") or {}
         found = [
-            Pace(worker["metadata"]["name"], progress["step"], progress.get("secondsPerStep"))
+            WorkerPace(worker["metadata"]["name"], progress["step"], progress.get("secondsPerStep"))
             for worker, progress in self.telling
             if "step" in progress and _is_of_round(worker, world.get("round"))
         ]

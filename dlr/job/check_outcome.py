@@ -7,25 +7,29 @@ from collections.abc import Mapping
 from crds.findings import Verdict
 from crds.nodecheck import NodeCheckPhase
 from dlr.kube.api import JSON
-from healthcheck.local import Health
+from healthcheck.local import LocalHealth
 from healthcheck.measurements import Metric
 
-EXIT_CODES: Mapping[Health, int] = {Health.HEALTHY: 0, Health.FAULTY: 1, Health.UNKNOWN: 2}
+EXIT_CODES: Mapping[LocalHealth, int] = {
+    LocalHealth.HEALTHY: 0,
+    LocalHealth.FAULTY: 1,
+    LocalHealth.UNKNOWN: 2,
+}
 LISTS = {"faultyNodes": Verdict.FAULTY, "stragglers": Verdict.STRAGGLER, "inconclusive": Verdict.INCONCLUSIVE}
 """Fields that name all nodes of a verdict."""
 COLUMNS = {"busGbps": Metric.PAIR_BUS_GBPS, "latencyUs": Metric.PAIR_LATENCY_US}
 GUILTY = (Verdict.FAULTY, Verdict.STRAGGLER)
 
 
-def health(check: JSON) -> Health:
+def health(check: JSON) -> LocalHealth:
     """Judge a finished NodeCheck. One faulty node, straggler or link is enough for a bad one."""
     status = check.get("status") or {}
     verdicts = {result["verdict"] for result in status.get("nodeResults") or []}
     if status.get("phase") != NodeCheckPhase.SUCCEEDED:
-        return Health.UNKNOWN
+        return LocalHealth.UNKNOWN
     if verdicts.intersection(GUILTY) or status.get("faultyLinks"):
-        return Health.FAULTY
-    return Health.HEALTHY if verdicts == {Verdict.HEALTHY} else Health.UNKNOWN
+        return LocalHealth.FAULTY
+    return LocalHealth.HEALTHY if verdicts == {Verdict.HEALTHY} else LocalHealth.UNKNOWN
 
 
 def verdicts_of(status: JSON) -> dict[str, str]:

@@ -18,7 +18,7 @@ from dlr.job.groups import training
 from dlr.job.nodes import NAMED, node_states, words_of_checks
 from dlr.job.report import state_of
 from dlr.job.timeline.life import clock_of
-from dlr.job.verdict import Verdict
+from dlr.job.verdict import JobVerdict
 from dlr.job.wording import duration, in_command, loss, parse_time, plain
 from dlr.job.workers import AT_EASE
 from dlr.kube.api import JSON
@@ -29,12 +29,12 @@ FEWEST_TO_COMPARE = 2
 
 
 @dataclass(frozen=True)
-class Section:
+class EvidenceSection:
     title: str
     sentences: tuple[Sentence, ...]
 
 
-def sections(case: Case, top: Verdict) -> list[Section]:
+def sections(case: Case, top: JobVerdict) -> list[EvidenceSection]:
     """Return the sections that have anything to show: the verdict, why, what to do, and the evidence."""
     found = top.findings
     advice = {each.text: each for finding in reversed(found) for each in reversed(finding.advice)}
@@ -50,20 +50,22 @@ def sections(case: Case, top: Verdict) -> list[Section]:
         )
 
     made = [
-        Section("Verdict", (Sentence(plain(top.text)),)),
-        Section("Why", tuple(each.sentence for each in found[:1])),
-        Section("What to do", tuple(reversed(advice.values()))[:MOST]),
-        Section("Also", tuple(each.sentence for each in found[1 : MOST + 1])),
-        Section("State", tuple(_state(case))),
-        Section("Groups", tuple(_groups(case))),
-        Section("Last failures", tuple(_failures(case))),
-        Section("Conditions", beside_findings(sentence(str(each)) for each in remarks_of(case))),
-        Section("Waiting", tuple(_of_many(_waiting(case)))),
-        Section("Budgets", tuple(_budgets(case))),
-        Section("Nodes", (*beside_findings(sentence(w.text) for w in words_of_checks(case)), *_nodes(case))),
-        Section("Time", tuple(_of_facts(case, "Goodput", "Time"))),
-        Section("Shards", tuple(_of_facts(case, "Shards"))),
-        Section("Events", tuple(_events(case))),
+        EvidenceSection("Verdict", (Sentence(plain(top.text)),)),
+        EvidenceSection("Why", tuple(each.sentence for each in found[:1])),
+        EvidenceSection("What to do", tuple(reversed(advice.values()))[:MOST]),
+        EvidenceSection("Also", tuple(each.sentence for each in found[1 : MOST + 1])),
+        EvidenceSection("State", tuple(_state(case))),
+        EvidenceSection("Groups", tuple(_groups(case))),
+        EvidenceSection("Last failures", tuple(_failures(case))),
+        EvidenceSection("Conditions", beside_findings(sentence(str(each)) for each in remarks_of(case))),
+        EvidenceSection("Waiting", tuple(_of_many(_waiting(case)))),
+        EvidenceSection("Budgets", tuple(_budgets(case))),
+        EvidenceSection(
+            "Nodes", (*beside_findings(sentence(w.text) for w in words_of_checks(case)), *_nodes(case))
+        ),
+        EvidenceSection("Time", tuple(_of_facts(case, "Goodput", "Time"))),
+        EvidenceSection("Shards", tuple(_of_facts(case, "Shards"))),
+        EvidenceSection("Events", tuple(_events(case))),
     ]
     return [section for section in made if section.sentences]
 

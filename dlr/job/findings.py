@@ -49,7 +49,7 @@ LOOP = 2
 
 
 @dataclass(frozen=True)
-class Finding:
+class JobFinding:
     cause: str
     """The cause in one word, for programs: a reason of a condition, an exit class, or a state."""
     sentence: Sentence
@@ -61,23 +61,23 @@ class Finding:
     """A word whose tone the headline has."""
 
 
-def findings(case: Case) -> list[Finding]:
+def findings(case: Case) -> list[JobFinding]:
     """Return what is wrong, the gravest first."""
     return [each for rule in RULES for each in rule(case)]
 
 
-def _unobserved(case: Case) -> Iterator[Finding]:
+def _unobserved(case: Case) -> Iterator[JobFinding]:
     if case.status.get("phase"):
         return
     if why := report.why_line(case.job):
-        yield Finding(str(case.status.get("reason") or "Unobserved"), sentence(why))
+        yield JobFinding(str(case.status.get("reason") or "Unobserved"), sentence(why))
         return
     made = age(case.job["metadata"]["creationTimestamp"], case.now)
     statement = sentence(f"No controller has looked at the job since it was made {made} ago")
-    yield Finding("Unobserved", statement, (sentence("See whether dlr's controller runs: dlr doctor"),))
+    yield JobFinding("Unobserved", statement, (sentence("See whether dlr's controller runs: dlr doctor"),))
 
 
-def _failed(case: Case) -> Iterator[Finding]:
+def _failed(case: Case) -> Iterator[JobFinding]:
     if report.phase(case.job) != "Failed":
         return
     condition = case.condition("Failed", "True") or {}
@@ -85,29 +85,29 @@ def _failed(case: Case) -> Iterator[Finding]:
     culprit = case.culprit
     if culprit is not None and reason not in ("PodInvalid", "PodForbidden", "ShardsFailed"):
         text = f"The job failed ({reason}): {failure_words(case, culprit)}"
-        yield Finding(reason, sentence(text, blamed_lines(culprit)), tuple(_advice(case, culprit)))
+        yield JobFinding(reason, sentence(text, blamed_lines(culprit)), tuple(_advice(case, culprit)))
         return
     detail = first_line(condition.get("message")) or report.why_line(case.job)
-    yield Finding(reason, sentence(f"The job failed ({reason})" + (f": {detail}" if detail else "")))
+    yield JobFinding(reason, sentence(f"The job failed ({reason})" + (f": {detail}" if detail else "")))
 
 
-def _deleted(case: Case) -> Iterator[Finding]:
+def _deleted(case: Case) -> Iterator[JobFinding]:
     metadata = case.job["metadata"]
     if metadata.get("deletionTimestamp") and (held := metadata.get("finalizers")):
         statement = f"The job is deleted, and stays without Pods until its finalizers {some_of(held, 3)} go"
         advice = "Let who set them remove them, or do it by kubectl edit"
-        yield Finding("Deleted", sentence(statement), (sentence(advice),))
+        yield JobFinding("Deleted", sentence(statement), (sentence(advice),))
 
 
-def _suspended(case: Case) -> Iterator[Finding]:
+def _suspended(case: Case) -> Iterator[JobFinding]:
     if report.phase(case.job) == "Suspended" and not case.job["metadata"].get("deletionTimestamp"):
         since = age(report.phase_since(case.job), case.now)
         statement = sentence(f"The job has been suspended for {since}, by spec.suspend")
         advice = sentence(f"Let it go on: dlr job resume {case.in_command}")
-        yield Finding("Suspended", statement, (advice,))
+        yield JobFinding("Suspended", statement, (advice,))
 
 
-def _loss(case: Case) -> Iterator[Finding]:
+def _loss(case: Case) -> Iterator[JobFinding]:
     if warning := case.warning("NonFiniteLoss"):
         advice = sentence(
             "Look at what came before that step: a learning rate, a batch, an overflow in half precision; to "
@@ -115,10 +115,10 @@ def _loss(case: Case) -> Iterator[Finding]:
         )
         statement = sentence(f"The loss is no number any more: {warning['message']}")
         does = f"Trains, with a loss that is no number, on {PEOPLE}"
-        yield Finding("NonFiniteLoss", statement, (advice,), _if_training(case, does), "Failed")
+        yield JobFinding("NonFiniteLoss", statement, (advice,), _if_training(case, does), "Failed")
 
 
-def _nodes(case: Case) -> Iterator[Finding]:
+def _nodes(case: Case) -> Iterator[JobFinding]:
     """Yield findings about nodes. In a job that has ended, the failure says more."""
     if report.is_finished(case.job):
         return
@@ -127,14 +127,14 @@ def _nodes(case: Case) -> Iterator[Finding]:
         checked = True
         check = in_command(case.job["metadata"], word.check)
         advice = sentence(f"See the evidence: kubectl describe nc {check}; docs/cordon.md")
-        yield Finding(word.reason, sentence(word.text), (advice,))
+        yield JobFinding(word.reason, sentence(word.text), (advice,))
     condition = case.condition(NODES_CHECKED, "False") or {}
     if condition and not checked and not case.trains and condition.get("reason") not in QUIET:
         text = f"A node check says {condition['reason']}: {condition.get('message')}"
-        yield Finding(str(condition["reason"]), sentence(text))
+        yield JobFinding(str(condition["reason"]), sentence(text))
 
 
-def _loop(case: Case) -> Iterator[Finding]:
+def _loop(case: Case) -> Iterator[JobFinding]:
     """Yield failures that follow each other without progress in between."""
     if report.is_finished(case.job) or case.culprit is None:
         return
@@ -149,7 +149,7 @@ def _loop(case: Case) -> Iterator[Finding]:
         f"{failure_words(case, case.culprit)}",
         blamed_lines(case.culprit),
     )
-    yield Finding(class_, statement, tuple(_advice(case, case.culprit)))
+    yield JobFinding(class_, statement, tuple(_advice(case, case.culprit)))
 
 
 def _without_new_ground(case: Case, class_: str) -> int:
@@ -171,17 +171,17 @@ def _without_new_ground(case: Case, class_: str) -> int:
     )
 
 
-def _hangs(case: Case) -> Iterator[Finding]:
+def _hangs(case: Case) -> Iterator[JobFinding]:
     world = case.status.get("rendezvous") or {}
     if since := world.get("hangSince"):
         text = (
             f"The ranks of round {world.get('round')} hang; their stacks were requested "
             f"{age(since, case.now)} ago"
         )
-        yield Finding("Hang", sentence(text), (), f"Hangs on {PEOPLE}", "Failed")
+        yield JobFinding("Hang", sentence(text), (), f"Hangs on {PEOPLE}", "Failed")
 
 
-def _waits(case: Case) -> Iterator[Finding]:
+def _waits(case: Case) -> Iterator[JobFinding]:
     """Yield why a job that should train does not, or does with fewer workers."""
     if report.is_finished(case.job) or not case.status.get("phase") or report.phase(case.job) == "Suspended":
         return
@@ -195,12 +195,14 @@ def _waits(case: Case) -> Iterator[Finding]:
         what, advice = WAITS.get(reason, CANNOT_START)
         detail = f": {message}" if message else ""
         statement = sentence(f"The job {what} ({reason}, {waits}){detail}")
-        yield Finding(reason, statement, (_advice_for_a_wait(case, reason, advice),))
+        yield JobFinding(reason, statement, (_advice_for_a_wait(case, reason, advice),))
     elif check := case.status.get("activeCheck"):
-        yield Finding("Checking", sentence(f"The job waits for the node check {check}"))
+        yield JobFinding("Checking", sentence(f"The job waits for the node check {check}"))
     elif message:
         world = case.status.get("rendezvous") or {}
-        yield Finding(str(world.get("phase") or "Forming"), sentence(f"There is no world {waits}: {message}"))
+        yield JobFinding(
+            str(world.get("phase") or "Forming"), sentence(f"There is no world {waits}: {message}")
+        )
 
 
 def _advice_for_a_wait(case: Case, reason: str, advice: str) -> Sentence:
@@ -214,7 +216,7 @@ def _advice_for_a_wait(case: Case, reason: str, advice: str) -> Sentence:
     return sentence(advice + (FEWER_WORKERS.format(least=least) if least > 1 else ""))
 
 
-def _lacks_workers(case: Case) -> Iterator[Finding]:
+def _lacks_workers(case: Case) -> Iterator[JobFinding]:
     """Yield why some of the workers do not run while the others train."""
     for type_, clause in LACKS.items():
         if warning := case.warning(type_):
@@ -225,7 +227,7 @@ def _lacks_workers(case: Case) -> Iterator[Finding]:
                 text = f"The job trains, and waits for room for the rest of its workers: {warning['message']}"
             elif what.startswith("has"):
                 text = f"The job trains, and {what}: {warning['message']}"
-            yield Finding(reason, sentence(text), (_advice_for_a_wait(case, reason, advice),), clause)
+            yield JobFinding(reason, sentence(text), (_advice_for_a_wait(case, reason, advice),), clause)
 
 
 LACKS = {
@@ -244,7 +246,7 @@ def _first_late_pod(case: Case) -> str:
     return pods.get(wanted) or "POD"
 
 
-def _awaits_heartbeats(case: Case) -> Iterator[Finding]:
+def _awaits_heartbeats(case: Case) -> Iterator[JobFinding]:
     """Yield that the job may wait for a worker that is silent, and is not lost yet."""
     warning = case.warning("HeartbeatLate") or {}
     since, data = parse_time(warning.get("since")), warning.get("data") or {}
@@ -260,19 +262,19 @@ def _awaits_heartbeats(case: Case) -> Iterator[Finding]:
     advice = "Nothing is to be done for training: a lost worker gets another Pod"
     advice += f"; if the node is to be up: kubectl describe node {node}" if node else ""
     statement = sentence(f"The job may wait for {who}: {warning['message']}")
-    yield Finding("HeartbeatLate", statement, (sentence(advice),), does)
+    yield JobFinding("HeartbeatLate", statement, (sentence(advice),), does)
 
 
-def _slow(case: Case) -> Iterator[Finding]:
+def _slow(case: Case) -> Iterator[JobFinding]:
     warning = case.warning("Slow")
     if warning and not report.is_finished(case.job):
         statement = sentence(f"The job is slower than it was: {warning.get('message')}")
         advice = (sentence(_said(SLOW_ADVICE, case)),)
         does = f"Trains more slowly than before on {PEOPLE}"
-        yield Finding("Slow", statement, advice, _if_training(case, does))
+        yield JobFinding("Slow", statement, advice, _if_training(case, does))
 
 
-def _stalls(case: Case) -> Iterator[Finding]:
+def _stalls(case: Case) -> Iterator[JobFinding]:
     """Yield that there was no step for much longer than a step takes, in a formed world."""
     stall = case.stall
     if stall is None:
@@ -282,26 +284,26 @@ def _stalls(case: Case) -> Iterator[Finding]:
     advice = sentence(
         f"Look where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds asks them too"
     )
-    yield Finding("Stalled", sentence(text), (advice,), f"Makes no step on {PEOPLE}", "Failed")
+    yield JobFinding("Stalled", sentence(text), (advice,), f"Makes no step on {PEOPLE}", "Failed")
 
 
-def _exchange(case: Case) -> Iterator[Finding]:
+def _exchange(case: Case) -> Iterator[JobFinding]:
     """Yield that the exchange of replica groups breaks again and again."""
     warning = case.warning("ExchangeBroken")
     if warning is not None and (warning.get("data") or {}).get("count", 0) > 1:
         does = f"Connects again and again, without a step, on {PEOPLE}"
         statement = sentence(f"The groups cannot exchange gradients: {warning['message']}")
-        yield Finding("ExchangeBroken", statement, (), _if_training(case, does), "Failed")
+        yield JobFinding("ExchangeBroken", statement, (), _if_training(case, does), "Failed")
 
 
-def _behind(case: Case) -> Iterator[Finding]:
+def _behind(case: Case) -> Iterator[JobFinding]:
     """Yield that some workers are far behind the others."""
     if case.behind is None or not case.trains:
         return
     count, line = case.behind
     advice = sentence(f"See where they are: dlr job stacks {case.in_command}")
     clause = "with workers far behind" if is_grouped(case.job) else f"{count:,} of them far behind"
-    yield Finding("RanksBehind", sentence(line), (advice,), _if_training(case, clause))
+    yield JobFinding("RanksBehind", sentence(line), (advice,), _if_training(case, clause))
 
 
 def _if_training(case: Case, headline: str) -> str:
@@ -310,7 +312,7 @@ def _if_training(case: Case, headline: str) -> str:
     return headline if trains and not report.is_finished(case.job) else ""
 
 
-def _troubles(case: Case) -> Iterator[Finding]:
+def _troubles(case: Case) -> Iterator[JobFinding]:
     """Yield what else does not work, in the words of the controller."""
     for type_, (what, clause) in TROUBLES.items():
         if warning := case.warning(type_):
@@ -319,11 +321,11 @@ def _troubles(case: Case) -> Iterator[Finding]:
             statement = sentence(f"{what}: {warning['message']}")
             saves_failed = report.phase(case.job) == "Succeeded" and type_ == "CheckpointsFailing"
             shown = "and its checkpoints failed" if saves_failed else _if_training(case, clause)
-            yield Finding(cause, statement, tuple(advice), shown)
+            yield JobFinding(cause, statement, tuple(advice), shown)
     if condition := case.condition("Reconciled", "False"):
         text = f"The controller does not cope with the job: {condition.get('message')}"
         clause = _if_training(case, "and its controller does not cope with it")
-        yield Finding(str(condition.get("reason")), sentence(text), (), clause)
+        yield JobFinding(str(condition.get("reason")), sentence(text), (), clause)
 
 
 TROUBLES = {
@@ -340,13 +342,13 @@ TROUBLES = {
 """Warnings that are findings, with what is wrong, and a clause of the headline."""
 
 
-def _lately(case: Case) -> Iterator[Finding]:
+def _lately(case: Case) -> Iterator[JobFinding]:
     """Yield the last failure and what does not work now; of a job that trains again, that comes first."""
     found = (_troubles, _last_failure) if case.trains else (_last_failure, _troubles)
     yield from (each for rule in found for each in rule(case))
 
 
-def _last_failure(case: Case) -> Iterator[Finding]:
+def _last_failure(case: Case) -> Iterator[JobFinding]:
     """Yield a failure that the job has survived, or is recovering from."""
     culprit = case.culprit
     if report.is_finished(case.job) or culprit is None or case.now - culprit.time > LATELY:
@@ -357,7 +359,7 @@ def _last_failure(case: Case) -> Iterator[Finding]:
         return  # _loop has it
     who = failure_words(case, culprit)
     statement = sentence(who[0].upper() + who[1:], blamed_lines(culprit))
-    yield Finding(str(culprit.failure["exitClass"]), statement, tuple(_advice(case, culprit)))
+    yield JobFinding(str(culprit.failure["exitClass"]), statement, tuple(_advice(case, culprit)))
 
 
 def failure_words(case: Case, culprit: Culprit) -> str:
@@ -428,7 +430,7 @@ def _at(failure: WorkerFailure, culprit: Culprit) -> bool:
     return len(rounds) == 1 if None not in rounds else abs(failure.time - culprit.time) <= SAME_MOMENT
 
 
-RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[Case], Iterator[JobFinding]], ...] = (
     _unobserved,
     _failed,
     _deleted,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dlr.job.groups import index_of, training
 from dlr.job.report import Row, current_report
-from dlr.job.timeline.life import Life
+from dlr.job.timeline.life import JobTimeline
 from dlr.job.wording import duration, loss
 from dlr.kube.api import JSON
 
@@ -14,7 +14,7 @@ COLUMNS = ("GROUP", "PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "LAST FAILUR
 NARROW_COLUMNS = ("GROUP", "PHASE", "TRAINS", "STEP", "RESTARTS", "LAST FAILURE")
 
 
-def rows(job: JSON, workers: Sequence[JSON], life: Life | None) -> list[Row]:
+def rows(job: JSON, workers: Sequence[JSON], life: JobTimeline | None) -> list[Row]:
     """Return a row for COLUMNS of each group.
 
     Args:
@@ -42,7 +42,7 @@ def rows(job: JSON, workers: Sequence[JSON], life: Life | None) -> list[Row]:
     ]
 
 
-def last_failures(life: Life) -> dict[int, str]:
+def last_failures(life: JobTimeline) -> dict[int, str]:
     """Return, by the index of a group, when it last failed, how, and after which time it trained again.
 
     Args:

@@ -24,7 +24,7 @@ LEAST_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class JobProgress:
     step: int
     total: int | None
     """The total of the job's annotation, if it has one."""
@@ -41,7 +41,7 @@ class Progress:
         return max(0, self.total - self.step) * self.seconds_per_step
 
 
-def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None) -> Progress | None:
+def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None) -> JobProgress | None:
     """Return the highest step and the median speed of all workers; None before a step was reported.
 
     Args:
@@ -53,7 +53,7 @@ def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None)
     if not steps:
         return None
     speeds = [report["secondsPerStep"] for report in reports if report.get("secondsPerStep")]
-    return Progress(max(steps), total_steps(job), median(speeds) if speeds else None)
+    return JobProgress(max(steps), total_steps(job), median(speeds) if speeds else None)
 
 
 def total_steps(job: JSON) -> int | None:
@@ -62,7 +62,7 @@ def total_steps(job: JSON) -> int | None:
     return int(text) or None if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
-def progress_line(progress: Progress, *, is_finished: bool) -> str:
+def progress_line(progress: JobProgress, *, is_finished: bool) -> str:
     parts = [f"step {progress.step}" + (f" of {progress.total}" if progress.total else "")]
     if progress.seconds_per_step and not is_finished:
         parts.append(f"{significant(progress.seconds_per_step)} s a step")

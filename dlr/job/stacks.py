@@ -109,7 +109,7 @@ def without_answer(name: str, answers: Answers, timeout: float) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class SharedStack:
     """Processes with the same stack."""
 
     ranks: Sequence[int]
@@ -122,7 +122,7 @@ class Place:
     """The frames of the first rank."""
 
 
-def merge(stacks: Sequence[JSON]) -> list[Place]:
+def merge(stacks: Sequence[JSON]) -> list[SharedStack]:
     """Merge stacks. A rank that waits for no other is rather the cause, as is one that is behind.
 
     Args:
@@ -144,9 +144,9 @@ def merge(stacks: Sequence[JSON]) -> list[Place]:
     return sorted(places, key=lambda place: (place.waits, len(place.ranks), place.ranks[0]))
 
 
-def _place(waits: bool, stacks: Sequence[JSON]) -> Place:
+def _place(waits: bool, stacks: Sequence[JSON]) -> SharedStack:
     steps = [stack["step"] for stack in stacks if stack.get("step") is not None]
-    return Place(
+    return SharedStack(
         ranks=[stack["rank"] for stack in stacks],
         steps=(min(steps), max(steps)) if steps else None,
         waits=waits,
@@ -154,7 +154,7 @@ def _place(waits: bool, stacks: Sequence[JSON]) -> Place:
     )
 
 
-def stack_lines(places: Sequence[Place], where: Mapping[int, str] | None = None) -> list[str]:
+def stack_lines(places: Sequence[SharedStack], where: Mapping[int, str] | None = None) -> list[str]:
     """Return, for each place, a line with its ranks and then the stack.
 
     Args:

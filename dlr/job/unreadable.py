@@ -22,7 +22,7 @@ DEFECTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What is raised at an object that is not as it should be."""
 
 
-class Unreadable(ApiError):
+class UnreadableJob(ApiError):
     """A job, or one of its workers, that this version cannot read."""
 
 
@@ -83,7 +83,7 @@ def naming_what_cannot_be_read(api: Api, name: str) -> Iterator[None]:
         job = get_job(api, name)
         if not (fault := fault_of(job, workers_of(api, job))):
             raise
-        raise Unreadable(
+        raise UnreadableJob(
             f"dlr {VERSION} cannot read ElasticJob {name!r}: {fault}. A later version may have written it; "
             f"`kubectl get ej,ew -n {api.namespace} -o yaml` shows all of it."
         ) from error

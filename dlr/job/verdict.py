@@ -18,7 +18,7 @@ from dlr.job import report
 from dlr.job.advice import CANNOT_START, WAITS
 from dlr.job.case import Case
 from dlr.job.failures import failures_of
-from dlr.job.findings import PEOPLE, Finding, findings
+from dlr.job.findings import PEOPLE, JobFinding, findings
 from dlr.job.goodput import account_of, redone
 from dlr.job.groups import training
 from dlr.job.tones import tone_of
@@ -47,7 +47,7 @@ WELL = ("good", "busy")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class JobVerdict:
     text: str
     """One sentence without its stop: what the job does, and what failures cost."""
     word: str
@@ -58,17 +58,17 @@ class Verdict:
     """All failures since submission."""
     lost_seconds: float
     """What they cost, up to the last time that training went on."""
-    findings: tuple[Finding, ...]
+    findings: tuple[JobFinding, ...]
     """What is wrong, the gravest first, each with what to do."""
 
 
-def verdict(case: Case) -> Verdict:
+def verdict(case: Case) -> JobVerdict:
     phase, found = report.phase(case.job), tuple(findings(case))
     state, word = _does(case, phase, found)
     failures, lost = sum(failures_of(case.job).values()), _lost_seconds(case)
     parts = (state, report.deletion_line(case.job, case.now), _cost(case, failures, lost))
     is_well = phase == "Succeeded" or not found
-    return Verdict(
+    return JobVerdict(
         text="; ".join(filter(None, parts)),
         word=word,
         cause=phase if is_well else found[0].cause,
@@ -78,7 +78,7 @@ def verdict(case: Case) -> Verdict:
     )
 
 
-def _does(case: Case, phase: str, found: tuple[Finding, ...]) -> tuple[str, str]:
+def _does(case: Case, phase: str, found: tuple[JobFinding, ...]) -> tuple[str, str]:
     """Return what the job does, and a word with its tone."""
     gravest = next((each for each in found if each.headline), None)
     if report.is_finished(case.job):

@@ -16,7 +16,7 @@ from typing import Any
 
 import urllib3
 
-from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, Stream, TooDeep, object_of
+from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, ResponseStream, TooDeep, object_of
 from controller.connection import Connection
 from controller.errors import Gone, NotFound, Unavailable
 from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Resource
@@ -127,7 +127,7 @@ class Api:
 
     def watch(
         self, collection: Collection, version: str, *, seconds: int, silent_seconds: float
-    ) -> Stream[JSON]:
+    ) -> ResponseStream[JSON]:
         """What happens to its objects after that version, as events, and now and then a bookmark.
 
         Args:
@@ -185,7 +185,7 @@ class Api:
             parameters["dryRun"] = "All"
         self._send("DELETE", kind, name, query=parameters)
 
-    def log(self, pod: str, parameters: dict[str, str | int], *, follow: bool) -> Stream[str]:
+    def log(self, pod: str, parameters: dict[str, str | int], *, follow: bool) -> ResponseStream[str]:
         """The lines of a container's log. Followed, it may be silent for as long as the container is."""
         parameters = parameters | ({"follow": "true"} if follow else {})
         seconds = None if follow else REQUEST_TIMEOUT_SECONDS

@@ -10,7 +10,7 @@ from pathlib import Path
 from controller import kubeconfig
 from controller.connection import Connection as Connection
 from controller.errors import ConfigError
-from controller.kubeconfig import Source
+from controller.kubeconfig import KubeconfigSource
 from controller.kubeconfig import contexts_of as contexts_of
 from dlr.kube.errors import UsageError
 from dlr.kube.waiting import waiting_for
@@ -24,7 +24,7 @@ def find_source(
     environment: Mapping[str, str] = os.environ,
     user_file: Path | None = None,
     embedded_file: Path | None = None,
-) -> Source:
+) -> KubeconfigSource:
     """`--kubeconfig`, `$KUBECONFIG`, the Pod's service account, `~/.kube/config`, the embedded cluster's."""
     user_file = user_file or kubeconfig.default_kubeconfig()
     if (found := kubeconfig.find_source(explicit, environment, user_file)) is not None:
@@ -35,7 +35,7 @@ def find_source(
         except RuntimeError:  # a user without a home has no embedded cluster in it
             embedded_file = Home(unexpanded_root()).kubeconfig
     if embedded_file.is_file():
-        return Source("the embedded cluster's kubeconfig", (embedded_file,))
+        return KubeconfigSource("the embedded cluster's kubeconfig", (embedded_file,))
     raise ConfigError(
         "No cluster is configured: start a local one with `dlr up`, or name a kubeconfig with --kubeconfig "
         f"or $KUBECONFIG (neither {user_file} nor {embedded_file} exists)."

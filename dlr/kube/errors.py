@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from controller.errors import ApiError, Cause, Forbidden, NotFound, Unavailable
+from controller.errors import ApiError, Forbidden, NotFound, StatusCause, Unavailable
 
-__all__ = ["ApiError", "Cause", "Forbidden", "NotFound", "Unavailable", "UsageError"]
+__all__ = ["ApiError", "Forbidden", "NotFound", "StatusCause", "Unavailable", "UsageError"]
 
 
 class UsageError(ValueError):

@@ -59,21 +59,7 @@ def join(
         ValueError: `sync_every` and `outer` do not fit together, or `start` and `checkpoint`.
         DamagedCheckpointError, StorageError, MismatchError: as `Checkpointer.load`.
     """
-    if checkpoint is not None and start:
-        raise ValueError(
-            f"dlr.replicas.join: start is {start}, and checkpoint has a step to begin at itself: give one of "
-            "them"
-        )
-    if (sync_every is None) != (outer is None):
-        raise ValueError(
-            "dlr.replicas.join: sync_every and outer belong together, so give both for DiLoCo, or neither to "
-            "average each step's gradients"
-        )
-    if sync_every is not None and sync_every < 1:
-        raise ValueError(
-            f"dlr.replicas.join: sync_every is {sync_every}, and has to be 1 or more: it is the number of "
-            "steps from one average to the next"
-        )
+    _refuse_contradictions(checkpoint, start, sync_every, outer)
     optimizers = [optimizer] if not isinstance(optimizer, Sequence) else list(optimizer)
     names = ["optimizer"] if len(optimizers) == 1 else [f"optimizer_{at}" for at in range(len(optimizers))]
     everything: dict[str, Any] = {
@@ -93,3 +79,26 @@ def join(
             each.deal_to(replicas)
     replicas.load_unless_others_train()
     return replicas
+
+
+def _refuse_contradictions(
+    checkpoint: Checkpointer | None,
+    start: int,
+    sync_every: int | None,
+    outer: Callable[[list[Tensor]], Optimizer] | None,
+) -> None:
+    if checkpoint is not None and start:
+        raise ValueError(
+            f"dlr.replicas.join: start is {start}, and checkpoint has a step to begin at itself: give one of "
+            "them"
+        )
+    if (sync_every is None) != (outer is None):
+        raise ValueError(
+            "dlr.replicas.join: sync_every and outer belong together, so give both for DiLoCo, or neither to "
+            "average each step's gradients"
+        )
+    if sync_every is not None and sync_every < 1:
+        raise ValueError(
+            f"dlr.replicas.join: sync_every is {sync_every}, and has to be 1 or more: it is the number of "
+            "steps from one average to the next"
+        )

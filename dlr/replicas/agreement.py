@@ -21,7 +21,7 @@ MOST = (1 << 61) - 1
 
 
 @dataclass(frozen=True)
-class Member:
+class MeetingGroup:
     """One group, as it comes to a meeting. All of its ranks come with the same."""
 
     trained: bool = False
@@ -48,7 +48,7 @@ class Member:
         return [int(each) for each in astuple(self)]
 
     @classmethod
-    def of_numbers(cls, numbers: Sequence[int]) -> Member:
+    def of_numbers(cls, numbers: Sequence[int]) -> MeetingGroup:
         """The reverse of `to_numbers`."""
         trained, applied, applied_in, complete_in, is_ready, inner_steps, has_loaded, is_last, ends = numbers
         flags = bool(is_ready), inner_steps, bool(has_loaded), bool(is_last), bool(ends)
@@ -56,7 +56,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class GroupAgreement:
     """The outcome of a meeting, by positions among the members."""
 
     leader: int
@@ -92,12 +92,12 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Standing:
+class GroupStanding:
     """The place of one group in training."""
 
-    counted: Member
+    counted: MeetingGroup
     """The group with the steps that it has taken part in, also while their state is on its way here."""
-    own: Member
+    own: MeetingGroup
     """The group with its own state, from which it goes on where no other group has a newer one."""
     has_checkpoints: bool = False
     """Whether a checkpoint may be newer than the own state."""
@@ -105,17 +105,17 @@ class Standing:
     """The newest version when the newest checkpoint was looked for; -1 if none was."""
 
     @classmethod
-    def at_start(cls, step: int, *, has_checkpoints: bool = False) -> Standing:
+    def at_start(cls, step: int, *, has_checkpoints: bool = False) -> GroupStanding:
         """Return that of a group whose processes have just started.
 
         Args:
             step: number of steps that the state has.
             has_checkpoints: whether a checkpoint may be newer.
         """
-        member = Member(applied=step)
+        member = MeetingGroup(applied=step)
         return cls(member, member, has_checkpoints)
 
-    def member(self, version: int) -> Member:
+    def member(self, version: int) -> MeetingGroup:
         """Return the group as it comes to the meeting of a version.
 
         In the version after the one at which it has looked for a checkpoint, nobody can have saved another
@@ -125,17 +125,17 @@ class Standing:
             return self.counted
         return replace(self.own, has_loaded=not self.has_checkpoints or version <= self.loaded_at + 1)
 
-    def after_loading(self, step: int | None, version: int) -> Standing:
+    def after_loading(self, step: int | None, version: int) -> GroupStanding:
         """Return it after a look for a checkpoint that is newer than the own state.
 
         Args:
             step: of the checkpoint that was loaded; None if there was none.
             version: the newest at that time.
         """
-        own = self.own if step is None else Member(applied=step)
-        return Standing(own, own, self.has_checkpoints, version)
+        own = self.own if step is None else MeetingGroup(applied=step)
+        return GroupStanding(own, own, self.has_checkpoints, version)
 
-    def after_meeting(self, agreement: Agreement, place: int, *, at_once: bool) -> Standing:
+    def after_meeting(self, agreement: GroupAgreement, place: int, *, at_once: bool) -> GroupStanding:
         """Return it after a meeting.
 
         Args:
@@ -145,17 +145,17 @@ class Standing:
         is_behind = place in agreement.behind
         if at_once:
             leads_first = place == agreement.leader and not self.counted.trained
-            trained = Member(True, agreement.step, agreement.applied_in)
+            trained = MeetingGroup(True, agreement.step, agreement.applied_in)
             return replace(self, counted=trained) if is_behind or leads_first else self
         if not is_behind:
             return self
-        counted = Member(False, agreement.step)
+        counted = MeetingGroup(False, agreement.step)
         if not self.counted.trained:
             return replace(self, counted=counted)
-        return Standing(counted, Member(applied=self.counted.applied), self.has_checkpoints)
+        return GroupStanding(counted, MeetingGroup(applied=self.counted.applied), self.has_checkpoints)
 
 
-def agree(members: Sequence[Member]) -> Agreement:
+def agree(members: Sequence[MeetingGroup]) -> GroupAgreement:
     """Decide what follows from a meeting; every member comes to the same.
 
     Args:
@@ -176,7 +176,7 @@ def agree(members: Sequence[Member]) -> Agreement:
     return agreed
 
 
-def _agree(members: Sequence[Member]) -> Agreement:
+def _agree(members: Sequence[MeetingGroup]) -> GroupAgreement:
     def rank(place: int) -> tuple[bool, int, int, int]:
         member = members[place]
         return member.trained, member.applied, member.applied_in, -place
@@ -193,7 +193,7 @@ def _agree(members: Sequence[Member]) -> Agreement:
             behind.add(place)
     is_first = not led.trained
     loads_first = is_first and not all(member.has_loaded for member in members)
-    return Agreement(
+    return GroupAgreement(
         leader,
         led.applied,
         led.applied_in,
@@ -205,7 +205,7 @@ def _agree(members: Sequence[Member]) -> Agreement:
     )
 
 
-def agree_on_round(members: Sequence[Member]) -> Agreement:
+def agree_on_round(members: Sequence[MeetingGroup]) -> GroupAgreement:
     """Decide what follows from a meeting between rounds of inner steps, where states are taken over at once.
 
     If one comes with its inner steps made, the outer step is made at once, without those that have not made
@@ -226,11 +226,11 @@ def agree_on_round(members: Sequence[Member]) -> Agreement:
     )
 
 
-def _is_level(member: Member, leader: Member) -> bool:
+def _is_level(member: MeetingGroup, leader: MeetingGroup) -> bool:
     at = (member.applied, member.applied_in)
     return member.trained and leader.trained and at == (leader.applied, leader.applied_in)
 
 
-def _can_roll(member: Member, leader: Member) -> bool:
+def _can_roll(member: MeetingGroup, leader: MeetingGroup) -> bool:
     is_next = member.trained and leader.trained and member.applied + 1 == leader.applied
     return is_next and member.complete_in == leader.applied_in > 0

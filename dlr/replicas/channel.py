@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from agent.replicas.client import AgentChannel
-from agent.replicas.facts import Membership
+from agent.replicas.facts import VersionGroups
 from crds.names import ENV_REPLICAS_SOCKET
 from crds.progress_record import ENV_ROUND
 
@@ -15,9 +15,9 @@ from crds.progress_record import ENV_ROUND
 class Alone:
     """The channel of a group that has no others, with the methods of `AgentChannel`."""
 
-    membership = Membership(1, ((0, 1),), (0, 1))
+    membership = VersionGroups(1, ((0, 1),), (0, 1))
 
-    def look(self) -> Membership:
+    def look(self) -> VersionGroups:
         """There are no others."""
         return self.membership
 

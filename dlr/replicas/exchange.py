@@ -23,9 +23,9 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from agent.replicas.client import LineStore
 from agent.torch_compat import process_groups
-from dlr.replicas.agreement import Member
+from dlr.replicas.agreement import MeetingGroup
 from dlr.replicas.patience import LongWaitThread, Patience, wait_for
-from dlr.replicas.transfer import Connection, event_on, own_stream
+from dlr.replicas.transfer import TransferGroups, event_on, own_stream
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Exchange:
         self._data: Any = None
         """The group for gradients: the same one, or NCCL's."""
         self._streams: dict[torch.device, Any] = {}
-        self._connections = weakref.WeakSet[Connection]()
+        self._connections = weakref.WeakSet[TransferGroups]()
         """For states that are on their way."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="dlr-replicas", daemon=True)
@@ -120,7 +120,7 @@ class Exchange:
 
     # --- what the training thread asks for ---------------------------------------------------------------
 
-    def meet(self, member: Member) -> list[Member]:
+    def meet(self, member: MeetingGroup) -> list[MeetingGroup]:
         """Tell the others where this group is, and return all groups', in their order.
 
         Raises:
@@ -131,11 +131,11 @@ class Exchange:
             return [member]
         all_ = [torch.zeros_like(mine) for _ in range(self.seat.size)]
 
-        def gather() -> list[Member]:
+        def gather() -> list[MeetingGroup]:
             self._control.allgather([all_], [mine]).wait()
-            return [Member.of_numbers(each.tolist()) for each in all_]
+            return [MeetingGroup.of_numbers(each.tolist()) for each in all_]
 
-        met: list[Member] = self._finish(self._put(gather))
+        met: list[MeetingGroup] = self._finish(self._put(gather))
         return met
 
     def send(self, flat: Tensor) -> Any:
@@ -221,7 +221,7 @@ class Exchange:
         for group in groups.values():
             threading.Thread(target=_abort, args=(group,), name="dlr-replicas-end", daemon=True).start()
 
-    def connect(self, places: Sequence[int]) -> Connection:
+    def connect(self, places: Sequence[int]) -> TransferGroups:
         """Connect to some of the groups alone, for a state that travels beside the gradients.
 
         Args:
@@ -232,7 +232,7 @@ class Exchange:
             OvertakenError: this exchange is closed.
         """
         rank = places.index(self.seat.place)
-        connection = Connection(*self._groups(f"{self.seat.rank}/state", rank, len(places)))
+        connection = TransferGroups(*self._groups(f"{self.seat.rank}/state", rank, len(places)))
         with self._changed:
             if self._is_closed:
                 raise OvertakenError

@@ -127,7 +127,7 @@ def buckets_of(parameters: Iterable[nn.Parameter], size: int = BUCKET_BYTES) -> 
     return buckets
 
 
-class Watch:
+class GradientWatch:
     """Tells when all gradients of the next bucket are there, in the order of the buckets.
 
     It also finds gradients that are not averaged over the groups.

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dlr.replicas.agreement import Agreement
+from dlr.replicas.agreement import GroupAgreement
 from dlr.replicas.exchange import BrokenError, Exchange
 from dlr.replicas.transfer import Incoming, Outgoing, Transfer
 
@@ -22,7 +22,7 @@ class Healing:
 
     def __init__(
         self,
-        agreement: Agreement,
+        agreement: GroupAgreement,
         exchange: Exchange,
         state: MutableMapping[str, Any],
         device: torch.device,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
-from agent.replicas.facts import Membership
+from agent.replicas.facts import VersionGroups
 from dlr.replicas.channel import Channel
 from dlr.replicas.exchange import BrokenError, Exchange, OvertakenError
 from dlr.replicas.group import OwnGroup
@@ -23,14 +23,14 @@ BROKEN_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class ReportLeftOut:
     """Report that the process is back, and sees its group left out."""
 
     version: int
 
 
 @dataclass(frozen=True)
-class Wait:
+class WaitForVersion:
     """Wait for the next version, for so long at most."""
 
     seconds: float = inf
@@ -51,8 +51,8 @@ class Awaiting:
     """The newest version without its group that it has reported; a later one may leave it out once more."""
 
     def after(
-        self, membership: Membership | None, clock: Callable[[], float]
-    ) -> tuple[Awaiting, Membership | LeftOut | Wait]:
+        self, membership: VersionGroups | None, clock: Callable[[], float]
+    ) -> tuple[Awaiting, VersionGroups | ReportLeftOut | WaitForVersion]:
         """Return the wait after a look at the newest membership, and what to do next: the membership ends it.
 
         One that is left out often asks later. One that has met nobody may have been left out, too, of a
@@ -62,21 +62,21 @@ class Awaiting:
             clock: returns the monotonic time.
         """
         if membership is None or membership.version < self.newest:
-            return self, Wait()
+            return self, WaitForVersion()
         if membership.place is not None:
             return self, membership
         if membership.version <= self.asked:
-            return self, Wait()
+            return self, WaitForVersion()
         if self.resume_at is None:
             is_absent = self.has_met and membership.groups
             absences, seconds = self.absences.after(clock()) if is_absent else (self.absences, 0.0)
             return replace(self, absences=absences, resume_at=clock() + seconds).after(membership, clock)
         if (seconds := self.resume_at - clock()) > 0:
-            return self, Wait(seconds)
-        return replace(self, asked=membership.version), LeftOut(membership.version)
+            return self, WaitForVersion(seconds)
+        return replace(self, asked=membership.version), ReportLeftOut(membership.version)
 
 
-class News:
+class GroupVersions:
     """The versions of the groups, as one rank of a group sees them."""
 
     def __init__(self, channel: Channel, own: OwnGroup) -> None:
@@ -101,7 +101,7 @@ class News:
         membership = self._channel.membership
         return 0 if membership is None else membership.version
 
-    def await_membership(self, newest: int, *, has_met: bool) -> Membership:
+    def await_membership(self, newest: int, *, has_met: bool) -> VersionGroups:
         """Wait for a version of at least that number in which this group takes part.
 
         Args:
@@ -113,19 +113,19 @@ class News:
             awaiting, found = awaiting.after(seen, time.monotonic)
             self._absences = awaiting.absences
             match found:
-                case Membership():
+                case VersionGroups():
                     return found
-                case LeftOut(version):
+                case ReportLeftOut(version):
                     logger.info(
                         "waiting for a version of the groups later than %d, with this one in it", version
                     )
                     self._channel.left_out(version)
-                case Wait(seconds):
+                case WaitForVersion(seconds):
                     if seconds < inf:
                         logger.warning("left out again: waiting %.0f s before this group takes part", seconds)
                     wait_for(self.changed, partial(self._has_news_since, seen), seconds=seconds)
 
-    def _has_news_since(self, seen: Membership | None) -> bool:
+    def _has_news_since(self, seen: VersionGroups | None) -> bool:
         return self._channel.membership != seen
 
     def succeeds(self, exchange: Exchange, act: Callable[[], object]) -> bool:

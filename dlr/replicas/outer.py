@@ -18,7 +18,7 @@ from dlr.replicas.channel import Channel
 from dlr.replicas.gradients import local, parameters_of
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.protocol import Computed, Do
-from dlr.replicas.replicas import Checkpoint, OnCommit, Replicas, Until
+from dlr.replicas.replicas import GroupCheckpointer, OnCommit, Replicas, Until
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 
@@ -97,7 +97,7 @@ class OuterReplicas(Replicas):
         channel: Channel,
         sync_every: int,
         make_optimizer: MakeOptimizer,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: GroupCheckpointer | None = None,
     ) -> None:
         self._global = GlobalParameters(parameters_of(optimizers), make_optimizer)
         shared = {**state, "outer": self._global.optimizer, INNER_STEP: start}

@@ -44,7 +44,7 @@ TELLERS = {True: "teller", False: "teller/without-state"}
 """Key of the number of processes that look who waits, by whether they may name groups: one is enough."""
 
 
-class Pace:
+class GroupPace:
     """Usual time between two steps of all groups."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Add:
 
 
 @dataclass(frozen=True)
-class Look:
+class ReadWaiting:
     """Read the numbers of all groups' waiting processes, by place: answered by these."""
 
 
@@ -116,7 +116,7 @@ class Broken:
     """Report that the exchange has broken: all have come to it, and it does not end."""
 
 
-WaitAct = Add | Look | Late | Broken
+WaitAct = Add | ReadWaiting | Late | Broken
 
 
 @dataclass(frozen=True)
@@ -158,19 +158,19 @@ class LongWait:
         waited = self.waited + seconds
         if waited < self.due:
             return replace(self, waited=waited), ()
-        acts = (Look(),) if self.is_teller else (Add(self._teller, 1),)
+        acts = (ReadWaiting(),) if self.is_teller else (Add(self._teller, 1),)
         return replace(self, waited=waited, due=waited + self._pause), acts
 
     def after_answer(self, act: WaitAct, answer: int | Sequence[int]) -> tuple[LongWait, tuple[WaitAct, ...]]:
         """Go on with what the store has answered."""
-        if isinstance(act, Look):
+        if isinstance(act, ReadWaiting):
             assert not isinstance(answer, int)
             return self._after_look(tuple(place for place, count in enumerate(answer) if count <= 0))
         if act != Add(self._teller, 1):
             return self, ()
         if answer != 1:  # another one looks
             return self, (Add(self._teller, -1),)
-        return replace(self, is_teller=True), (Look(),)
+        return replace(self, is_teller=True), (ReadWaiting(),)
 
     def _after_look(self, late: tuple[int, ...]) -> tuple[LongWait, tuple[WaitAct, ...]]:
         if late and self.patience_seconds is not None and late != self.late:
@@ -254,7 +254,7 @@ class LongWaitThread(threading.Thread):
                     continue
                 case Add(key, amount):
                     wait, more = wait.after_answer(act, store.add(key, amount))
-                case Look():
+                case ReadWaiting():
                     counts = [store.add(waiting(place), 0) for place in range(self._size)]
                     wait, more = wait.after_answer(act, counts)
             queue.extend(more)

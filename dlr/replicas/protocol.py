@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from agent.replicas.facts import Membership
-from dlr.replicas.agreement import Agreement, Member, Standing
+from agent.replicas.facts import VersionGroups
+from dlr.replicas.agreement import GroupAgreement, GroupStanding, MeetingGroup
 
 Indices = tuple[int, ...]
 """Indices of groups."""
@@ -23,8 +23,8 @@ Indices = tuple[int, ...]
 class Quorum:
     """The groups of one version, and what they have agreed upon."""
 
-    membership: Membership
-    agreement: Agreement
+    membership: VersionGroups
+    agreement: GroupAgreement
 
     @property
     def version(self) -> int:
@@ -59,7 +59,7 @@ class Quorum:
 
 
 @dataclass(frozen=True)
-class Started:
+class LoopStarted:
     """The script has begun its loop over steps."""
 
 
@@ -124,7 +124,7 @@ class Applied:
 
 
 @dataclass(frozen=True)
-class Ended:
+class TrainingEnded:
     """All ranks have voted for the end, or have given up."""
 
     ok: bool
@@ -133,7 +133,7 @@ class Ended:
     newest: int
 
 
-Event = Started | Met | NotMet | Loaded | Healed | Computed | Voted | Applied | Ended
+Event = LoopStarted | Met | NotMet | Loaded | Healed | Computed | Voted | Applied | TrainingEnded
 
 
 # --- what to do ------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Do(Enum):
     APPLY = auto()
     """Let the script go on with the gradients that there are: `Applied`."""
     END = auto()
-    """Wait for a heal that is under way, and vote for the end: `Ended`."""
+    """Wait for a heal that is under way, and vote for the end: `TrainingEnded`."""
     LEAVE = auto()
     """Training has ended."""
 
@@ -188,24 +188,24 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPosition:
     """Tell the agent where this process is."""
 
     version: int
     applied: int
 
 
-Act = Do | Meet | Commit | Report
+Act = Do | Meet | Commit | ReportPosition
 
 
 # --- the state -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class State:
+class ReplicaState:
     """A process's part in the training of all groups."""
 
-    standing: Standing
+    standing: GroupStanding
     sync_every: int | None = None
     """Number of inner steps of a round; None where each step is averaged."""
     total: int | None = None
@@ -233,7 +233,7 @@ class State:
     begins the next one there and for one that rolls, in a later version."""
 
     @property
-    def member(self) -> Member:
+    def member(self) -> MeetingGroup:
         return self.standing.counted
 
     @property
@@ -252,38 +252,38 @@ class State:
         made = self.applied if self.sync_every is None else self.inner_steps
         return self.is_over or (self.total is not None and made >= self.total)
 
-    def as_member(self, version: int) -> Member:
+    def as_member(self, version: int) -> MeetingGroup:
         """Return this group as it comes to the meeting of a version."""
         member = self.standing.member(version)
         is_last = self.is_over and member.trained
         return replace(member, is_last=is_last, inner_steps=self.inner_steps)
 
-    def after_loading(self, step: int | None, version: int) -> State:
+    def after_loading(self, step: int | None, version: int) -> ReplicaState:
         """Return it after a look for a checkpoint; see `Standing.after_loading`."""
         if self.sync_every is None or step is None:
             return replace(self, standing=self.standing.after_loading(step, version))
         standing = self.standing.after_loading(step // self.sync_every, version)
         return replace(self, standing=standing, inner_steps=step)
 
-    def counting(self, member: Member) -> State:
+    def counting(self, member: MeetingGroup) -> ReplicaState:
         """Return it with other steps that the group has taken part in."""
         return replace(self, standing=replace(self.standing, counted=member))
 
-    def heals_first(self, agreement: Agreement) -> bool:
+    def heals_first(self, agreement: GroupAgreement) -> bool:
         """Return whether those behind heal before any step, since no group is in one."""
         if self.sync_every is not None or agreement.is_first or agreement.is_over:
             return True
         return self.total is not None and agreement.step >= self.total
 
 
-Next = tuple[State, tuple[Act, ...]]
+Next = tuple[ReplicaState, tuple[Act, ...]]
 """The next state, and what to do, in this order. The last act alone is answered by an event."""
 
 
-def after(state: State, event: Event) -> Next:
+def after(state: ReplicaState, event: Event) -> Next:
     """Return what follows from an event."""
     match event:
-        case Started():
+        case LoopStarted():
             return state, (Meet(1),)
         case NotMet(newest):
             return state, (Do.DISCONNECT, Meet(newest))
@@ -299,30 +299,30 @@ def after(state: State, event: Event) -> Next:
             return _after_vote(state, event)
         case Applied():
             return _go_on(replace(state, in_script=False))
-        case Ended():
+        case TrainingEnded():
             return _after_end(state, event)
 
 
 # --- quorums ---------------------------------------------------------------------------------------------
 
 
-def _quorum(state: State) -> Quorum:
+def _quorum(state: ReplicaState) -> Quorum:
     assert state.quorum is not None
     return state.quorum
 
 
-def _meet_next(state: State, newest: int = 0) -> Next:
+def _meet_next(state: ReplicaState, newest: int = 0) -> Next:
     return state, (Meet(max(newest, _quorum(state).version + 1)),)
 
 
-def _after_meeting(state: State, quorum: Quorum) -> Next:
+def _after_meeting(state: ReplicaState, quorum: Quorum) -> Next:
     agreement = quorum.agreement
     if agreement.loads_first:
         return state, (Do.MEET_AGAIN if state.standing.member(quorum.version).has_loaded else Do.LOAD,)
     state = replace(state, quorum=quorum, heal_step=None, is_over=agreement.is_over)
     acts: tuple[Act, ...] = ()
     if quorum.place in agreement.rolls:
-        member = Member(True, state.applied + 1, agreement.applied_in)
+        member = MeetingGroup(True, state.applied + 1, agreement.applied_in)
         acts = (Do.TAKE_MEAN, *_noted(state, member))
         state = replace(state.counting(member), is_open=False)
     if agreement.behind and state.heals_first(agreement):
@@ -330,7 +330,7 @@ def _after_meeting(state: State, quorum: Quorum) -> Next:
     return _begin(state, *acts)
 
 
-def _begin(state: State, *before: Act) -> Next:
+def _begin(state: ReplicaState, *before: Act) -> Next:
     """Go on in a quorum, with the step that this process is in, or with the next one."""
     quorum = _quorum(state)
     agreement, acts, at_once = quorum.agreement, [*before], state.heals_first(quorum.agreement)
@@ -346,10 +346,10 @@ def _begin(state: State, *before: Act) -> Next:
             state = replace(state, inner_steps=agreement.inner_steps)
     if quorum.heals and not at_once:
         state = replace(state, heal_step=agreement.step + 1)
-    return _go_on(state, *acts, Report(quorum.version, state.applied))
+    return _go_on(state, *acts, ReportPosition(quorum.version, state.applied))
 
 
-def _go_on(state: State, *before: Act) -> Next:
+def _go_on(state: ReplicaState, *before: Act) -> Next:
     """Go on with what is due: the vote on an open step, the script, or what lies between two steps."""
     quorum = _quorum(state)
     if state.is_open:
@@ -374,20 +374,20 @@ def _go_on(state: State, *before: Act) -> Next:
 # --- commits ---------------------------------------------------------------------------------------------
 
 
-def _computed(state: State, inner_steps: int) -> State:
+def _computed(state: ReplicaState, inner_steps: int) -> ReplicaState:
     if state.sync_every is None:
         return state
     state = replace(state, inner_steps=inner_steps, is_open=True)
     return state.counting(replace(state.member, is_ready=True))
 
 
-def _vote(state: State, *before: Act) -> Next:
+def _vote(state: ReplicaState, *before: Act) -> Next:
     quorum, step = _quorum(state), state.applied
     averaged, following = quorum.contributors(step), quorum.contributors(step + 1)
     return replace(state, averaged=averaged, following=following), (*before, Do.VOTE)
 
 
-def _after_vote(state: State, vote: Voted) -> Next:
+def _after_vote(state: ReplicaState, vote: Voted) -> Next:
     version = _quorum(state).version
     if vote.ok:
         return _commit(state, vote.ends)
@@ -400,7 +400,7 @@ def _after_vote(state: State, vote: Voted) -> Next:
     return _meet_next(state, vote.newest)
 
 
-def _commit(state: State, is_over: bool) -> Next:
+def _commit(state: ReplicaState, is_over: bool) -> Next:
     quorum, acts, heal_step = _quorum(state), list[Act](), state.heal_step
     if state.applied == heal_step:
         heal_step = None
@@ -410,23 +410,23 @@ def _commit(state: State, is_over: bool) -> Next:
         member = replace(state.member, applied=state.applied + 1)
     else:
         acts.append(Do.TAKE_MEAN)
-        member = Member(True, state.applied + 1, quorum.version)
+        member = MeetingGroup(True, state.applied + 1, quorum.version)
     acts += _noted(state, member)
     standing = replace(state.standing, counted=member)
     state = replace(state, standing=standing, heal_step=heal_step, is_over=is_over, is_open=False)
     return _go_on(state, *acts)
 
 
-def _noted(state: State, member: Member) -> tuple[Act, ...]:
+def _noted(state: ReplicaState, member: MeetingGroup) -> tuple[Act, ...]:
     """Return the acts that note the step by which this group becomes that member."""
-    return Commit(state.applied, state.averaged), Report(_quorum(state).version, member.applied)
+    return Commit(state.applied, state.averaged), ReportPosition(_quorum(state).version, member.applied)
 
 
-def _after_end(state: State, end: Ended) -> Next:
+def _after_end(state: ReplicaState, end: TrainingEnded) -> Next:
     """Leave, or meet again, with the state if it has arrived: those that had it may have left."""
     act: Act = Do.LEAVE if end.ok else Meet(max(end.newest, _quorum(state).version + 1))
     if state.heal_step is None or not end.has_state:
         return state, (act,)
     quorum = _quorum(state)
-    member = Member(True, state.applied, quorum.version) if quorum.is_behind else state.member
+    member = MeetingGroup(True, state.applied, quorum.version) if quorum.is_behind else state.member
     return replace(state.counting(member), heal_step=None), (Do.END_HEAL, act)

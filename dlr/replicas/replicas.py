@@ -23,34 +23,34 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from agent.replicas.facts import Membership
+from agent.replicas.facts import VersionGroups
 from dlr.checkpoint.tensors import is_distributed
 from dlr.replicas import protocol
-from dlr.replicas.agreement import Member, Standing, agree, agree_on_round
+from dlr.replicas.agreement import GroupStanding, MeetingGroup, agree, agree_on_round
 from dlr.replicas.average import Average
 from dlr.replicas.channel import Channel
 from dlr.replicas.exchange import Exchange, Seat
-from dlr.replicas.gradients import Watch, buckets_of, local, parameters_of
+from dlr.replicas.gradients import GradientWatch, buckets_of, local, parameters_of
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.healing import Healing
-from dlr.replicas.news import News
-from dlr.replicas.patience import Pace, Patience
+from dlr.replicas.news import GroupVersions
+from dlr.replicas.patience import GroupPace, Patience
 from dlr.replicas.protocol import (
     Applied,
     Commit,
     Computed,
     Do,
-    Ended,
     Event,
     Healed,
     Loaded,
+    LoopStarted,
     Meet,
     Met,
     NotMet,
     Quorum,
-    Report,
-    Started,
-    State,
+    ReplicaState,
+    ReportPosition,
+    TrainingEnded,
     Voted,
 )
 
@@ -71,7 +71,7 @@ def seconds_for(parameters: Iterable[Tensor]) -> float:
     return sum(local(each.detach()).nbytes for each in parameters) / SLOWEST_BYTES_PER_SECOND
 
 
-class Checkpoint(Protocol):
+class GroupCheckpointer(Protocol):
     """A `dlr.checkpoint.Checkpointer`, as far as groups need it."""
 
     def load_beyond(self, step: int) -> int | None:
@@ -108,31 +108,31 @@ class Replicas:
         start: int,
         own: OwnGroup,
         channel: Channel,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: GroupCheckpointer | None = None,
         sync_every: int | None = None,
     ) -> None:
         self._state = state
         self._own = own
         self._channel = channel
         self._checkpoint = checkpoint
-        self._news = News(channel, own)
-        self._pace = Pace()
+        self._news = GroupVersions(channel, own)
+        self._pace = GroupPace()
         parameters = parameters_of(optimizers)
         self._buckets = buckets_of(parameters)
         self._exchange_seconds = self._least_exchange_seconds + seconds_for(parameters)
         self._device = next((local(each.detach()).device for each in parameters), torch.device("cpu"))
         self._is_whole = self._own.size == 1 and not any(map(is_distributed, parameters))
         """Whether autograd leaves gradients as they are to be averaged: nobody in the group adds to them."""
-        self._watch = Watch(self._buckets, self._send)
+        self._watch = GradientWatch(self._buckets, self._send)
         self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers]
         self._on_commit: list[OnCommit] = []
-        standing = Standing.at_start(start // (sync_every or 1), has_checkpoints=checkpoint is not None)
-        self._at = State(standing, sync_every, inner_steps=start if sync_every else 0)
+        standing = GroupStanding.at_start(start // (sync_every or 1), has_checkpoints=checkpoint is not None)
+        self._at = ReplicaState(standing, sync_every, inner_steps=start if sync_every else 0)
         """Where this process is, by the protocol."""
         self._next: Do | None = None
         """What the script is to do; None before the first."""
         self._until: Until | None = None
-        self._meeting: Membership | None = None
+        self._meeting: VersionGroups | None = None
         """The version in which this process meets others, or has met them."""
         self._exchange: Exchange | None = None
         """The exchange of that version; None before the first, and while this process is in none."""
@@ -228,7 +228,7 @@ class Replicas:
             )
         self._until, self._at = until, replace(self._at, total=total)
         self._news.follow()
-        self._go_on(Started())
+        self._go_on(LoopStarted())
 
     def average(self) -> None:
         """Make the gradients their mean over the groups; return when all groups that live have it.
@@ -299,7 +299,7 @@ class Replicas:
                 self._disconnect()
             case Commit(step, groups):
                 self._commit(step, groups)
-            case Report(version, applied):
+            case ReportPosition(version, applied):
                 self._channel.at(version, applied)
 
     def _ask(self, act: protocol.Act) -> Event | None:
@@ -353,7 +353,7 @@ class Replicas:
         """Agree with the groups of the version in which this process meets them."""
         membership, exchange = self._meeting, self._of_version()
         assert membership is not None
-        met: list[Member] = []
+        met: list[MeetingGroup] = []
         mine = self._at.as_member(membership.version)
         quorum, agreed = None, [-1] * 5
         if self._news.succeeds(exchange, lambda: met.extend(exchange.meet(mine))):
@@ -447,7 +447,7 @@ class Replicas:
 
         ok = self._news.succeeds(exchange, agree_to_end)
         (all_ok, all_have, _), (_, _, newest) = self._own.span(ok, has_state, self._news.newest)
-        return Ended(bool(all_ok), bool(all_have), newest)
+        return TrainingEnded(bool(all_ok), bool(all_have), newest)
 
     def _quorum(self) -> Quorum:
         if self._at.quorum is None:

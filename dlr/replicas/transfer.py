@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agent.slots.format import Part
+from agent.slots.format import TensorPart
 from agent.torch_compat import process_groups
 from dlr.checkpoint.cuda import beside_captures
 from dlr.checkpoint.state import VALUES, calm_part, capture, restore
@@ -35,10 +35,10 @@ class GivenUpError(Exception):
     """A state is needed no more: its version is over."""
 
 
-class Stream:
+class TensorStream:
     """Tensors of one device in a row, as bytes."""
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: list[TensorPart]) -> None:
         self.parts = parts
         self.offsets: list[int] = []
         end = 0
@@ -47,14 +47,14 @@ class Stream:
             end += -(-part.nbytes // ALIGNMENT) * ALIGNMENT
         self.nbytes = end
 
-    def views(self, data: Tensor) -> Iterator[tuple[Part, Tensor]]:
+    def views(self, data: Tensor) -> Iterator[tuple[TensorPart, Tensor]]:
         """Return the tensors within their bytes."""
         for part, offset in zip(self.parts, self.offsets, strict=True):
             piece = data[offset : offset + part.nbytes]
             yield part, piece.view(getattr(torch, part.dtype)).view(part.shape)
 
 
-class Connection:
+class TransferGroups:
     """The groups over which a state travels; the leader has rank 0.
 
     Args:
@@ -105,8 +105,8 @@ class Transfer(threading.Thread):
 
     def __init__(
         self,
-        connect: Callable[[], Connection],
-        act: Callable[[Connection], None],
+        connect: Callable[[], TransferGroups],
+        act: Callable[[TransferGroups], None],
         done: Callable[[], None],
         device: torch.device,
     ) -> None:
@@ -196,7 +196,7 @@ class Outgoing:
             self._rest = rest, captured.pickles[VALUES], event_on(self._device)
             self._changed.notify_all()
 
-    def send(self, connection: Connection) -> None:
+    def send(self, connection: TransferGroups) -> None:
         """Send it; for the thread.
 
         Raises:
@@ -213,7 +213,7 @@ class Outgoing:
         self._send(connection, tensors)
         connection.broadcast_bytes(values)
 
-    def _send(self, connection: Connection, tensors: Mapping[str, Tensor]) -> None:
+    def _send(self, connection: TransferGroups, tensors: Mapping[str, Tensor]) -> None:
         parts = {name: part_of(name, each) for name, each in tensors.items()}
         local = {name: local_tensor(each) for name, each in tensors.items()}
         names = {
@@ -222,7 +222,7 @@ class Outgoing:
         header = {device: [asdict(parts[name]) for name in of_device] for device, of_device in names.items()}
         connection.broadcast_bytes(json.dumps(header).encode())
         for of_device in filter(None, names.values()):
-            stream = Stream([parts[name] for name in of_device])
+            stream = TensorStream([parts[name] for name in of_device])
             for chunk in _chunks(stream, [local[name] for name in of_device]):
                 if self._is_given_up():  # and what the chunk was copied from may have changed meanwhile
                     raise GivenUpError
@@ -235,24 +235,24 @@ class Incoming:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._values = b""
-        self._found: dict[str, tuple[Part, Tensor]] = {}
+        self._found: dict[str, tuple[TensorPart, Tensor]] = {}
 
-    def receive(self, connection: Connection) -> None:
+    def receive(self, connection: TransferGroups) -> None:
         """Receive it; for the thread."""
         self._receive(connection)
         self._receive(connection)
         self._values = connection.broadcast_bytes(None)
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: TransferGroups) -> None:
         header = json.loads(connection.broadcast_bytes(None))
         for device in DEVICES:
-            stream = Stream([_part(each) for each in header[device]])
+            stream = TensorStream([_part(each) for each in header[device]])
             if not stream.parts:
                 continue
             data = self._receive_bytes(connection, stream.nbytes, device)
             self._found |= {part.name: (part, tensor) for part, tensor in stream.views(data)}
 
-    def _receive_bytes(self, connection: Connection, nbytes: int, device_type: str) -> Tensor:
+    def _receive_bytes(self, connection: TransferGroups, nbytes: int, device_type: str) -> Tensor:
         """Receive the tensors of one type of device; on a GPU without room for them, in host memory."""
         place = torch.device("cpu") if device_type == "cpu" else self._device
         try:
@@ -292,14 +292,14 @@ def _room_on(device: torch.device) -> int:
     return (free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)) // 2
 
 
-def _part(fields: dict[str, Any]) -> Part:
+def _part(fields: dict[str, Any]) -> TensorPart:
     for name in ("shape", "global_shape", "global_offset"):
         if fields[name] is not None:
             fields[name] = tuple(fields[name])
-    return Part(**fields)
+    return TensorPart(**fields)
 
 
-def _chunks(stream: Stream, tensors: list[Tensor]) -> Iterator[Tensor]:
+def _chunks(stream: TensorStream, tensors: list[Tensor]) -> Iterator[Tensor]:
     """Return the bytes of a stream, chunk by chunk."""
     device = tensors[0].device
     chunk, filled, begin = torch.empty(0, dtype=torch.uint8, device=device), 0, 0

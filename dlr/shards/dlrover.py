@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any
 
 from crds.intervals import LIMIT, Intervals, union
-from crds.shard_set import Definition
+from crds.shard_set import SetDefinition
 from dlr.shards.source import ShardsError, source_of
 
 RETRIES = 3
@@ -112,7 +112,7 @@ class ShardingClient:
             raise ShardsError(f"dataset {dataset_name!r} has too many shards: there may be 2^53 - 1 at most")
         named = f"{dataset_size}/{self._shard_size}/{shuffle}/{storage_type or 'table'}"
         size = self._per_epoch * num_epochs
-        self._source = source_of(Definition(set_name(dataset_name), 0, size, _short(named), RETRIES, 0))
+        self._source = source_of(SetDefinition(set_name(dataset_name), 0, size, _short(named), RETRIES, 0))
         self._lock = threading.Lock()
         self._pending: dict[int, Task] = {}
         """In the order in which they were fetched."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from crds.intervals import LIMIT
-from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_RETRIES, Definition
-from dlr.shards.source import AgentSource, OwnShare, ShardsError, source_of
+from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_RETRIES, SetDefinition
+from dlr.shards.source import LeasedShards, OwnShare, ShardsError, source_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -75,9 +75,9 @@ class Part(Elements[T]):
 class Pull(Iterator[Part[T]], Generic[T]):
     """The parts that this process is to do; it ends when the whole set is over, in all workers."""
 
-    def __init__(self, definition: Definition, items: Sequence[T], part_size: int) -> None:
+    def __init__(self, definition: SetDefinition, items: Sequence[T], part_size: int) -> None:
         self._definition, self._items, self._part_size = definition, items, part_size
-        self._source: AgentSource | OwnShare | None = None
+        self._source: LeasedShards | OwnShare | None = None
         self._part: Part[T] | None = None
         self._is_over = not definition.size
         self.failed: list[int] = []
@@ -161,7 +161,7 @@ def pull(
         "epoch": (epoch, 0, 2**31 - 1),
     }
     items = checked(name, items, limits)
-    return Pull(Definition(name, epoch, len(items), digest_of(items), retries, max_failed), items, size)
+    return Pull(SetDefinition(name, epoch, len(items), digest_of(items), retries, max_failed), items, size)
 
 
 def checked(

@@ -18,17 +18,17 @@ from typing import Any
 from crds.intervals import Intervals, common, count, first, from_text, minus, to_text, union, whole
 from crds.names import ENV_GROUPED_JOB
 from crds.progress_record import ENV_ROUND
-from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_RANGES, MAX_SHARD_TEXT, Definition
+from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_RANGES, MAX_SHARD_TEXT, SetDefinition
 
 
 class ShardsError(RuntimeError):
     """A set cannot be pulled from, or more of it has failed than may; the message is one sentence."""
 
 
-class AgentSource:
+class LeasedShards:
     """Parts of what the job leases to this worker."""
 
-    def __init__(self, definition: Definition, path: str) -> None:
+    def __init__(self, definition: SetDefinition, path: str) -> None:
         self._definition, self._path = definition, path
         self._lock = threading.Lock()
         """Held while something is said."""
@@ -159,7 +159,7 @@ class OwnShare:
     Nobody else takes over what this process leaves undone. Failed elements are tried again at the end.
     """
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: SetDefinition) -> None:
         rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
         start, end = (definition.size * place // world for place in (rank, rank + 1))
         self._definition = definition
@@ -207,7 +207,7 @@ class OwnShare:
         """Nothing is held."""
 
 
-def source_of(definition: Definition) -> AgentSource | OwnShare:
+def source_of(definition: SetDefinition) -> LeasedShards | OwnShare:
     """Return where this process pulls a set from."""
     path = os.environ.get(ENV_SHARDS_SOCKET)
-    return AgentSource(definition, path) if path else OwnShare(definition)
+    return LeasedShards(definition, path) if path else OwnShare(definition)

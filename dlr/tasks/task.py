@@ -22,7 +22,7 @@ _PLAIN_START = re.compile(r"\s*([A-Za-z0-9_./+:@%,-]+)(?=\s|$)")
 
 
 @dataclass(frozen=True)
-class Task:
+class LineTask:
     command: str
     """The command for `sh -c`, with `{}` for the line."""
     size: int
@@ -42,7 +42,7 @@ class Task:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Task:
+    def from_json(cls, text: str) -> LineTask:
         """Raises TypeError or ValueError if that is none."""
         return cls(**json.loads(text))
 

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import IO
 
 from agent.processes.orphans import open_exit_fd
-from crds.shard_set import Definition
+from crds.shard_set import SetDefinition
 from dlr.shards import Pull, ShardsError
 from dlr.tasks.lines import Lines, LinesError, read, read_packed
 from dlr.tasks.task import (
@@ -29,7 +29,7 @@ from dlr.tasks.task import (
     FOLDER,
     SET_NAME,
     TASK_FILE,
-    Task,
+    LineTask,
     command_for,
     log_path,
     program_of,
@@ -47,10 +47,10 @@ class Stopped(Exception):
     """This Pod is to go: what becomes of its commands now says nothing of their lines."""
 
 
-class Slots:
+class CommandSlots:
     """The commands that run here."""
 
-    def __init__(self, task: Task, lines: Lines, out: IO[bytes]) -> None:
+    def __init__(self, task: LineTask, lines: Lines, out: IO[bytes]) -> None:
         self._task, self._lines, self._out = task, lines, out
         self._print_lock, self._lock = threading.Lock(), threading.Lock()
         self._children: set[subprocess.Popen[bytes]] = set()
@@ -80,7 +80,9 @@ class Slots:
 
     def _pull(self) -> None:
         task = self._task
-        lines = Definition(SET_NAME, 0, len(self._lines), self._lines.digest, task.retries, task.max_failed)
+        lines = SetDefinition(
+            SET_NAME, 0, len(self._lines), self._lines.digest, task.retries, task.max_failed
+        )
         try:
             with Pull(lines, range(len(self._lines)), 1) as parts:
                 for part in parts:
@@ -193,7 +195,7 @@ class Slots:
 def main(folder: Path = Path(FOLDER), find: Callable[[str], bool] | None = None) -> int:
     """Run a worker of `dlr map`, and return its exit code."""
     try:
-        task = Task.from_json((folder / TASK_FILE).read_text())
+        task = LineTask.from_json((folder / TASK_FILE).read_text())
         lines = read(Path(task.lines_path)) if task.lines_path else read_packed(folder)
         if not task.lines_path and (len(lines), lines.digest) != (task.size, task.digest):
             raise LinesError(f"{folder} has {len(lines)} lines, and not the {task.size} that were submitted")
@@ -204,7 +206,7 @@ def main(folder: Path = Path(FOLDER), find: Callable[[str], bool] | None = None)
     if program is not None and not (find or _is_there)(program):
         print(f"dlr map: this image has no command {program!r}", file=sys.stderr)
         return EXIT_NOT_FOUND
-    slots = Slots(task, lines, sys.stdout.buffer)
+    slots = CommandSlots(task, lines, sys.stdout.buffer)
 
     def stop(_signum: int, _frame: FrameType | None) -> None:
         slots.stop()

@@ -16,7 +16,7 @@ from e2e.api import Kind, Object
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Mortals
 from e2e.observation import Observation
-from simulator.account import Part
+from simulator.account import TimeUse
 from simulator.arrivals import Fault
 from simulator.engine import Simulation
 from simulator.fleet import parsed
@@ -121,7 +121,7 @@ def test_the_simulator_tells_the_life_that_the_cluster_lives(
     assert cordons == [blamed_node]
     assert outcome.cordons == len(cordons)  # its nodes are of other names
     start = seconds["Pending"] + forming_seconds  # until there is a cluster to be told of
-    begun = outcome.account.seconds[Part.PENDING] + outcome.account.seconds[Part.FORMING]
+    begun = outcome.account.seconds[TimeUse.PENDING] + outcome.account.seconds[TimeUse.FORMING]
     real, told = goodput["ratio"] * lasted / (lasted - start), outcome.goodput * lasted / (lasted - begun)
     assert told == pytest.approx(real, abs=TOLERANCE)
 

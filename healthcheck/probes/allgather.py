@@ -22,7 +22,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from crds.agent_report import ProbeEnding
 from healthcheck.probes import child, devices
 from healthcheck.probes.meeting import brief
-from healthcheck.probes.report import ProbeError, Report
+from healthcheck.probes.report import ProbeError, ProbeReport
 from healthcheck.probes.tcp_store import visit_store
 from healthcheck.probes.timing import undisturbed, wall_seconds
 
@@ -177,7 +177,7 @@ def _share(value: float, device: torch.device) -> list[float]:
     return [float(shared) for shared in out.tolist()]
 
 
-def one_rank(arguments: argparse.Namespace) -> Report:
+def one_rank(arguments: argparse.Namespace) -> ProbeReport:
     """Take part as one of several ranks of a node, whose probe starts a process for each."""
     timeout_seconds = collective_timeout(arguments.deadline)
     store = visit_store(arguments.host, arguments.port, timeout_seconds)
@@ -185,7 +185,7 @@ def one_rank(arguments: argparse.Namespace) -> Report:
     device = found[arguments.local_rank % len(found)]  # several ranks share a CPU
     owners = arguments.owners.split(",")
     figures = measure(store, arguments.rank, owners, device, timeout_seconds, arguments.address)
-    return Report(ProbeEnding.PASSED, figures=figures)
+    return ProbeReport(ProbeEnding.PASSED, figures=figures)
 
 
 if __name__ == "__main__":

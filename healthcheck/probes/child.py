@@ -18,14 +18,14 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from crds.agent_report import ProbeEnding
-from healthcheck.probes.report import ProbeError, Report
+from healthcheck.probes.report import ProbeError, ProbeReport
 
 CPU, CUDA, AUTO = "cpu", "cuda", "auto"
 """Kinds of device that a probe may use."""
 DEFAULT_TIMEOUT_SECONDS = 300.0
 _PR_SET_PDEATHSIG = 1
 
-Measure = Callable[[argparse.Namespace], Report]
+Measure = Callable[[argparse.Namespace], ProbeReport]
 
 
 def argument_parser(module_docstring: str | None) -> argparse.ArgumentParser:
@@ -57,11 +57,13 @@ def serve(parser: argparse.ArgumentParser, measure: Measure) -> NoReturn:
     try:
         report = measure(arguments)
     except ProbeError as error:
-        report = Report(error.ending, str(error), action=error.action)
+        report = ProbeReport(error.ending, str(error), action=error.action)
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "numpy", "pynvml"):
             raise
-        report = Report(ProbeEnding.UNAVAILABLE, f"the Python package {error.name} is not installed here")
+        report = ProbeReport(
+            ProbeEnding.UNAVAILABLE, f"the Python package {error.name} is not installed here"
+        )
     os.write(report_fd, report.to_json().encode() + b"\n")
     sys.stderr.flush()
     os._exit(0)  # a library that hangs or crashes on its way out changes nothing any more

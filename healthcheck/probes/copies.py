@@ -16,7 +16,7 @@ import torch
 
 from crds.agent_report import ProbeEnding
 from healthcheck.probes import child, devices
-from healthcheck.probes.report import Report, WrongResult
+from healthcheck.probes.report import ProbeReport, WrongResult
 from healthcheck.probes.timing import time_repeats, undisturbed
 
 MEBIBYTES = {"cpu": 64, "cuda": 256}
@@ -27,13 +27,13 @@ BUDGET_SECONDS = 1.0
 """For the repeats; each way is measured once at least, however slow the machine is."""
 
 
-def measure(arguments: argparse.Namespace) -> Report:
+def measure(arguments: argparse.Namespace) -> ProbeReport:
     to_device, to_host = [], []
     for device in devices.prepare(arguments.device):  # one after the other: they may share a PCIe switch
         there, back = _copy(device, MEBIBYTES[device.type] * 2**20)
         to_device.append(there)
         to_host.append(back)
-    return Report(
+    return ProbeReport(
         ProbeEnding.PASSED,
         figures={"host_to_device_gbps": min(to_device), "device_to_host_gbps": min(to_host)},
     )

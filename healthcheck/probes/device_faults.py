@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from crds import xids
 from crds.actions import Action
-from healthcheck.probes.kernel_log import Xid
+from healthcheck.probes.kernel_log import XidError
 from healthcheck.probes.nvml import DeviceState, NvLinks
 
 MEMORY_IN_USE_SHARE = 0.3
@@ -30,27 +30,29 @@ SLOWDOWNS = {
 """nvmlClocksEventReason…: those that are not a healthy device at rest (0x01) or at its power limit (0x04)."""
 
 
-class Fault(NamedTuple):
+class DeviceTrouble(NamedTuple):
     """What is wrong with a device, and what helps."""
 
     sentence: str
     action: Action | None
 
 
-def faults(devices: Sequence[DeviceState]) -> list[Fault]:
+def faults(devices: Sequence[DeviceState]) -> list[DeviceTrouble]:
     siblings = _most_links(devices)
     return [
-        Fault(f"{_name(device)}: {fault.sentence}", fault.action)
+        DeviceTrouble(f"{_name(device)}: {fault.sentence}", fault.action)
         for device in devices
         for fault in (*_own_faults(device), *_missing_links(device.nvlinks, siblings[device.model]))
     ]
 
 
-def xid_faults(found: Sequence[Xid]) -> list[Fault]:
-    return [Fault(_described(xid), xids.action_for(xid.code)) for xid in _latest(found) if _is_fault(xid)]
+def xid_faults(found: Sequence[XidError]) -> list[DeviceTrouble]:
+    return [
+        DeviceTrouble(_described(xid), xids.action_for(xid.code)) for xid in _latest(found) if _is_fault(xid)
+    ]
 
 
-def xid_notes(found: Sequence[Xid]) -> list[str]:
+def xid_notes(found: Sequence[XidError]) -> list[str]:
     return [_described(xid) for xid in _latest(found) if not _is_fault(xid)]
 
 
@@ -68,23 +70,27 @@ def notes(devices: Sequence[DeviceState]) -> list[str]:
     return [f"{_name(device)}: {note}" for device in devices for note in _own_notes(device)]
 
 
-def _own_faults(device: DeviceState) -> list[Fault]:
+def _own_faults(device: DeviceState) -> list[DeviceTrouble]:
     if device.unusable:
-        return [Fault(f"it is not usable: {device.unusable}", Action.REBOOT)]
+        return [DeviceTrouble(f"it is not usable: {device.unusable}", Action.REBOOT)]
     found = []
     if device.uncorrectable_ecc_volatile:
         errors = f"{device.uncorrectable_ecc_volatile} uncorrectable ECC errors since its last reset"
-        found.append(Fault(errors, Action.RESET_GPU))
+        found.append(DeviceTrouble(errors, Action.RESET_GPU))
     if device.row_remap_failed:
         sentence = "a memory row could not be remapped, so the device must be replaced"
-        found.append(Fault(sentence, Action.REPLACE))
+        found.append(DeviceTrouble(sentence, Action.REPLACE))
     if device.row_remap_pending:
-        found.append(Fault("memory rows wait for a reset of the device to be remapped", Action.RESET_GPU))
+        found.append(
+            DeviceTrouble("memory rows wait for a reset of the device to be remapped", Action.RESET_GPU)
+        )
     if device.retired_pages_pending:
-        found.append(Fault("memory pages wait for a reset of the device to be retired", Action.RESET_GPU))
+        found.append(
+            DeviceTrouble("memory pages wait for a reset of the device to be retired", Action.RESET_GPU)
+        )
     if _is_full(device) and not device.processes:
         sentence = f"{device.memory_used_share:.0%} of its memory is in use, by no process that can be seen"
-        found.append(Fault(sentence, Action.RESET_GPU))
+        found.append(DeviceTrouble(sentence, Action.RESET_GPU))
     return found
 
 
@@ -115,26 +121,26 @@ def _most_links(devices: Sequence[DeviceState]) -> dict[str, int]:
     return most
 
 
-def _missing_links(links: NvLinks, siblings_have: int) -> list[Fault]:
+def _missing_links(links: NvLinks, siblings_have: int) -> list[DeviceTrouble]:
     """A sibling shows how many should be up: inactive links alone say little, as some boards have fewer."""
     if not links.inactive or len(links.active) >= siblings_have:
         return []
     which = ", ".join(map(str, links.inactive))
     sentence = f"{len(links.active)} NVLinks are up where its siblings have {siblings_have} (down: {which})"
-    return [Fault(sentence, Action.RESET_GPU)]
+    return [DeviceTrouble(sentence, Action.RESET_GPU)]
 
 
-def _latest(found: Sequence[Xid]) -> list[Xid]:
+def _latest(found: Sequence[XidError]) -> list[XidError]:
     """The latest of each code and device."""
     oldest_first = sorted(found, key=lambda xid: -xid.seconds_ago)
     return [*{(xid.pci_bus_id, xid.code): xid for xid in oldest_first}.values()]
 
 
-def _is_fault(xid: Xid) -> bool:
+def _is_fault(xid: XidError) -> bool:
     return xids.condemns_device(xid.code) and xid.seconds_ago <= XID_RECENT_SECONDS
 
 
-def _described(xid: Xid) -> str:
+def _described(xid: XidError) -> str:
     minutes = xid.seconds_ago / 60
     ago = f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
     why = xids.of(xid.code).words or xid.text or "no details"

@@ -7,13 +7,13 @@ import argparse
 from crds.actions import worst
 from crds.agent_report import ProbeEnding
 from healthcheck.probes import child, device_faults, kernel_log, nvml
-from healthcheck.probes.report import Report, Skipped, Unavailable
+from healthcheck.probes.report import ProbeReport, ProbeUnavailable, Skipped
 
 GPU_COUNT = "gpu_count"
 """Name of the figure with the number of devices."""
 
 
-def measure(arguments: argparse.Namespace) -> Report:
+def measure(arguments: argparse.Namespace) -> ProbeReport:
     try:
         with nvml.opened() as opened:
             devices = nvml.read_devices(opened)
@@ -25,8 +25,8 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def judge(
-    devices: tuple[nvml.DeviceState, ...], xids: list[kernel_log.Xid], log_unreadable: str = ""
-) -> Report:
+    devices: tuple[nvml.DeviceState, ...], xids: list[kernel_log.XidError], log_unreadable: str = ""
+) -> ProbeReport:
     """The report on one device or more, with the Xids of the kernel log, or why that could not be read."""
     found = (*device_faults.faults(devices), *device_faults.xid_faults(xids))
     faults = tuple(fault.sentence for fault in found)
@@ -36,14 +36,14 @@ def judge(
         notes += (f"Xid errors since boot are unknown: the kernel log cannot be read ({log_unreadable})",)
     ending = ProbeEnding.FAILED if faults else ProbeEnding.UNAVAILABLE if busy else ProbeEnding.PASSED
     action = worst(fault.action for fault in found)
-    return Report(ending, "; ".join(faults or busy), {GPU_COUNT: len(devices)}, faults, notes, action)
+    return ProbeReport(ending, "; ".join(faults or busy), {GPU_COUNT: len(devices)}, faults, notes, action)
 
 
-def _no_gpu(required: bool, reason: str) -> Skipped | Unavailable:
-    return Unavailable(f"a GPU was asked for, but {reason}") if required else Skipped(reason)
+def _no_gpu(required: bool, reason: str) -> Skipped | ProbeUnavailable:
+    return ProbeUnavailable(f"a GPU was asked for, but {reason}") if required else Skipped(reason)
 
 
-def _xids() -> tuple[list[kernel_log.Xid], str]:
+def _xids() -> tuple[list[kernel_log.XidError], str]:
     try:
         return list(kernel_log.xids(kernel_log.read_lines())), ""
     except OSError as error:

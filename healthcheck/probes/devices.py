@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from healthcheck.probes.child import CPU, CUDA
-from healthcheck.probes.report import Unavailable
+from healthcheck.probes.report import ProbeUnavailable
 
 
 def choose(kind: str) -> list[torch.device]:
@@ -19,8 +19,8 @@ def choose(kind: str) -> list[torch.device]:
     if kind != CUDA:
         return [torch.device(CPU)]
     if torch.version.cuda is None and torch.version.hip is None:
-        raise Unavailable(f"torch {torch.__version__} is built without CUDA, so it cannot test a GPU")
-    raise Unavailable(f"torch {torch.__version__} finds no GPU that it can use")
+        raise ProbeUnavailable(f"torch {torch.__version__} is built without CUDA, so it cannot test a GPU")
+    raise ProbeUnavailable(f"torch {torch.__version__} finds no GPU that it can use")
 
 
 def prepare(kind: str) -> list[torch.device]:

@@ -19,7 +19,7 @@ import torch
 
 from crds.agent_report import ProbeEnding
 from healthcheck.probes import child, devices
-from healthcheck.probes.report import Report, WrongResult
+from healthcheck.probes.report import ProbeReport, WrongResult
 from healthcheck.probes.timing import slowest_median, time_repeats
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -34,7 +34,7 @@ CHECK_VECTOR_BOUND = 2**20
 
 
 @dataclass(frozen=True)
-class Plan:
+class GemmPlan:
     """How much to do on one kind of device."""
 
     smallest: int
@@ -46,7 +46,7 @@ class Plan:
     """Seconds of measured time, for each type."""
 
 
-PLANS = {"cpu": Plan(256, 1024, 0.05, 0.2), "cuda": Plan(1024, 8192, 0.1, 0.6)}
+PLANS = {"cpu": GemmPlan(256, 1024, 0.05, 0.2), "cuda": GemmPlan(1024, 8192, 0.1, 0.6)}
 BATCHES = 4
 """The repeats come in batches, and an exact product before, between and after."""
 LEAST_REPEATS, MOST_REPEATS = 8, 400
@@ -118,7 +118,7 @@ class Products:
         torch.matmul(left, right, out=self._out[device])
 
 
-def measure(arguments: argparse.Namespace) -> Report:
+def measure(arguments: argparse.Namespace) -> ProbeReport:
     _exact_sums()
     on = devices.prepare(arguments.device)
     figures: dict[str, float] = {}
@@ -132,7 +132,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         figures[f"gemm_{name}_spread"] = max(map(_spread, seconds.values()))
         figures[f"gemm_{name}_size"] = size
         notes += _laggards(name, {device: operations / median(s) / 1e12 for device, s in seconds.items()})
-    return Report(ProbeEnding.PASSED, figures=figures, notes=tuple(notes))
+    return ProbeReport(ProbeEnding.PASSED, figures=figures, notes=tuple(notes))
 
 
 def _exact_sums() -> None:

@@ -15,7 +15,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from healthcheck.probes import allgather, child, devices
 from healthcheck.probes.allgather import FAREWELL_SECONDS, LEAVE_SECONDS_AFTER_FAILURE, collective_timeout
 from healthcheck.probes.child import CPU, CUDA
-from healthcheck.probes.meeting import Meeting, brief
+from healthcheck.probes.meeting import ProbeMeeting, brief
 from healthcheck.probes.report import BLAMING, ProbeError
 from healthcheck.probes.runner import Probe, run_together
 from healthcheck.probes.tcp_store import open_store, visit_store
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class GroupGather:
     """This node's part in the allgather of a meeting's members."""
 
-    def __init__(self, meeting: Meeting, arguments: argparse.Namespace) -> None:
+    def __init__(self, meeting: ProbeMeeting, arguments: argparse.Namespace) -> None:
         self._meeting = meeting
         self._address: str = arguments.address
         self._cpu_ranks: int = arguments.cpu_ranks

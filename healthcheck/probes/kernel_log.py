@@ -22,7 +22,7 @@ _SYSLOG_LINE = re.compile(r"<\d+>\[ *(?P<seconds>\d+\.\d+)\] (?P<text>.*)")
 
 
 @dataclass(frozen=True)
-class Line:
+class KernelLogLine:
     """One line of the kernel log."""
 
     seconds_ago: float
@@ -30,7 +30,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Xid:
+class XidError:
     """One error that the driver reported."""
 
     code: int
@@ -39,7 +39,7 @@ class Xid:
     seconds_ago: float
 
 
-def read_lines(kmsg: Path = KMSG) -> list[Line]:
+def read_lines(kmsg: Path = KMSG) -> list[KernelLogLine]:
     """The log since boot, as far back as the kernel keeps it. Raises OSError where it may not be read."""
     try:
         return _from_kmsg(kmsg)
@@ -47,14 +47,14 @@ def read_lines(kmsg: Path = KMSG) -> list[Line]:
         return _from_syslog()
 
 
-def xids(lines: Iterable[Line]) -> Iterator[Xid]:
+def xids(lines: Iterable[KernelLogLine]) -> Iterator[XidError]:
     for line in lines:
         found = _XID.search(line.text)
         if found:
-            yield Xid(int(found["code"]), found["bus"], found["text"].strip(), line.seconds_ago)
+            yield XidError(int(found["code"]), found["bus"], found["text"].strip(), line.seconds_ago)
 
 
-def _from_kmsg(kmsg: Path) -> list[Line]:
+def _from_kmsg(kmsg: Path) -> list[KernelLogLine]:
     """Records of "priority,sequence,microseconds,flags;text" (Documentation/ABI/testing/dev-kmsg)."""
     lines = []
     fd = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK)
@@ -62,7 +62,7 @@ def _from_kmsg(kmsg: Path) -> list[Line]:
         for record in _records(lambda: os.read(fd, _RECORD_BYTES)):
             head, _, text = record.decode(errors="replace").partition(";")
             microseconds = head.split(",")[2]
-            lines.append(Line(time.monotonic() - int(microseconds) / 1e6, text.partition("\n")[0]))
+            lines.append(KernelLogLine(time.monotonic() - int(microseconds) / 1e6, text.partition("\n")[0]))
     finally:
         os.close(fd)
     return lines
@@ -81,7 +81,7 @@ def _records(read: Callable[[], bytes]) -> Iterator[bytes]:
         yield record
 
 
-def _from_syslog() -> list[Line]:
+def _from_syslog() -> list[KernelLogLine]:
     """syslog(2), which some containers allow that have no /dev/kmsg."""
     libc = ctypes.CDLL(None, use_errno=True)
     size = libc.klogctl(_SIZE_OF_BUFFER, None, 0)
@@ -92,4 +92,8 @@ def _from_syslog() -> list[Line]:
         raise OSError(number, os.strerror(number))
     now = time.monotonic()  # the log's clock: seconds since boot
     lines = buffer.raw[:length].decode(errors="replace").splitlines()
-    return [Line(now - float(m["seconds"]), m["text"]) for line in lines if (m := _SYSLOG_LINE.match(line))]
+    return [
+        KernelLogLine(now - float(m["seconds"]), m["text"])
+        for line in lines
+        if (m := _SYSLOG_LINE.match(line))
+    ]

@@ -21,7 +21,7 @@ POLL_SECONDS = 0.02
 _CAME, _LEFT, _ADJOURNED = "came", "left", "adjourned"
 
 
-class Meeting:
+class ProbeMeeting:
     """One member's view of a group: the messages of all, by topic."""
 
     def __init__(self, store: Store, members: Sequence[str], rank: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from healthcheck.probes.report import Unavailable
+from healthcheck.probes.report import ProbeUnavailable
 
 CONTROL_DEVICE = Path("/dev/nvidiactl")
 """Exists where the driver is loaded, in containers with a GPU too."""
@@ -72,13 +72,13 @@ def opened() -> Iterator[Any]:
     except ModuleNotFoundError as error:
         if not CONTROL_DEVICE.exists():
             raise NoDriver(f"there is no {CONTROL_DEVICE}") from error
-        raise Unavailable("the Python package nvidia-ml-py is not installed here") from error
+        raise ProbeUnavailable("the Python package nvidia-ml-py is not installed here") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if error.value in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
             raise NoDriver(f"NVML: {error}") from error
-        raise Unavailable(f"NVML does not start: {error}") from error
+        raise ProbeUnavailable(f"NVML does not start: {error}") from error
     try:
         yield pynvml
     finally:

@@ -13,7 +13,7 @@ BLAMING = frozenset({ProbeEnding.FAILED, ProbeEnding.TIMED_OUT, ProbeEnding.CRAS
 
 
 @dataclass(frozen=True)
-class Report:
+class ProbeReport:
     """How one probe ended."""
 
     ending: ProbeEnding
@@ -51,7 +51,7 @@ class Report:
         return json.dumps(fields)
 
     @classmethod
-    def from_json(cls, line: str) -> Report:
+    def from_json(cls, line: str) -> ProbeReport:
         """Raises ValueError if the line is not a report."""
         try:
             fields = json.loads(line)
@@ -85,5 +85,5 @@ class Skipped(ProbeError):
     ending = ProbeEnding.SKIPPED
 
 
-class Unavailable(ProbeError):
+class ProbeUnavailable(ProbeError):
     ending = ProbeEnding.UNAVAILABLE

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from crds.agent_report import ProbeEnding
-from healthcheck.probes.report import BLAMING, Report
+from healthcheck.probes.report import BLAMING, ProbeReport
 
 STDERR_TAIL_BYTES = 4096
 OVERTIME_SECONDS = 2.0
@@ -54,7 +54,7 @@ class Cancellation:
     """Has to drain `fd`, unless it returns true."""
 
 
-def run(probe: Probe, cancellation: Cancellation | None = None) -> Report:
+def run(probe: Probe, cancellation: Cancellation | None = None) -> ProbeReport:
     """Run one probe, for its time-out and a few seconds at most.
 
     Raises Cancelled, and OSError if Python cannot start.
@@ -62,7 +62,9 @@ def run(probe: Probe, cancellation: Cancellation | None = None) -> Report:
     return run_together([probe], cancellation)[0]
 
 
-def run_together(probes: Sequence[Probe], cancellation: Cancellation | None = None) -> tuple[Report, ...]:
+def run_together(
+    probes: Sequence[Probe], cancellation: Cancellation | None = None
+) -> tuple[ProbeReport, ...]:
     """Run probes that need each other at the same time, and return when all have ended.
 
     When one has failed, the others cannot pass any more: they are ended soon, not only at their time-outs.
@@ -113,7 +115,7 @@ class _Running:
         times_out = self._started + probe.timeout_seconds
         self.deadline = times_out + OVERTIME_SECONDS
         self._printed = b""
-        self._result: Report | None = None
+        self._result: ProbeReport | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
         arguments = [f"--deadline={times_out}", f"--parent={os.getpid()}", *probe.arguments]
         self._process = subprocess.Popen(
@@ -152,12 +154,12 @@ class _Running:
         seconds = self._seconds()
         gone = self._kill() is not None
         if gone and seconds < self._probe.timeout_seconds:
-            report = Report(ProbeEnding.FAILED, "ended, because one that it worked with had failed")
+            report = ProbeReport(ProbeEnding.FAILED, "ended, because one that it worked with had failed")
         else:
             report = _no_end(seconds, gone=gone)
         self._finish(report, seconds)
 
-    def result(self) -> Report:
+    def result(self) -> ProbeReport:
         assert self._result, "a result before the end"
         return self._result
 
@@ -166,21 +168,21 @@ class _Running:
         self._stdout.close()
         self._stderr.close()
 
-    def _judge(self, code: int, seconds: float) -> Report:
+    def _judge(self, code: int, seconds: float) -> ProbeReport:
         if code < 0:
             name = _signal_name(-code)
-            return Report(ProbeEnding.CRASHED, f"ended by {name}", signal=name)
+            return ProbeReport(ProbeEnding.CRASHED, f"ended by {name}", signal=name)
         if code == 0:
             try:
-                return Report.from_json(self._printed.decode(errors="replace"))
+                return ProbeReport.from_json(self._printed.decode(errors="replace"))
             except ValueError:
-                return Report(ProbeEnding.CRASHED, "ended without a report")
+                return ProbeReport(ProbeEnding.CRASHED, "ended without a report")
         if seconds >= self._probe.timeout_seconds:
             return _no_end(seconds, gone=True)
         last_line = (self._stderr_tail().splitlines() or ["it printed nothing"])[-1]
-        return Report(ProbeEnding.CRASHED, f"exit code {code}: {last_line[:300]}")
+        return ProbeReport(ProbeEnding.CRASHED, f"exit code {code}: {last_line[:300]}")
 
-    def _finish(self, report: Report, seconds: float) -> None:
+    def _finish(self, report: ProbeReport, seconds: float) -> None:
         self._result = replace(
             report, probe=self._probe.name, seconds=seconds, stderr_tail=self._stderr_tail()
         )
@@ -205,9 +207,9 @@ class _Running:
         return tail.decode(errors="replace").strip()
 
 
-def _no_end(seconds: float, *, gone: bool) -> Report:
+def _no_end(seconds: float, *, gone: bool) -> ProbeReport:
     stuck = "" if gone else "; it cannot even be killed, which is how a wedged device looks"
-    return Report(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}", wedged=not gone)
+    return ProbeReport(ProbeEnding.TIMED_OUT, f"no end after {seconds:.0f} s{stuck}", wedged=not gone)
 
 
 def _exits_within(pid: int, seconds: float) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from crds.agent_report import ProbeEnding
 from healthcheck.probes.child import AUTO, CPU, CUDA
 from healthcheck.probes.device_state import GPU_COUNT
-from healthcheck.probes.report import BLAMING, Report
+from healthcheck.probes.report import BLAMING, ProbeReport
 from healthcheck.probes.runner import Cancellation, Probe, run
 
 DEVICE_STATE = "device_state"
@@ -25,7 +25,7 @@ LEAST_SECONDS = 3.0
 SECOND_SHARE = 0.5
 """Share of the time of a first try that a second one needs to show more of the node than of the time-out."""
 
-Progress = Callable[[str, Report | None], None]
+Progress = Callable[[str, ProbeReport | None], None]
 """Called with a probe's name when it starts, with None, and when it has ended."""
 
 
@@ -37,7 +37,7 @@ def run_local(
     budget_seconds: float = math.inf,
     cancellation: Cancellation | None = None,
     names: Sequence[str] = tuple(TIMEOUT_SECONDS),
-) -> list[Report]:
+) -> list[ProbeReport]:
     """Run local probes, in order.
 
     A probe that hangs or that a signal ends is tried once more: only what happens again counts, and nothing
@@ -54,7 +54,7 @@ def run_local(
     Raises Cancelled, and OSError if Python cannot start.
     """
     budget = _Budget(budget_seconds, time.monotonic() + budget_seconds)
-    results: list[Report] = []
+    results: list[ProbeReport] = []
     for name in (name for name in names if not (cpu_only and name == DEVICE_STATE)):
         progress(name, None)
         probe = Probe(name, _arguments(name, require_gpu, cpu_only, results), TIMEOUT_SECONDS[name])
@@ -78,11 +78,11 @@ class _Budget:
 
 
 def _tried(
-    probe: Probe, budget: _Budget, earlier: Sequence[Report], cancellation: Cancellation | None
-) -> tuple[Report, bool]:
+    probe: Probe, budget: _Budget, earlier: Sequence[ProbeReport], cancellation: Cancellation | None
+) -> tuple[ProbeReport, bool]:
     """A probe's result, by a second try if the first may be an accident; and whether it hung at last."""
 
-    def out_of_time(what: str) -> Report:
+    def out_of_time(what: str) -> ProbeReport:
         return _out_of_time(f"{probe.name} {what}", budget.seconds, earlier)
 
     seconds = min(probe.timeout_seconds, budget.left())
@@ -102,7 +102,7 @@ def _tried(
     return replace(again, notes=(*again.notes, note)), again.ending is ProbeEnding.TIMED_OUT
 
 
-def _may_be_an_accident(result: Report) -> bool:
+def _may_be_an_accident(result: ProbeReport) -> bool:
     """A process that not even SIGKILL ends is none."""
     killed = result.ending is ProbeEnding.CRASHED and bool(result.signal)
     return killed or (result.ending is ProbeEnding.TIMED_OUT and not result.wedged)
@@ -110,7 +110,7 @@ def _may_be_an_accident(result: Report) -> bool:
 
 def measure_again(
     require_gpu: bool, *, cpu_only: bool, budget_seconds: float, cancellation: Cancellation | None
-) -> Report:
+) -> ProbeReport:
     """Run the probes whose figures nodes are compared by once more: one result, with all that they measured.
 
     It fails as the first one that did.
@@ -124,17 +124,17 @@ def measure_again(
     )
     figures = {name: value for result in results for name, value in result.figures.items()}
     worst = next((result for result in results if result.ending in BLAMING), None)
-    report = worst or Report(ProbeEnding.PASSED, figures=figures)
+    report = worst or ProbeReport(ProbeEnding.PASSED, figures=figures)
     return replace(report, probe=AGAIN, seconds=sum(result.seconds for result in results))
 
 
-def _out_of_time(what: str, budget_seconds: float, earlier: Sequence[Report]) -> Report:
+def _out_of_time(what: str, budget_seconds: float, earlier: Sequence[ProbeReport]) -> ProbeReport:
     measured = any(result.figures for result in earlier if result.probe in MEASURING)
     reason = f"{what}: the {budget_seconds:.0f} s for all local tests were spent before"
-    return Report(ProbeEnding.SKIPPED if measured else ProbeEnding.UNAVAILABLE, reason)
+    return ProbeReport(ProbeEnding.SKIPPED if measured else ProbeEnding.UNAVAILABLE, reason)
 
 
-def _arguments(name: str, require_gpu: bool, cpu_only: bool, earlier: list[Report]) -> tuple[str, ...]:
+def _arguments(name: str, require_gpu: bool, cpu_only: bool, earlier: list[ProbeReport]) -> tuple[str, ...]:
     if name == DEVICE_STATE:
         return ("--require-gpu",) if require_gpu else ()
     if cpu_only:
@@ -143,7 +143,7 @@ def _arguments(name: str, require_gpu: bool, cpu_only: bool, earlier: list[Repor
     return (f"--device={CUDA if require_gpu or has_gpu else AUTO}",)
 
 
-def _is_pointless(after: Report, require_gpu: bool) -> bool:
+def _is_pointless(after: ProbeReport, require_gpu: bool) -> bool:
     if after.probe != DEVICE_STATE:
         return False
     return after.ending is ProbeEnding.CRASHED or (require_gpu and GPU_COUNT not in after.figures)

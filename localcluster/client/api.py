@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.api.calls import MERGE_PATCH
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.connection import Connection
 from controller.resources import Resource
 from localcluster.resource import JSON
@@ -19,7 +19,7 @@ class ApiClient:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.runtime = Client(connection, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
+        self.runtime = AsyncClient(connection, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
         self.contact = self.runtime.contact
 
     async def __aenter__(self) -> ApiClient:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODES, Object
@@ -27,7 +27,7 @@ from reconcilers.scale.writer import ScaleWriter
 class AutoscalingReconciler(Reconciler):
     """Sizes one job as its history, its own figures and free room have it."""
 
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock

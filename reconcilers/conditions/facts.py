@@ -11,7 +11,7 @@ from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.conditions import NextState, State
+from reconcilers.observed.conditions import ConditionState, NextState
 from reconcilers.observed.options import WorkerLimit
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
@@ -32,7 +32,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Facts:
+class JobFacts:
     """What the conditions follow from: what is observed of a job, and what this look decides."""
 
     job: ElasticJob
@@ -64,7 +64,7 @@ class Facts:
     exhausted_workers: Mapping[str, str] = field(default_factory=dict)
     fresh: Freshness = field(default_factory=Freshness)
     scale_requested: bool = False
-    end: State | None = None
+    end: ConditionState | None = None
     """What `Succeeded` or `Failed` states of a job that ends now."""
     warnings: Sequence[JobWarning] = ()
     """The warnings after this look, when its conditions are judged."""
@@ -75,7 +75,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class WarningState:
     """What a warning states, without its type and time."""
 
     message: str
@@ -83,6 +83,6 @@ class Trouble:
     data: ConditionData | None = None
 
 
-Judge = Callable[[Condition | None, Facts], NextState]
-Warn = Callable[[JobWarning | None, Facts], Trouble | JobWarning | None]
+Judge = Callable[[Condition | None, JobFacts], NextState]
+Warn = Callable[[JobWarning | None, JobFacts], WarningState | JobWarning | None]
 """The judgement of a warning: new, as it was, or None where nothing is wrong."""

@@ -15,16 +15,16 @@ from crds import names
 from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
-from reconcilers.conditions.facts import Facts, Trouble
+from reconcilers.conditions.facts import JobFacts, WarningState
 from reconcilers.observed.command import Remembered, command_words, launches_in
 from reconcilers.observed.minimum import expanded_words, known_variables
 
 LAUNCHER_FLAGS_IGNORED = "LauncherFlagsIgnored"
 
 
-def judge(_: JobWarning | None, facts: Facts) -> Trouble | None:
+def judge(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     found = ignored_flags(facts.job)
-    return Trouble(f"not obeyed by {LAUNCHER}: {'; '.join(found)}") if found else None
+    return WarningState(f"not obeyed by {LAUNCHER}: {'; '.join(found)}") if found else None
 
 
 def ignored_flags(job: ElasticJob) -> list[str]:

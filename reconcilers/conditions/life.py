@@ -12,7 +12,7 @@ from crds.job_status import JobWarning
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.texts import shortened
-from reconcilers.conditions.facts import Facts, Judge
+from reconcilers.conditions.facts import JobFacts, Judge
 from reconcilers.conditions.pods import (
     WORKERS_GIVEN_UP,
     WORKERS_NOT_MADE,
@@ -20,7 +20,7 @@ from reconcilers.conditions.pods import (
     WORKERS_UNSCHEDULED,
 )
 from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED
-from reconcilers.observed.conditions import NextState, State, warning_of
+from reconcilers.observed.conditions import ConditionState, NextState, warning_of
 from reconcilers.observed.slots import extra_slots, present_slots, training_types
 from reconcilers.runtime.acts import Event
 
@@ -36,12 +36,12 @@ HINDRANCES = (PODS_NOT_ACCEPTED, WORKERS_NOT_MADE, WORKERS_NOT_STARTED, WORKERS_
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
 
-def running(_: Condition | None, facts: Facts) -> State:
+def running(_: Condition | None, facts: JobFacts) -> ConditionState:
     status = TRUE if facts.phase is JobPhase.RUNNING else FALSE
     wants_pods = any(spec.replicas or spec.standby for spec in facts.job.spec.replica_specs.values())
     if facts.phase.finished or wants_pods:
-        return State(status, facts.phase.value)
-    return State(status, NO_REPLICAS, NO_REPLICAS_MESSAGE)
+        return ConditionState(status, facts.phase.value)
+    return ConditionState(status, NO_REPLICAS, NO_REPLICAS_MESSAGE)
 
 
 def no_replicas(_: Condition | None, new: Condition) -> Event | None:
@@ -55,42 +55,42 @@ def why_stopped(job: ElasticJob) -> str:
     return f"the job is deleted, held by its finalizers {some_of(job.metadata.finalizers, 3)}"
 
 
-def suspension(before: Condition | None, job: ElasticJob) -> State | None:
+def suspension(before: Condition | None, job: ElasticJob) -> ConditionState | None:
     if job.stops:
-        return State(TRUE, "Suspended", "" if job.spec.suspend else why_stopped(job))
-    return None if before is None else State(FALSE, "Resumed")
+        return ConditionState(TRUE, "Suspended", "" if job.spec.suspend else why_stopped(job))
+    return None if before is None else ConditionState(FALSE, "Resumed")
 
 
-def suspended(before: Condition | None, facts: Facts) -> State | None:
+def suspended(before: Condition | None, facts: JobFacts) -> ConditionState | None:
     return suspension(before, facts.job)
 
 
-def world_formed(_: Condition | None, facts: Facts) -> State:
+def world_formed(_: Condition | None, facts: JobFacts) -> ConditionState:
     status = TRUE if facts.world.phase is RendezvousPhase.FORMED else FALSE
-    return State(status, facts.world.phase.value, shortened(facts.world.why, MAX_WHY))
+    return ConditionState(status, facts.world.phase.value, shortened(facts.world.why, MAX_WHY))
 
 
-def world_at_end(before: Condition | None, facts: Facts) -> NextState:
+def world_at_end(before: Condition | None, facts: JobFacts) -> NextState:
     """A world that was not formed may be why the job has ended, so its reason stays."""
     if before is None:
         return None
     if before.status is not FALSE:
-        return State(FALSE, facts.phase.value, ENDED)
-    return State(FALSE, before.reason, shortened(facts.world.why, MAX_WHY), before.data)
+        return ConditionState(FALSE, facts.phase.value, ENDED)
+    return ConditionState(FALSE, before.reason, shortened(facts.world.why, MAX_WHY), before.data)
 
 
-def workers_ready(_: Condition | None, facts: Facts) -> State:
+def workers_ready(_: Condition | None, facts: JobFacts) -> ConditionState:
     """Judges whether all Pods that the job wants run. Its warnings say more about each hindrance."""
     found = list(hindrances(facts.warnings))
     if found:
-        return State(FALSE, found[0].reason or found[0].type, "; ".join(map(_in_short, found)))
+        return ConditionState(FALSE, found[0].reason or found[0].type, "; ".join(map(_in_short, found)))
     if not facts.goes_on:
-        return State(FALSE, facts.phase.value)
+        return ConditionState(FALSE, facts.phase.value)
     if (missing := _missing(facts)) > 0:
-        return State(FALSE, "Starting", f"{counted(missing, 'worker')} not running yet")
+        return ConditionState(FALSE, "Starting", f"{counted(missing, 'worker')} not running yet")
     if (given_up := warning_of(facts.warnings, WORKERS_GIVEN_UP)) is not None:
-        return State(FALSE, WORKERS_GIVEN_UP, _in_short(given_up))
-    return State(TRUE, "AllRunning")
+        return ConditionState(FALSE, WORKERS_GIVEN_UP, _in_short(given_up))
+    return ConditionState(TRUE, "AllRunning")
 
 
 def hindrances(warnings: Iterable[JobWarning]) -> Iterator[JobWarning]:
@@ -105,7 +105,7 @@ def _in_short(warning: JobWarning) -> str:
     return f"{warning.type} ({warning.reason})" if warning.reason else warning.type
 
 
-def _missing(facts: Facts) -> int:
+def _missing(facts: JobFacts) -> int:
     """Return how many Pods the job wants that do not run.
 
     Workers that get no further Pod do not count, nor does a probe for free room, which is expected to wait.
@@ -125,12 +125,12 @@ def _missing(facts: Facts) -> int:
     return absent + len(idle)
 
 
-def wait_at_end(before: Condition | None, _: Facts) -> NextState:
+def wait_at_end(before: Condition | None, _: JobFacts) -> NextState:
     """What was missing may be why the job has ended, so it stays False; nothing waits any more."""
     if before is None or before.status is not FALSE:
         return before
     message = shortened(f"{ENDED}; {before.message}", MAX_CONDITION_MESSAGE)
-    return State(FALSE, before.reason, message, before.data)
+    return ConditionState(FALSE, before.reason, message, before.data)
 
 
 def end_in(phase: JobPhase) -> Judge:

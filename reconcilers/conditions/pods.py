@@ -10,7 +10,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData
-from reconcilers.conditions.facts import Facts, Trouble
+from reconcilers.conditions.facts import JobFacts, WarningState
 from reconcilers.failure.patterns import unfit_patterns
 from reconcilers.observed.conditions import data_of
 from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
@@ -29,19 +29,19 @@ MASTER_IGNORED = "MasterReplicaIgnored"
 PATTERNS_NOT_APPLIED = "PatternsNotApplied"
 
 
-def not_made(_: JobWarning | None, facts: Facts) -> Trouble | None:
+def not_made(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     """Judges the ElasticWorkers that the job cannot make."""
     if facts.strangers:
         data = ConditionData(count=len(facts.strangers))
-        return Trouble(_of_strangers(facts.job, facts.strangers), NAMES_TAKEN, data)
+        return WarningState(_of_strangers(facts.job, facts.strangers), NAMES_TAKEN, data)
     if facts.held:
         message = (
             f"the deleted ElasticWorker {facts.held[0]}, so the next one of its name cannot be made: let who "
             f"set them remove them, or do it yourself by kubectl edit elasticworkers{_and_more(facts.held)}"
         )
-        return Trouble(message, NAMES_TAKEN, ConditionData(count=len(facts.held)))
+        return WarningState(message, NAMES_TAKEN, ConditionData(count=len(facts.held)))
     if facts.workers_refused:
-        return Trouble(f"the API server refuses ElasticWorkers: {facts.workers_refused}", WRITE_REFUSED)
+        return WarningState(f"the API server refuses ElasticWorkers: {facts.workers_refused}", WRITE_REFUSED)
     return None
 
 
@@ -60,12 +60,12 @@ def _of_strangers(job: ElasticJob, found: Sequence[str]) -> str:
     )
 
 
-def unscheduled(before: JobWarning | None, facts: Facts) -> Trouble | None:
+def unscheduled(before: JobWarning | None, facts: JobFacts) -> WarningState | None:
     """Judges the Pods that have no node. A probe for free room is expected to wait."""
     if facts.goes_on and facts.limit.room == 0 and (missing := _missing(facts)) > 0:
         why = facts.limit.reached(facts.job.metadata.namespace)
         message = f"{counted(missing, 'worker')} cannot be made: {why}"
-        return Trouble(message, "NamespaceFull", ConditionData(count=missing))
+        return WarningState(message, "NamespaceFull", ConditionData(count=missing))
     probes, pending = extra_slots(facts.job), _pending(facts.workers)
     wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
     return _wait(before, facts, wanted, _unscheduled_by, "cannot be scheduled")
@@ -77,13 +77,13 @@ def _unscheduled_by(worker: ElasticWorker) -> Condition | None:
     return None if found is None or found.reason in OF_THE_TEMPLATE else found
 
 
-def _missing(facts: Facts) -> int:
+def _missing(facts: JobFacts) -> int:
     """Workers that the job wants and has not."""
     wanted = sum(len(wanted_slots(facts.job, type_)) for type_ in training_types(facts.job))
     return wanted - len(facts.workers)
 
 
-def not_started(before: JobWarning | None, facts: Facts) -> Trouble | None:
+def not_started(before: JobWarning | None, facts: JobFacts) -> WarningState | None:
     """Judges the Pods that do not start on their node."""
     return _wait(before, facts, _pending(facts.workers), hindered_by, "cannot start")
 
@@ -94,11 +94,11 @@ def _pending(workers: Workers) -> list[ElasticWorker]:
 
 def _wait(
     before: JobWarning | None,
-    facts: Facts,
+    facts: JobFacts,
     workers: Collection[ElasticWorker],
     cause_of: Callable[[ElasticWorker], Condition | None],
     what: str,
-) -> Trouble | None:
+) -> WarningState | None:
     """Names the first worker that waits."""
     waiting = [(worker.metadata.name, found) for worker in workers if (found := cause_of(worker))]
     if not waiting:
@@ -106,25 +106,25 @@ def _wait(
     since = facts.now if before is None else before.since
     (name, why), pods = waiting[0], counted(len(waiting), "Pod")
     message = f"{pods} {what}: {why.message} ({name}, since {since:%Y-%m-%dT%H:%M:%SZ})"
-    return Trouble(message, why.reason, ConditionData(worker=name, count=len(waiting)))
+    return WarningState(message, why.reason, ConditionData(worker=name, count=len(waiting)))
 
 
-def given_up(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+def given_up(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
     """Judges the workers that get no further Pod, with their reasons."""
     if not facts.goes_on:
         return before
     why = facts.exhausted_workers.values()
-    return Trouble("; ".join(why), data=ConditionData(count=len(why))) if why else None
+    return WarningState("; ".join(why), data=ConditionData(count=len(why))) if why else None
 
 
-def template_changed(_: JobWarning | None, facts: Facts) -> Trouble | None:
+def template_changed(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     if not facts.outdated_pods:
         return None
     message = (
         f"{facts.outdated_pods} of {counted(facts.pods, 'Pod was', 'Pods were')} made before the template "
         "was changed; to apply it now, suspend and resume the job"
     )
-    return Trouble(message, data=ConditionData(count=facts.outdated_pods))
+    return WarningState(message, data=ConditionData(count=facts.outdated_pods))
 
 
 def more_pods(old: JobWarning | None, new: JobWarning) -> bool:
@@ -133,15 +133,15 @@ def more_pods(old: JobWarning | None, new: JobWarning) -> bool:
     return (data_of(new).count or 0) > (data_of(old).count or 0)
 
 
-def master_ignored(_: JobWarning | None, facts: Facts) -> Trouble | None:
+def master_ignored(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     masters = [type_ for type_ in facts.job.spec.replica_specs if type_ in names.MASTER_TYPES]
-    return Trouble(f"replicaSpecs[{masters[0]}] is ignored: dlr has no master Pod") if masters else None
+    return WarningState(f"replicaSpecs[{masters[0]}] is ignored: dlr has no master Pod") if masters else None
 
 
-def patterns_not_applied(_: JobWarning | None, facts: Facts) -> Trouble | None:
+def patterns_not_applied(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     """Judges the patterns of failure rules, which must be RE2, and small together."""
     found = unfit_patterns(facts.job.spec.failure_policy.rules)
     if not found:
         return None
     more = counted(len(found) - 1, "further pattern is", "further patterns are")
-    return Trouble(f"{found[0]}; {more} not applied" if found[1:] else found[0])
+    return WarningState(f"{found[0]}; {more} not applied" if found[1:] else found[0])

@@ -36,7 +36,7 @@ SUSPENDED = ". The job is suspended, and could not go on: correct it in place"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class PodRefusal:
     """Pods that cannot be made."""
 
     warning: JobWarning
@@ -65,7 +65,7 @@ Fault = tuple[str, str, str]
 """Type, reason and message of a Pod that cannot be made."""
 
 
-def judge(job: ElasticJob, workers: Workers, now: datetime, fault: Fault | None = None) -> Refusal | None:
+def judge(job: ElasticJob, workers: Workers, now: datetime, fault: Fault | None = None) -> PodRefusal | None:
     """Judges whether Pods can be made. The time of a refusal starts again with each generation: there is time
     to correct one thing after the other.
 
@@ -86,7 +86,7 @@ def judge(job: ElasticJob, workers: Workers, now: datetime, fault: Fault | None 
         message=message + next_step,
         since=before.since if before is not None and goes_on else now.replace(microsecond=0),
     )
-    return Refusal(warning, begun)
+    return PodRefusal(warning, begun)
 
 
 def has_begun(job: ElasticJob, type_: str, workers: Workers) -> bool:

@@ -16,7 +16,7 @@ from crds.model import ConditionData
 from crds.phases import RendezvousPhase
 from crds.ranges import as_ranges
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.facts import Facts, Trouble
+from reconcilers.conditions.facts import JobFacts, WarningState
 from reconcilers.failure.incidents import ranks_of
 from reconcilers.goodput.goodput import seconds_by_state, start_is_unknown
 from reconcilers.observed.conditions import condition_of, data_of, warning_of
@@ -60,7 +60,7 @@ BEHIND_LOOK_AGAIN_SECONDS = 30.0
 """Steps that are reported lead to no look at the job."""
 
 
-def no_steps(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+def no_steps(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
     """Judges whether training makes steps that are reported or counted."""
     job, workers = facts.job, facts.workers.telling_steps
     if _has_steps(job, workers):
@@ -68,7 +68,7 @@ def no_steps(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | 
     left_seconds = seconds_to_notice(job, workers, facts.now)
     if left_seconds is None or left_seconds > 0:
         return before
-    return Trouble(NO_STEPS_MESSAGE.format(minutes=round(_patience_seconds(job) / 60, 1)))
+    return WarningState(NO_STEPS_MESSAGE.format(minutes=round(_patience_seconds(job) / 60, 1)))
 
 
 def seconds_to_notice(job: ElasticJob, workers: Sequence[ElasticWorker], now: datetime) -> float | None:
@@ -95,11 +95,11 @@ def _patience_seconds(job: ElasticJob) -> float:
     return PATIENCE_FACTOR * job.spec.elastic_policy.hang_timeout_seconds
 
 
-def start_unknown(_: JobWarning | None, facts: Facts) -> Trouble | None:
-    return Trouble(START_UNKNOWN_MESSAGE) if start_is_unknown(facts.job.status.goodput) else None
+def start_unknown(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
+    return WarningState(START_UNKNOWN_MESSAGE) if start_is_unknown(facts.job.status.goodput) else None
 
 
-def non_finite_loss(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+def non_finite_loss(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
     """Judges the losses of the newest round with steps."""
     job, workers = facts.job, facts.workers  # whose world is the published one, of which the ranks are
     reports = [(w, w.status.agent.rounds[-1]) for w in workers.telling_steps if w.status.agent]
@@ -119,7 +119,7 @@ def non_finite_loss(before: JobWarning | None, facts: Facts) -> Trouble | JobWar
         f"NaN or infinite loss at step {step} of round {newest}, the first, in "
         f"{worker.metadata.name}{_rank(job, workers, worker, newest)}; training goes on"
     )
-    return Trouble(message, data=ConditionData(worker=worker.metadata.name, round=newest, step=step))
+    return WarningState(message, data=ConditionData(worker=worker.metadata.name, round=newest, step=step))
 
 
 def _rank(job: ElasticJob, workers: Sequence[ElasticWorker], worker: ElasticWorker, round_: int) -> str:
@@ -130,7 +130,7 @@ def _rank(job: ElasticJob, workers: Sequence[ElasticWorker], worker: ElasticWork
     return f" rank {ranks.start}" if len(ranks) == 1 else f" (one of the ranks {as_ranges(list(ranks))})"
 
 
-def checkpoints_failing(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+def checkpoints_failing(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
     """Judges what processes report of their checkpoints.
 
     The message is kept as long as the same worker has the same trouble, whatever its newest step is. It is
@@ -155,10 +155,10 @@ def checkpoints_failing(before: JobWarning | None, facts: Facts) -> Trouble | Jo
         return before
     others = f"; and {counted(len(troubled) - 1, 'more worker')}" if len(troubled) > 1 else ""
     message = f"{name}, first: {trouble.message}{others}"
-    return Trouble(message, trouble.reason, ConditionData(worker=name))
+    return WarningState(message, trouble.reason, ConditionData(worker=name))
 
 
-def process_lingers(_: JobWarning | None, facts: Facts) -> Trouble | None:
+def process_lingers(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     """Judges processes whose scripts are over, and which something keeps, or kept until they were ended."""
     reports = ((worker.metadata.name, worker.status.agent) for worker in facts.workers.training)
     found = [(name, report.lingers) for name, report in reports if report is not None and report.lingers]
@@ -167,7 +167,7 @@ def process_lingers(_: JobWarning | None, facts: Facts) -> Trouble | None:
     (name, what), others = found[0], len(found) - 1
     limit = facts.job.spec.elastic_policy.hang_timeout_seconds
     more = f"; and {counted(others, 'more worker')}" if others else ""
-    return Trouble(
+    return WarningState(
         f"{name} {what}{more}. A process is ended {limit:g} s after its script, with the script's exit code: "
         "end what it waits for in the script, or make the thread a daemon",
         data=ConditionData(worker=name),
@@ -182,14 +182,14 @@ def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bo
     return any(report.rounds[-1].round == world.round for report in reports if report is not None)
 
 
-def agents_silent(_: JobWarning | None, facts: Facts) -> Trouble | None:
+def agents_silent(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     """Judges which agents are silent though their nodes are not lost (`reconcilers/observed/silence.py`)."""
     job, workers = facts.job, facts.workers
     silent = {w.metadata.name: at for w in workers.exceptional if (at := silent_since(w)) is not None}
     if not silent:
         return None
     since = min(silent.values()) - timedelta(seconds=job.spec.elastic_policy.heartbeat_timeout_seconds)
-    return Trouble(
+    return WarningState(
         f"no heartbeat from {len(silent)} of {counted(len(workers), 'worker')} since "
         f"{since:%Y-%m-%dT%H:%M:%SZ} ({some_of(list(silent), MOST_NAMED)}), though nothing shows that their "
         "nodes are lost: training goes on and no Pod is deleted, but their failures are noticed late; see "
@@ -198,14 +198,14 @@ def agents_silent(_: JobWarning | None, facts: Facts) -> Trouble | None:
     )
 
 
-def agents_unheard(_: JobWarning | None, facts: Facts) -> Trouble | None:
+def agents_unheard(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     """Judges which Pods have run for long without a word of their agents; those of roles need none."""
     starts = _unheard(facts.workers) if facts.job.status.cluster is None else {}
     found = {name: since for name, since in starts.items() if _left_seconds(since, facts.now) <= 0}
     if not found:
         return None
     since, has = min(found.values()), "has" if len(found) == 1 else "have"
-    return Trouble(
+    return WarningState(
         f"{counted(len(found), 'Pod')} {has} run since {since:%Y-%m-%dT%H:%M:%SZ} and no agent has reported "
         f"({some_of(list(found), MOST_NAMED)}), so no world has them: the command starts no torchrun, "
         "dlr run or dlr exec, or the way to the API server is closed (a NetworkPolicy, DNS, a proxy, "
@@ -236,7 +236,7 @@ def _unheard(workers: Workers) -> dict[str, datetime]:
     return found
 
 
-def heartbeat_late(_: JobWarning | None, facts: Facts) -> JobWarning | None:
+def heartbeat_late(_: JobWarning | None, facts: JobFacts) -> JobWarning | None:
     """Judges which agents a job that does not train may wait for: since when, and when they are lost."""
     found = ((w, condition_of(w.status.conditions, HEARTBEAT_ON_TIME)) for w in facts.workers.exceptional)
     late = [(worker, condition.last_transition_time) for worker, condition in found if condition is not None]
@@ -252,7 +252,7 @@ def heartbeat_late(_: JobWarning | None, facts: Facts) -> JobWarning | None:
     return JobWarning(type=HEARTBEAT_LATE, message=message, since=since, data=data)
 
 
-def ranks_behind(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+def ranks_behind(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
     """Judges how many workers of the world are far behind the others."""
     world = facts.world
     if world.phase is not RendezvousPhase.FORMED:
@@ -263,18 +263,20 @@ def ranks_behind(before: JobWarning | None, facts: Facts) -> Trouble | JobWarnin
         if report is None or report.progress is None or worker.spec.index not in members:
             continue
         if report.rounds[-1].round == world.round:
-            found.append(Pace(worker.metadata.name, report.progress.step, report.progress.seconds_per_step))
+            found.append(
+                WorkerPace(worker.metadata.name, report.progress.step, report.progress.seconds_per_step)
+            )
     behind = far_behind(found, facts.job.spec.elastic_policy.heartbeat_timeout_seconds)
     if not behind:
         return None
     if before is not None and data_of(before).count == len(behind):
         return before
     message = behind_line(behind, len(members))
-    return Trouble(message, data=ConditionData(worker=behind[0].worker, count=len(behind)))
+    return WarningState(message, data=ConditionData(worker=behind[0].worker, count=len(behind)))
 
 
 @dataclass(frozen=True)
-class Pace:
+class WorkerPace:
     """How far a worker is, and how fast."""
 
     worker: str
@@ -282,7 +284,7 @@ class Pace:
     seconds_per_step: float | None
 
 
-def far_behind(found: Sequence[Pace], heartbeat_timeout_seconds: float) -> list[Pace]:
+def far_behind(found: Sequence[WorkerPace], heartbeat_timeout_seconds: float) -> list[WorkerPace]:
     """Return the workers that are so far behind the median that no late report explains it, the last first.
 
     Reports of steps come with heartbeats.
@@ -294,7 +296,7 @@ def far_behind(found: Sequence[Pace], heartbeat_timeout_seconds: float) -> list[
     usual = median(speeds) if speeds else None
     most = heartbeat_timeout_seconds + BEHIND_SECONDS
 
-    def is_far(each: Pace) -> bool:
+    def is_far(each: WorkerPace) -> bool:
         lag, pace = middle - each.step, each.seconds_per_step or usual
         return lag > 1 and (lag > BEHIND_STEPS if pace is None else lag * pace > most)
 
@@ -302,13 +304,13 @@ def far_behind(found: Sequence[Pace], heartbeat_timeout_seconds: float) -> list[
     return sorted(behind, key=lambda each: (each.step, each.worker))
 
 
-def behind_line(behind: Sequence[Pace], workers: int) -> str:
+def behind_line(behind: Sequence[WorkerPace], workers: int) -> str:
     names_ = some_of([each.worker for each in behind], MOST_NAMED)
     verb = "is" if len(behind) == 1 else "are"
     return f"{len(behind)} of {counted(workers, 'worker')} {verb} far behind the others: {names_}"
 
 
-def sidecars_failed(_: JobWarning | None, facts: Facts) -> Trouble | None:
+def sidecars_failed(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     """Judges the sidecars that failed by themselves, whatever training does."""
     failing = [
         (worker.metadata.name, found.message)
@@ -319,7 +321,7 @@ def sidecars_failed(_: JobWarning | None, facts: Facts) -> Trouble | None:
         return None
     (name, why), others = failing[0], len(failing) - 1
     more = f", and {counted(others, 'more worker')}" if others else ""
-    return Trouble(f"{why} ({name}{more})")
+    return WarningState(f"{why} ({name}{more})")
 
 
 def seconds_to_look(job: ElasticJob) -> float | None:

@@ -15,8 +15,8 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.facts import Facts
-from reconcilers.observed.conditions import NextState, State, is_false
+from reconcilers.conditions.facts import JobFacts
+from reconcilers.observed.conditions import ConditionState, NextState, is_false
 from reconcilers.observed.slots import (
     Slot,
     migrations_of,
@@ -34,12 +34,14 @@ NAMED = 3
 """The others are counted."""
 
 
-def judge(before: Condition | None, facts: Facts) -> NextState:
+def judge(before: Condition | None, facts: JobFacts) -> NextState:
     """Judges the job's size and resources; there is no condition before any was requested."""
     return judge_by(_too_few, before, facts)
 
 
-def judge_by(too_few: Callable[[Facts], list[str]], before: Condition | None, facts: Facts) -> NextState:
+def judge_by(
+    too_few: Callable[[JobFacts], list[str]], before: Condition | None, facts: JobFacts
+) -> NextState:
     """Judges the same, with another judgement of the counts."""
     job, workers, fresh, requested = facts.job, facts.workers, facts.fresh, facts.scale_requested
     if not facts.goes_on:
@@ -55,8 +57,8 @@ def judge_by(too_few: Callable[[Facts], list[str]], before: Condition | None, fa
         *_outdated(fresh, unknown_too=requested or under_way),
     ]
     if missing:
-        return State(ConditionStatus.FALSE, "Scaling", "; ".join(missing))
-    return State(ConditionStatus.TRUE, "AsAsked")
+        return ConditionState(ConditionStatus.FALSE, "Scaling", "; ".join(missing))
+    return ConditionState(ConditionStatus.TRUE, "AsAsked")
 
 
 def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> JobPhase:
@@ -64,7 +66,7 @@ def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> Job
     return JobPhase.SCALING if phase is JobPhase.RUNNING and under_way else phase
 
 
-def _too_few(facts: Facts) -> list[str]:
+def _too_few(facts: JobFacts) -> list[str]:
     job, world = facts.job, facts.world
     types = training_types(job)
     if names.WORKER not in types or not _has_world(facts.workers, world):
@@ -77,7 +79,7 @@ def _too_few(facts: Facts) -> list[str]:
     return [f"the world has {len(there & wanted)} of {counted(count, 'worker')}", *others]
 
 
-def too_few_pods(facts: Facts, types: Sequence[str]) -> list[str]:
+def too_few_pods(facts: JobFacts, types: Sequence[str]) -> list[str]:
     """The types of which fewer Pods run than the job wants."""
     job, running = facts.job, defaultdict[str, set[int]](set)
     for worker in facts.workers if types else ():

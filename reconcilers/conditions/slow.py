@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from controller.wording import first_line
 from crds.agent_report import Slow
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, Life
+from crds.elasticworker import ElasticWorker, SlotLife
 from crds.job_status import JobWarning
 from crds.model import ConditionData
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.texts import shortened
-from reconcilers.conditions.facts import Facts, Neighbour, Trouble
+from reconcilers.conditions.facts import JobFacts, Neighbour, WarningState
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
@@ -30,7 +30,7 @@ MAX_WHY = 64
 NOTHING_CHANGED = "then neither round nor nodes changed, nor did another job begin on them"
 
 
-def judge(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+def judge(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
     """Judges the pace by rank 0's report; while the world does not train, the warning stays.
 
     The message is kept as long as the figures are the same: what changed then is looked for once.
@@ -46,7 +46,7 @@ def judge(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | Non
     began = began_at(speaker, facts.now)
     found = changes(began, facts.workers, facts.world, facts.neighbours)
     what = "; ".join(found) or NOTHING_CHANGED
-    return Trouble(f"{_figures(slow, began)}; {what}", data=_facts(slow))
+    return WarningState(f"{_figures(slow, began)}; {what}", data=_facts(slow))
 
 
 def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
@@ -108,7 +108,7 @@ def _few(clauses: Sequence[str], what: str) -> Iterator[str]:
         yield f"{len(clauses) - MOST_NAMED} more {what}"
 
 
-def _move_of(worker: ElasticWorker) -> tuple[Life, Life] | None:
+def _move_of(worker: ElasticWorker) -> tuple[SlotLife, SlotLife] | None:
     """The last life and the present one, if they are on different nodes."""
     lives = [life for life in worker.status.history if life.node_name]
     if len(lives) < 2 or lives[-1].node_name == lives[-2].node_name:

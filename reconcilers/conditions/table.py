@@ -19,16 +19,16 @@ from reconcilers.conditions import (
     scaled,
     slow,
 )
-from reconcilers.conditions.facts import Facts, Judge, Trouble, Warn
-from reconcilers.observed.conditions import State, condition_of, data_of, stated, warning_of
+from reconcilers.conditions.facts import JobFacts, Judge, Warn, WarningState
+from reconcilers.observed.conditions import ConditionState, condition_of, data_of, stated, warning_of
 from reconcilers.runtime.acts import Event
 
 
-def _keep(old: Any, _: Facts) -> Any:
+def _keep(old: Any, _: JobFacts) -> Any:
     return old
 
 
-def _withdraw(_: JobWarning | None, __: Facts) -> None:
+def _withdraw(_: JobWarning | None, __: JobFacts) -> None:
     return None
 
 
@@ -37,7 +37,7 @@ def _quietly(_: Condition | None, __: Condition) -> None:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ConditionKind:
     """A type of condition."""
 
     type: str
@@ -50,13 +50,13 @@ class Kind:
 
 
 CONDITIONS = (
-    Kind(life.RUNNING, life.running, life.running, life.no_replicas),
-    Kind(life.SUSPENDED, life.suspended),
-    Kind(life.SUCCEEDED, at_end=life.end_in(JobPhase.SUCCEEDED)),
-    Kind(life.FAILED, at_end=life.end_in(JobPhase.FAILED)),
-    Kind(life.WORLD_FORMED, life.world_formed, life.world_at_end),
-    Kind(life.WORKERS_READY, life.workers_ready, life.workers_ready),
-    Kind(scaled.SCALED, scaled.judge, life.wait_at_end),
+    ConditionKind(life.RUNNING, life.running, life.running, life.no_replicas),
+    ConditionKind(life.SUSPENDED, life.suspended),
+    ConditionKind(life.SUCCEEDED, at_end=life.end_in(JobPhase.SUCCEEDED)),
+    ConditionKind(life.FAILED, at_end=life.end_in(JobPhase.FAILED)),
+    ConditionKind(life.WORLD_FORMED, life.world_formed, life.world_at_end),
+    ConditionKind(life.WORKERS_READY, life.workers_ready, life.workers_ready),
+    ConditionKind(scaled.SCALED, scaled.judge, life.wait_at_end),
 )
 
 
@@ -104,7 +104,7 @@ class WarningKind:
     """Reason and message of the Event when it is over."""
 
 
-def _pods(_: JobWarning | None, facts: Facts) -> JobWarning | None:
+def _pods(_: JobWarning | None, facts: JobFacts) -> JobWarning | None:
     return facts.pods_not_accepted
 
 
@@ -147,19 +147,19 @@ WARNINGS = (
 
 
 @dataclass(frozen=True)
-class Table:
+class ConditionTable:
     """All that is stated about jobs of one kind."""
 
-    conditions: Sequence[Kind] = CONDITIONS
+    conditions: Sequence[ConditionKind] = CONDITIONS
     warnings: Sequence[WarningKind] = WARNINGS
     """The gravest first."""
 
-    def beside(self, conditions: Sequence[Kind]) -> Table:
+    def beside(self, conditions: Sequence[ConditionKind]) -> ConditionTable:
         """The table with conditions of features."""
         return replace(self, conditions=(*self.conditions, *conditions))
 
 
-TABLE = Table()
+TABLE = ConditionTable()
 """The table of jobs with a world."""
 
 
@@ -171,7 +171,7 @@ class Judgement:
     warnings: Sequence[JobWarning]
 
 
-def judged(before: ElasticJobStatus, facts: Facts, table: Table = TABLE) -> Judgement:
+def judged(before: ElasticJobStatus, facts: JobFacts, table: ConditionTable = TABLE) -> Judgement:
     """Return the conditions and warnings after this look; conditions of other writers stay."""
     warnings = warned(table.warnings, before.warnings, facts)
     facts = replace(facts, warnings=warnings)
@@ -179,20 +179,20 @@ def judged(before: ElasticJobStatus, facts: Facts, table: Table = TABLE) -> Judg
     for kind in table.conditions:
         old = found.pop(kind.type, None)
         judgement = (kind.at_end if facts.phase.finished else kind.judge)(old, facts)
-        if isinstance(judgement, State):
+        if isinstance(judgement, ConditionState):
             judgement = stated(old, kind.type, judgement, facts.now)
         if judgement is not None:
             found[kind.type] = judgement
     return Judgement(list(found.values()), warnings)
 
 
-def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], facts: Facts) -> list[JobWarning]:
+def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], facts: JobFacts) -> list[JobWarning]:
     """Return the warnings of these kinds, in their order."""
     known, found = {warning.type: warning for warning in before}, []
     for kind in kinds:
         old = known.get(kind.type)
         judgement = (kind.at_end if facts.phase.finished else kind.judge)(old, facts)
-        if isinstance(judgement, Trouble):
+        if isinstance(judgement, WarningState):
             since = facts.now.replace(microsecond=0) if old is None else old.since
             judgement = JobWarning(
                 type=kind.type,
@@ -206,7 +206,9 @@ def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], facts: Fa
     return found
 
 
-def events(before: ElasticJobStatus, after: ElasticJobStatus, table: Table = TABLE) -> Iterator[Event]:
+def events(
+    before: ElasticJobStatus, after: ElasticJobStatus, table: ConditionTable = TABLE
+) -> Iterator[Event]:
     """Yield the Events of what changed, began or is over."""
     for kind in table.conditions:
         old, new = condition_of(before.conditions, kind.type), condition_of(after.conditions, kind.type)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NODES
@@ -42,7 +42,7 @@ class NodeCordonReconciler(Reconciler):
     """Must not look at two nodes at once: each cordon takes room from the next."""
 
     def __init__(
-        self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock, options: CordonOptions
+        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock, options: CordonOptions
     ) -> None:
         self._client = client
         self._recorder = recorder
@@ -162,7 +162,7 @@ class NodeRecordReconciler(Reconciler):
     Apart from the cordon, which looks at one node at a time: a check of 10,000 nodes writes to each of them.
     """
 
-    def __init__(self, client: Client, cache: Cache) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache) -> None:
         self._client = client
         self._nodes = cache.store(NODES)
         self._findings = cache.shared(NodeFindings)

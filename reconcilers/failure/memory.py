@@ -31,7 +31,7 @@ LEAST_SHARE = 16
 
 
 @dataclass(frozen=True)
-class Memory:
+class ContainerMemory:
     """Memory of one container, in bytes; at least one of the two is set."""
 
     limit: int | None
@@ -120,30 +120,30 @@ class MemoryRoom:
         return allowed - sum(_taken(self._job, worker) for worker in self._workers)
 
 
-def raised(before: Memory, room: int) -> Memory | None:
+def raised(before: ContainerMemory, room: int) -> ContainerMemory | None:
     """One step up, to at most `room` bytes; None if that is no more than before."""
     most = min(before.most * FACTOR, before.most + MOST_A_STEP_BYTES, room)
     if most <= before.most:
         return None
     request = None if before.request is None else -(-before.request * most // before.most)
-    return Memory(limit=None if before.limit is None else most, request=request)
+    return ContainerMemory(limit=None if before.limit is None else most, request=request)
 
 
 def steps_between(before: int, after: int) -> list[int]:
     """Return the amounts that a slot had from one to the other, both included, in bytes."""
     amounts = [before]
-    while (step := raised(Memory(amounts[-1], None), after)) is not None:
+    while (step := raised(ContainerMemory(amounts[-1], None), after)) is not None:
         amounts.append(step.most)
     return amounts
 
 
-def memory_of(job: ElasticJob, worker: ElasticWorker) -> Memory | None:
+def memory_of(job: ElasticJob, worker: ElasticWorker) -> ContainerMemory | None:
     """Return the memory of the slot's next Pod, unless it is raised; None if the job sets none."""
     if worker.spec.type not in job.spec.replica_specs:
         return None
     resources = resources_of(job, worker.spec.type, worker.spec.resources)
     limit, request = (_bytes(resources.get(kind)) for kind in ("limits", "requests"))
-    return Memory(limit, request) if limit or request else None
+    return ContainerMemory(limit, request) if limit or request else None
 
 
 def _ran_out(worker: ElasticWorker) -> bool:
@@ -190,7 +190,7 @@ def _bytes(amounts: Any) -> int | None:
         return None
 
 
-def _with_memory(own: ResourceRequirements | None, memory: Memory) -> ResourceRequirements:
+def _with_memory(own: ResourceRequirements | None, memory: ContainerMemory) -> ResourceRequirements:
     own = own or ResourceRequirements()
     new = {"limits": memory.limit, "requests": memory.request}
     return ResourceRequirements.model_validate(

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from controller.store import Memory
+from controller.store import ObjectMemory
 from crds.elasticworker import ElasticWorker
 from crds.findings import Cause, Finding, Verdict
 from crds.nodecheck import NodeCheck, NodeCheckPhase
@@ -154,7 +154,7 @@ class FinishedChecks:
         self._store = cache.store(NODECHECKS)
         self._trust = Trust(cache)
         self._models = cache.models(NODECHECKS, NodeCheck)
-        self._indexed_checks: Memory[FinishedCheck] = self._store.memory()
+        self._indexed_checks: ObjectMemory[FinishedCheck] = self._store.memory()
 
     def on(self, node: str, reader: str | None) -> tuple[FinishedCheck, ...]:
         """The checks whose verdict on the node counts for the reader (`Trust.counts`)."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import NotFound
 from controller.resources import Object
-from controller.store import Memory, Store
+from controller.store import ObjectMemory, Store
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -34,10 +34,10 @@ Answer = tuple[str, str] | None
 class GangGate:
     """Holds the workers of a gang back until its PodGroup is there, as its job wants it."""
 
-    def __init__(self, client: Client, jobs: Store, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: AsyncClient, jobs: Store, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._monotonic = monotonic
-        self._answers: Memory[tuple[float, int, Answer]] = jobs.memory()
+        self._answers: ObjectMemory[tuple[float, int, Answer]] = jobs.memory()
         self._waiting = Observations(jobs, monotonic)
 
     def enlist(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
@@ -16,7 +16,7 @@ from reconcilers.worker.companions import RECHECK_SECONDS, Companions
 
 
 class GangReconciler(Reconciler):
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder) -> None:
         self._companions = Companions(client, recorder)
         self._jobs = cache.store(ELASTICJOBS)
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)

@@ -10,7 +10,7 @@ from crds.elasticjob import ElasticJob
 from crds.grouping import GroupOf, group_name, index_of
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.status_patch import merge_patch
-from reconcilers.runtime.acts import Act, Event, Verb
+from reconcilers.runtime.acts import Act, Event, RequestVerb
 from reconcilers.runtime.kinds import ELASTICJOBS
 
 OF_THE_WHOLE = ("ttlSecondsAfterFinished", "activeDeadlineSeconds")
@@ -92,7 +92,7 @@ def renewal(job: Object, index: int, group: Object) -> Act:
         },
         "spec": spec,
     }
-    return Act(Verb.PATCH, ELASTICJOBS, metadata["name"], metadata["namespace"], body)
+    return Act(RequestVerb.PATCH, ELASTICJOBS, metadata["name"], metadata["namespace"], body)
 
 
 def false_groups(job: ElasticJob, owned: Iterable[Object]) -> list[Act]:
@@ -108,7 +108,7 @@ def false_groups(job: ElasticJob, owned: Iterable[Object]) -> list[Act]:
             continue
         message = f"the ElasticJob {name} was deleted: dlr has not made it as a group of the job"
         events = (Event("Warning", "FalseGroupDeleted", message),) if index < job.group_count else ()
-        acts.append(Act(Verb.DELETE, ELASTICJOBS, name, namespace, uid=metadata["uid"], events=events))
+        acts.append(Act(RequestVerb.DELETE, ELASTICJOBS, name, namespace, uid=metadata["uid"], events=events))
     return acts[:MOST_FALSE]
 
 

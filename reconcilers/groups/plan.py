@@ -16,12 +16,12 @@ from crds.replica_groups import Membership, ReplicaGroupStatus
 from reconcilers.conditions.life import why_stopped
 from reconcilers.groups.children import is_outdated
 from reconcilers.groups.membership import GroupView, decide
-from reconcilers.groups.summary import End, Groups, status_of, train_together
+from reconcilers.groups.summary import JobEnd, ObservedGroups, status_of, train_together
 from reconcilers.groups.warnings import WARNINGS
 from reconcilers.observed.conditions import failure_target, warning_of
 from reconcilers.observed.run_policy import deadline_exceeded, seconds_to_deadline
 from reconcilers.observed.status_patch import validated_patch
-from reconcilers.runtime.acts import Act, Event, Verb, deleted
+from reconcilers.runtime.acts import Act, Event, RequestVerb, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS
 
 MOST_ACTS = 100
@@ -93,18 +93,20 @@ def plan_groups(
     )
 
 
-def _seen(job: ElasticJob, groups: Mapping[int, ElasticJob]) -> Groups:
+def _seen(job: ElasticJob, groups: Mapping[int, ElasticJob]) -> ObservedGroups:
     count = job.group_count
     wanted = {index: groups[index] for index in range(count) if index in groups}
     surplus = [index for index in groups if index >= count]
-    return Groups(job, count, surplus, wanted, [view_of(index, each) for index, each in wanted.items()])
+    return ObservedGroups(
+        job, count, surplus, wanted, [view_of(index, each) for index, each in wanted.items()]
+    )
 
 
 def _withdrawn(job: ElasticJob) -> Iterator[Act]:
     """Yield the write that takes a request for stacks off the job, which has no processes."""
     if names.ANNOTATION_STACKS in job.metadata.annotations:
         body = {"metadata": {"annotations": {names.ANNOTATION_STACKS: None}}}
-        yield Act(Verb.PATCH, ELASTICJOBS, job.metadata.name, job.metadata.namespace, body)
+        yield Act(RequestVerb.PATCH, ELASTICJOBS, job.metadata.name, job.metadata.namespace, body)
 
 
 def view_of(index: int, group: ElasticJob) -> GroupView:
@@ -129,32 +131,32 @@ def view_of(index: int, group: ElasticJob) -> GroupView:
     )
 
 
-def _end_of(seen: Groups, published: Membership, now: datetime) -> End | None:
+def _end_of(seen: ObservedGroups, published: Membership, now: datetime) -> JobEnd | None:
     """Return the end of the job. One that has ended stays so."""
     job, before, views = seen.job, seen.job.status, seen.views
     if before.phase is not None and before.finished:
-        return End(before.phase, before.reason, before.message)
+        return JobEnd(before.phase, before.reason, before.message)
     if job.stops:
         return None
     members = {(each.index, each.round) for each in published.groups}
     still_train = any((view.index, view.round) in members and view.is_able for view in views)
     if any(view.phase is JobPhase.SUCCEEDED for view in views) and not still_train:
-        return End(JobPhase.SUCCEEDED, "TrainingSucceeded", "all groups that trained have finished")
+        return JobEnd(JobPhase.SUCCEEDED, "TrainingSucceeded", "all groups that trained have finished")
     if (target := failure_target(before.conditions)) is not None:
-        return End(JobPhase.FAILED, target.reason, target.message)
+        return JobEnd(JobPhase.FAILED, target.reason, target.message)
     failed = [view.index for view in views if view.phase is JobPhase.FAILED]
     if failed and seen.count - len(failed) < seen.policy.min:
         message = (
             f"{len(failed)} of {seen.count} groups have failed for good and training needs "
             f"{seen.policy.min}: see {group_name(job.metadata.name, failed[0])}"
         )
-        return End(JobPhase.FAILED, "GroupsFailed", message)
+        return JobEnd(JobPhase.FAILED, "GroupsFailed", message)
     if why := deadline_exceeded(job, now):
-        return End(JobPhase.FAILED, "DeadlineExceeded", why)
+        return JobEnd(JobPhase.FAILED, "DeadlineExceeded", why)
     return None
 
 
-def _events(seen: Groups, published: Membership, status: ElasticJobStatus) -> Iterator[Event]:
+def _events(seen: ObservedGroups, published: Membership, status: ElasticJobStatus) -> Iterator[Event]:
     before, phase, metadata = seen.job.status, status.phase, seen.job.metadata
     if (name := names.ANNOTATION_STACKS) in metadata.annotations:
         one = group_name(metadata.name, 0)

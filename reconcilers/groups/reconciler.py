@@ -13,13 +13,13 @@ from datetime import datetime
 from math import inf
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import AlreadyExists, Forbidden, NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
 from controller.slices import computed
-from controller.store import Memory
+from controller.store import ObjectMemory
 from crds.elasticjob import ElasticJob
 from crds.grouping import group_name, index_of, is_grouped, owner_of_group
 from reconcilers.groups.children import false_groups, group_job, renewal, with_uids
@@ -40,18 +40,18 @@ WORKERS_OF_A_GROUP = 5
 class ReplicaGroupsReconciler(Reconciler):
     """Keeps the groups of jobs that have any; other jobs are the ElasticJob reconciler's."""
 
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
         self._jobs = cache.store(ELASTICJOBS)
         self._worlds = cache.store(ELASTICWORLDS)
         self._parse = cache.models(ELASTICJOBS, ElasticJob)
-        self._written_at: Memory[float] = self._jobs.memory()
+        self._written_at: ObjectMemory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
-        self._made: Memory[dict[int, str]] = self._jobs.memory()
+        self._made: ObjectMemory[dict[int, str]] = self._jobs.memory()
         """Uids of the groups that this process has made for each job, by index, until its status has them."""
-        self._refused: Memory[str] = self._jobs.memory()
+        self._refused: ObjectMemory[str] = self._jobs.memory()
         """Why groups of each job were last refused; empty where none were."""
 
     async def reconcile(self, request: Request) -> Result:

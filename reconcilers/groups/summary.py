@@ -33,14 +33,14 @@ from reconcilers.groups.account import goodput_of, history_of
 from reconcilers.groups.membership import GroupView
 from reconcilers.groups.sums import named, nodes_checked, of_some, sums_of_warnings
 from reconcilers.groups.warnings import late_groups, warnings_of
-from reconcilers.observed.conditions import State, condition_of, is_false, observed_at, stated
+from reconcilers.observed.conditions import ConditionState, condition_of, is_false, observed_at, stated
 
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 LATE = "Late: the others waited for it in vain, and train without it until it comes to its next step"
 
 
 @dataclass(frozen=True)
-class End:
+class JobEnd:
     """End of a job."""
 
     phase: JobPhase
@@ -49,7 +49,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Groups:
+class ObservedGroups:
     """A job with replica groups, and those of its groups that it wants and has."""
 
     job: ElasticJob
@@ -70,9 +70,9 @@ class Groups:
 
 
 def status_of(
-    groups: Groups,
+    groups: ObservedGroups,
     membership: Membership,
-    end: End | None,
+    end: JobEnd | None,
     now: datetime,
     refused: str | None = "",
 ) -> ElasticJobStatus:
@@ -127,7 +127,7 @@ def _phase(job: ElasticJob, membership: Membership) -> JobPhase:
     return JobPhase.RESTARTING if has_trained else JobPhase.PENDING
 
 
-def _why(groups: Groups, phase: JobPhase) -> tuple[str, str]:
+def _why(groups: ObservedGroups, phase: JobPhase) -> tuple[str, str]:
     """Return why no group trains: the reason of the first group that has one, and how many are missing."""
     if phase not in (JobPhase.PENDING, JobPhase.RESTARTING):
         return "", ""
@@ -141,7 +141,7 @@ def _why(groups: Groups, phase: JobPhase) -> tuple[str, str]:
     return group.status.reason, f"{message}; {group.metadata.name}: {group.status.message}"
 
 
-def _with_reason(groups: Groups) -> Iterator[ElasticJob]:
+def _with_reason(groups: ObservedGroups) -> Iterator[ElasticJob]:
     """Yields the groups that have a reason why they do not train, in their order."""
     return (group for _, group in sorted(groups.jobs.items()) if group.status.reason)
 
@@ -177,17 +177,17 @@ def _replicas(job: ElasticJob, groups: Sequence[ElasticJob]) -> ReplicaStatus:
 
 
 def _conditions(
-    groups: Groups,
+    groups: ObservedGroups,
     phase: JobPhase,
     membership: Membership,
-    end: End | None,
+    end: JobEnd | None,
     counts: ReplicaStatus,
     now: datetime,
 ) -> list[Condition]:
     """Return the conditions after this look; those of other writers stay."""
     job = groups.job
     states = {
-        RUNNING: State(TRUE if phase is JobPhase.RUNNING else FALSE, phase.value),
+        RUNNING: ConditionState(TRUE if phase is JobPhase.RUNNING else FALSE, phase.value),
         WORLD_FORMED: _formed(groups, phase, membership),
         WORKERS_READY: _workers_ready(groups, phase, counts),
     }
@@ -200,20 +200,20 @@ def _conditions(
         states[SUSPENDED] = state
     if end is not None:
         type_ = SUCCEEDED if end.phase is JobPhase.SUCCEEDED else FAILED
-        states[type_] = State(TRUE, end.reason, end.message)
+        states[type_] = ConditionState(TRUE, end.reason, end.message)
     before = {condition.type: condition for condition in job.status.conditions}
     after = {type_: stated(before.get(type_), type_, state, now) for type_, state in states.items()}
     return [*(before | after).values()]
 
 
-def _formed(groups: Groups, phase: JobPhase, membership: Membership) -> State:
+def _formed(groups: ObservedGroups, phase: JobPhase, membership: Membership) -> ConditionState:
     if phase.finished:
-        return State(FALSE, phase.value, ENDED)
+        return ConditionState(FALSE, phase.value, ENDED)
     message = train_together(membership, groups.count)
     if membership.groups:
-        return State(TRUE, RendezvousPhase.FORMED.value, message)
+        return ConditionState(TRUE, RendezvousPhase.FORMED.value, message)
     reason = RendezvousPhase.REFORMING if membership.version else RendezvousPhase.FORMING
-    return State(FALSE, reason.value, message)
+    return ConditionState(FALSE, reason.value, message)
 
 
 def train_together(membership: Membership, count: int) -> str:
@@ -228,7 +228,9 @@ def train_together(membership: Membership, count: int) -> str:
     )
 
 
-def _scaled(groups: Groups, phase: JobPhase, membership: Membership, counts: ReplicaStatus) -> State | None:
+def _scaled(
+    groups: ObservedGroups, phase: JobPhase, membership: Membership, counts: ReplicaStatus
+) -> ConditionState | None:
     """Judge whether the job has the groups, and each of them the resources, that were requested.
 
     A group that is lost does not make it False: nothing was requested then.
@@ -252,18 +254,18 @@ def _scaled(groups: Groups, phase: JobPhase, membership: Membership, counts: Rep
     parts += [f"{named(groups.surplus)} still to go"] if groups.surplus else []
     parts += [of_some({index: each.message for index, each in unscaled.items()})] if unscaled else []
     if parts:
-        return State(FALSE, "Scaling", shortened("; ".join(parts), MAX_CONDITION_MESSAGE))
-    return State(TRUE, "AsAsked")
+        return ConditionState(FALSE, "Scaling", shortened("; ".join(parts), MAX_CONDITION_MESSAGE))
+    return ConditionState(TRUE, "AsAsked")
 
 
-def _workers_ready(groups: Groups, phase: JobPhase, counts: ReplicaStatus) -> State:
+def _workers_ready(groups: ObservedGroups, phase: JobPhase, counts: ReplicaStatus) -> ConditionState:
     if phase.finished or phase is JobPhase.SUSPENDED:
-        return State(FALSE, phase.value)
+        return ConditionState(FALSE, phase.value)
     missing = counts.desired - counts.active - counts.succeeded
     if missing <= 0:
-        return State(TRUE, "AllRunning")
+        return ConditionState(TRUE, "AllRunning")
     group = next(_with_reason(groups), None)
     message = f"{counted(missing, 'worker')} not running yet"
     if group is None:
-        return State(FALSE, "Starting", message)
-    return State(FALSE, group.status.reason[:64], f"{message}; see {group.metadata.name}")
+        return ConditionState(FALSE, "Starting", message)
+    return ConditionState(FALSE, group.status.reason[:64], f"{message}; see {group.metadata.name}")

@@ -11,7 +11,7 @@ from crds.ranges import as_ranges
 from crds.texts import shortened
 from reconcilers.conditions.table import WARNINGS
 from reconcilers.findings.reasons import NODES_CHECKED, QUIET
-from reconcilers.observed.conditions import State, condition_of
+from reconcilers.observed.conditions import ConditionState, condition_of
 
 MAX_NAMED = 64
 """Characters that name groups."""
@@ -33,7 +33,7 @@ def _sum(warnings: Mapping[int, JobWarning]) -> JobWarning:
     return first.model_copy(update={"message": message, "since": since})
 
 
-def nodes_checked(groups: Mapping[int, ElasticJob]) -> State | None:
+def nodes_checked(groups: Mapping[int, ElasticJob]) -> ConditionState | None:
     """Return the worst that the checks of the groups' nodes say; None if no group has any."""
     found = {
         index: condition
@@ -44,7 +44,7 @@ def nodes_checked(groups: Mapping[int, ElasticJob]) -> State | None:
         return None
     worst = max(found.values(), key=_gravity)
     alike = {index: each.message for index, each in found.items() if _gravity(each) == _gravity(worst)}
-    return State(worst.status, worst.reason, of_some(alike), worst.data)
+    return ConditionState(worst.status, worst.reason, of_some(alike), worst.data)
 
 
 def _gravity(condition: Condition) -> int:

@@ -13,11 +13,11 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import Departed
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.refusal import Refusal
-from reconcilers.conditions.table import TABLE, Table
+from reconcilers.conditions.refusal import PodRefusal
+from reconcilers.conditions.table import TABLE, ConditionTable
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.policy import exhausted_workers
-from reconcilers.job.seen import Seen
+from reconcilers.job.seen import ObservedJob
 from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
@@ -28,7 +28,7 @@ from reconcilers.world.vetting import Standing
 class Basis:
     """Each property is worked out when it is first read."""
 
-    seen: Seen
+    seen: ObservedJob
     job: DesiredJob
     workers: Workers
     """But for those that are deleted."""
@@ -37,9 +37,9 @@ class Basis:
     now: datetime
     scale_requested: bool = False
     """Another scale was requested just now."""
-    refusal: Refusal | None = None
+    refusal: PodRefusal | None = None
     """Why no Pod can be made of the template; None if they can."""
-    table: Table = TABLE
+    table: ConditionTable = TABLE
     """The conditions and warnings that the job may have."""
     spare: Mapping[str, Overdrawn] = field(default_factory=dict)
     """Workers that may fail for good, by uid."""

@@ -1,4 +1,4 @@
-"""What to do about a job, as one pure function: from what was `Seen` to a `Plan`.
+"""What to do about a job, as one pure function: from what was `ObservedJob` to a `JobPlan`.
 
 Everything that the job needs is decided here, from one view and at one moment; nothing is written. The order
 in which a plan is carried out (`reconciler.py`) is: what has to come first, the status, the acts.
@@ -18,7 +18,7 @@ from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase
 from reconcilers.conditions import refusal, reported
 from reconcilers.conditions.life import why_stopped
-from reconcilers.conditions.table import TABLE, Table
+from reconcilers.conditions.table import TABLE, ConditionTable
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
@@ -27,7 +27,7 @@ from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.job import events as events_of_job
 from reconcilers.job.basis import Basis, with_departed
 from reconcilers.job.published import seconds_to_write
-from reconcilers.job.seen import Seen
+from reconcilers.job.seen import ObservedJob
 from reconcilers.job.status import ended, going_on, has_succeeded, over, phase_of, suspended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
@@ -63,7 +63,7 @@ UNKNOWN_POD_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     request: Act | None = None
     """The object to make before anything else, by which workers are tested. If it is refused, plan again with
     `Seen.request_refused`."""
@@ -80,7 +80,7 @@ class Plan:
     """More writes of `first` are due in further looks; until then nothing else is decided."""
 
 
-def plan_job(seen: Seen, now: datetime) -> Plan:
+def plan_job(seen: ObservedJob, now: datetime) -> JobPlan:
     """Plans all that is to be done after this look about a job that trains in a world."""
     seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     if seen.job.status.finished:
@@ -95,8 +95,8 @@ def plan_job(seen: Seen, now: datetime) -> Plan:
 
 
 def completed(
-    plan: Plan, look: Basis, slots: WorkerPlan, uptake: Uptake, look_again_seconds: float | None = None
-) -> Plan:
+    plan: JobPlan, look: Basis, slots: WorkerPlan, uptake: Uptake, look_again_seconds: float | None = None
+) -> JobPlan:
     """The plan with what is the same for all jobs: slots that come and go."""
     if plan.is_interim:
         return plan
@@ -132,7 +132,7 @@ def most_acts(workers: int) -> int:
     return max(MIN_ACTS, workers // ACT_LOOKS)
 
 
-def workers_to_be(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
+def workers_to_be(seen: ObservedJob, now: datetime) -> tuple[Uptake, WorkerPlan]:
     """The requested scale, and the workers that are wanted by it."""
     job = seen.job
     fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
@@ -142,7 +142,7 @@ def workers_to_be(seen: Seen, now: datetime) -> tuple[Uptake, WorkerPlan]:
     return uptake, replace(slots, missing=missing)
 
 
-def _paced(seen: Seen, plan: Plan) -> Plan:
+def _paced(seen: ObservedJob, plan: JobPlan) -> JobPlan:
     """The plan, without a status that is for people alone and was written a moment ago."""
     if plan.request or plan.first or plan.events or plan.acts:
         return plan
@@ -153,12 +153,12 @@ def _paced(seen: Seen, plan: Plan) -> Plan:
 
 
 def basis_of(
-    seen: Seen,
+    seen: ObservedJob,
     surplus: Collection[ElasticWorker],
     uptake: Uptake,
     now: datetime,
     fault: refusal.Fault | None = None,
-    table: Table = TABLE,
+    table: ConditionTable = TABLE,
 ) -> Basis:
     """The job as it is wanted by now.
 
@@ -182,16 +182,16 @@ def basis_of(
     )
 
 
-def plan_finished(seen: Seen, now: datetime) -> Plan:
+def plan_finished(seen: ObservedJob, now: datetime) -> JobPlan:
     """The plan of a finished job: its counts follow its Pods, and it is deleted when its time is over."""
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
-        return Plan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
+        return JobPlan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
     look = Basis(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
     return written(look, over(look), look_again=(remaining,))
 
 
-def plan_end(look: Basis, success: str) -> Plan | None:
+def plan_end(look: Basis, success: str) -> JobPlan | None:
     """The plan of a job whose training is over, or whose time is; None if it goes on.
 
     Args:
@@ -222,7 +222,7 @@ def _success(look: Basis) -> str:
     return "all workers finished" if has_succeeded(look.workers, look.published) else ""
 
 
-def _train(look: Basis) -> Plan:
+def _train(look: Basis) -> JobPlan:
     """The plan of a job that runs: its world, and what its failures come to."""
     look = replace(look, spare=spare_workers(look.job, look.workers))
     published, workers, now = look.published, look.workers, look.now
@@ -251,7 +251,7 @@ def _train(look: Basis) -> Plan:
     return relaunching(plan, look, due, retry_seconds)
 
 
-def plan_failure(look: Basis, failures: Assessment, broken_at: datetime | None = None) -> Plan | None:
+def plan_failure(look: Basis, failures: Assessment, broken_at: datetime | None = None) -> JobPlan | None:
     """The plan of a job that its failures end; None if it goes on.
 
     Args:
@@ -274,7 +274,7 @@ def waits_of_all(look: Basis) -> tuple[float | None, ...]:
     )
 
 
-def relaunching(plan: Plan, look: Basis, due: Sequence[Act], retry_seconds: float | None) -> Plan:
+def relaunching(plan: JobPlan, look: Basis, due: Sequence[Act], retry_seconds: float | None) -> JobPlan:
     """The plan with as many new incarnations as one look makes.
 
     They come first, and all of them before anything else, where the status that is written no longer shows
@@ -286,7 +286,7 @@ def relaunching(plan: Plan, look: Basis, due: Sequence[Act], retry_seconds: floa
     relaunches = tuple(due[: most_acts(len(look.seen.workers))])
     is_more = len(relaunches) < len(due)
     if look.leaving and is_more:
-        return Plan(first=relaunches, look_again_seconds=0.0, is_interim=True)
+        return JobPlan(first=relaunches, look_again_seconds=0.0, is_interim=True)
     again = soonest(plan.look_again_seconds, 0.0 if is_more else retry_seconds)
     if look.leaving:
         return replace(plan, first=relaunches, look_again_seconds=again)
@@ -325,7 +325,7 @@ def _go_on(
     failures: Assessment,
     broken_at: datetime | None,
     waits: Collection[float | None],
-) -> Plan:
+) -> JobPlan:
     """The status of a job that goes on, and what becomes of its standby."""
     workers, world = look.workers, decision.rendezvous
     job, moved = with_moves_done(look.job, workers, world)
@@ -349,7 +349,7 @@ def written(
     events: Collection[Event] = (),
     standby: Collection[int] = (),
     broken_at: datetime | None = None,
-) -> Plan:
+) -> JobPlan:
     """The plan that writes this status, with the account of the job's time.
 
     Args:
@@ -365,7 +365,7 @@ def written(
     concerned = look.workers if standby else look.workers.exceptional
     due = needs_standby_update(concerned, standby)
     updates = [standby_updated(worker, standby) for worker in due[: most_acts(len(look.seen.workers))]]
-    return Plan(
+    return JobPlan(
         status_patch=validated_patch(raw, after, wire if after is status else None)
         if differs or after is not status
         else {},

@@ -23,7 +23,7 @@ from reconcilers.conditions.life import WORKERS_READY
 from reconcilers.observed.builder import owned_metadata
 from reconcilers.observed.groups import group_labels
 from reconcilers.observed.status_patch import merge_patch
-from reconcilers.runtime.acts import Act, Verb, create
+from reconcilers.runtime.acts import Act, RequestVerb, create
 from reconcilers.runtime.kinds import ELASTICWORLDS
 from reconcilers.world.rendezvous import WORDS
 
@@ -61,13 +61,13 @@ def writes_of_world(job: Object, stored: Object | None) -> tuple[Act, ...]:
     metadata = stored["metadata"]
     name, namespace = metadata["name"], metadata["namespace"]
     if _owner_uids(stored) != _owner_uids(wanted):
-        stale = Act(Verb.DELETE, ELASTICWORLDS, name, namespace, uid=metadata["uid"])
+        stale = Act(RequestVerb.DELETE, ELASTICWORLDS, name, namespace, uid=metadata["uid"])
         return stale, create(ELASTICWORLDS, wanted)
     patch = merge_patch(stored["spec"], wanted["spec"])
     if not patch:
         return ()
     body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": patch}
-    return (Act(Verb.PATCH, ELASTICWORLDS, name, namespace, body),)
+    return (Act(RequestVerb.PATCH, ELASTICWORLDS, name, namespace, body),)
 
 
 def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -> float:

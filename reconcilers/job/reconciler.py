@@ -14,20 +14,20 @@ from datetime import datetime
 from math import inf
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
 from controller.slices import computed, let_go
-from controller.store import Memory
+from controller.store import ObjectMemory
 from crds.elasticjob import ElasticJob
-from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.plan import JobPlan, plan_job
 from reconcilers.job.published import writes_of_world
-from reconcilers.job.seen import JobReader, Seen
+from reconcilers.job.seen import JobReader, ObservedJob
 from reconcilers.job.vetter import NOBODY, Vetter
 from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
-from reconcilers.runtime.acts import Act, Verb, carry_out, tell, telling_refusals, write_status
+from reconcilers.runtime.acts import Act, RequestVerb, carry_out, tell, telling_refusals, write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
@@ -40,12 +40,12 @@ LOOK_AGAIN_SLACK_SECONDS = 0.01
 class ElasticJobReconciler(Reconciler):
     def __init__(
         self,
-        client: Client,
+        client: AsyncClient,
         cache: Cache,
         recorder: EventRecorder,
         clock: Clock,
         most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
-        plan: Callable[[Seen, datetime], Plan] = plan_job,
+        plan: Callable[[ObservedJob, datetime], JobPlan] = plan_job,
         vetter: Vetter = NOBODY,
     ) -> None:
         self._client = client
@@ -54,9 +54,9 @@ class ElasticJobReconciler(Reconciler):
         self._plan_of = plan
         self._view = JobReader(cache, clock, most_workers, vetter)
         self._worlds = cache.store(ELASTICWORLDS)
-        self._written_at: Memory[float] = cache.store(ELASTICJOBS).memory()
+        self._written_at: ObjectMemory[float] = cache.store(ELASTICJOBS).memory()
         """Time of the last write of each job's status, on the monotonic clock."""
-        self._refused: Memory[tuple[str, float]] = cache.store(ELASTICJOBS).memory()
+        self._refused: ObjectMemory[tuple[str, float]] = cache.store(ELASTICJOBS).memory()
         """Why the API server last refused ElasticWorkers, and until when none is created, by job, on the
         monotonic clock. Each worker that is there leads to looks, which must not try to create all that are
         missing each time."""
@@ -81,7 +81,7 @@ class ElasticJobReconciler(Reconciler):
         await let_go(workers)
         return result
 
-    async def _look(self, seen: Seen) -> Result:
+    async def _look(self, seen: ObservedJob) -> Result:
         plan = await self._plan(seen)
         if plan.request is not None and (refused := await self._refusal_of(seen, plan.request)):
             plan = await self._plan(replace(seen, request_refused=refused))
@@ -89,11 +89,11 @@ class ElasticJobReconciler(Reconciler):
         wait = plan.look_again_seconds
         return Result(None if wait is None else wait + LOOK_AGAIN_SLACK_SECONDS)
 
-    async def _plan(self, seen: Seen) -> Plan:
+    async def _plan(self, seen: ObservedJob) -> JobPlan:
         size = len(seen.workers) + seen.vetting.look_size + seen.nodes_to_compare
         return await computed(size, self._plan_of, seen, self._clock.now())
 
-    async def _refusal_of(self, seen: Seen, request: Act) -> str:
+    async def _refusal_of(self, seen: ObservedJob, request: Act) -> str:
         """Make it, if the job is still as it was seen: a test of workers stops training.
 
         Returns:
@@ -111,7 +111,7 @@ class ElasticJobReconciler(Reconciler):
             return str(error)
         return ""
 
-    async def _apply(self, seen: Seen, plan: Plan) -> None:
+    async def _apply(self, seen: ObservedJob, plan: JobPlan) -> None:
         if plan.first:
             await self._write(seen.raw, {})
             await self._carry_out(seen, plan.first)
@@ -131,10 +131,10 @@ class ElasticJobReconciler(Reconciler):
         metadata = job["metadata"]
         return writes_of_world(job, self._worlds.get(metadata["namespace"], metadata["name"]))
 
-    async def _carry_out(self, seen: Seen, acts: Sequence[Act]) -> None:
+    async def _carry_out(self, seen: ObservedJob, acts: Sequence[Act]) -> None:
         """Carry out acts. A refusal is retried."""
         uid = seen.job.metadata.uid
-        makes_workers = any(act.verb is Verb.CREATE and act.resource == ELASTICWORKERS for act in acts)
+        makes_workers = any(act.verb is RequestVerb.CREATE and act.resource == ELASTICWORKERS for act in acts)
         try:
             with telling_refusals(self._recorder, seen.raw):
                 await carry_out(self._client, self._recorder, seen.raw, acts)

@@ -1,4 +1,4 @@
-"""Everything that one look at a job decides from: `Seen`, and `JobReader`, which reads it from the caches.
+"""What one look at a job decides from: `ObservedJob`, and `JobReader`, which reads it from the caches.
 
 Ages count on our own clock, from when we first saw a thing.
 """
@@ -14,7 +14,7 @@ from controller.cache import Cache
 from controller.reconciler import Request
 from controller.resources import NODES, PODS, Object
 from controller.slices import LARGE, computed
-from controller.store import Memory, Store
+from controller.store import ObjectMemory, Store
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -22,7 +22,7 @@ from crds.grouping import is_grouped
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
-from reconcilers.conditions.table import Kind
+from reconcilers.conditions.table import ConditionKind
 from reconcilers.failure.memory import has_run_out
 from reconcilers.job.vetter import NOBODY, Vetter
 from reconcilers.observed.builder import companion_metadata, pod_name
@@ -67,7 +67,7 @@ class AgesView:
 
     def __init__(self, workers: Store, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._heard: Memory[_Heard] = workers.memory()
+        self._heard: ObjectMemory[_Heard] = workers.memory()
 
     def of(self, workers: Workers, claim: str | None) -> Ages:
         """
@@ -123,7 +123,7 @@ class NodesWhenRead(Collection[Object]):
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedJob:
     job: ElasticJob
     raw: Object
     """The job as it is stored."""
@@ -137,7 +137,7 @@ class Seen:
     vacant: Vacant = field(default_factory=dict)
     """Retired slots of which nothing is left."""
     vetting: Vetting = field(default_factory=Vetting)
-    kinds: Sequence[Kind] = ()
+    kinds: Sequence[ConditionKind] = ()
     """Conditions that features state of the job."""
     pods: Mapping[str, str | None] = field(default_factory=dict)
     """Digest of the resources that the Pod of a worker's present incarnation was built with, by uid of the
@@ -209,7 +209,7 @@ class JobReader:
         raw = self._jobs.get(request.namespace, request.name)
         return raw is not None and is_grouped(raw)
 
-    async def of(self, request: Request) -> Seen | None:
+    async def of(self, request: Request) -> ObservedJob | None:
         """None if the job is gone, or goes after its end or without what it made. Another one that goes is
         held by a finalizer, and garbage collection takes nothing yet: it is seen as suspended."""
         raw = self._jobs.get(request.namespace, request.name)
@@ -229,13 +229,13 @@ class JobReader:
         ages = await computed(len(seen.workers), self._ages.of, seen.workers, claim)
         return replace(seen, vetting=vetting, kinds=self._vetter.kinds, ages=ages)
 
-    def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> Seen:
+    def _read(self, job: ElasticJob, raw: Object, found: list[Object]) -> ObservedJob:
         workers = Workers(self._workers_of(found, job.metadata.namespace))
         if job.status.finished:
-            return Seen(job, raw, workers)
+            return ObservedJob(job, raw, workers)
         pods, outdated = self._pods_of(job, workers)
         taken, strangers, held = self._taken(job, workers)
-        return Seen(
+        return ObservedJob(
             job=job,
             raw=raw,
             workers=workers,

@@ -21,7 +21,7 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.replica_groups import ReplicaGroupStatus
 from crds.texts import shortened
-from reconcilers.conditions.facts import Facts
+from reconcilers.conditions.facts import JobFacts
 from reconcilers.conditions.life import FAILED, NO_REPLICAS, RUNNING, WORLD_FORMED, hindrances
 from reconcilers.conditions.scaled import phase_while_scaling
 from reconcilers.conditions.table import Judgement, judged
@@ -29,7 +29,7 @@ from reconcilers.failure.facts import last_failure
 from reconcilers.failure.policy import Assessment, blame_of
 from reconcilers.failure.totals import failures_of
 from reconcilers.job.basis import Basis
-from reconcilers.observed.conditions import State, condition_of, is_false, is_true, observed_at
+from reconcilers.observed.conditions import ConditionState, condition_of, is_false, is_true, observed_at
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.worker_state import current_report, finished
@@ -98,7 +98,7 @@ def ended(
     if world is not None:
         blame = blame_of(failures.incident) if failures and failures.incident else None
         world = at_the_end(blaming(world, blame))
-    end = State(ConditionStatus.TRUE, reason, message)
+    end = ConditionState(ConditionStatus.TRUE, reason, message)
     facts = _facts(of, phase, world, end=end)
     ending = failures.ending if failures else None
     failure = ending.failure if ending else last_failure(of.job, of.workers)
@@ -128,8 +128,8 @@ def over(of: Basis) -> ElasticJobStatus:
     )
 
 
-def _facts(of: Basis, phase: JobPhase, world: Rendezvous | None, **decided: Any) -> Facts:
-    return Facts(
+def _facts(of: Basis, phase: JobPhase, world: Rendezvous | None, **decided: Any) -> JobFacts:
+    return JobFacts(
         job=of.job,
         workers=of.workers,
         phase=phase,

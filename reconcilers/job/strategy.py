@@ -9,8 +9,8 @@ from datetime import datetime
 from controller.resources import Object
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.job.plan import Plan, plan_job
-from reconcilers.job.seen import Seen
+from reconcilers.job.plan import JobPlan, plan_job
+from reconcilers.job.seen import ObservedJob
 from reconcilers.job.vetter import NOBODY, Vetter
 from reconcilers.scale.permission import CountsFault, no_fault
 from reconcilers.worker.assignment import JobAssignment
@@ -21,7 +21,7 @@ from reconcilers.worker.companions import ServiceOf, no_service
 class Strategy:
     """How one kind of jobs trains. By default, workers do so in a world, and other Pods beside it."""
 
-    plan: Callable[[Seen, datetime], Plan] = plan_job
+    plan: Callable[[ObservedJob, datetime], JobPlan] = plan_job
     assignment: type[JobAssignment] = JobAssignment
     """What a worker is there for: its Pod, and when that may go."""
     service_of: ServiceOf = no_service
@@ -44,7 +44,7 @@ class Strategies:
     def of(self, job: ElasticJob) -> Strategy:
         return next((strategy for is_for, strategy in self._special if is_for(job)), _WORLD)
 
-    def plan(self, seen: Seen, now: datetime) -> Plan:
+    def plan(self, seen: ObservedJob, now: datetime) -> JobPlan:
         return self.of(seen.job).plan(seen, now)
 
     def assign(self, worker: ElasticWorker, owner: Object, job: ElasticJob) -> JobAssignment:

@@ -9,7 +9,7 @@ from controller.reconciler import Request
 from controller.resources import Object, Resource
 from controller.store import Change
 from crds.elasticjob import ElasticJob
-from reconcilers.conditions.table import Kind
+from reconcilers.conditions.table import ConditionKind
 from reconcilers.observed.workers import Workers
 from reconcilers.world.vetting import Vetting
 
@@ -33,7 +33,7 @@ class Vetter:
 
     look: Callable[[ElasticJob, Workers], Awaitable[Vetting]] = _nobody
     """Reads the answers for a job and its workers."""
-    kinds: Sequence[Kind] = ()
+    kinds: Sequence[ConditionKind] = ()
     """Conditions that it states of the job."""
     wakes: Sequence[Wake] = ()
 

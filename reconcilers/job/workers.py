@@ -24,7 +24,7 @@ from reconcilers.job.times import TOLERANCE
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK, current_report, stuck_by
 from reconcilers.observed.workers import new_worker, slot_of
-from reconcilers.runtime.acts import Act, Event, Verb, create
+from reconcilers.runtime.acts import Act, Event, RequestVerb, create
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Roll
@@ -220,7 +220,9 @@ def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
 
 def standby_updated(worker: ElasticWorker, standing: Collection[int]) -> Act:
     metadata, body = worker.metadata, {"status": {"standby": worker.spec.index in standing or None}}
-    return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, subresource="status")
+    return Act(
+        RequestVerb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, subresource="status"
+    )
 
 
 def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = None) -> Act:
@@ -243,7 +245,9 @@ def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = N
         spec["resources"] = raised.resources.to_wire()
         events.append(Event("Normal", "MemoryRaised", raised.message))
     body = {"metadata": {"resourceVersion": metadata.resource_version}, "spec": spec}
-    return Act(Verb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, events=tuple(events))
+    return Act(
+        RequestVerb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, events=tuple(events)
+    )
 
 
 def standing_by(job: ElasticJob, workers: Sequence[ElasticWorker], world: Rendezvous) -> frozenset[int]:

@@ -23,7 +23,7 @@ from reconcilers.findings.finished import is_finished
 from reconcilers.nodecheck.claims import (
     HOLD_SECONDS,
     REST_SECONDS,
-    Claim,
+    NodeClaim,
     Precedence,
     agent_is_ready,
     claim_of,
@@ -79,13 +79,13 @@ class ClaimView:
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
 
-    def claim_of(self, check: NodeCheck, wanted: Iterable[str]) -> Claim:
+    def claim_of(self, check: NodeCheck, wanted: Iterable[str]) -> NodeClaim:
         """The claim of a check on these nodes."""
         return claim_of(check, self._precedence_of(check), wanted=frozenset(wanted))
 
     async def claims(
-        self, mine: Claim, before: Precedence | None = None, waiting_in: Iterable[str] = ()
-    ) -> list[Claim]:
+        self, mine: NodeClaim, before: Precedence | None = None, waiting_in: Iterable[str] = ()
+    ) -> list[NodeClaim]:
         """The claims of other unfinished checks on the nodes that `mine` wants, cut to these.
 
         Args:
@@ -98,7 +98,7 @@ class ClaimView:
                 found.setdefault(raw["metadata"]["uid"], (raw, set()))[1].add(node)
             await slices.pause()
         waiting = [(raw, mine.wanted) for raw in await self._waiting_in(waiting_in)]
-        claims = list[Claim]()
+        claims = list[NodeClaim]()
         for raw, nodes in [*found.values(), *waiting]:
             await slices.pause()
             check = self._parse_check.parse_or_none(raw)
@@ -135,7 +135,7 @@ class ClaimView:
                 found[check["metadata"]["uid"]] = check
         return list(found.values())
 
-    def _claim(self, check: NodeCheck, precedence: Precedence, nodes: AbstractSet[str]) -> Claim:
+    def _claim(self, check: NodeCheck, precedence: Precedence, nodes: AbstractSet[str]) -> NodeClaim:
         """The claim of a check on these nodes."""
         status, spec = check.status, check.spec
         if status.nodes:
@@ -197,7 +197,7 @@ def _age(check: Object) -> tuple[str, str]:
 class Permit:
     """Whether a check may take its nodes."""
 
-    contested: Mapping[str, Claim] = field(default_factory=dict)
+    contested: Mapping[str, NodeClaim] = field(default_factory=dict)
     """The nodes that it does not get, each with the claim that is in the way."""
     rest_seconds: float = 0.0
     """Time until its namespace may have nodes again that it has just left to others."""
@@ -329,7 +329,7 @@ class Claiming:
             return frozenset(), HOLD_SECONDS - held_seconds
         return frozenset(), HOLD_SECONDS - tested_seconds if mine.tests else None
 
-    def _leave(self, mine: Claim, nodes: frozenset[str]) -> frozenset[str]:
+    def _leave(self, mine: NodeClaim, nodes: frozenset[str]) -> frozenset[str]:
         now = self._monotonic()
         while self._left and next(iter(self._left.values())) <= now - REST_SECONDS:
             del self._left[next(iter(self._left))]
@@ -338,7 +338,7 @@ class Claiming:
             self._left[(mine.namespace, node)] = now
         return nodes
 
-    def _rest_seconds(self, mine: Claim) -> float:
+    def _rest_seconds(self, mine: NodeClaim) -> float:
         """Time until the namespace may have all the nodes that a check wants: others are to look before."""
         if mine.precedence is Precedence.ADMINISTRATORS or mine.is_fixed:
             return 0.0
@@ -346,5 +346,5 @@ class Claiming:
         return max(max(left_at, default=-REST_SECONDS) + REST_SECONDS - self._monotonic(), 0.0)
 
 
-def _name_of(claim: Claim) -> Request:
+def _name_of(claim: NodeClaim) -> Request:
     return Request(claim.namespace, claim.name)

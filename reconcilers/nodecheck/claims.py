@@ -46,7 +46,7 @@ class Precedence(IntEnum):
 
 
 @dataclass(frozen=True)
-class Claim:
+class NodeClaim:
     """What an unfinished check has, or wants, of the cluster's nodes."""
 
     uid: str
@@ -79,12 +79,12 @@ class Claim:
         return f"NodeCheck {self.namespace}/{self.name}" if is_ours else "a check in another namespace"
 
 
-def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> Claim:
-    """The claim of a check, with these fields of `Claim`."""
+def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> NodeClaim:
+    """The claim of a check, with these fields of `NodeClaim`."""
     metadata, status = check.metadata, check.status
     fields = {"is_fixed": bool(status.nodes), "tests": status.phase is NodeCheckPhase.RUNNING} | more
     created = metadata.creation_timestamp or datetime.min.replace(tzinfo=UTC)
-    return Claim(metadata.uid, metadata.namespace, metadata.name, precedence, created, **fields)
+    return NodeClaim(metadata.uid, metadata.namespace, metadata.name, precedence, created, **fields)
 
 
 def precedence_of(
@@ -96,9 +96,9 @@ def precedence_of(
     return Precedence.JOBS if check is not None and is_made_for_job(check, job) else Precedence.OTHERS
 
 
-def in_the_way(mine: Claim, claims: Iterable[Claim]) -> dict[str, Claim]:
+def in_the_way(mine: NodeClaim, claims: Iterable[NodeClaim]) -> dict[str, NodeClaim]:
     """The nodes that a check has to wait for before it begins, each with the claim that is in the way."""
-    found: dict[str, Claim] = {}
+    found: dict[str, NodeClaim] = {}
     left = set(mine.wanted)
     for claim in sorted(claims, key=lambda claim: claim.order):
         if claim.uid != mine.uid and (claim.tests or claim.order < mine.order):
@@ -108,14 +108,14 @@ def in_the_way(mine: Claim, claims: Iterable[Claim]) -> dict[str, Claim]:
     return found
 
 
-def gives_way(mine: Claim, other: Claim) -> bool:
+def gives_way(mine: NodeClaim, other: NodeClaim) -> bool:
     """Whether a check leaves nodes to another after a while, if both want the same."""
     if other.tests or mine.precedence is Precedence.ADMINISTRATORS:
         return False
     return other.precedence < mine.precedence or (mine.tests and other.namespace != mine.namespace)
 
 
-def to_yield(mine: Claim, claims: Iterable[Claim], *, to_anybody: bool = False) -> frozenset[str]:
+def to_yield(mine: NodeClaim, claims: Iterable[NodeClaim], *, to_anybody: bool = False) -> frozenset[str]:
     """The nodes that a check leaves to others once it has held them for HOLD_SECONDS.
 
     Args:
@@ -130,7 +130,7 @@ def to_yield(mine: Claim, claims: Iterable[Claim], *, to_anybody: bool = False) 
     return nodes
 
 
-def sentence_on(contested: Mapping[str, Claim], namespace: str) -> str:
+def sentence_on(contested: Mapping[str, NodeClaim], namespace: str) -> str:
     """What a check waits for, in words."""
     node = min(contested)
     claim = contested[node]

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import NotFound
 from controller.resources import NODES
 from controller.slices import Slices, computed
@@ -264,7 +264,7 @@ def _age(check: NodeCheck) -> tuple[datetime, str]:
 class JobChecksView:
     """Reads the NodeChecks of jobs."""
 
-    def __init__(self, client: Client, cache: Cache) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache) -> None:
         self._client = client
         self._checks = cache.store(NODECHECKS)
         self._nodes = cache.store(NODES)

@@ -9,8 +9,8 @@ from crds.findings import MAX_EVIDENCE, WORST_FIRST
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus
 from crds.texts import shortened
-from reconcilers.conditions.facts import Facts
-from reconcilers.conditions.table import Kind
+from reconcilers.conditions.facts import JobFacts
+from reconcilers.conditions.table import ConditionKind
 from reconcilers.findings.finished import FinishedCheck
 from reconcilers.findings.reasons import (
     CHECKING,
@@ -25,7 +25,7 @@ from reconcilers.findings.reasons import (
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.nodecheck.status import summary_of
-from reconcilers.observed.conditions import NO_DATA, NextState, State, condition_of
+from reconcilers.observed.conditions import NO_DATA, ConditionState, NextState, condition_of
 from reconcilers.observed.slots import named
 from reconcilers.runtime.acts import Event
 
@@ -47,7 +47,7 @@ class CheckState:
     """Workers on slow nodes that the world does without."""
 
 
-def judge(before: Condition | None, facts: Facts) -> NextState:
+def judge(before: Condition | None, facts: JobFacts) -> NextState:
     checks = facts.vetting
     if not isinstance(checks, JobChecks):
         return _interrupted(before)
@@ -65,10 +65,10 @@ def event(_: Condition | None, new: Condition) -> Event | None:
     return Event("Normal" if new.reason in QUIET else "Warning", new.reason, new.message)
 
 
-KIND = Kind(NODES_CHECKED, judge, judge, event)
+KIND = ConditionKind(NODES_CHECKED, judge, judge, event)
 
 
-def finding_of(job: ElasticJob, state: CheckState) -> State | None:
+def finding_of(job: ElasticJob, state: CheckState) -> ConditionState | None:
     """None if the job has nothing to do with checks."""
     finding = _finding(job, state)
     if finding is None or not state.left_out:
@@ -84,26 +84,30 @@ def _interrupted(before: Condition | None) -> NextState:
     if before is None or before.reason != CHECKING:
         return before
     message = "the job ended or was suspended before the node check had finished"
-    return State(ConditionStatus.UNKNOWN, INTERRUPTED, message)
+    return ConditionState(ConditionStatus.UNKNOWN, INTERRUPTED, message)
 
 
-def _finding(job: ElasticJob, state: CheckState) -> State | None:
+def _finding(job: ElasticJob, state: CheckState) -> ConditionState | None:
     unknown = ConditionStatus.UNKNOWN
     if state.active is not None:
-        return State(unknown, CHECKING, _progress(state.active), _about(state.active))
+        return ConditionState(unknown, CHECKING, _progress(state.active), _about(state.active))
     if state.refused:
-        return State(unknown, REFUSED, f"no node check can be created; training goes on: {state.refused}")
+        return ConditionState(
+            unknown, REFUSED, f"no node check can be created; training goes on: {state.refused}"
+        )
     if state.finished:
         return _outcome(max(state.finished, key=lambda done: done.ended))
     if any(c.type == NODES_CHECKED and c.reason == CHECKING for c in job.status.conditions):
-        return State(unknown, GONE, "the node check was deleted before it had finished")
+        return ConditionState(unknown, GONE, "the node check was deleted before it had finished")
     if not job.spec.node_check.enabled:
         return None
     if state.unchecked:
-        return State(
+        return ConditionState(
             unknown, NOT_YET, f"a node check of {named(state.unchecked)} comes before the next world"
         )
-    return State(ConditionStatus.TRUE, FRESH, "all nodes have passed a check within nodeCheck.freshSeconds")
+    return ConditionState(
+        ConditionStatus.TRUE, FRESH, "all nodes have passed a check within nodeCheck.freshSeconds"
+    )
 
 
 def _progress(check: NodeCheck) -> str:
@@ -119,13 +123,13 @@ def _tests(check: NodeCheck) -> str:
     return "all workers" if check.spec.workers is None else named(check.spec.workers)
 
 
-def _outcome(done: FinishedCheck) -> State:
+def _outcome(done: FinishedCheck) -> ConditionState:
     name, status = done.check.metadata.name, done.check.status
     if status.phase is NodeCheckPhase.FAILED:
         failed = condition_of(status.conditions, "Failed")
         why = f": {failed.reason}: {failed.message}" if failed else ""
         message = f"node check {name} could not be carried out; training goes on{why}"
-        return State(ConditionStatus.UNKNOWN, "CheckFailed", message, _about(done.check))
+        return ConditionState(ConditionStatus.UNKNOWN, "CheckFailed", message, _about(done.check))
     summary = summary_of(done.verdicts, status.node_results, status.faulty_links, status.faulty_domains)
     sentences = [f"node check {name}: {summary.message}"]
     if len(done.verdicts) > 1:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
@@ -18,7 +18,7 @@ from crds.nodecheck import Accelerator, NodeCheck
 from reconcilers.observed import run_policy
 from reconcilers.observed.builder import (
     GPU_RESOURCE,
-    Environment,
+    ContainerEnvironment,
     containers,
     copied,
     fixed_variables,
@@ -32,7 +32,7 @@ from reconcilers.observed.builder import (
 from reconcilers.runtime.kinds import NODECHECKS
 from reconcilers.worker.assignment import OtherAssignment
 from reconcilers.worker.companions import Companions, network_policy_of
-from reconcilers.worker.pod_refusal import Source
+from reconcilers.worker.pod_refusal import PodSource
 
 CHECK_COMMAND = ["dlr", "check-worker"]
 CHECK_HEARTBEAT_TIMEOUT_SECONDS = 30.0
@@ -66,9 +66,9 @@ class CheckAssignment(OtherAssignment):
         return build_check_pod(self.check, self.worker, self.node, self.image)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> PodSource:
         template = self.check.spec.template or {"spec": {"containers": ()}}
-        return Source("the Pods of the check", "spec.template", template)
+        return PodSource("the Pods of the check", "spec.template", template)
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
         """Agents leave by themselves, and their logs stay. But a Pod that never started, or hangs on a broken
@@ -101,7 +101,7 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
     beat = heartbeat_seconds(len(check.status.nodes), CHECK_HEARTBEAT_TIMEOUT_SECONDS)
     fixed = fixed_variables(owner, worker, spec, beat)
     uid = check.metadata.uid
-    environment = Environment(fixed, of_agent=key_variable(uid), account=owned_name(uid))
+    environment = ContainerEnvironment(fixed, of_agent=key_variable(uid), account=owned_name(uid))
     return pod_of(worker, template, environment)
 
 
@@ -152,7 +152,7 @@ def _ask_for_gpus(container: Object, node: Object | None) -> None:
 class CheckCompanionReconciler(Reconciler):
     """Keeps the NetworkPolicy of a NodeCheck with Pods of its own."""
 
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder) -> None:
         self._companions = Companions(client, recorder)
         self._checks = cache.store(NODECHECKS)
         self._policies = cache.store(NETWORKPOLICIES)

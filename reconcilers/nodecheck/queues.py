@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from controller.reconciler import Request
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     namespace: str | None
     """Namespace of the checks that wait there. Others may begin where these may not."""
     node: str
@@ -25,13 +25,13 @@ class Queues:
     """Which checks wait where, by the names of the checks."""
 
     def __init__(self) -> None:
-        self._queues: dict[Place, list[tuple[Any, Request]]] = {}
+        self._queues: dict[QueuePlace, list[tuple[Any, Request]]] = {}
         """Heaps. An entry counts while its check waits at the place."""
-        self._places: dict[Request, Place] = {}
+        self._places: dict[Request, QueuePlace] = {}
         """Where each check waits."""
-        self._behind: dict[Request, set[Place]] = {}
+        self._behind: dict[Request, set[QueuePlace]] = {}
         """Places at which checks wait for a check, by that check."""
-        self._called: dict[Request, list[Place]] = {}
+        self._called: dict[Request, list[QueuePlace]] = {}
         """Checks that are to look because they were first there."""
 
     def wait(self, check: Request, order: Any, in_the_way: Mapping[str, Request]) -> None:
@@ -43,7 +43,7 @@ class Queues:
         """
         before = [each.node for each in (self._places.get(check), *self._called.get(check, ())) if each]
         node = next((each for each in before if each in in_the_way), None)
-        place = Place(check.namespace, min(in_the_way) if node is None else node)
+        place = QueuePlace(check.namespace, min(in_the_way) if node is None else node)
         self._behind.setdefault(in_the_way[place.node], set()).add(place)
         if self._places.get(check) != place:
             self._places[check] = place
@@ -84,7 +84,7 @@ class Queues:
         """Return the namespaces in which checks wait for a check."""
         return {place.namespace for place in self._behind.get(check, ()) if place.namespace is not None}
 
-    def _call_all(self, places: Iterable[Place], last: str | None) -> list[Request]:
+    def _call_all(self, places: Iterable[QueuePlace], last: str | None) -> list[Request]:
         """Take the first of each queue out, to look; that of the namespace which has just had the node after
         the look of another."""
         called, first = list[Request](), dict[str, Request]()
@@ -97,7 +97,7 @@ class Queues:
                 called.append(check)
         return called
 
-    def _call(self, place: Place) -> list[Request]:
+    def _call(self, place: QueuePlace) -> list[Request]:
         """Take the first of a queue out, to look; nobody if it is empty."""
         queue = self._queues.get(place, [])
         while queue:

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.contact import Contact
 from controller.errors import NotFound
 from controller.events import EventRecorder, EventType
@@ -28,7 +28,7 @@ from crds.findings import Finding, Verdict
 from crds.model import ConditionStatus
 from crds.nodecheck import Accelerator, NodeCheck, NodeCheckPhase, NodeCheckStatus
 from healthcheck.diagnosis import conclude, investigate
-from healthcheck.plan import Round, next_step
+from healthcheck.plan import ProbeRound, next_step
 from healthcheck.stragglers import references_of
 from reconcilers.findings.faulty import with_all_evidence
 from reconcilers.findings.finished import is_finished, newest_on
@@ -62,7 +62,7 @@ from reconcilers.nodecheck.scope import (
 )
 from reconcilers.nodecheck.size import has_no_room, has_room_for_round, to_wire
 from reconcilers.nodecheck.steps import (
-    Ended,
+    StepResult,
     ended_gathering,
     ended_step,
     history_of,
@@ -123,7 +123,7 @@ class _Turn:
 class NodeCheckReconciler(Reconciler):
     def __init__(
         self,
-        client: Client,
+        client: AsyncClient,
         cache: Cache,
         recorder: EventRecorder,
         contact: Contact,
@@ -293,7 +293,9 @@ class NodeCheckReconciler(Reconciler):
             await self._workers.delete(worker for worker in workers if worker.spec.node_name in nodes)
         left = counted(len(nodes), "node is", "nodes are")
         turn.event("Normal", "Yielded", f"{left} left to checks that waited for them")
-        return check_status.settled(turn.status, Ended(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now)
+        return check_status.settled(
+            turn.status, StepResult(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now
+        )
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
@@ -308,8 +310,8 @@ class NodeCheckReconciler(Reconciler):
         return turn.status if ended is None else await self._after(turn, participants, ended)
 
     async def _ended(
-        self, turn: _Turn, step: object, judge: Callable[..., Ended | None]
-    ) -> tuple[Sequence[CheckedNode], Ended | None]:
+        self, turn: _Turn, step: object, judge: Callable[..., StepResult | None]
+    ) -> tuple[Sequence[CheckedNode], StepResult | None]:
         """What a step gave, if it is over. No node drops out by our cache alone, which may lag."""
         check, count, overdue = turn.check, len(turn.status.nodes), self._is_overdue(turn, step)
         participants = await computed(count, checked_nodes_of, check, await self._view.workers_of(check))
@@ -320,7 +322,9 @@ class NodeCheckReconciler(Reconciler):
             ended = await computed(count, judge, turn.status, participants, overdue=overdue)
         return participants, ended
 
-    async def _after(self, turn: _Turn, participants: Sequence[CheckedNode], ended: Ended) -> NodeCheckStatus:
+    async def _after(
+        self, turn: _Turn, participants: Sequence[CheckedNode], ended: StepResult
+    ) -> NodeCheckStatus:
         nodes = self._view.nodes(turn.status.nodes)
         reused = {name: nodes[name] for name in turn.status.reused if name in nodes}
         passed = await self._view.last_passes(turn.check, reused)
@@ -333,7 +337,7 @@ class NodeCheckReconciler(Reconciler):
         self,
         turn: _Turn,
         participants: Sequence[CheckedNode],
-        ended: Ended,
+        ended: StepResult,
         nodes: Mapping[str, dict[str, Any]],
         vouch_ages: Mapping[str, float],
     ) -> NodeCheckStatus:
@@ -352,7 +356,7 @@ class NodeCheckReconciler(Reconciler):
             references=references_on(fleet, nodes),
         )
         step = next_step(history, fleet, settings)
-        if isinstance(step, Round):
+        if isinstance(step, ProbeRound):
             published = check_status.in_round(status, step, participants, turn.now)
             if has_room_for_round(spec, published):
                 turn.event("Normal", "RoundStarted", check_status.describe_round(step))

@@ -14,15 +14,15 @@ from crds.further_nodes import MOST_NAMED
 from crds.model import ConditionStatus
 from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckPhase, NodeCheckStatus, Withdrawal
 from healthcheck.diagnosis import Diagnosis
-from healthcheck.measurements import History
-from healthcheck.plan import Round
+from healthcheck.measurements import CheckHistory
+from healthcheck.plan import ProbeRound
 from healthcheck.stragglers import ClassFinding
 from reconcilers.findings.machine import created_at
 from reconcilers.findings.record import MAX_NAMED_IN_DOMAIN
 from reconcilers.nodecheck.nodes import CheckedNode, Out
 from reconcilers.nodecheck.scope import CheckRefusal, Scope
-from reconcilers.nodecheck.steps import Ended, round_to_record
-from reconcilers.observed.conditions import State, with_condition
+from reconcilers.nodecheck.steps import StepResult, round_to_record
+from reconcilers.observed.conditions import ConditionState, with_condition
 
 RUNNING, SUCCEEDED, FAILED, HEALTHY = "Running", "Succeeded", "Failed", "Healthy"
 ACCELERATORS_TESTED = "AcceleratorsTested"
@@ -42,12 +42,12 @@ REPLACED = Out("its Node was deleted during the check, and is another one now", 
 def waiting(status: NodeCheckStatus, reason: str, message: str, now: datetime) -> NodeCheckStatus:
     """Say why the check has not begun yet."""
     phase = status.phase or NodeCheckPhase.PENDING
-    return _with(status, now, {RUNNING: State(ConditionStatus.FALSE, reason, message)}, phase=phase)
+    return _with(status, now, {RUNNING: ConditionState(ConditionStatus.FALSE, reason, message)}, phase=phase)
 
 
 def refused(status: NodeCheckStatus, refusal: CheckRefusal, now: datetime) -> NodeCheckStatus:
     """End the check, which cannot be carried out."""
-    failed = State(ConditionStatus.TRUE, refusal.reason, refusal.message)
+    failed = ConditionState(ConditionStatus.TRUE, refusal.reason, refusal.message)
     states = {RUNNING: replace(failed, status=ConditionStatus.FALSE), FAILED: failed}
     return _with(status, now, states, phase=NodeCheckPhase.FAILED, groups=[], completion_time=now)
 
@@ -76,7 +76,9 @@ def scoped(
 
 
 def with_untested_accelerators(status: NodeCheckStatus, message: str, now: datetime) -> NodeCheckStatus:
-    return _with(status, now, {ACCELERATORS_TESTED: State(ConditionStatus.FALSE, "NoProbe", message)})
+    return _with(
+        status, now, {ACCELERATORS_TESTED: ConditionState(ConditionStatus.FALSE, "NoProbe", message)}
+    )
 
 
 def with_classes(status: NodeCheckStatus, classes: Sequence[ClassFinding], now: datetime) -> NodeCheckStatus:
@@ -84,16 +86,16 @@ def with_classes(status: NodeCheckStatus, classes: Sequence[ClassFinding], now: 
     if not classes:
         return status
     message = "; ".join(f"{found.evidence} ({first_names(found.nodes)})" for found in classes)[:MAX_TEXT]
-    return _with(status, now, {NODES_ALIKE: State(ConditionStatus.FALSE, "SpeedsDiffer", message)})
+    return _with(status, now, {NODES_ALIKE: ConditionState(ConditionStatus.FALSE, "SpeedsDiffer", message)})
 
 
 def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
     """Begin the local tests."""
-    running = State(ConditionStatus.TRUE, "LocalTests", "the nodes run their local tests")
+    running = ConditionState(ConditionStatus.TRUE, "LocalTests", "the nodes run their local tests")
     return _with(status, now, {RUNNING: running}, phase=NodeCheckPhase.RUNNING, round=0)
 
 
-def settled(status: NodeCheckStatus, ended: Ended, now: datetime) -> NodeCheckStatus:
+def settled(status: NodeCheckStatus, ended: StepResult, now: datetime) -> NodeCheckStatus:
     """Add what a step gave: a finished round, and who withdrew."""
     rounds = status.rounds
     if ended.round is not None:
@@ -110,7 +112,7 @@ def settled(status: NodeCheckStatus, ended: Ended, now: datetime) -> NodeCheckSt
     )
 
 
-def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckStatus:
+def with_local_failures(status: NodeCheckStatus, history: CheckHistory) -> NodeCheckStatus:
     """Add the nodes that failed their own tests, so that it is kept even if their Pods go."""
     present = {result.node for result in status.node_results}
     failures = [
@@ -122,20 +124,20 @@ def with_local_failures(status: NodeCheckStatus, history: History) -> NodeCheckS
 
 
 def in_round(
-    status: NodeCheckStatus, step: Round, participants: Iterable[CheckedNode], now: datetime
+    status: NodeCheckStatus, step: ProbeRound, participants: Iterable[CheckedNode], now: datetime
 ) -> NodeCheckStatus:
     """Publish the next round."""
     by_node = {participant.node: participant for participant in participants}
     groups = [_group([by_node[name] for name in members]) for members in step.groups]
-    running = State(ConditionStatus.TRUE, "PairTests", describe_round(step))
+    running = ConditionState(ConditionStatus.TRUE, "PairTests", describe_round(step))
     return _with(status, now, {RUNNING: running}, round=step.number, groups=groups)
 
 
 def concluded(
-    status: NodeCheckStatus, findings: Sequence[Finding], healthy: State, now: datetime
+    status: NodeCheckStatus, findings: Sequence[Finding], healthy: ConditionState, now: datetime
 ) -> NodeCheckStatus:
     """End the check with its verdicts."""
-    finished = State(ConditionStatus.TRUE, "Finished", healthy.message)
+    finished = ConditionState(ConditionStatus.TRUE, "Finished", healthy.message)
     running = replace(finished, status=ConditionStatus.FALSE)
     return _with(
         status,
@@ -177,7 +179,7 @@ def without_replaced(
     as_of = status.nodes_as_of
     replaced = {name for name, raw in nodes.items() if as_of is not None and created_at(raw) > as_of}
     withdrawn = {left.node for left in status.withdrawn}
-    status = settled(status, Ended(dict.fromkeys(sorted(replaced - withdrawn), REPLACED), {}), now)
+    status = settled(status, StepResult(dict.fromkeys(sorted(replaced - withdrawn), REPLACED), {}), now)
     verdict = {"verdict": Verdict.INCONCLUSIVE, "causes": (Cause.WITHDRAWN,), "message": REPLACED.message}
     return status, [
         finding.model_copy(update=verdict) if finding.node in replaced else finding for finding in findings
@@ -201,7 +203,7 @@ def _withdrawals(withdrawn: Mapping[str, Out]) -> list[Withdrawal]:
     ]
 
 
-def _nodes_tested(status: NodeCheckStatus, withdrawn: Sequence[Withdrawal]) -> dict[str, State]:
+def _nodes_tested(status: NodeCheckStatus, withdrawn: Sequence[Withdrawal]) -> dict[str, ConditionState]:
     """That some nodes could not be tested, with the commonest reason: the check's trouble, not the nodes'."""
     if not withdrawn:
         return {}
@@ -210,11 +212,11 @@ def _nodes_tested(status: NodeCheckStatus, withdrawn: Sequence[Withdrawal]) -> d
     of_all = f"{len(withdrawn)} of {counted(len(status.nodes), 'node')}"
     first = f"{first_names([left.node for left in named])}: {named[0].message}"
     message = f"{of_all} could not be tested, for no fault of theirs; {reason}: {first}"
-    return {NODES_TESTED: State(ConditionStatus.FALSE, reason, message)}
+    return {NODES_TESTED: ConditionState(ConditionStatus.FALSE, reason, message)}
 
 
 def _with(
-    status: NodeCheckStatus, now: datetime, states: Mapping[str, State], **fields: Any
+    status: NodeCheckStatus, now: datetime, states: Mapping[str, ConditionState], **fields: Any
 ) -> NodeCheckStatus:
     """The status with these conditions and fields."""
     conditions = list(status.conditions)
@@ -239,7 +241,7 @@ def summary_of(
     findings: Sequence[Finding] = (),
     links: Sequence[FaultyLink] = (),
     domains: Sequence[FaultyDomain] = (),
-) -> State:
+) -> ConditionState:
     """The state of condition Healthy, the worst first, by the verdicts on all nodes and the kept findings."""
     faulty, slow, open_, _ = (
         [node for node, found in verdicts.items() if found is verdict] for verdict in WORST_FIRST
@@ -255,7 +257,7 @@ def summary_of(
     if len(verdicts) == 1:
         ((node, verdict),) = verdicts.items()
         evidence = next((f": {finding.message}" for finding in findings if finding.message), "")
-        return State(healthy, reason, f"node {node} is {verdict.value.lower()}{evidence}")
+        return ConditionState(healthy, reason, f"node {node} is {verdict.value.lower()}{evidence}")
     kinds = ((faulty, "faulty"), (slow, "slow"), (open_, "inconclusive"))
     found = [f"{len(nodes)} {kind} ({first_names(nodes)})" for nodes, kind in kinds if nodes]
     count = len(verdicts)
@@ -264,10 +266,10 @@ def summary_of(
         sentences.append(f"faulty links: {first_names(list(map(str, links)))}")
     if domains:
         sentences.append(f"look first at {first_names(list(map(str, domains)))}")
-    return State(healthy, reason, "; ".join(sentences))
+    return ConditionState(healthy, reason, "; ".join(sentences))
 
 
-def describe_round(step: Round) -> str:
+def describe_round(step: ProbeRound) -> str:
     """Describe a round that begins; nodes alone test no other."""
     alone = sum(len(group) == 1 for group in step.groups)
     meeting = len(step.groups) - alone
@@ -276,7 +278,7 @@ def describe_round(step: Round) -> str:
     return f"round {step.number}: {', '.join(parts)}"
 
 
-def describe_step(ended: Ended, nodes: int) -> str:
+def describe_step(ended: StepResult, nodes: int) -> str:
     """Describe what one step gave."""
     if ended.round is None:
         out = len(ended.withdrawn) + len(ended.unanswered)

@@ -18,8 +18,8 @@ from healthcheck.diagnosis import SILENT, befell, proven
 from healthcheck.local import local_result
 from healthcheck.measurements import (
     COMPARED_IN_PAIRS,
+    CheckHistory,
     GroupResult,
-    History,
     LocalResult,
     Metric,
     RoundResult,
@@ -54,7 +54,7 @@ MAX_GROUP_MESSAGES = 50
 
 
 @dataclass(frozen=True)
-class Ended:
+class StepResult:
     """What a step of the check gave, when it is over."""
 
     withdrawn: Mapping[str, Out]
@@ -72,7 +72,7 @@ class Ended:
 
 def ended_gathering(
     status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
-) -> Ended | None:
+) -> StepResult | None:
     """Name the nodes that are out once all agents of a check are there, or none is waited for; None to wait.
 
     A missing worker was made just now.
@@ -82,7 +82,7 @@ def ended_gathering(
     if not overdue and any(p.worker is None or out_of(p) is None for p in missing):
         return None
     absent = {participant.node: absence_of(participant) for participant in missing}
-    return Ended(
+    return StepResult(
         withdrawn={node: out for node, out in absent.items() if not out.lost},
         unanswered={node: out.message for node, out in absent.items() if out.lost},
     )
@@ -90,7 +90,7 @@ def ended_gathering(
 
 def ended_step(
     status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
-) -> Ended | None:
+) -> StepResult | None:
     """What the current step gave; None while there is a node to wait for.
 
     Args:
@@ -127,7 +127,7 @@ def settled_nodes(status: NodeCheckStatus) -> frozenset[str]:
     return frozenset((*withdrawn, *(result.node for result in status.node_results)))
 
 
-def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> Ended | None:
+def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> StepResult | None:
     """A single late answer blames no node: agents and reports get lost. A lost node shows by its Pod."""
     withdrawn: dict[str, Out] = {}
     unanswered: dict[str, str] = {}
@@ -144,7 +144,7 @@ def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> Ended | No
             withdrawn[participant.node] = Out("it gave no result of its local tests in time", reason=TOO_LATE)
         elif untested := _untested(participant.local):
             withdrawn[participant.node] = Out(untested, reason=UNTESTED)
-    return Ended(withdrawn, unanswered)
+    return StepResult(withdrawn, unanswered)
 
 
 def _ended_round(
@@ -154,7 +154,7 @@ def _ended_round(
     silent_before: Collection[str],
     *,
     overdue: bool,
-) -> Ended | None:
+) -> StepResult | None:
     by_node = {participant.node: participant for participant in present}
     withdrawn: dict[str, Out] = {}
     outcomes = []
@@ -175,7 +175,7 @@ def _ended_round(
         out = departure_of(participant)
         if out is not None and not (out.lost and (node in silent or node in silent_before)):
             withdrawn.setdefault(node, out)
-    return Ended(withdrawn, {}, RoundResult(number, tuple(outcomes)))
+    return StepResult(withdrawn, {}, RoundResult(number, tuple(outcomes)))
 
 
 def _outcome(members: Sequence[str], answers: Mapping[str, PairOutcome]) -> GroupResult:
@@ -223,11 +223,11 @@ def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
     return "; ".join(dict.fromkeys(outcome.reason for outcome in missing))[:MAX_MESSAGE]
 
 
-def history_of(status: NodeCheckStatus, participants: Sequence[CheckedNode]) -> History:
+def history_of(status: NodeCheckStatus, participants: Sequence[CheckedNode]) -> CheckHistory:
     """All finished steps, as the diagnosis takes them."""
     by_node = {participant.node: participant for participant in participants}
     results = status.node_results
-    return History(
+    return CheckHistory(
         local=_local_results(status, participants),
         rounds=tuple(_with_own_figures(round_, by_node) for round_ in rounds_of(status)),
         unanswered={found.node: found.message for found in results if Cause.NO_ANSWER in found.causes},

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from controller import errors
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import AlreadyExists, Invalid, NotFound
 from controller.resources import NODES
 from controller.slices import Slices
-from controller.store import Memory
+from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -39,7 +39,7 @@ Labels: TypeAlias = dict[str, Mapping[str, str]]
 
 
 class CheckView:
-    def __init__(self, cache: Cache, client: Client) -> None:
+    def __init__(self, cache: Cache, client: AsyncClient) -> None:
         self.finished = cache.shared(FinishedChecks)
         self._trust = Trust(cache)
         self._client = client
@@ -174,7 +174,7 @@ def _version(obj: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Refused:
+class WorkersRefused:
     """The API server, a quota or a policy refuses workers of a check."""
 
     message: str
@@ -183,12 +183,12 @@ class Refused:
 
 
 class CheckWorkers:
-    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float], most: int) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache, monotonic: Callable[[], float], most: int) -> None:
         self._client = client
         self._most = most
         self._monotonic = monotonic
         self._workers = cache.store(ELASTICWORKERS)
-        self._refused: Memory[Refused] = cache.store(NODECHECKS).memory()
+        self._refused: ObjectMemory[WorkersRefused] = cache.store(NODECHECKS).memory()
 
     def not_taken(self, check: NodeCheck, missing: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
         """Return the places and nodes whose names no worker has: one of an earlier check wakes this one
@@ -197,7 +197,7 @@ class CheckWorkers:
         names_ = ((place, worker_name(metadata.name, place[0])) for place in missing)
         return [place for place, name in names_ if self._workers.get(metadata.namespace, name) is None]
 
-    async def make(self, check: NodeCheck, missing: Sequence[tuple[int, str]]) -> Refused | None:
+    async def make(self, check: NodeCheck, missing: Sequence[tuple[int, str]]) -> WorkersRefused | None:
         """Make workers for these places and nodes of the check; return why they are not made, if so."""
         uid, refused = check.metadata.uid, self._refused.get(check.metadata.uid)
         if missing and refused is not None and self._monotonic() < refused.retry_at:
@@ -209,10 +209,12 @@ class CheckWorkers:
             if not is_refusal(error):
                 raise
             message = shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)
-            return self._refused.put(uid, Refused(message, self._monotonic() + retry_seconds(len(missing))))
+            return self._refused.put(
+                uid, WorkersRefused(message, self._monotonic() + retry_seconds(len(missing)))
+            )
         if len(missing) > limit.room:
             message = shortened(f"waits: {limit.reached(check.metadata.namespace)}", MAX_MESSAGE)
-            return self._refused.put(uid, Refused(message, self._monotonic() + retry_seconds()))
+            return self._refused.put(uid, WorkersRefused(message, self._monotonic() + retry_seconds()))
         return None
 
     async def delete(self, workers: Iterable[ElasticWorker]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from controller.builder import ControllerBuilder
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.manager import Manager
 from controller.reconciler import Request
 from controller.resources import NETWORKPOLICIES, NODES, Object
@@ -103,7 +103,7 @@ def checked_job(check: Object) -> Iterable[Request]:
     return [Request(check["metadata"].get("namespace"), job)] if job else []
 
 
-def vetter_of(client: Client, cache: Cache) -> Vetter:
+def vetter_of(client: AsyncClient, cache: Cache) -> Vetter:
     """What the checks of a job mean for it."""
     wake = Wake(NODECHECKS, checked_job, begins_or_ends)
     return Vetter(JobChecksView(client, cache).of, (KIND,), (wake,))

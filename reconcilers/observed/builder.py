@@ -151,7 +151,7 @@ def owner_label(owner: Object) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Environment:
+class ContainerEnvironment:
     """The variables of a Pod's containers, and the account that they run as."""
 
     fixed: Variables
@@ -209,7 +209,7 @@ def from_field(path: str) -> Object:
     return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def pod_of(worker: ElasticWorker, template: Object, environment: Environment) -> Object:
+def pod_of(worker: ElasticWorker, template: Object, environment: ContainerEnvironment) -> Object:
     """The Pod object to create for the worker's incarnation; it takes over parts of `template`."""
     metadata, spec = template.get("metadata") or {}, template["spec"]
     ours = {key: value for key, value in labels_of(worker).items() if key != names.LABEL_APP}
@@ -276,7 +276,7 @@ def service_account(spec: Object) -> str:
     return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "")
 
 
-def _merged(own: list[Object], environment: Environment) -> list[Object]:
+def _merged(own: list[Object], environment: ContainerEnvironment) -> list[Object]:
     """Ours come first, so that the user's variables may refer to them as $(NAME)."""
     fixed, of_owner = environment.fixed, environment.of_owner
     own_names = {entry["name"] for entry in own}

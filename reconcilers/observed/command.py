@@ -82,7 +82,7 @@ class Remembered(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Launch:
+class LauncherCommand:
     """A launcher as it stands in a command."""
 
     name: str
@@ -109,7 +109,7 @@ def launcher_of(container: Object) -> str:
     return "" if started.arguments[:1] == (_OF_A_CHECK,) else started.name
 
 
-def launches_in(words: Sequence[str]) -> Iterator[Launch]:
+def launches_in(words: Sequence[str]) -> Iterator[LauncherCommand]:
     """Yield the launchers in a container's command in their order, certain to start or not."""
     return _launches(words, MAX_NESTED, is_text=False)
 
@@ -133,10 +133,10 @@ def command_words(container: Object) -> tuple[str, ...]:
     return tuple(words)
 
 
-def launched(words: Sequence[str]) -> Launch | None:
+def launched(words: Sequence[str]) -> LauncherCommand | None:
     """Return the launcher, or `dlr`, that a command names; None for any other command."""
     name, first = _launcher_at(words, 0) if words else ("", 0)
-    return Launch(name, tuple(words[first:])) if name else None
+    return LauncherCommand(name, tuple(words[first:])) if name else None
 
 
 def _launcher_at(words: Sequence[str], place: int) -> tuple[str, int]:
@@ -180,13 +180,13 @@ def place_of_text(words: Sequence[str]) -> tuple[int | None, bool]:
     return (place if "c" in letters and place < len(words) else None), "l" in letters
 
 
-def _launches(words: Sequence[str], nested: int, *, is_text: bool) -> Iterator[Launch]:
+def _launches(words: Sequence[str], nested: int, *, is_text: bool) -> Iterator[LauncherCommand]:
     place = 0
     while place < len(words):
         name, after = _launcher_at(words, place)
         if name:
             place = _end_of_command(words, after) if is_text else len(words)
-            yield Launch(name, tuple(words[after:place]))
+            yield LauncherCommand(name, tuple(words[after:place]))
             continue
         if nested and " " in words[place].strip():
             yield from _launches(shell_words(words[place])[0], nested - 1, is_text=True)
@@ -198,7 +198,7 @@ def _end_of_command(words: Sequence[str], place: int) -> int:
     return next(ends, len(words))
 
 
-def _certain_in_text(text: str) -> Launch | None:
+def _certain_in_text(text: str) -> LauncherCommand | None:
     """Return the launcher that a shell's text starts whatever else happens."""
     if len(text) > MAX_TEXT or "<<" in text or any(name in text for name in _ELSEWHERE):
         return None
@@ -238,7 +238,7 @@ def shell_words(text: str) -> tuple[list[str], bool]:
     return words, True
 
 
-def _may_meet_elsewhere(torchrun: Launch, container: Object) -> bool:
+def _may_meet_elsewhere(torchrun: LauncherCommand, container: Object) -> bool:
     """Whether torchrun may have a rendezvous that is not the job's: then the image's own torchrun runs."""
     for flag in torchrun.flags:
         if flag.name in ("standalone", "h", "help"):

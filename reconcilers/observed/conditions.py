@@ -26,7 +26,7 @@ def warning_of(warnings: Sequence[JobWarning], type_: str) -> JobWarning | None:
 
 
 @dataclass(frozen=True)
-class State:
+class ConditionState:
     """What a condition states, without its type and times."""
 
     status: ConditionStatus
@@ -35,17 +35,17 @@ class State:
     data: ConditionData | None = None
 
 
-NextState = State | Condition | None
+NextState = ConditionState | Condition | None
 """The next state of a condition; the condition that is there, to keep it as it is; None, to have none."""
 
 
-def stated(known: Condition | None, type_: str, state: State, now: datetime) -> Condition:
+def stated(known: Condition | None, type_: str, state: ConditionState, now: datetime) -> Condition:
     """The condition in this state. Its transition time is in whole seconds, as a metav1.Time.
 
     Args:
         known: the condition before, whose transition time is kept while the status is the same.
     """
-    if known is not None and state == State(known.status, known.reason, known.message, known.data):
+    if known is not None and state == ConditionState(known.status, known.reason, known.message, known.data):
         return known
     is_same_status = known is not None and known.status == state.status
     return Condition(
@@ -71,7 +71,7 @@ def with_condition(
 ) -> list[Condition]:
     """The conditions with this one set; in place of the earlier one of its type, if there is one."""
     known = condition_of(conditions, type_)
-    condition = stated(known, type_, State(status, reason, message, data), now)
+    condition = stated(known, type_, ConditionState(status, reason, message, data), now)
     if known is None:
         return [*conditions, condition]
     return [condition if c.type == type_ else c for c in conditions]

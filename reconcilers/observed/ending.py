@@ -38,7 +38,7 @@ from reconcilers.observed.exit_class import (
     is_taken,
     says_nothing,
 )
-from reconcilers.observed.silence import Heartbeat, Silence
+from reconcilers.observed.silence import LeaseState, Silence
 from reconcilers.observed.start import USUAL
 
 PROCESS_FAILED = "ProcessFailed"
@@ -87,7 +87,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class PodJudgement:
     """How a Pod is, or how it ended."""
 
     phase: WorkerPhase
@@ -97,7 +97,7 @@ class Judgement:
     """How often containers of a Pod that goes on failed."""
 
 
-def judge(seen: Situation) -> Judgement:
+def judge(seen: Situation) -> PodJudgement:
     """How the Pod is, or how it ended."""
     pod = seen.pod
     if pod is None:
@@ -148,12 +148,12 @@ def is_well(failure: AgentFailure) -> bool:
     return failure.exit_code is None and failure.cause is None
 
 
-def _ended_well() -> Judgement:
-    return Judgement(WorkerPhase.SUCCEEDED)
+def _ended_well() -> PodJudgement:
+    return PodJudgement(WorkerPhase.SUCCEEDED)
 
 
-def _failed(end: PodEnd) -> Judgement:
-    return Judgement(WorkerPhase.FAILED, end)
+def _failed(end: PodEnd) -> PodJudgement:
+    return PodJudgement(WorkerPhase.FAILED, end)
 
 
 def _has_said_so(seen: Situation) -> bool:
@@ -163,7 +163,7 @@ def _has_said_so(seen: Situation) -> bool:
 
 def _of_silence(pod_name: str, silence: Silence) -> PodEnd:
     unheard = f"no heartbeat from {pod_name} for {silence.seconds:.0f} s"
-    if silence.verdict is Heartbeat.NODE_LOST:
+    if silence.verdict is LeaseState.NODE_LOST:
         message = f"{unheard}, and {silence.node}"
         return PodEnd(ExitClass.NODE_LOST, "HeartbeatLost", message=message)
     message = f"{unheard}, although {silence.node}: its agent is stuck"
@@ -176,7 +176,7 @@ def _is_over(pod: Object, containers: Sequence[Container]) -> bool:
     return any(each.role is Role.INIT and each.is_over and failed(each.end) for each in containers)
 
 
-def _of_an_end(seen: Situation, pod: Object, containers: Sequence[Container]) -> Judgement:
+def _of_an_end(seen: Situation, pod: Object, containers: Sequence[Container]) -> PodJudgement:
     training, taken = training_container(containers), is_taken(pod)
     end = _end_of(pod, containers)
     if _has_said_so(seen):
@@ -242,7 +242,9 @@ def _hidden_failure(seen: Situation, training: Container, end: Object | None) ->
     return PodEnd(ExitClass.UNKNOWN, LEFT_EARLY, 0, message, **whose)
 
 
-def _alive(seen: Situation, pod: Object, containers: Sequence[Container], training: Container) -> Judgement:
+def _alive(
+    seen: Situation, pod: Object, containers: Sequence[Container], training: Container
+) -> PodJudgement:
     # By Kubernetes' rules a Pod in phase Running has no container that waits for its first start.
     waits_again = training.newest_end is not None and training.waiting_reason not in USUAL
     is_up = pod.get("status", {}).get("phase") == "Running" and not waits_again
@@ -251,8 +253,8 @@ def _alive(seen: Situation, pod: Object, containers: Sequence[Container], traini
     counting = [each for each in containers if _counts(each, training)]
     failures = sum(each.restarted_ends for each in counting)
     if not failures or _has_said_so(seen):
-        return Judgement(phase)
-    return Judgement(phase, _newest_failure(seen, counting, training), failures)
+        return PodJudgement(phase)
+    return PodJudgement(phase, _newest_failure(seen, counting, training), failures)
 
 
 def _counts(container: Container, training: Container) -> bool:

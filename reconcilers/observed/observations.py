@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from controller.store import Memory, Store
+from controller.store import ObjectMemory, Store
 
 
 class Observations:
@@ -17,7 +17,7 @@ class Observations:
 
     def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._seen: Memory[tuple[Hashable, float]] = store.memory()
+        self._seen: ObjectMemory[tuple[Hashable, float]] = store.memory()
 
     def age_seconds(self, uid: str, value: Hashable, now: float | None = None) -> float:
         """How long the object has had this very value; 0.0 when it is new, or the object not there.

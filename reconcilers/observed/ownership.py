@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import AlreadyExists, Forbidden, NotFound
 from controller.resources import Object, Resource
 from controller.store import Store
@@ -80,7 +80,7 @@ def name_taken(wanted: Object) -> NameTaken:
     return NameTaken(403, "Forbidden", message)
 
 
-async def ensure(client: Client, resource: Resource, wanted: Object, *, strict: bool = False) -> Object:
+async def ensure(client: AsyncClient, resource: Resource, wanted: Object, *, strict: bool = False) -> Object:
     """Make the object; or, if its owner has it already, find it.
 
     Args:

@@ -116,7 +116,7 @@ def _new_key(pod: Object) -> str:
     )
 
 
-class Asked(NamedTuple):
+class EventsRead(NamedTuple):
     """The Events of a job's Pods were read."""
 
     at: float
@@ -126,16 +126,16 @@ class Asked(NamedTuple):
     times: int = 1
 
 
-def next_reading(last: Asked | None, pod: str, now: float) -> Asked | None:
+def next_reading(last: EventsRead | None, pod: str, now: float) -> EventsRead | None:
     """The reading to make now; None if it is too early for one.
 
     Another Pod has its turn before the one of the last reading, which may just be slow.
     """
     if last is None or now - last.at >= 2 * ASK_AFTER_SECONDS[-1]:
-        return Asked(now, pod)
+        return EventsRead(now, pod)
     interval = ASK_AFTER_SECONDS[min(last.times, len(ASK_AFTER_SECONDS)) - 1]
     interval += AGAIN_SECONDS / 2 if pod == last.pod else 0.0
-    return Asked(now, pod, last.times + 1) if now - last.at >= interval else None
+    return EventsRead(now, pod, last.times + 1) if now - last.at >= interval else None
 
 
 def warning_of(events: Iterable[Object]) -> Hindrance:

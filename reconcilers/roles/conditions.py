@@ -11,9 +11,9 @@ from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData, ConditionStatus
 from reconcilers.conditions import life, reported, scaled
-from reconcilers.conditions.facts import Facts, Trouble
-from reconcilers.conditions.table import CONDITIONS, WARNINGS, Kind, Table, WarningKind
-from reconcilers.observed.conditions import NextState, State
+from reconcilers.conditions.facts import JobFacts, WarningState
+from reconcilers.conditions.table import CONDITIONS, WARNINGS, ConditionKind, ConditionTable, WarningKind
+from reconcilers.observed.conditions import ConditionState, NextState
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.observed.workers import Workers
@@ -31,26 +31,26 @@ HOT_LOOK_SECONDS = 30.0
 """Agents report their use every 30 s, and that leads to no look at the job."""
 
 
-def cluster_formed(_: Condition | None, facts: Facts) -> State:
+def cluster_formed(_: Condition | None, facts: JobFacts) -> ConditionState:
     """Judges whether all that training needs runs."""
     lacking = missing(facts.job, facts.workers)
     if not lacking:
-        return State(ConditionStatus.TRUE, "Complete")
-    return State(ConditionStatus.FALSE, "Incomplete", f"not running: {some_of(lacking, NAMED)}")
+        return ConditionState(ConditionStatus.TRUE, "Complete")
+    return ConditionState(ConditionStatus.FALSE, "Incomplete", f"not running: {some_of(lacking, NAMED)}")
 
 
-def cluster_at_end(before: Condition | None, facts: Facts) -> NextState:
+def cluster_at_end(before: Condition | None, facts: JobFacts) -> NextState:
     """What was missing may be why the job has ended, so it stays."""
     is_incomplete = before is not None and before.status is ConditionStatus.FALSE
     return before if is_incomplete else life.world_at_end(before, facts)
 
 
-def is_scaled(before: Condition | None, facts: Facts) -> NextState:
+def is_scaled(before: Condition | None, facts: JobFacts) -> NextState:
     """Judges the job's size and resources by the Pods of all types."""
     return scaled.judge_by(lambda facts: scaled.too_few_pods(facts, training_types(facts.job)), before, facts)
 
 
-def parameter_server_hot(before: JobWarning | None, facts: Facts) -> Trouble | JobWarning | None:
+def parameter_server_hot(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
     """Judges whether one parameter server works far more than its siblings; its first figures stay.
 
     The variables that all workers read are on it, and the others wait for it.
@@ -68,7 +68,7 @@ def parameter_server_hot(before: JobWarning | None, facts: Facts) -> Trouble | J
         f"ps {index} uses {own:.1f} cores, and the median of the others is {others:.1f}: spread the "
         "variables that all workers read over all servers (a variable_partitioner), or give type ps more CPU"
     )
-    return Trouble(message, data=data)
+    return WarningState(message, data=data)
 
 
 def cores_by_server(job: ElasticJob, workers: Workers) -> dict[int, float]:
@@ -94,25 +94,25 @@ def seconds_to_hot_look(job: ElasticJob) -> float | None:
     return HOT_LOOK_SECONDS if job.spec.replica_specs[names.PS].replicas > 1 else None
 
 
-def tf_config_kept(_: JobWarning | None, facts: Facts) -> Trouble | None:
+def tf_config_kept(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     """Judges whether the user sets the variable that Pods learn their cluster from."""
     kept = own_tf_config(facts.job)
     if not kept:
         return None
-    return Trouble(
+    return WarningState(
         f"{names.ENV_TF_CONFIG} is set by the user for type {', '.join(kept)}, and kept: these Pods do not "
         "learn of changes of the cluster; remove it to have dlr set it"
     )
 
 
 _OURS = {
-    life.WORLD_FORMED: Kind(life.WORLD_FORMED, cluster_formed, cluster_at_end),
-    scaled.SCALED: Kind(scaled.SCALED, is_scaled, life.wait_at_end),
+    life.WORLD_FORMED: ConditionKind(life.WORLD_FORMED, cluster_formed, cluster_at_end),
+    scaled.SCALED: ConditionKind(scaled.SCALED, is_scaled, life.wait_at_end),
 }
 _GRAVER = [kind.type for kind in WARNINGS].index(reported.PROCESS_LINGERS)
 _HOT = WarningKind(PARAMETER_SERVER_HOT, parameter_server_hot, lambda *_: None, "Warning")
 _KEPT = WarningKind(TF_CONFIG_KEPT, tf_config_kept, event="Normal")
-TABLE = Table(
+TABLE = ConditionTable(
     [_OURS.get(kind.type, kind) for kind in CONDITIONS],
     [*WARNINGS[:_GRAVER], _HOT, *WARNINGS[_GRAVER:], _KEPT],
 )

@@ -1,4 +1,4 @@
-"""What to do about a job with parameter servers, from what was `Seen` to a `Plan`. Pure.
+"""What to do about a job with parameter servers, from what was `ObservedJob` to a `JobPlan`. Pure.
 
 It is to these jobs what `reconcilers/job/plan.py` is to those with a world, and is carried out likewise.
 """
@@ -14,7 +14,7 @@ from reconcilers.failure.policy import Assessment, assess
 from reconcilers.job import events as events_of_job
 from reconcilers.job.basis import Basis
 from reconcilers.job.plan import (
-    Plan,
+    JobPlan,
     basis_of,
     completed,
     plan_end,
@@ -25,7 +25,7 @@ from reconcilers.job.plan import (
     workers_to_be,
     written,
 )
-from reconcilers.job.seen import Seen
+from reconcilers.job.seen import ObservedJob
 from reconcilers.job.status import going_on, suspended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import relaunches_of
@@ -38,7 +38,7 @@ from reconcilers.scale.uptake import with_moves_done
 from reconcilers.world.participants import bounds_of
 
 
-def plan_cluster(seen: Seen, now: datetime) -> Plan:
+def plan_cluster(seen: ObservedJob, now: datetime) -> JobPlan:
     """Plans all that is to be done after this look about a job that has a cluster of roles."""
     seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     if seen.job.status.finished:
@@ -55,7 +55,7 @@ def plan_cluster(seen: Seen, now: datetime) -> Plan:
     return completed(plan, look, slots, uptake, served.seconds)
 
 
-def _train(look: Basis) -> Plan:
+def _train(look: Basis) -> JobPlan:
     """The plan of a job that runs: its cluster, and what its failures come to."""
     job, workers = look.job, look.workers
     failures = assess(job, workers, look.spare, (), look.now)
@@ -66,7 +66,7 @@ def _train(look: Basis) -> Plan:
     return relaunching(_go_on(look, failures, waits_of_all(look)), look, due, retry_seconds)
 
 
-def _go_on(look: Basis, failures: Assessment, waits: tuple[float | None, ...]) -> Plan:
+def _go_on(look: Basis, failures: Assessment, waits: tuple[float | None, ...]) -> JobPlan:
     """The status of a job that goes on."""
     job, moved = with_moves_done(look.job, look.workers, None)
     known = job.status.cluster

@@ -16,7 +16,7 @@ from reconcilers.runtime.refused import is_refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the CLI's commands read what is decided here, and load no client
-    from controller.client import Client
+    from controller.client import AsyncClient
     from controller.events import EventRecorder, EventType
 
 PARALLEL_WRITES = 16
@@ -49,7 +49,7 @@ class Event(NamedTuple):
     message: str
 
 
-class Verb(Enum):
+class RequestVerb(Enum):
     CREATE = "create"
     PATCH = "patch"
     DELETE = "delete"
@@ -59,7 +59,7 @@ class Verb(Enum):
 class Act:
     """One write. To have done it already, or to find its object gone, is as good as to do it."""
 
-    verb: Verb
+    verb: RequestVerb
     resource: Resource
     name: str
     namespace: str
@@ -74,10 +74,10 @@ class Act:
 
 def create(resource: Resource, body: dict[str, Any], *events: Event) -> Act:
     metadata = body["metadata"]
-    return Act(Verb.CREATE, resource, metadata["name"], metadata["namespace"], body, events=events)
+    return Act(RequestVerb.CREATE, resource, metadata["name"], metadata["namespace"], body, events=events)
 
 
-async def carry_out(client: Client, recorder: EventRecorder, about: Object, acts: Sequence[Act]) -> None:
+async def carry_out(client: AsyncClient, recorder: EventRecorder, about: Object, acts: Sequence[Act]) -> None:
     """All of them, some at a time, in no order; the first error is raised when all have ended."""
     if len(acts) == 1:
         await _do(client, recorder, about, acts[0])
@@ -85,23 +85,23 @@ async def carry_out(client: Client, recorder: EventRecorder, about: Object, acts
         await in_parallel(_do(client, recorder, about, act) for act in acts)
 
 
-async def _do(client: Client, recorder: EventRecorder, about: Object, act: Act) -> None:
+async def _do(client: AsyncClient, recorder: EventRecorder, about: Object, act: Act) -> None:
     try:
         match act.verb:
-            case Verb.CREATE:
+            case RequestVerb.CREATE:
                 await client.create(act.resource, act.body)
-            case Verb.PATCH:
+            case RequestVerb.PATCH:
                 await client.patch(
                     act.resource, act.name, act.body, act.namespace, subresource=act.subresource
                 )
-            case Verb.DELETE:
+            case RequestVerb.DELETE:
                 await client.delete(act.resource, act.name, act.namespace, uid=act.uid)
     except (AlreadyExists, NotFound):
         return  # done before: the cache has yet to show it
     tell(recorder, about, act.events)
 
 
-async def write_status(client: Client, resource: Resource, of: Object, patch: Object) -> Object:
+async def write_status(client: AsyncClient, resource: Resource, of: Object, patch: Object) -> Object:
     """Merge a patch into the status of an object, and return the object as it is stored now.
 
     Args:
@@ -135,4 +135,4 @@ def tell(recorder: EventRecorder, about: Object, events: Sequence[Event]) -> Non
 
 
 def deleted(resource: Resource, metadata: ObjectMeta) -> Act:
-    return Act(Verb.DELETE, resource, metadata.name, metadata.namespace, uid=metadata.uid)
+    return Act(RequestVerb.DELETE, resource, metadata.name, metadata.namespace, uid=metadata.uid)

@@ -11,11 +11,18 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import InvalidStatus
 from controller.events import EventRecorder
 from controller.manager import Manager
-from controller.reconciler import Reconciler, ReconcileTimeout, Reporter, Request, Result, TerminalError
+from controller.reconciler import (
+    Reconciler,
+    ReconcileReporter,
+    ReconcileTimeout,
+    Request,
+    Result,
+    TerminalError,
+)
 from controller.resources import Object, Resource
 from crds.model import ConditionStatus, first_fault
 from crds.texts import shortened
@@ -28,14 +35,14 @@ ERROR_LIMIT = 400
 """Characters of the error itself in the message."""
 
 
-class ReconciledCondition(Reporter):
+class ReconciledCondition(ReconcileReporter):
     """Reporter of one controller; of two that look at the same objects, each withdraws its own condition."""
 
     def __init__(
         self,
         controller: str,
         resource: Resource,
-        client: Client,
+        client: AsyncClient,
         cache: Cache,
         recorder: EventRecorder,
         clock: Clock,

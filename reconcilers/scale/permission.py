@@ -14,7 +14,7 @@ from reconcilers.scale.request import Origin, RefusedRequest, ScaleRequest, Scal
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ScaleRefusal:
     reason: str
     """Reason, as a condition has one."""
     message: str
@@ -66,11 +66,11 @@ def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mappin
     return found.message if found is not None else ""
 
 
-def not_automatic(job: ElasticJob, request: ScaleRequest) -> Refusal | None:
+def not_automatic(job: ElasticJob, request: ScaleRequest) -> ScaleRefusal | None:
     """Refuses what a job does not allow to be asked for automatically."""
     for type_ in sorted(request.types):
         if job.spec.replica_specs[type_].auto_scale is False:
             message = f"the job's replicaSpecs[{type_}].autoScale is false"
-            return Refusal("AutoScaleDisabled", message)
+            return ScaleRefusal("AutoScaleDisabled", message)
     message = too_much_in_all(job, request.replicas, request.resources)
-    return Refusal("AboveResourceLimits", message) if message else None
+    return ScaleRefusal("AboveResourceLimits", message) if message else None

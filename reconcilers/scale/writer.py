@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import Refused
 from controller.events import EventRecorder
 from controller.resources import PODS, Object
-from controller.store import Memory
+from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from reconcilers.observed.ownership import BY_JOB, number_label
@@ -52,7 +52,7 @@ def pods_job(pod: dict[str, Any]) -> Iterable[str]:
     return [f"{metadata['namespace']}/{labels[names.LABEL_JOB]}"] if ours else []
 
 
-async def write_into(client: Client, job: ElasticJob, version: str, request: ScaleRequest) -> str:
+async def write_into(client: AsyncClient, job: ElasticJob, version: str, request: ScaleRequest) -> str:
     """Write a request into its job.
 
     Args:
@@ -79,7 +79,7 @@ async def write_into(client: Client, job: ElasticJob, version: str, request: Sca
     return changed
 
 
-async def withdraw(client: Client, job: ElasticJob, version: str) -> None:
+async def withdraw(client: AsyncClient, job: ElasticJob, version: str) -> None:
     """Take out of its job a request whose counts a webhook has refused: the rest is not to be merged."""
     metadata = {"resourceVersion": version, "annotations": {names.ANNOTATION_SCALE: None}}
     await client.patch(ELASTICJOBS, job.metadata.name, {"metadata": metadata}, job.metadata.namespace)
@@ -88,11 +88,11 @@ async def withdraw(client: Client, job: ElasticJob, version: str) -> None:
 class ScaleWriter:
     """Writes requests of dlr's own, and remembers which were refused."""
 
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
-        self._refused: Memory[tuple[RefusedRequest, float]] = cache.store(ELASTICJOBS).memory()
+        self._refused: ObjectMemory[tuple[RefusedRequest, float]] = cache.store(ELASTICJOBS).memory()
         """The job's last request that was refused, and when, on the monotonic clock."""
 
     def refused(self, job: ElasticJob) -> RefusedRequest | None:

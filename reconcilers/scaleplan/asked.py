@@ -23,7 +23,7 @@ from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import stated_minimum
 from reconcilers.observed.slots import base_of, training_types, wanted_slots
 from reconcilers.observed.suitable import Sizes
-from reconcilers.scale.permission import Refusal, not_automatic
+from reconcilers.scale.permission import ScaleRefusal, not_automatic
 from reconcilers.scale.plan_resources import Amounts, requirements, too_large, too_small
 from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
 
@@ -51,20 +51,20 @@ class NamedPod:
     incarnation: int | None = None
 
 
-def impossible(plan: ScalePlan, job: ElasticJob | None) -> Refusal | None:
+def impossible(plan: ScalePlan, job: ElasticJob | None) -> ScaleRefusal | None:
     """Why nothing can be carried out for the plan's job."""
     name = plan.spec.owner_job
     if job is None or job.metadata.deletion_timestamp is not None:
-        return Refusal("JobNotFound", f"spec.ownerJob: there is no ElasticJob {name}")
+        return ScaleRefusal("JobNotFound", f"spec.ownerJob: there is no ElasticJob {name}")
     if job.status.finished:
         ended = "has succeeded" if job.status.phase is JobPhase.SUCCEEDED else "has failed"
-        return Refusal("JobFinished", f"spec.ownerJob: the job {name} {ended}")
+        return ScaleRefusal("JobFinished", f"spec.ownerJob: the job {name} {ended}")
     if job.stops:
-        return Refusal("JobSuspended", f"spec.ownerJob: the job {name} is suspended")
+        return ScaleRefusal("JobSuspended", f"spec.ownerJob: the job {name} is suspended")
     return _of_groups(name, job)
 
 
-def _of_groups(name: str, job: ElasticJob) -> Refusal | None:
+def _of_groups(name: str, job: ElasticJob) -> ScaleRefusal | None:
     """Why no plan changes a job with replica groups, nor a group."""
     whole, group = name, group_of(job)
     if group is not None:
@@ -75,7 +75,7 @@ def _of_groups(name: str, job: ElasticJob) -> Refusal | None:
     else:
         return None
     how = f"scale it by whole groups, in spec.replicaSpecs.worker.replicas of {whole}"
-    return Refusal("ReplicaGroups", f"{message}, which no ScalePlan changes: {how}")
+    return ScaleRefusal("ReplicaGroups", f"{message}, which no ScalePlan changes: {how}")
 
 
 def _asked_base(plan: ScalePlan, job: ElasticJob) -> int | None:
@@ -124,27 +124,29 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
 
 def refusal(
     plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker], sizes: Sizes
-) -> Refusal | None:
+) -> ScaleRefusal | None:
     """Why the plan cannot be carried out, if it cannot."""
     found = _unknown_type(plan, job) or _unknown_pod(plan, job, workers)
     if found is not None:
         return found
     request = request_of(plan, job)
     if not request.types:
-        return Refusal(
+        return ScaleRefusal(
             "NothingAsked",
             "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
         )
     if len(request.to_text()) > MAX_CHARACTERS:
-        return Refusal("NotSupported", "spec: the plan names too many Pods and resources; make several of it")
+        return ScaleRefusal(
+            "NotSupported", "spec: the plan names too many Pods and resources; make several of it"
+        )
     found = _bad_counts(plan, job, request) or _bad_resources(plan, job, sizes)
     if found is not None or plan.metadata.labels.get(LABEL_SCALE_TYPE) != AUTO:
         return found
     found = not_automatic(job, request)
-    return None if found is None else Refusal(found.reason, f"{_PATH[found.reason]}{found.message}")
+    return None if found is None else ScaleRefusal(found.reason, f"{_PATH[found.reason]}{found.message}")
 
 
-def _bad_counts(plan: ScalePlan, job: ElasticJob, request: ScaleRequest) -> Refusal | None:
+def _bad_counts(plan: ScalePlan, job: ElasticJob, request: ScaleRequest) -> ScaleRefusal | None:
     """Refuses wrong counts, and what is asked for besides extra workers."""
     base = [] if request.base is None else [(names.WORKER, request.base)]
     counts = [*request.replicas.items(), *base]
@@ -158,55 +160,61 @@ def _path_of_count(plan: ScalePlan, type_: str) -> str:
     return f"spec.replicaResourceSpecs[{type_}].replicas" if has_count else "spec.createPods"
 
 
-def _unknown_type(plan: ScalePlan, job: ElasticJob) -> Refusal | None:
+def _unknown_type(plan: ScalePlan, job: ElasticJob) -> ScaleRefusal | None:
     asked = [(f"spec.replicaResourceSpecs[{type_}]", type_) for type_ in plan.spec.replica_resource_specs]
     for name, pods in _pods(plan):
         asked += [(f"spec.{name}[{i}].type", pod.type) for i, pod in enumerate(pods) if pod.type is not None]
     for path, type_ in asked:
         if type_ in names.MASTER_TYPES:
-            return Refusal("UnknownType", f"{path}: dlr has no master Pod: {type_} cannot be scaled")
+            return ScaleRefusal("UnknownType", f"{path}: dlr has no master Pod: {type_} cannot be scaled")
         if type_ not in job.spec.replica_specs:
             known = ", ".join(training_types(job))
             message = f"{path}: the job {job.metadata.name} has no type {type_}, only {known}"
-            return Refusal("UnknownType", message)
+            return ScaleRefusal("UnknownType", message)
     return None
 
 
-def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker]) -> Refusal | None:
+def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker]) -> ScaleRefusal | None:
     if plan.spec.remove_pods:
         message = "no plan removes single Pods: ask for a count, in spec.replicaResourceSpecs"
-        return Refusal("NotSupported", f"spec.removePods: {message}, or for other Pods, in spec.migratePods")
+        return ScaleRefusal(
+            "NotSupported", f"spec.removePods: {message}, or for other Pods, in spec.migratePods"
+        )
     for name, pods in _pods(plan):
         for i, meta in enumerate(pods):
             if meta.resource:
                 message = "ask for resources by type, in spec.replicaResourceSpecs"
-                return Refusal("NotSupported", f"spec.{name}[{i}].resource: {message}")
+                return ScaleRefusal("NotSupported", f"spec.{name}[{i}].resource: {message}")
     current = {(w.spec.type, w.spec.index): w for w in workers}
     wanted = {type_: frozenset(wanted_slots(job, type_)) for type_ in training_types(job)}
     for pod in _named(plan, job):
         if pod.type is None or pod.index not in wanted.get(pod.type, ()):
-            return Refusal("WorkerNotFound", f"{pod.path}: {pod.said} is no worker of {job.metadata.name}")
+            return ScaleRefusal(
+                "WorkerNotFound", f"{pod.path}: {pod.said} is no worker of {job.metadata.name}"
+            )
         worker = current.get((pod.type, pod.index))
         if worker is not None and pod.incarnation not in (None, worker.spec.incarnation):
             message = f"{pod.path}: {pod.said} is no longer there: {pod_name(worker)} is in its place"
-            return Refusal("WorkerNotFound", message)
+            return ScaleRefusal("WorkerNotFound", message)
     return None
 
 
-def _bad_count(job: ElasticJob, type_: str, replicas: int, path: str) -> Refusal | None:
+def _bad_count(job: ElasticJob, type_: str, replicas: int, path: str) -> ScaleRefusal | None:
     spec = job.spec.replica_specs[type_]
     comes_to = f"{path}: {counted(replicas, 'Pod')} of type {type_}"
     if spec.max_replicas is not None and replicas > spec.max_replicas:
-        return Refusal("AboveMaximum", f"{comes_to}, more than the job's maxReplicas, {spec.max_replicas}")
+        return ScaleRefusal(
+            "AboveMaximum", f"{comes_to}, more than the job's maxReplicas, {spec.max_replicas}"
+        )
     least = spec.min_replicas or (_stated_minimum(job) if type_ == names.WORKER else None)
     if least is not None and replicas < least:
         whose = "minReplicas" if spec.min_replicas else "--nnodes minimum"
-        return Refusal("BelowMinimum", f"{comes_to}, fewer than the job's {whose}, {least}")
+        return ScaleRefusal("BelowMinimum", f"{comes_to}, fewer than the job's {whose}, {least}")
     unit = job.spec.elastic_policy.node_unit
     if type_ == names.WORKER and replicas % unit:
-        return Refusal("NotWholeUnits", f"{comes_to}, not a multiple of elasticPolicy.nodeUnit, {unit}")
+        return ScaleRefusal("NotWholeUnits", f"{comes_to}, not a multiple of elasticPolicy.nodeUnit, {unit}")
     if not 0 <= replicas <= MANY:
-        return Refusal("OutOfRange", f"{comes_to}, not from 0 to {MANY}")
+        return ScaleRefusal("OutOfRange", f"{comes_to}, not from 0 to {MANY}")
     return None
 
 
@@ -219,22 +227,22 @@ def _stated_minimum(job: ElasticJob) -> int | None:
     return None if least == MANY else least
 
 
-def _bad_resources(plan: ScalePlan, job: ElasticJob, sizes: Sizes) -> Refusal | None:
+def _bad_resources(plan: ScalePlan, job: ElasticJob, sizes: Sizes) -> ScaleRefusal | None:
     for type_, asked in plan.spec.replica_resource_specs.items():
         path = f"spec.replicaResourceSpecs[{type_}].resource"
         try:
             amounts = Amounts.parse(asked.resource, path)
         except ValueError as error:
-            return Refusal("NotAQuantity", str(error))
+            return ScaleRefusal("NotAQuantity", str(error))
         present = job.status.resources.get(type_) or ResourceRequirements()
         if len({*asked.resource, *present.limits, *present.requests}) > MAX_RESOURCES:
             message = f"with those of earlier plans, more than {MAX_RESOURCES} resources"
-            return Refusal("NotSupported", f"{path}: {message}")
+            return ScaleRefusal("NotSupported", f"{path}: {message}")
         message = too_large(job, type_, amounts, sizes)
         if message:
-            return Refusal("NoNodeLargeEnough", message)
+            return ScaleRefusal("NoNodeLargeEnough", message)
         if message := too_small(job, type_, asked.resource):
-            return Refusal("Contradiction", f"{path}: {message}")
+            return ScaleRefusal("Contradiction", f"{path}: {message}")
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import Conflict, NotFound
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
@@ -35,7 +35,7 @@ class ScalePlanReconciler(Reconciler):
 
     def __init__(
         self,
-        client: Client,
+        client: AsyncClient,
         cache: Cache,
         recorder: EventRecorder,
         clock: Clock,

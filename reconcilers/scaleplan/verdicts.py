@@ -23,11 +23,11 @@ from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
 from reconcilers.observed.conditions import is_false, with_condition
 from reconcilers.observed.status_patch import validated
 from reconcilers.observed.suitable import Sizes
-from reconcilers.runtime.acts import Act, Event, Verb
+from reconcilers.runtime.acts import Act, Event, RequestVerb
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.runtime.reconciled import RECONCILED
-from reconcilers.scale.permission import Refusal
+from reconcilers.scale.permission import ScaleRefusal
 from reconcilers.scale.request import last_plan, overridden
 from reconcilers.scaleplan.asked import impossible, refusal
 
@@ -63,15 +63,15 @@ class PlanVerdict:
         reason = self.reason if self.phase is ScalePlanPhase.REFUSED else self.phase.value
         event = Event(type_, reason, self.message)
         name, namespace = metadata.name, metadata.namespace
-        return Act(Verb.PATCH, SCALEPLANS, name, namespace, body, "status", events=(event,))
+        return Act(RequestVerb.PATCH, SCALEPLANS, name, namespace, body, "status", events=(event,))
 
 
-def refused(plan: ScalePlan, why: Refusal) -> PlanVerdict:
+def refused(plan: ScalePlan, why: ScaleRefusal) -> PlanVerdict:
     return PlanVerdict(plan, ScalePlanPhase.REFUSED, why.reason, why.message)
 
 
 def refused_by_server(plan: ScalePlan, error: str) -> PlanVerdict:
-    return refused(plan, Refusal("Refused", f"the job's counts were refused: {error}"))
+    return refused(plan, ScaleRefusal("Refused", f"the job's counts were refused: {error}"))
 
 
 def without_job(plans: Iterable[ScalePlan]) -> list[PlanVerdict]:

@@ -16,7 +16,7 @@ from crds.intervals import NONE, Intervals, common, count, first, minus, union, 
 from crds.leases import Lease, leases_to_text
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
 from crds.shard_set_status import MAX_LEASES_TEXT
-from reconcilers.shards.sets import Crew, SetState, Tried, Voice, merged, nameless, part_of
+from reconcilers.shards.sets import SetState, ShardPullers, Tried, Voice, merged, nameless, part_of
 
 FULL_TEXT = 12_000
 """Characters of a set's leases: beyond them nothing is leased until some are done. Each write goes to all
@@ -37,7 +37,7 @@ MAX_HISTORIES = 64
 """With more of them, it is kept no longer who an element failed on, but only how often."""
 
 
-def lease(sets: Sequence[SetState], crew: Crew, now: datetime) -> tuple[SetState, ...]:
+def lease(sets: Sequence[SetState], crew: ShardPullers, now: datetime) -> tuple[SetState, ...]:
     """The sets after what the workers say, with what is given out to those that want more."""
     by_name: dict[str, list[Voice]] = {}
     for voice in sorted(crew.voices, key=lambda voice: voice.worker):
@@ -56,13 +56,13 @@ def lease(sets: Sequence[SetState], crew: Crew, now: datetime) -> tuple[SetState
     return tuple(found)
 
 
-def _begun(voices: Iterable[Voice], crew: Crew, now: datetime) -> SetState:
+def _begun(voices: Iterable[Voice], crew: ShardPullers, now: datetime) -> SetState:
     """A set as the first worker that lives names it."""
     voice = next(v for v in voices if crew.alive.get(v.worker) == v.incarnation)
     return SetState(voice.definition, whole(voice.definition.size), started_at=now)
 
 
-def _continued(known: SetState, voices: Iterable[Voice], crew: Crew, now: datetime) -> SetState:
+def _continued(known: SetState, voices: Iterable[Voice], crew: ShardPullers, now: datetime) -> SetState:
     """The set, or its next epoch if this one is over and somebody asks for that."""
     if not known.is_over or known.has_failed:
         return known
@@ -79,7 +79,7 @@ def _continued(known: SetState, voices: Iterable[Voice], crew: Crew, now: dateti
     return replace(begun, last_lease=known.last_lease, restoration=known.restoration, uid=known.uid)
 
 
-def _restored(known: SetState, voices: Iterable[Voice], crew: Crew) -> SetState:
+def _restored(known: SetState, voices: Iterable[Voice], crew: ShardPullers) -> SetState:
     """The set as a checkpoint has it, if a process that went back to one asks for that.
 
     Nobody's lease goes on: what was done of it is done or undone by the checkpoint alone. Numbers of leases
@@ -109,7 +109,7 @@ def _restored(known: SetState, voices: Iterable[Voice], crew: Crew) -> SetState:
     )
 
 
-def _step(known: SetState, voices: Iterable[Voice], crew: Crew, now: datetime) -> SetState:
+def _step(known: SetState, voices: Iterable[Voice], crew: ShardPullers, now: datetime) -> SetState:
     spoken = {
         (voice.worker, voice.incarnation): voice if voice.uid == known.uid else _without_lease(voice)
         for voice in voices
@@ -155,7 +155,7 @@ def _without_leases(known: SetState) -> SetState:
     )
 
 
-def _settled(known: SetState, spoken: Mapping[tuple[int, int], Voice], crew: Crew) -> SetState:
+def _settled(known: SetState, spoken: Mapping[tuple[int, int], Voice], crew: ShardPullers) -> SetState:
     """What workers say of their leases, taken over once."""
     leases, waiting, tried = [], [known.waiting], list(known.tried)
     last_lease, reason = known.last_lease, known.reason
@@ -212,7 +212,7 @@ def _fully_granted(
     known: SetState,
     asking: Sequence[Voice],
     pulling: frozenset[int],
-    crew: Crew,
+    crew: ShardPullers,
     least: int,
 ) -> SetState:
     """Leases more to as many of those that ask as can be named, those without a lease first."""
@@ -237,7 +237,7 @@ def _granted(
     known: SetState,
     asking: Sequence[Voice],
     pulling: frozenset[int],
-    crew: Crew,
+    crew: ShardPullers,
     least: int,
 ) -> SetState:
     """Leases more to those that ask, in this order.

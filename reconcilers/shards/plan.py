@@ -10,7 +10,7 @@ from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.model import Condition, ConditionStatus
-from reconcilers.observed.conditions import FAILURE_TARGET, State, condition_of, stated
+from reconcilers.observed.conditions import FAILURE_TARGET, ConditionState, condition_of, stated
 from reconcilers.observed.status_patch import patch_of
 from reconcilers.runtime.acts import Event
 from reconcilers.scale.permission import own_write
@@ -18,7 +18,7 @@ from reconcilers.scale.request import Origin, RefusedRequest, ScaleWrite, own_re
 from reconcilers.shards import telling
 from reconcilers.shards.by_shards import IdleWorker, expected_workers, holders_of, size_of
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import Crew, Puller, SetState, crew_of
+from reconcilers.shards.sets import Puller, SetState, ShardPullers, crew_of
 
 SECONDS_PER_WORKER = 0.001
 """Between two writes of leases, for each worker that pulls: with 1,000 of them, one second. Agents ask early
@@ -112,7 +112,9 @@ def seconds_to_lease(seen: ShardsSeen) -> float | None:
     return None if goes else wanted - seen.age_seconds
 
 
-def _dealt(seen: ShardsSeen, known: tuple[SetState, ...], crew: Crew, now: datetime) -> tuple[SetState, ...]:
+def _dealt(
+    seen: ShardsSeen, known: tuple[SetState, ...], crew: ShardPullers, now: datetime
+) -> tuple[SetState, ...]:
     """The sets after this look. The ShardSet of a new one is there if an earlier look died after that."""
     members = max(crew.members, expected_workers(seen.job, known, crew.voices))
     uids = {each.set_name: each.uid for each in seen.sets}
@@ -135,11 +137,11 @@ def _writes(seen: ShardsSeen, sets: Sequence[SetState]) -> Iterator[SetWrite]:
 
 def _conditions(job: ElasticJob, sets: Sequence[SetState], now: datetime) -> tuple[Condition, ...]:
     """The job's conditions after this look; none if nothing changes in them."""
-    states = dict[str, State]()
+    states = dict[str, ConditionState]()
     if sets:
         states[telling.SHARDS_DONE] = telling.judge(sets, has_ended=job.status.finished)
     if not job.status.finished and (why := telling.ending(sets)):
-        states[FAILURE_TARGET] = State(ConditionStatus.TRUE, telling.ENDED, why)
+        states[FAILURE_TARGET] = ConditionState(ConditionStatus.TRUE, telling.ENDED, why)
     before = job.status.conditions
     after = {each.type: each for each in before}
     for type_, state in states.items():
@@ -155,7 +157,9 @@ def _conditions(job: ElasticJob, sets: Sequence[SetState], now: datetime) -> tup
     return () if found_after == tuple(before) else found_after
 
 
-def _scaled(seen: ShardsSeen, sets: Sequence[SetState], crew: Crew) -> tuple[ScaleWrite | None, float | None]:
+def _scaled(
+    seen: ShardsSeen, sets: Sequence[SetState], crew: ShardPullers
+) -> tuple[ScaleWrite | None, float | None]:
     """The scale request to write into the job, and the time until the next may be due."""
     job = seen.job
     if job.stops or pending(job) is not None:

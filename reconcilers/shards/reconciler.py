@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import Conflict
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
@@ -66,7 +66,7 @@ class _Found:
 
 
 class ShardsReconciler(Reconciler):
-    def __init__(self, client: Client, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock

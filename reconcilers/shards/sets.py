@@ -17,7 +17,7 @@ from crds.agent_report import ShardsReport
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.intervals import NONE, Intervals, common, count, from_text, minus, to_text, union
 from crds.leases import Lease, leases_from_text, leases_to_text
-from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, Definition
+from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, SetDefinition
 from crds.shard_set_status import ShardSetStatus
 from reconcilers.observed.worker_state import current_report
 
@@ -38,7 +38,7 @@ class Voice:
 
     worker: int
     incarnation: int
-    definition: Definition
+    definition: SetDefinition
     """It has to be the set's, but for the epoch; else its agent tells the process that it cannot pull."""
     lease: int
     """The number of the lease that the rest speaks of; 0 if it knows of none."""
@@ -84,7 +84,7 @@ class Puller:
 
 
 @dataclass(frozen=True)
-class Crew:
+class ShardPullers:
     """The workers of a job."""
 
     alive: Mapping[int, int]
@@ -109,7 +109,7 @@ class Tried:
 class SetState:
     """A shard set as its job deals from it."""
 
-    definition: Definition
+    definition: SetDefinition
     waiting: Intervals
     """Untouched, or given back."""
     leases: tuple[Lease, ...] = ()
@@ -201,8 +201,8 @@ _elements_from_text = lru_cache(maxsize=MAX_SHARD_SETS)(from_text)
 """One look at a job asks for the same leases several times, and most looks find those of the one before."""
 
 
-def definition_of(said: ShardSetStatus | ShardsReport) -> Definition:
-    return Definition(said.name, said.epoch, said.size, said.digest, said.retries, said.max_failed)
+def definition_of(said: ShardSetStatus | ShardsReport) -> SetDefinition:
+    return SetDefinition(said.name, said.epoch, said.size, said.digest, said.retries, said.max_failed)
 
 
 def of_status(status: ShardSetStatus, uid: str = "") -> SetState:
@@ -281,7 +281,7 @@ def _histories_from_text(text: str) -> tuple[Tried, ...]:
     return tuple(found)
 
 
-def crew_of(pullers: Iterable[Puller], sets: Iterable[SetState], members: int) -> Crew:
+def crew_of(pullers: Iterable[Puller], sets: Iterable[SetState], members: int) -> ShardPullers:
     """The workers as far as shard sets go, under the numbers that leases name them by.
 
     Args:
@@ -297,7 +297,7 @@ def crew_of(pullers: Iterable[Puller], sets: Iterable[SetState], members: int) -
         voices += hearing.voices_of(each)
     holders = ((lease.worker, known.definition.name) for known in sets for lease in known.leases)
     silent = (each for each in holders if each[0] in alive and each[1] not in named[each[0]])
-    return Crew(alive, voices, members, frozenset(silent))
+    return ShardPullers(alive, voices, members, frozenset(silent))
 
 
 def voice_of(

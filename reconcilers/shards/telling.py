@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from crds.intervals import count, first, minus, to_text
 from crds.model import MAX_CONDITION_MESSAGE, ConditionStatus
 from crds.texts import shortened
-from reconcilers.observed.conditions import State
+from reconcilers.observed.conditions import ConditionState
 from reconcilers.runtime.acts import Event
 from reconcilers.shards.sets import SetState
 
@@ -51,7 +51,7 @@ def ending(sets: Iterable[SetState]) -> str:
     return ""
 
 
-def judge(sets: Sequence[SetState], *, has_ended: bool) -> State:
+def judge(sets: Sequence[SetState], *, has_ended: bool) -> ConditionState:
     """Judges the sets, of which there are some: the state changes when one begins, ends, or has elements that
     failed, and not by progress.
 
@@ -62,10 +62,10 @@ def judge(sets: Sequence[SetState], *, has_ended: bool) -> State:
     if not has_ended or found.reason != PULLING:
         return found
     message = shortened(f"the job has ended; {found.message}", MAX_CONDITION_MESSAGE)
-    return State(found.status, "JobEnded", message)
+    return ConditionState(found.status, "JobEnded", message)
 
 
-def _state(sets: Sequence[SetState]) -> State:
+def _state(sets: Sequence[SetState]) -> ConditionState:
     unfinished = [each for each in sets if not each.is_over or each.failed]
     status, reason = ConditionStatus.TRUE, "AllDone"
     message = "; ".join(_sentence(each) for each in sets)
@@ -76,7 +76,7 @@ def _state(sets: Sequence[SetState]) -> State:
         status, reason = ConditionStatus.FALSE, PULLING
         named = (f"{each.definition.name!r} of {each.definition.size} elements" for each in unfinished)
         message = "not done yet: " + ", ".join(named)
-    return State(status, reason, shortened(message, MAX_CONDITION_MESSAGE))
+    return ConditionState(status, reason, shortened(message, MAX_CONDITION_MESSAGE))
 
 
 def _sentence(each: SetState) -> str:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import AlreadyExists
 from controller.resources import LEASES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS, Object, Resource
-from controller.store import Memory
+from controller.store import ObjectMemory
 from controller.tasks import SharedCalls
 from crds import names
 from crds.job_spec import DistributionStrategy
@@ -38,7 +38,7 @@ MISSED_RECHECK_SECONDS = 5.0
 class WorkerAccess:
     """Makes the account, Role and RoleBinding that are missing."""
 
-    def __init__(self, client: Client, cache: Cache) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache) -> None:
         self._client = client
         kinds = (SERVICEACCOUNTS, ROLES, ROLEBINDINGS)
         self._cached = {resource: cache.store(resource) for resource in kinds}
@@ -72,13 +72,13 @@ class WorkerAccess:
 class OwnerKeys:
     """Makes the Secret before its owner's first Pod."""
 
-    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._monotonic = monotonic
         self._jobs = cache.store(ELASTICJOBS)
         self._pods = cache.store(PODS)
         self._workers = cache.store(ELASTICWORKERS)
-        self._made: dict[str, Memory[float]] = {
+        self._made: dict[str, ObjectMemory[float]] = {
             resource.kind: cache.store(resource).memory() for resource in (ELASTICJOBS, NODECHECKS)
         }
         """When an owner's Secret was found or made last, by kind and uid."""

@@ -28,7 +28,7 @@ from reconcilers.observed.ownership import owner_uids, spares_its_own
 from reconcilers.observed.slots import is_extra, priority_class_of, slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.job_pod import build_job_pod
-from reconcilers.worker.pod_refusal import Source
+from reconcilers.worker.pod_refusal import PodSource
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
 
@@ -117,12 +117,12 @@ class JobAssignment:
         return build_job_pod(self.job, self.worker)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> PodSource:
         """What the Pod is made of."""
         type_ = self.worker.spec.type
         path = "spec.elasticPolicy.opportunistic.priorityClassName"
         priority_class = priority_class_of(self.job, self.worker)
-        return Source(
+        return PodSource(
             pods=f"the Pods of type {type_}",
             path=f"spec.replicaSpecs.{type_}.template",
             template=self.job.spec.replica_specs[type_].template,
@@ -182,7 +182,7 @@ class OtherAssignment(ABC):
 
     @property
     @abstractmethod
-    def source(self) -> Source:
+    def source(self) -> PodSource:
         """What the Pod is made of."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
@@ -41,7 +41,7 @@ def no_service(_: ElasticJob) -> None:
 class Companions:
     """Keeps one object beside the Pods of an owner as it is wanted."""
 
-    def __init__(self, client: Client, recorder: EventRecorder) -> None:
+    def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
         self._client = client
         self._recorder = recorder
 
@@ -111,7 +111,7 @@ class Companions:
 
 class CompanionReconciler(Reconciler):
     def __init__(
-        self, client: Client, cache: Cache, recorder: EventRecorder, service_of: ServiceOf = no_service
+        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, service_of: ServiceOf = no_service
     ) -> None:
         self._companions = Companions(client, recorder)
         self._service_of = service_of

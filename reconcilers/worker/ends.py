@@ -17,7 +17,7 @@ from crds.elasticworker import (
     ElasticWorker,
     ElasticWorkerStatus,
     ExitClass,
-    Life,
+    SlotLife,
     WorkerExit,
     WorkerPhase,
 )
@@ -45,11 +45,11 @@ def with_lives(worker: ElasticWorker, status: ElasticWorkerStatus, now: datetime
     if last is None or last.incarnation != status.observed_incarnation:
         if last is not None and last.ended_at is None:  # its Pod lived when it was replaced
             lives[-1] = _ended(last, status.last_exit, now)
-        lives.append(Life(incarnation=worker.spec.incarnation, created_at=_asked_for(worker, now)))
+        lives.append(SlotLife(incarnation=worker.spec.incarnation, created_at=_asked_for(worker, now)))
     elif last.ended_at is not None:
         if not _lives(status):
             return status.model_copy(update={"history": lives})
-        lives.append(Life(incarnation=worker.spec.incarnation, created_at=now))  # after a suspension
+        lives.append(SlotLife(incarnation=worker.spec.incarnation, created_at=now))  # after a suspension
     lives[-1] = _as_observed(lives[-1], worker, status, now)
     return status.model_copy(update={"history": lives[-MAX_LIVES:]})
 
@@ -63,7 +63,9 @@ def _lives(status: ElasticWorkerStatus) -> bool:
     return status.pod_uid is not None and status.phase in (WorkerPhase.PENDING, WorkerPhase.RUNNING)
 
 
-def _as_observed(life: Life, worker: ElasticWorker, status: ElasticWorkerStatus, now: datetime) -> Life:
+def _as_observed(
+    life: SlotLife, worker: ElasticWorker, status: ElasticWorkerStatus, now: datetime
+) -> SlotLife:
     known = {"node_name": status.node_name or life.node_name}
     if status.phase is WorkerPhase.RUNNING and life.running_at is None:
         return life.model_copy(update=known | {"running_at": now})
@@ -80,7 +82,7 @@ def _as_observed(life: Life, worker: ElasticWorker, status: ElasticWorkerStatus,
     return _ended(life, status.last_exit, now)
 
 
-def _ended(life: Life, end: WorkerExit | None, now: datetime) -> Life:
+def _ended(life: SlotLife, end: WorkerExit | None, now: datetime) -> SlotLife:
     if end is None or end.incarnation != life.incarnation:
         return life.model_copy(update={"ended_at": now})
     said = first_line(end.message)

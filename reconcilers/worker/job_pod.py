@@ -12,7 +12,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.observed.builder import (
     GPU_RESOURCE,
-    Environment,
+    ContainerEnvironment,
     Variables,
     copied,
     fixed_variables,
@@ -64,7 +64,7 @@ def job_pod(
 
 def _environment(
     job: ElasticJob, worker: ElasticWorker, spec: Object, fixed: Variables, defaults: Variables
-) -> Environment:
+) -> ContainerEnvironment:
     index, type_ = str(worker.spec.index), worker.spec.type
     replicas = job.spec.replica_specs[type_].replicas
     beat = heartbeat_seconds(
@@ -82,7 +82,7 @@ def _environment(
             f"{prefix}_NUM": plain(str(replicas)),
         }
     group = group_of(job)
-    return Environment(
+    return ContainerEnvironment(
         fixed={**fixed_variables(_policy(job, type_), worker, spec, beat), **fixed},
         of_agent=key_variable(job.metadata.uid if group is None else group.uid),
         account=owned_name(job.metadata.uid),

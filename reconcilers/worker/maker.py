@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import ApiError, Forbidden, Refused, Unavailable
 from controller.events import EventRecorder
 from controller.resources import EVENTS, LEASES, PODS, Object
 from controller.shape import Shape
-from controller.store import Memory
+from controller.store import ObjectMemory
 from crds.elasticworker import MAX_MESSAGE, ElasticWorker
 from crds.texts import shortened
 from reconcilers.observed.builder import pod_name, service_account
@@ -24,7 +24,7 @@ from reconcilers.observed.ownership import Leftover, belongs_to, ensure
 from reconcilers.observed.start import (
     AGAIN_SECONDS,
     LATE_SECONDS,
-    Asked,
+    EventsRead,
     Hindrance,
     is_starting,
     lacks_key,
@@ -40,7 +40,7 @@ from reconcilers.worker.access import MISSED_RECHECK_SECONDS, OwnerKeys, WorkerA
 from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.gates import Gate, Obstacle
 from reconcilers.worker.injection import inject_agent
-from reconcilers.worker.pod_refusal import PodRefused, Source, refused_pod, with_unknown_fields
+from reconcilers.worker.pod_refusal import PodRefused, PodSource, refused_pod, with_unknown_fields
 from reconcilers.worker.silences import lease_of
 
 MOST_EVENTS = 50
@@ -54,12 +54,12 @@ _EVENT = Shape(
 class LatePods:
     """The Events of Pods that are late."""
 
-    def __init__(self, client: Client, cache: Cache, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._monotonic = monotonic
         self._starting = Observations(cache.store(PODS), monotonic)
         jobs = cache.store(ELASTICJOBS)
-        self._asked: Memory[Asked] = jobs.memory()
+        self._asked: ObjectMemory[EventsRead] = jobs.memory()
 
     async def hindrance_of(self, pod: Object, owner: Object) -> tuple[Hindrance | None, float | None]:
         """Why it does not start, if it is late; and seconds until it might be, or is to be looked at again.
@@ -104,7 +104,7 @@ STUCK_SECONDS = 30.0
 class PodMaker:
     def __init__(
         self,
-        client: Client,
+        client: AsyncClient,
         cache: Cache,
         recorder: EventRecorder,
         clock: Clock,
@@ -196,7 +196,7 @@ class PodMaker:
         await self._access.ensure(assignment.owner, account, missed=True)  # the account may have gone
         return await self._make(pod, source)
 
-    async def _make(self, pod: Object, source: Source) -> Object:
+    async def _make(self, pod: Object, source: PodSource) -> Object:
         try:
             return await ensure(self._client, PODS, pod, strict=True)
         except (Refused, Unavailable) as error:

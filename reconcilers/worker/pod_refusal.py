@@ -38,7 +38,7 @@ _NOT_OF_THE_TEMPLATE = ("exceeded quota", "cannot create resource")
 
 
 @dataclass(frozen=True)
-class Source:
+class PodSource:
     """What a Pod is made of, as its user wrote it."""
 
     pods: str
@@ -66,7 +66,7 @@ class PodRefused(Exception):
         self.reason = reason
 
 
-def refused_pod(error: ApiError, source: Source, pod: Object) -> PodRefused | None:
+def refused_pod(error: ApiError, source: PodSource, pod: Object) -> PodRefused | None:
     """Return what an error says of the Pod's template: invalid, forbidden, or nothing, as for a quota.
 
     None for an error that is no refusal.
@@ -98,7 +98,7 @@ def with_unknown_fields(pod: Object, template: Object) -> Object:
     return {**others, **pod, "metadata": {**unknown, **pod["metadata"]}}
 
 
-def _faults(error: Invalid, source: Source, pod: Object) -> list[str]:
+def _faults(error: Invalid, source: PodSource, pod: Object) -> list[str]:
     """Return each field that is wrong, by its path in the owner, with what is wrong."""
     found = islice((cause for cause in error.causes if cause.field), MAX_FAULTS)
     wrong = [(cause.field, cause.message) for cause in found]
@@ -107,7 +107,7 @@ def _faults(error: Invalid, source: Source, pod: Object) -> list[str]:
     return [f"{users_path(field, source, pod)}: {why}" for field, why in wrong]
 
 
-def users_path(field: str, source: Source, pod: Mapping[str, Object]) -> str:
+def users_path(field: str, source: PodSource, pod: Mapping[str, Object]) -> str:
     """Return a field of the Pod as one of its owner: our containers and variables come before the user's."""
     found = _CONTAINER_FIELD.match(field)
     if found is None:

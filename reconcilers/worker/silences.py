@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.contact import Contact
 from controller.errors import Forbidden, NotFound
 from controller.resources import LEASES, NODES, Object
 from controller.slices import Slices
-from controller.store import Change, Memory, Store
+from controller.store import Change, ObjectMemory, Store
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from reconcilers.observed.builder import heartbeat_seconds, labels_of, owner_reference
 from reconcilers.observed.containers import containers_of, training_container
@@ -27,7 +27,7 @@ from reconcilers.observed.ownership import BY_OWNER
 from reconcilers.observed.silence import (
     DEFAULT_NODE_LEASE_SECONDS,
     Company,
-    Heartbeat,
+    LeaseState,
     NodeLease,
     NodeWitness,
     Silence,
@@ -65,14 +65,14 @@ def lease_of(
 class Heartbeats:
     """Ages of the workers' Leases."""
 
-    def __init__(self, client: Client, leases: Store, contact: Contact, clock: Clock) -> None:
+    def __init__(self, client: AsyncClient, leases: Store, contact: Contact, clock: Clock) -> None:
         self._client = client
         self._contact = contact
         self._clock = clock
         self._pods = Observations(leases, clock.monotonic)
         """By Lease, the Pod whose renewals count, and the run of its training container."""
         self._renewals = Observations(leases, clock.monotonic)
-        self._renewed: Memory[bool] = leases.memory()
+        self._renewed: ObjectMemory[bool] = leases.memory()
 
     def note(self, change: Change) -> None:
         """A handler of the cache: when we have seen a renewal. It wakes nobody (`more_than_a_renewal`)."""
@@ -173,11 +173,11 @@ class _NodeLeaseRead:
 class NodeLeases:
     """What nodes say of themselves, beside their agents."""
 
-    def __init__(self, client: Client, nodes: Store, clock: Clock) -> None:
+    def __init__(self, client: AsyncClient, nodes: Store, clock: Clock) -> None:
         self._client = client
         self._nodes = nodes
         self._clock = clock
-        self._seen: Memory[_NodeLeaseRead] = nodes.memory()
+        self._seen: ObjectMemory[_NodeLeaseRead] = nodes.memory()
         self._is_forbidden = False
 
     async def witness(self, name: str, silent_seconds: float) -> NodeWitness:
@@ -258,7 +258,7 @@ class _Counted:
 
 
 class Silences:
-    def __init__(self, client: Client, cache: Cache, contact: Contact, clock: Clock) -> None:
+    def __init__(self, client: AsyncClient, cache: Cache, contact: Contact, clock: Clock) -> None:
         self._clock = clock
         self._leases = cache.store(LEASES)
         self._workers = cache.store(ELASTICWORKERS)
@@ -282,7 +282,7 @@ class Silences:
         if age >= timeout_seconds:
             age = await self.heartbeats.confirmed_age_seconds(lease, pod, worker)
         was_heard = self.heartbeats.was_renewed(lease, timeout_seconds)
-        verdict = Heartbeat.HEARD if was_heard else Heartbeat.UNDECIDED
+        verdict = LeaseState.HEARD if was_heard else LeaseState.UNDECIDED
         if age < missed:
             return Silence(age, verdict), missed - age + SLACK_SECONDS
         node = await self._nodes.witness(pod.get("spec", {}).get("nodeName") or "", age)

@@ -16,7 +16,7 @@ import pytest
 from agent.connection import handshake
 from agent.connection.handshake import RefusedError
 from agent.connection.listener import Inbox, Listener
-from agent.facts.world import Member, World
+from agent.facts.world import AgentWorld, Member
 from agent.supervision import live_ballot, vote
 from agent.supervision.ballot import Ballot
 from agent.supervision.live_ballot import (
@@ -28,7 +28,7 @@ from agent.supervision.live_ballot import (
     pack,
     service,
 )
-from agent.supervision.vote import Agreed, Kind, Message
+from agent.supervision.vote import Message, MessageKind, VoteResult
 from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
 from crds.progress_record import (
@@ -44,7 +44,7 @@ from tests.agent.patience import SECONDS
 from tests.forks import forks
 
 KEY = bytes(range(32))
-WORLD = World(1, RendezvousPhase.FORMED, (Member(0, 1), Member(1, 1)), 2, "127.0.0.1", 1)
+WORLD = AgentWorld(1, RendezvousPhase.FORMED, (Member(0, 1), Member(1, 1)), 2, "127.0.0.1", 1)
 
 
 def record_of(path: Path, ended: int) -> Path:
@@ -59,7 +59,7 @@ def word(record: Path, number: int) -> int:
     return int(struct.unpack_from("q", record.read_bytes(), 8 * number)[0])
 
 
-def take_part(world: World, record: Path) -> None:
+def take_part(world: AgentWorld, record: Path) -> None:
     """Be the other agent, until somebody ends this process."""
     vote.HOLD_SECONDS = handshake.CONNECT_SECONDS = SECONDS
     line = connect(world, 1, KEY)
@@ -89,7 +89,7 @@ def listener() -> Iterator[Listener]:
 def test_two_agents_agree_and_one_that_is_killed_is_lost(listener: Listener, tmp_path: Path) -> None:
     inbox = Inbox()
     listener.offer(service(1), inbox.put)
-    world = World(1, RendezvousPhase.FORMED, WORLD.members, 2, listener.host, listener.port)
+    world = AgentWorld(1, RendezvousPhase.FORMED, WORLD.members, 2, listener.host, listener.port)
     records = [record_of(tmp_path / str(rank), 10 + rank) for rank in range(2)]
     ballot = LiveBallot(2, inbox, ProcessWords(records[:1]))
     with socket.create_connection((listener.host, listener.port)) as stranger:
@@ -104,7 +104,7 @@ def test_two_agents_agree_and_one_that_is_killed_is_lost(listener: Listener, tmp
         return ballot.agreed is not None
 
     look_until(ballot, is_agreed)
-    assert ballot.agreed == Agreed(12, KeptIn.STORAGE)
+    assert ballot.agreed == VoteResult(12, KeptIn.STORAGE)
     look_until(ballot, lambda: word(records[1], ORDER) == leave_at(12, KeptIn.STORAGE))
     assert ballot.lost_at is None
     other.kill()
@@ -116,7 +116,7 @@ def test_two_agents_agree_and_one_that_is_killed_is_lost(listener: Listener, tmp
 
 @pytest.mark.real
 def test_an_address_that_is_gone_is_no_reason_to_stop(listener: Listener) -> None:
-    world = World(1, RendezvousPhase.FORMED, WORLD.members, 2, listener.host, listener.port)
+    world = AgentWorld(1, RendezvousPhase.FORMED, WORLD.members, 2, listener.host, listener.port)
     assert connect(world, 1, KEY) is None, "no votes are taken"
     listener.close()
     assert connect(world, 1, KEY) is None
@@ -181,13 +181,13 @@ def test_a_vote_that_begins_within_the_millisecond_of_the_last_is_answered_too(
         "_frames": {7: Frames()},
         "_epoll": SimpleNamespace(poll=lambda _: [(7, 1)] if line.came else [], close=lambda: None),
     }
-    line.came = pack(Message(Kind.HOLD, 1))
+    line.came = pack(Message(MessageKind.HOLD, 1))
     ballot.look(all_live=True)
-    line.came = pack(Message(Kind.OFF, 1)) + pack(Message(Kind.HOLD, 2))
+    line.came = pack(Message(MessageKind.OFF, 1)) + pack(Message(MessageKind.HOLD, 2))
     ballot.look(all_live=True)
     now[0] += 2 * vote.SETTLE_SECONDS
     ballot.look(all_live=True)
-    assert line.sent == [Message(Kind.ENDED, 2, 5, KeptIn.MEMORY)]
+    assert line.sent == [Message(MessageKind.ENDED, 2, 5, KeptIn.MEMORY)]
     ballot.close()
 
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from agent.node_check.view import last_round, with_local, with_pair
 from crds.agent_report import MAX_PAIR_PROBES, AgentCheck, ProbeEnding
 from crds.wire import from_wire
-from healthcheck.probes.report import Report
+from healthcheck.probes.report import ProbeReport
 from healthcheck.probes.suite import AGAIN
 
 READER = TypeAdapter(AgentCheck)
@@ -22,7 +22,7 @@ figures = st.dictionaries(st.sampled_from(["a", "b", "x" * 99]), st.floats()) | 
 )
 
 results = st.builds(
-    Report,
+    ProbeReport,
     st.sampled_from(ProbeEnding),
     texts,
     figures,
@@ -39,7 +39,9 @@ results = st.builds(
     st.lists(results, max_size=3),
     st.sampled_from([1, MAX_PAIR_PROBES]),
 )
-def test_what_is_written_is_what_the_crd_takes(local: list[Report], some: list[Report], times: int) -> None:
+def test_what_is_written_is_what_the_crd_takes(
+    local: list[ProbeReport], some: list[ProbeReport], times: int
+) -> None:
     pairs = some * times
     report = with_local(AgentCheck("uid"), local)
     for round_, result in enumerate(pairs, start=1):
@@ -54,11 +56,11 @@ def test_what_is_written_is_what_the_crd_takes(local: list[Report], some: list[R
 
 
 def test_what_a_node_measured_again_is_still_told_after_many_rounds() -> None:
-    again = Report(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 500.0}, probe=AGAIN)
+    again = ProbeReport(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 500.0}, probe=AGAIN)
     told, last = AgentCheck("uid"), MAX_PAIR_PROBES + 8
     for round_ in range(1, last + 1):
         told = with_pair(
-            told, round_, again if round_ in (3, 4) else Report(ProbeEnding.PASSED, probe="pair")
+            told, round_, again if round_ in (3, 4) else ProbeReport(ProbeEnding.PASSED, probe="pair")
         )
     assert [pair.round for pair in told.pairs][:2] == [3, 4] and told.pairs[0].figures == again.figures
     assert last_round(told) == last and len(told.pairs) == MAX_PAIR_PROBES

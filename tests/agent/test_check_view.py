@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.facts.world import Member
-from agent.node_check.view import CheckView, LocalTests, PairTest, next_duty, with_local, with_pair
+from agent.node_check.view import LocalTests, PairTest, WorkerCheck, next_duty, with_local, with_pair
 from crds.agent_report import AgentCheck, PairOutcome, ProbeEnding, ProbeOutcome
 from crds.nodecheck import CheckGroup, NodeCheckPhase, NodeCheckStatus
-from healthcheck.probes.report import Report
+from healthcheck.probes.report import ProbeReport
 
 UID = "the-check"
 GEMM = ProbeOutcome(probe="gemm", ending=ProbeEnding.PASSED)
 NINTH = PairOutcome(probe="pair", ending=ProbeEnding.PASSED, round=9)
-PASSED = Report(ProbeEnding.PASSED, probe="pair", seconds=1.0)
+PASSED = ProbeReport(ProbeEnding.PASSED, probe="pair", seconds=1.0)
 
 
 def check(status: NodeCheckStatus | dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ members = st.builds(Member, st.integers(0, 8), st.integers(1, 3))
 
 @given(statuses(), members)
 def test_only_who_speaks_for_a_node_of_a_running_check_is_asked(status: NodeCheckStatus, me: Member) -> None:
-    duty = next_duty(CheckView.parse(check(status), me), None)
+    duty = next_duty(WorkerCheck.parse(check(status), me), None)
     if duty is None:
         return
     assert status.phase is NodeCheckPhase.RUNNING
@@ -76,7 +76,7 @@ def test_only_who_speaks_for_a_node_of_a_running_check_is_asked(status: NodeChec
 def test_every_node_that_is_to_be_tested_is_asked_exactly_one_thing(status: NodeCheckStatus) -> None:
     status = status.model_copy(update={"phase": NodeCheckPhase.RUNNING})
     asked = {
-        node: next_duty(CheckView.parse(check(status), Member(index, incarnation)), None)
+        node: next_duty(WorkerCheck.parse(check(status), Member(index, incarnation)), None)
         for node, index, incarnation in zip(status.nodes, status.workers, status.incarnations, strict=True)
     }
     if status.round == 0:
@@ -95,7 +95,7 @@ def test_no_duty_is_done_twice_and_none_of_a_round_that_is_past(
     told = AgentCheck("another", (GEMM,), (NINTH,)) if knows_another_check else None
     done: list[int] = []
     for status in seen:
-        duty = next_duty(CheckView.parse(check(status), me), told)
+        duty = next_duty(WorkerCheck.parse(check(status), me), told)
         if duty is None:
             continue
         told = told if told is not None and told.uid == UID else AgentCheck(UID)
@@ -118,22 +118,22 @@ def test_what_does_not_concern_a_worker_is_no_change_to_it() -> None:
         round=1,
         groups=groups,
     )
-    before = CheckView.parse(check(status), Member(2, 1))
+    before = WorkerCheck.parse(check(status), Member(2, 1))
     other = status.model_copy(update={"round": 2, "groups": [], "faulty_nodes": ["a"]})
-    assert CheckView.parse(check(other), Member(2, 1)) == before
-    assert CheckView.parse(check(status), Member(1, 1)).asked == PairTest(
+    assert WorkerCheck.parse(check(other), Member(2, 1)) == before
+    assert WorkerCheck.parse(check(status), Member(1, 1)).asked == PairTest(
         UID, 1, ("a", "b"), 1, "10.0.0.1", 1
     )
 
 
 @pytest.mark.parametrize("phase", [None, *NodeCheckPhase])
 def test_a_check_is_over_when_it_has_finished_or_is_gone(phase: NodeCheckPhase | None) -> None:
-    view = CheckView.parse(check(NodeCheckStatus(phase=phase)), Member(0, 1))
+    view = WorkerCheck.parse(check(NodeCheckStatus(phase=phase)), Member(0, 1))
     assert view.over == (phase is not None and phase.finished)
-    assert CheckView().over
+    assert WorkerCheck().over
 
 
 def test_what_is_no_node_check_is_an_error() -> None:
     torn = {"phase": "Running", "round": 1, "nodes": ["a"], "workers": [0], "incarnations": []}
     with pytest.raises(ValueError):
-        CheckView.parse(check(torn), Member(0, 1))
+        WorkerCheck.parse(check(torn), Member(0, 1))

@@ -7,35 +7,48 @@ from typing import Any
 
 import pytest
 
-from agent.facts.world import WAIT, Action, ExitReason, Member, Verb, World
-from agent.membership import Standing
+from agent.facts.world import WAIT, AgentVerb, AgentWorld, ExitReason, Member, NextAction
+from agent.membership import RoundStanding
 from agent.supervision import course
-from agent.supervision.course import Ended, Grace, News, ReportFailure, Seen, Start, Stop, Subject
+from agent.supervision.course import (
+    FailureSubject,
+    Grace,
+    JobOrders,
+    ProcessesEnd,
+    ProcessesSeen,
+    ReportFailure,
+    RoundStart,
+    StopProcesses,
+)
 from agent.supervision.failure_reporter import FailureReporter
-from agent.supervision.leaving import HURRY_GRACE_SECONDS, Outcome
+from agent.supervision.leaving import HURRY_GRACE_SECONDS, VoteOutcome
 from crds.agent_report import AgentState
 from crds.phases import RendezvousPhase
 
 ME = Member(0, 1)
-JOINED = World(1, RendezvousPhase.FORMED, (ME,), 1)
-NEXT = World(2, RendezvousPhase.FORMED, (ME,), 1)
-BROKEN = World(1, RendezvousPhase.REFORMING, (ME,), 1, broken_round=1)
-HANGS = World(1, RendezvousPhase.REFORMING, (ME,), 1, broken_round=1, hangs=True)
-START, STAND_BY = Action(Verb.START, 2), Action(Verb.STAND_BY, 1)
+JOINED = AgentWorld(1, RendezvousPhase.FORMED, (ME,), 1)
+NEXT = AgentWorld(2, RendezvousPhase.FORMED, (ME,), 1)
+BROKEN = AgentWorld(1, RendezvousPhase.REFORMING, (ME,), 1, broken_round=1)
+HANGS = AgentWorld(1, RendezvousPhase.REFORMING, (ME,), 1, broken_round=1, hangs=True)
+START, STAND_BY = NextAction(AgentVerb.START, 2), NextAction(AgentVerb.STAND_BY, 1)
 
 
-def seen(action: Action = WAIT, newest: World = JOINED, **more: Any) -> Seen:
-    return Seen(0.0, action, Standing(ME, JOINED, newest), **more)
+def seen(action: NextAction = WAIT, newest: AgentWorld = JOINED, **more: Any) -> ProcessesSeen:
+    return ProcessesSeen(0.0, action, RoundStanding(ME, JOINED, newest), **more)
 
 
-def orders(look: Seen, **answers: Any) -> list[Any]:
+def orders(look: ProcessesSeen, **answers: Any) -> list[Any]:
     """What is ordered from a look on, until the next round is joined, or the agent leaves."""
-    given: dict[str, Any] = {"ReportFailure": False, "WorksAlone": False, "Vote": Outcome.OFF} | answers
-    rounds = course.Course(
+    given: dict[str, Any] = {
+        "ReportFailure": False,
+        "WorksAlone": False,
+        "LeaveByVote": VoteOutcome.OFF,
+    } | answers
+    rounds = course.AgentRounds(
         stops_at_first_failure=True, restarts=None, stop_grace_seconds=30.0, failure_grace_seconds=1.0
     ).rounds()
     next(rounds)
-    answer, found = Start.STARTED, list[Any]()
+    answer, found = RoundStart.STARTED, list[Any]()
     while True:
         try:
             order = rounds.send(answer)
@@ -44,10 +57,10 @@ def orders(look: Seen, **answers: Any) -> list[Any]:
         if isinstance(order, course.StartRound):
             return found
         match order:
-            case course.Look() | course.AwaitEnds():
+            case course.AwaitChange() | course.AwaitEnds():
                 answer = look
             case course.AwaitNews():
-                answer = News(look.now, look.action, look.standing)
+                answer = JobOrders(look.now, look.action, look.standing)
             case course.ReportFailure(subject):
                 found.append(order)
                 answer = subject is given.get("found")
@@ -59,67 +72,70 @@ def orders(look: Seen, **answers: Any) -> list[Any]:
 def kinds(found: list[Any]) -> list[Any]:
     told = [it.subject if isinstance(it, ReportFailure) else it for it in found]
     return [
-        it for it in told if it is not Subject.DEVICE and not isinstance(it, course.EndVotes | course.Vote)
+        it
+        for it in told
+        if it is not FailureSubject.DEVICE and not isinstance(it, course.EndVotes | course.LeaveByVote)
     ]
 
 
 def test_a_failure_is_reported_before_its_peers_are_stopped() -> None:
     found = kinds(orders(seen(failed=True)))
-    told = [Subject.PROCESSES, Subject.ENDING, Subject.WAITED_FOR]
-    assert found == [*told, Stop(Grace.after_failure(1.0))]
+    told = [FailureSubject.PROCESSES, FailureSubject.ENDING, FailureSubject.WAITED_FOR]
+    assert found == [*told, StopProcesses(Grace.after_failure(1.0))]
 
 
 def test_a_failure_in_a_world_that_is_broken_is_told_with_the_state_as_it_is() -> None:
-    found = orders(seen(STAND_BY, BROKEN, failed=True), found=Subject.ENDING)
-    assert kinds(found) == [Subject.ENDING, Stop(Grace(30.0, 1.0))]
-    assert ReportFailure(Subject.ENDING) in found
-    assert ReportFailure(Subject.PROCESSES, AgentState.FAILED) not in found
+    found = orders(seen(STAND_BY, BROKEN, failed=True), found=FailureSubject.ENDING)
+    assert kinds(found) == [FailureSubject.ENDING, StopProcesses(Grace(30.0, 1.0))]
+    assert ReportFailure(FailureSubject.ENDING) in found
+    assert ReportFailure(FailureSubject.PROCESSES, AgentState.FAILED) not in found
 
 
 def test_a_good_end_counts_though_the_others_cannot_go_on() -> None:
     look = seen(STAND_BY, BROKEN, all_ended=True, alive=False)
-    found = kinds(orders(look, CollectEnds=Ended.NOT_YET))
+    found = kinds(orders(look, CollectEnds=ProcessesEnd.NOT_YET))
     assert course.CollectEnds() in found
     end = orders(
-        seen(Action(Verb.EXIT, reason=ExitReason.JOB_SUCCEEDED), all_ended=True), CollectEnds=Ended.WELL
+        seen(NextAction(AgentVerb.EXIT, reason=ExitReason.JOB_SUCCEEDED), all_ended=True),
+        CollectEnds=ProcessesEnd.WELL,
     )
-    assert end[-1] is course.End.SUCCEEDED
+    assert end[-1] is course.RoundEnd.SUCCEEDED
     reports = [it for it in end if isinstance(it, course.ReportSuccess | course.NoteGoodEnd)]
     assert reports == [course.ReportSuccess(), course.NoteGoodEnd()], "the others learn of it last"
 
 
 def test_a_hang_is_stopped_only_after_it_is_reported_and_judged() -> None:
-    assert kinds(orders(seen(hangs=True, newest=NEXT), found=Subject.HANG))[-2:] == [
-        Subject.HANG,
-        Stop(Grace.after_failure(1.0)),
+    assert kinds(orders(seen(hangs=True, newest=NEXT), found=FailureSubject.HANG))[-2:] == [
+        FailureSubject.HANG,
+        StopProcesses(Grace.after_failure(1.0)),
     ]
 
 
 def test_who_is_asked_where_it_hangs_says_so_though_it_is_well() -> None:
-    assert Subject.ASKED in kinds(orders(_asked(may_hang=False)))
-    assert Subject.HANG in kinds(orders(_asked(may_hang=True)))
+    assert FailureSubject.ASKED in kinds(orders(_asked(may_hang=False)))
+    assert FailureSubject.HANG in kinds(orders(_asked(may_hang=True)))
 
 
 def test_a_process_that_only_lost_its_peer_does_not_hide_another_that_hangs() -> None:
     """`ENDING` is answered by a failure that explains others, and only then nobody is asked any further."""
-    standing = Standing(ME, JOINED, HANGS)
-    look = Seen(float("inf"), STAND_BY, standing, failed=True, may_hang=True)
-    assert Subject.HANG in kinds(orders(look))
-    assert Subject.HANG not in kinds(orders(look, found=Subject.ENDING))
+    standing = RoundStanding(ME, JOINED, HANGS)
+    look = ProcessesSeen(float("inf"), STAND_BY, standing, failed=True, may_hang=True)
+    assert FailureSubject.HANG in kinds(orders(look))
+    assert FailureSubject.HANG not in kinds(orders(look, found=FailureSubject.ENDING))
 
 
 def test_who_made_no_step_for_a_while_does_not_hang_where_a_planned_change_ends_its_round() -> None:
-    assert Subject.HANG in kinds(orders(seen(STAND_BY, BROKEN, may_hang=True)))
-    scaled = World(1, RendezvousPhase.REFORMING, (ME,), 1)
+    assert FailureSubject.HANG in kinds(orders(seen(STAND_BY, BROKEN, may_hang=True)))
+    scaled = AgentWorld(1, RendezvousPhase.REFORMING, (ME,), 1)
     for planned in (seen(START, NEXT, may_hang=True), seen(STAND_BY, scaled, may_hang=True)):
-        assert Subject.HANG not in kinds(orders(planned))
+        assert FailureSubject.HANG not in kinds(orders(planned))
 
 
 @pytest.mark.parametrize(
     ("newest", "is_early"), [(JOINED, True), (BROKEN, True), (HANGS, True), (NEXT, False)]
 )
 def test_who_ended_well_before_the_others_is_reported_unless_a_planned_change_took_them(
-    newest: World, is_early: bool
+    newest: AgentWorld, is_early: bool
 ) -> None:
     early = SimpleNamespace(message="rank 0 finished early")
     reports: list[Any] = []
@@ -127,7 +143,7 @@ def test_who_ended_well_before_the_others_is_reported_unless_a_planned_change_to
         latest=SimpleNamespace(observed_round=1, failures=0),
         report=lambda state, failure: reports.append((state, failure)),
     )
-    membership: Any = SimpleNamespace(standing=Standing(ME, JOINED, newest))
+    membership: Any = SimpleNamespace(standing=RoundStanding(ME, JOINED, newest))
     post_mortem: Any = SimpleNamespace(exit_codes=lambda _: {0: 0}, describe_early_finish=lambda *_: early)
     none: Any = None
     failures = FailureReporter(membership, reporter, post_mortem, none, none, none)
@@ -135,62 +151,67 @@ def test_who_ended_well_before_the_others_is_reported_unless_a_planned_change_to
     assert reports == [(AgentState.RUNNING, early)] * is_early
 
 
-def _asked(*, may_hang: bool) -> Seen:
+def _asked(*, may_hang: bool) -> ProcessesSeen:
     """The world is already given up when it is looked at again, so that nothing waits for a judgement."""
-    standing = Standing(ME, JOINED, HANGS)
-    return Seen(float("inf"), STAND_BY, standing, may_hang=may_hang)
+    standing = RoundStanding(ME, JOINED, HANGS)
+    return ProcessesSeen(float("inf"), STAND_BY, standing, may_hang=may_hang)
 
 
 def test_a_world_that_moves_on_stops_the_processes_within_the_grace_of_the_next() -> None:
-    (stop,) = (it for it in orders(seen(START, NEXT)) if isinstance(it, Stop))
+    (stop,) = (it for it in orders(seen(START, NEXT)) if isinstance(it, StopProcesses))
     assert stop.grace == Grace(30.0, 1.0, is_planned=True)
-    lost = World(2, RendezvousPhase.FORMED, (ME,), 1, broken_round=1)
-    (stop,) = (it for it in orders(seen(START, lost)) if isinstance(it, Stop))
+    lost = AgentWorld(2, RendezvousPhase.FORMED, (ME,), 1, broken_round=1)
+    (stop,) = (it for it in orders(seen(START, lost)) if isinstance(it, StopProcesses))
     assert stop.grace == Grace.after_failure(1.0)
 
 
 def test_the_grace_is_cut_once_others_wait() -> None:
-    grace = Grace.of(STAND_BY, Standing(ME, JOINED, BROKEN), 30.0, 1.0)
-    assert grace.after_news(STAND_BY, Standing(ME, JOINED, BROKEN)) is None
-    assert grace.after_news(START, Standing(ME, JOINED, NEXT)) == HURRY_GRACE_SECONDS
-    planned = Grace.of(START, Standing(ME, JOINED, NEXT), 30.0, 1.0)
-    assert planned.after_news(START, Standing(ME, JOINED, NEXT)) is None
+    grace = Grace.of(STAND_BY, RoundStanding(ME, JOINED, BROKEN), 30.0, 1.0)
+    assert grace.after_news(STAND_BY, RoundStanding(ME, JOINED, BROKEN)) is None
+    assert grace.after_news(START, RoundStanding(ME, JOINED, NEXT)) == HURRY_GRACE_SECONDS
+    planned = Grace.of(START, RoundStanding(ME, JOINED, NEXT), 30.0, 1.0)
+    assert planned.after_news(START, RoundStanding(ME, JOINED, NEXT)) is None
     assert (
-        Grace.of(STAND_BY, Standing(ME, JOINED, BROKEN), 30.0, 300.0).after_news(
-            START, Standing(ME, JOINED, NEXT)
+        Grace.of(STAND_BY, RoundStanding(ME, JOINED, BROKEN), 30.0, 300.0).after_news(
+            START, RoundStanding(ME, JOINED, NEXT)
         )
         == 300.0
     )
 
 
 def test_who_has_left_by_vote_is_neither_stopped_nor_reported() -> None:
-    found = kinds(orders(seen(START, NEXT), Vote=Outcome.LEFT))
+    found = kinds(orders(seen(START, NEXT), LeaveByVote=VoteOutcome.LEFT))
     assert found == [course.Kill()]
-    assert kinds(orders(seen(WAIT), Vote=Outcome.LEFT)) == [course.Kill(), course.StandBy()]
-    leaves = orders(seen(Action(Verb.EXIT, reason=ExitReason.JOB_SUSPENDED)), Vote=Outcome.LEFT)
+    assert kinds(orders(seen(WAIT), LeaveByVote=VoteOutcome.LEFT)) == [course.Kill(), course.StandBy()]
+    leaves = orders(
+        seen(NextAction(AgentVerb.EXIT, reason=ExitReason.JOB_SUSPENDED)), LeaveByVote=VoteOutcome.LEFT
+    )
     assert leaves[-1] is ExitReason.JOB_SUSPENDED
 
 
 def test_who_has_ended_well_leaves_without_a_word_of_the_job_once_the_api_server_is_long_away() -> None:
-    rounds = course.Course(
+    rounds = course.AgentRounds(
         stops_at_first_failure=True, restarts=None, stop_grace_seconds=30.0, failure_grace_seconds=1.0
     ).rounds()
-    standing, silent_seconds = Standing(ME, JOINED, JOINED), iter((0.0, 100.0, course.EXIT_BARRIER_SECONDS))
+    standing, silent_seconds = (
+        RoundStanding(ME, JOINED, JOINED),
+        iter((0.0, 100.0, course.EXIT_BARRIER_SECONDS)),
+    )
     answer: Any = None
     waits: list[float] = []
     with pytest.raises(StopIteration) as stop:
         while True:
             match rounds.send(answer):
                 case course.StartRound():
-                    answer = Start.STARTED
-                case course.Look():
+                    answer = RoundStart.STARTED
+                case course.AwaitChange():
                     answer = seen(all_ended=True, alive=False)
                 case course.CollectEnds():
-                    answer = Ended.WELL
+                    answer = ProcessesEnd.WELL
                 case course.AwaitNews(seconds):
                     waits.append(seconds)
-                    answer = News(0.0, WAIT, standing, next(silent_seconds))
+                    answer = JobOrders(0.0, WAIT, standing, next(silent_seconds))
                 case _:
                     answer = False
-    assert stop.value.value is course.End.UNHEARD
+    assert stop.value.value is course.RoundEnd.UNHEARD
     assert waits == [0.0, course.EXIT_BARRIER_SECONDS, course.EXIT_BARRIER_SECONDS - 100.0]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.facts.world import WAIT
-from agent.membership import Standing
+from agent.membership import RoundStanding
 from agent.monitor.hang import LOOK_SECONDS
 from agent.processes import processes as processes_module
 from agent.processes.processes import TrainingProcesses
@@ -61,7 +61,7 @@ def test_an_end_that_others_have_collected_is_looked_at_at_once(monkeypatch: pyt
         _exits_seen=0,
         _orphans=SimpleNamespace(reap=lambda spared: None),
         _membership=SimpleNamespace(
-            fileno=lambda: 3, look=lambda: (WAIT, view), standing=Standing(unused, None)
+            fileno=lambda: 3, look=lambda: (WAIT, view), standing=RoundStanding(unused, None)
         ),
         _device_watch=SimpleNamespace(fileno=lambda: 4),
         _votes=SimpleNamespace(fds=list),
@@ -73,11 +73,11 @@ def test_an_end_that_others_have_collected_is_looked_at_at_once(monkeypatch: pyt
         _stacks_desk=SimpleNamespace(look=lambda *_: None),
         _post_mortem=SimpleNamespace(new_failures=new_failures),
     )
-    assert not agent._carry_out(course.Look()).failed
+    assert not agent._carry_out(course.AwaitChange()).failed
     processes.ended[1] = 1
     processes.alive()  # as a vote, or a hang guard
-    assert agent._carry_out(course.Look()).failed
-    agent._carry_out(course.Look())
+    assert agent._carry_out(course.AwaitChange()).failed
+    agent._carry_out(course.AwaitChange())
     assert waits == [LOOK_SECONDS * 1000, 0, LOOK_SECONDS * 1000], "and nothing spins then"
 
 

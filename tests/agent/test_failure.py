@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import agent.warm.script
 from agent.facts.failure import (
-    Failure,
+    LocalFailure,
     clip,
     exit_text,
     failure_of_process,
@@ -29,7 +29,7 @@ from crds.agent_report import FailureCause
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def report(exit_code: int, *, error_file: Path | str = "", stderr: Path | None = None) -> Failure:
+def report(exit_code: int, *, error_file: Path | str = "", stderr: Path | None = None) -> LocalFailure:
     process = ProcessFailure(local_rank=1, pid=7, exitcode=exit_code, error_file=str(error_file))
     return failure_of_process(process, sequence=3, round_=5, rank=9, stderr=stderr, time=NOW)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.environment import Environment
-from agent.facts.world import JobView
+from agent.facts.world import WorldView
 from agent.link import first_report
 from crds.agent_report import AgentCheckpointTrouble
 from crds.checkpoint_files import CheckpointTrouble
@@ -23,14 +23,15 @@ def predecessor(uid: str, **said: Any) -> dict[str, Any]:
 
 
 def test_what_did_not_work_in_an_earlier_pod_of_the_slot_is_not_known_to_work_now() -> None:
-    earlier = first_report(predecessor("uid-1", checkpointTrouble=TROUBLE), ME, JobView(), NOW)
+    earlier = first_report(predecessor("uid-1", checkpointTrouble=TROUBLE), ME, WorldView(), NOW)
     assert earlier.trouble == AgentCheckpointTrouble(CheckpointTrouble.STORAGE, TROUBLE["message"])
     assert earlier.observed_round == 0, "nothing else of another Pod's counts"
     assert (
-        first_report(predecessor("uid-2", checkpointTrouble=TROUBLE), ME, JobView(), NOW).observed_round == 7
+        first_report(predecessor("uid-2", checkpointTrouble=TROUBLE), ME, WorldView(), NOW).observed_round
+        == 7
     )
 
 
 @pytest.mark.parametrize("said", [None, {}, {"reason": "NewerThanThis", "message": "x"}])
 def test_trouble_that_this_version_does_not_know_is_none(said: Any) -> None:
-    assert first_report(predecessor("uid-1", checkpointTrouble=said), ME, JobView(), NOW).trouble is None
+    assert first_report(predecessor("uid-1", checkpointTrouble=said), ME, WorldView(), NOW).trouble is None

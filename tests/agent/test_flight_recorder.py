@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from agent.monitor.flight_recorder import HANDLERS, MAX_BYTES, Question, Record, ask, entries, read, variables
+from agent.monitor.flight_recorder import (
+    HANDLERS,
+    MAX_BYTES,
+    CollectiveRecord,
+    Question,
+    ask,
+    entries,
+    read,
+    variables,
+)
 from agent.warm.warm_parent import without_round_variables
 
 SOCKET = Path("/run/dlr/recorder.0")
@@ -35,27 +44,27 @@ def entry(number: int, state: str, **other: Any) -> dict[str, Any]:
 
 
 def test_a_rank_that_has_joined_all_that_it_enqueued_waits_for_nothing() -> None:
-    assert read([entry(1, "completed"), entry(2, "completed")]) == Record("")
+    assert read([entry(1, "completed"), entry(2, "completed")]) == CollectiveRecord("")
 
 
 @pytest.mark.parametrize("state", ["scheduled", "started"])
 def test_the_first_that_is_not_completed_is_what_is_waited_for(state: str) -> None:
     found = read([entry(1, "completed"), entry(2, state), entry(3, "scheduled")])
-    assert found == Record("all_reduce 2 of [4] in default_pg")
+    assert found == CollectiveRecord("all_reduce 2 of [4] in default_pg")
 
 
 def test_what_nccl2_has_completed_is_retired_and_keeps_its_state() -> None:
     """Of torch 2.14 and newer: the hooks that record it see no event of the device."""
     done = entry(1, "scheduled", profiling_name="nccl2:all_gather", retired=True)
     waits = entry(2, "scheduled", profiling_name="nccl2:_reduce_scatter_base", retired=False)
-    assert read([done]) == Record("")
-    assert read([done, waits]) == Record("reduce_scatter_base 2 of [4] in default_pg")
+    assert read([done]) == CollectiveRecord("")
+    assert read([done, waits]) == CollectiveRecord("reduce_scatter_base 2 of [4] in default_pg")
 
 
 def test_gloos_collectives_say_nothing_since_its_host_waits_for_them() -> None:
     waits = entry(2, "scheduled", profiling_name="gloo:recv 1<-0", retired=False, is_p2p=True)
     assert read([waits]) is None
-    assert read([waits, entry(1, "completed")]) == Record("")
+    assert read([waits, entry(1, "completed")]) == CollectiveRecord("")
     assert read([]) is None
 
 
@@ -166,5 +175,5 @@ def test_a_whole_record_is_no_longer_than_what_is_read_of_it(monkeypatch: pytest
 
 def test_a_record_in_json_is_read_as_torch_writes_it() -> None:
     body = json.dumps({"version": "2.10", "entries": [entry(1, "completed"), entry(2, "started")]}).encode()
-    assert read(entries(body)) == Record("all_reduce 2 of [4] in default_pg")
+    assert read(entries(body)) == CollectiveRecord("all_reduce 2 of [4] in default_pg")
     assert entries(b"") == []

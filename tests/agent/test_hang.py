@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.facts.world import Member
 from agent.monitor import flight_recorder, stacks
 from agent.monitor.dump import Frame
-from agent.monitor.flight_recorder import Record
+from agent.monitor.flight_recorder import CollectiveRecord
 from agent.monitor.hang import (
     Liveness,
     StepReporting,
@@ -21,7 +21,7 @@ from agent.monitor.hang import (
     order_by_suspicion,
     step_reporting_of_slot,
 )
-from agent.monitor.hang_guard import HangGuard, Started
+from agent.monitor.hang_guard import HangGuard, RoundProcesses
 from agent.monitor.progress import ProgressFiles, RankProgress
 from agent.monitor.stacks import Capture, StackFiles
 from crds.agent_report import FailureCause, RankStack
@@ -220,17 +220,17 @@ def test_what_nccl_has_recorded_says_who_waits_whatever_the_stack_looks_like(
     own = Capture("x", (Frame("/app/train.py", 8, "main", "while not ends:"),))
     inside = Capture("x", (Frame("/usr/lib/python3/site-packages/torch/cuda/__init__.py", 9, "synchronize"),))
     monkeypatch.setattr(stacks, "capture", lambda *_: {0: own, 1: inside})
-    records = {0: Record("all_reduce 57 of [3] in default_pg"), 1: Record("")}
+    records = {0: CollectiveRecord("all_reduce 57 of [3] in default_pg"), 1: CollectiveRecord("")}
     monkeypatch.setattr(flight_recorder.Question, "answers", lambda _: records)
     files = ProgressFiles()
     guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
-    guard.begin(Started(3, {0: 4, 1: 5}))
+    guard.begin(RoundProcesses(3, {0: 4, 1: 5}))
     found = guard.describe({0: 1, 1: 1}, {}, 1, LIMIT)
     assert found is not None and found.rank == 5 and "rank 5, before its first step, is at" in found.message
     waits = next(stack for stack in found.stacks if stack.rank == 4)
     assert waits.in_collective
     assert waits.frames.splitlines()[0] == "NCCL: all_reduce 57 of [3] in default_pg is not completed"
-    records[1] = Record("broadcast 57 of [3] in default_pg")
+    records[1] = CollectiveRecord("broadcast 57 of [3] in default_pg")
     again = guard.describe({0: 1, 1: 1}, {}, 2, LIMIT)
     assert again is not None
     assert "waits for others in NCCL's all_reduce 57 of [3] in default_pg, at" in again.message
@@ -246,10 +246,12 @@ def test_who_waits_in_a_collective_that_nccl_does_not_know_of_is_not_blamed(
     gather = Capture("x", (Frame(f"{package}/distributed/distributed_c10d.py", 3075, "all_gather_object"),))
     own = Capture("x", (Frame("/app/train.py", 8, "main", "with lock:"),))
     monkeypatch.setattr(stacks, "capture", lambda *_: {0: gather, 1: own})
-    monkeypatch.setattr(flight_recorder.Question, "answers", lambda _: {0: Record(""), 1: Record("")})
+    monkeypatch.setattr(
+        flight_recorder.Question, "answers", lambda _: {0: CollectiveRecord(""), 1: CollectiveRecord("")}
+    )
     files = ProgressFiles()
     guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
-    guard.begin(Started(3, {0: 4, 1: 5}))
+    guard.begin(RoundProcesses(3, {0: 4, 1: 5}))
     found = guard.describe({0: 1, 1: 1}, {}, 1, LIMIT)
     files.remove()
     assert found is not None and found.rank == 5
@@ -262,7 +264,7 @@ def test_a_process_that_makes_a_step_while_its_stack_is_taken_does_not_hang(
     """The signal that asks for the stack wakes some calls, such as pause()."""
     files = ProgressFiles()
     guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
-    guard.begin(Started(3, {0: 4}))
+    guard.begin(RoundProcesses(3, {0: 4}))
     read = iter([told(time.monotonic() - 2 * LIMIT), told(time.monotonic())])
     newest = [next(read)]
     monkeypatch.setattr(ProgressFiles, "read_rank", lambda *_: newest[0])

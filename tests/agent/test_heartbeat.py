@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from agent.environment import Environment
-from agent.report.heartbeat import MAX_WAIT_SECONDS, Heartbeat
+from agent.report.heartbeat import MAX_WAIT_SECONDS, LeaseRenewal
 from controller.errors import Unavailable, error_of
 
 PERIOD_SECONDS = 2.0
@@ -41,7 +41,7 @@ class Server(threading.Event):
         self.bodies.append(patch)
 
     def beat(self) -> Server:
-        Heartbeat(self, ME, self, lambda: self.now).run()  # type: ignore[arg-type]
+        LeaseRenewal(self, ME, self, lambda: self.now).run()  # type: ignore[arg-type]
         return self
 
 

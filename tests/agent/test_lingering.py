@@ -10,7 +10,7 @@ import pytest
 from agent.monitor import dump, stacks
 from agent.monitor.progress import RankProgress, ScriptEnd
 from agent.monitor.stacks import Capture
-from agent.supervision.lingering import FAILED_SECONDS, SAY_SECONDS, Lingering, Stage, stage_of
+from agent.supervision.lingering import FAILED_SECONDS, SAY_SECONDS, Lingering, LingeringStage, stage_of
 
 LIMIT = 1800.0
 WELL, RAISED = ScriptEnd(0, False, 100.0), ScriptEnd(1, True, 100.0)
@@ -33,20 +33,26 @@ Current thread 0x0000000000000111 (most recent call first):
 @pytest.mark.parametrize(
     ("end", "progress", "limit", "seconds", "stage"),
     [
-        (WELL, STEPPED, LIMIT, SAY_SECONDS, Stage.WAIT),
-        (WELL, STEPPED, LIMIT, SAY_SECONDS + 1, Stage.SAY),
-        (WELL, STEPPED, LIMIT, LIMIT, Stage.SAY),
-        (WELL, STEPPED, LIMIT, LIMIT + 1, Stage.END),
-        (WELL, STEPPED, 12.0, 7.0, Stage.SAY),
-        (WELL, RankProgress(step=31, last_report_at=LIMIT), LIMIT, LIMIT + 1, Stage.SAY),  # a thread trains
-        (WELL, RankProgress(busy_until=2 * LIMIT), LIMIT, LIMIT + 1, Stage.WAIT),  # dlr.busy
-        (RAISED, STEPPED, LIMIT, FAILED_SECONDS, Stage.WAIT),
-        (RAISED, STEPPED, LIMIT, FAILED_SECONDS + 1, Stage.END),
-        (ScriptEnd(7, False, 100.0), STEPPED, LIMIT, FAILED_SECONDS + 1, Stage.END),
+        (WELL, STEPPED, LIMIT, SAY_SECONDS, LingeringStage.WAIT),
+        (WELL, STEPPED, LIMIT, SAY_SECONDS + 1, LingeringStage.SAY),
+        (WELL, STEPPED, LIMIT, LIMIT, LingeringStage.SAY),
+        (WELL, STEPPED, LIMIT, LIMIT + 1, LingeringStage.END),
+        (WELL, STEPPED, 12.0, 7.0, LingeringStage.SAY),
+        (
+            WELL,
+            RankProgress(step=31, last_report_at=LIMIT),
+            LIMIT,
+            LIMIT + 1,
+            LingeringStage.SAY,
+        ),  # a thread trains
+        (WELL, RankProgress(busy_until=2 * LIMIT), LIMIT, LIMIT + 1, LingeringStage.WAIT),  # dlr.busy
+        (RAISED, STEPPED, LIMIT, FAILED_SECONDS, LingeringStage.WAIT),
+        (RAISED, STEPPED, LIMIT, FAILED_SECONDS + 1, LingeringStage.END),
+        (ScriptEnd(7, False, 100.0), STEPPED, LIMIT, FAILED_SECONDS + 1, LingeringStage.END),
     ],
 )
 def test_a_process_has_the_limit_for_hangs_after_its_script_and_less_after_a_failure(
-    end: ScriptEnd, progress: RankProgress, limit: float, seconds: float, stage: Stage
+    end: ScriptEnd, progress: RankProgress, limit: float, seconds: float, stage: LingeringStage
 ) -> None:
     assert stage_of(end, progress, limit, end.at + seconds) is stage
 

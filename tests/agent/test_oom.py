@@ -7,7 +7,7 @@ import pytest
 from agent.monitor.oom import OomWatch
 from agent.node_check.duties import excused
 from crds.agent_report import ProbeEnding
-from healthcheck.probes.report import Report
+from healthcheck.probes.report import ProbeReport
 
 V1 = ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n")
 V2 = ("memory.events", "low 0\nhigh 0\nmax 3\noom 3\noom_kill {}\noom_group_kill 9\n")
@@ -28,10 +28,12 @@ def test_probe_that_was_killed_for_the_containers_memory_says_nothing_of_the_nod
     events = tmp_path / "memory.events"
     events.write_text("oom_kill 1\n")
     watch = OomWatch(tmp_path)
-    killed = Report(ProbeEnding.CRASHED, "ended by SIGKILL", signal="SIGKILL", probe="gemm", seconds=1.0)
+    killed = ProbeReport(ProbeEnding.CRASHED, "ended by SIGKILL", signal="SIGKILL", probe="gemm", seconds=1.0)
     assert excused(killed, watch) is killed, "somebody else killed it"
     events.write_text("oom_kill 2\n")
     reason = "gemm was killed: the container had no memory left"
-    assert excused(killed, watch) == Report(ProbeEnding.UNAVAILABLE, reason, probe="gemm", seconds=1.0)
-    crashed = Report(ProbeEnding.CRASHED, "ended by SIGSEGV", signal="SIGSEGV", probe="gemm", seconds=1.0)
+    assert excused(killed, watch) == ProbeReport(ProbeEnding.UNAVAILABLE, reason, probe="gemm", seconds=1.0)
+    crashed = ProbeReport(
+        ProbeEnding.CRASHED, "ended by SIGSEGV", signal="SIGSEGV", probe="gemm", seconds=1.0
+    )
     assert excused(crashed, watch) is crashed

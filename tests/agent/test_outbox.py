@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.facts.failure import Failure
+from agent.facts.failure import LocalFailure
 from agent.report.outbox import NEWS_BURST, NEWS_SECONDS, Outbox
-from agent.report.report import Report
+from agent.report.report import ReportBody
 from crds.agent_report import CHECKPOINT_SECONDS, AgentState, StepProgress
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-READY = Report(AgentState.READY, NOW)
+READY = ReportBody(AgentState.READY, NOW)
 
 
-def failure(sequence: int) -> Failure:
-    return Failure(sequence=sequence, round=4, rank=1, exit_code=-9, message="killed", time=NOW)
+def failure(sequence: int) -> LocalFailure:
+    return LocalFailure(sequence=sequence, round=4, rank=1, exit_code=-9, message="killed", time=NOW)
 
 
 def written(outbox: Outbox, now: float) -> None:
@@ -32,7 +32,7 @@ def test_every_failure_is_written_and_the_last_word_is_the_latest(
     outbox, told, sequence, latest = Outbox(READY, 10.0), [], 0, READY
     for state, failed, taken in changes:
         sequence += failed
-        latest = Report(state, NOW, failure=failure(sequence) if sequence else None)
+        latest = ReportBody(state, NOW, failure=failure(sequence) if sequence else None)
         outbox.put(latest, 0.0)
         if taken and (first := outbox.first()) is not None:
             told.append(first)

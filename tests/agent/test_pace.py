@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.monitor.pace import LEAST_PAST, RECENT, Pace, Window
+from agent.monitor.pace import LEAST_PAST, RECENT, ProcessPace, Window
 from crds.agent_report import Slow
 from crds.wire import from_wire
 
@@ -31,7 +31,7 @@ class Job:
     """Feeds windows of five steps each."""
 
     def __init__(self, world_size: int = 4) -> None:
-        self.pace = Pace()
+        self.pace = ProcessPace()
         self.pace.begin(world_size)
         self.windows = 0
         self.words: list[Slow] = []
@@ -107,7 +107,7 @@ def test_worlds_of_another_size_have_a_pace_of_their_own(sizes: list[int]) -> No
 def test_a_successor_goes_on_with_what_is_known() -> None:
     slow = Slow(BEGIN, 7, 2.0, 1.0)
     assert from_wire(Slow, slow.to_wire()) == slow
-    pace = Pace(slow, [(4, 1.0)] * LEAST_PAST, 4)
+    pace = ProcessPace(slow, [(4, 1.0)] * LEAST_PAST, 4)
     pace.begin(4)
     for number in range(RECENT):
         assert pace.slow == slow

@@ -17,10 +17,10 @@ from agent.monitor.progress import (
     RankProgress,
     Snapshot,
 )
-from agent.monitor.stepping import Figures, Start, StepReport
+from agent.monitor.stepping import Figures, ProcessStart, StepReport
 from agent.report import progress_monitor
-from agent.report.progress_monitor import Progress, ProgressMonitor
-from agent.report.report import Report
+from agent.report.progress_monitor import ProgressMonitor, TrainingProgress
+from agent.report.report import ReportBody
 from crds.agent_report import AgentCheckpointTrouble, AgentState, RoundProgress, Series
 from crds.checkpoint_files import CheckpointTrouble
 from crds.progress_record import ENV_PROGRESS_FILE, NUMBERS_FORMAT, PROGRESS_FORMAT, RECORD_BYTES
@@ -74,13 +74,13 @@ def test_processes_start_again_after_a_script_that_emptied_the_temporary_directo
     files: ProgressFiles,
 ) -> None:
     shutil.rmtree(files.directory)
-    (variables,) = files.renew(1, Start(2))
+    (variables,) = files.renew(1, ProcessStart(2))
     assert Path(variables[ENV_PROGRESS_FILE]).stat().st_size == RECORD_BYTES
     assert files.directory.stat().st_mode & 0o777 == 0o700, "as mkdtemp has it"
 
 
 def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
-    first, second, _third = files.renew(3, Start(1))
+    first, second, _third = files.renew(3, ProcessStart(1))
     report_step(first, 7)
     report_step(second, 5)
     save_checkpoint(second, 5)
@@ -106,14 +106,14 @@ def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
 def test_whatever_a_script_writes_into_the_metrics_file_the_agent_lives(
     files: ProgressFiles, told: object
 ) -> None:
-    (env,) = files.renew(1, Start(1))
+    (env,) = files.renew(1, ProcessStart(1))
     Path(env[ENV_RUNTIME_METRICS]).write_text(json.dumps(told))
     assert files.read().newest is None
     assert files.read_rank(0).step is None
 
 
 def test_dlrovers_metrics_file_counts_too(files: ProgressFiles) -> None:
-    (env,) = files.renew(1, Start(1))
+    (env,) = files.renew(1, ProcessStart(1))
     metrics = Path(env[ENV_RUNTIME_METRICS])
     metrics.write_text(json.dumps({"step": 12, "timestamp": time.time()}))
     assert newest_step(files) == 12
@@ -121,12 +121,12 @@ def test_dlrovers_metrics_file_counts_too(files: ProgressFiles) -> None:
     assert newest_step(files) is None
 
 
-def first_report(**known: Any) -> Report:
-    return Report(AgentState.READY, datetime.now(UTC), 0, **known)
+def first_report(**known: Any) -> ReportBody:
+    return ReportBody(AgentState.READY, datetime.now(UTC), 0, **known)
 
 
 class FakeReporter:
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: TrainingProgress) -> None:
         self.latest = first_report()
         self.figures = progress.figures
         self.told: list[tuple[int, int | None, bool]] = []
@@ -146,14 +146,14 @@ class FakeReporter:
         pass
 
 
-def monitored(files: ProgressFiles, **options: Any) -> tuple[Progress, FakeReporter, ProgressMonitor]:
-    progress = Progress(files, first_report())
+def monitored(files: ProgressFiles, **options: Any) -> tuple[TrainingProgress, FakeReporter, ProgressMonitor]:
+    progress = TrainingProgress(files, first_report())
     reporter = FakeReporter(progress)
     return progress, reporter, ProgressMonitor(progress, reporter, **options)  # type: ignore[arg-type]
 
 
 def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressFiles) -> None:
-    progress = Progress(files, first_report())
+    progress = TrainingProgress(files, first_report())
     reporter = FakeReporter(progress)
     first_steps: list[int] = []
     monitor = ProgressMonitor(
@@ -161,7 +161,7 @@ def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressF
         reporter,  # type: ignore[arg-type]
         at_first_steps=lambda: first_steps.append(len(reporter.told)),
     )
-    (env,) = files.renew(1, Start(1))
+    (env,) = files.renew(1, ProcessStart(1))
     monitor.look()
     assert not first_steps
     report_step(env, 1)
@@ -169,7 +169,7 @@ def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressF
     monitor.look()
     report_step(env, 2)
     monitor.look()
-    (env,) = files.renew(1, Start(2))
+    (env,) = files.renew(1, ProcessStart(2))
     monitor.look()
     report_step(env, 2)
     monitor.look()
@@ -179,7 +179,7 @@ def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressF
 
 def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFiles) -> None:
     _progress, reporter, monitor = monitored(files)
-    (env,) = files.renew(1, Start(1))
+    (env,) = files.renew(1, ProcessStart(1))
     report_step(env, 9)
     monitor.look()
     save_checkpoint(env, 9)
@@ -189,7 +189,7 @@ def test_a_checkpoint_is_told_and_never_falls_within_a_round(files: ProgressFile
     monitor.look()
     report_step(env, 5)
     monitor.look()
-    (env,) = files.renew(1, Start(1))
+    (env,) = files.renew(1, ProcessStart(1))
     report_step(env, 5)
     monitor.look()
     save_checkpoint(env, 5)
@@ -223,7 +223,7 @@ def count(env: dict[str, str], step: int, at: float, first: StepReport, unknown:
 
 def test_what_was_trained_is_told_by_round(files: ProgressFiles) -> None:
     progress, _reporter, monitor = monitored(files)
-    (env,) = files.renew(1, Start(1))
+    (env,) = files.renew(1, ProcessStart(1))
     now = time.monotonic()
     tell(env, 12, now - 8, first=StepReport(now - 10, 11))
     monitor.look()
@@ -233,7 +233,7 @@ def test_what_was_trained_is_told_by_round(files: ProgressFiles) -> None:
     assert [stretch(r) for r in figures.rounds] == [(1, 11, 15)]
     assert figures.rounds[0].stepping_seconds == pytest.approx(8)
     assert figures.progress.seconds_per_step == pytest.approx(2)
-    (env,) = files.renew(1, Start(2))
+    (env,) = files.renew(1, ProcessStart(2))
     assert progress.figures() == Figures(rounds=figures.rounds)
     tell(env, 13, now)  # an older `dlr` does not say which was the first
     assert [stretch(r) for r in progress.figures().rounds] == [(1, 11, 15), (2, 13, 13)]
@@ -243,7 +243,7 @@ def test_the_last_steps_of_processes_that_have_ended_are_told_with_their_failure
     files: ProgressFiles,
 ) -> None:
     _progress, reporter, monitor = monitored(files)
-    (env,) = files.renew(1, Start(1))
+    (env,) = files.renew(1, ProcessStart(1))
     report_step(env, 3)
     monitor.look()
     report_step(env, 4)  # nobody has looked since
@@ -256,18 +256,18 @@ def test_first_step_of_any_process_whose_loss_is_no_number_is_told_with_its_roun
     files: ProgressFiles,
 ) -> None:
     script = "from dlr import report; report({0}, 1.0); report({0} + 1, float('nan'))"
-    for env, step in zip(files.renew(2, Start(1)), (7, 4), strict=True):
+    for env, step in zip(files.renew(2, ProcessStart(1)), (7, 4), strict=True):
         run_script(env, script.format(step))
-    progress = Progress(files, first_report())
+    progress = TrainingProgress(files, first_report())
     (told,) = progress.figures().rounds
     assert (told.last_step, told.non_finite_step) == (8, 5)
     assert from_wire(RoundProgress, told.to_wire()).non_finite_step == 5
-    files.renew(2, Start(1))
+    files.renew(2, ProcessStart(1))
     assert progress.figures().rounds == (told,), "it is told of that round for good"
 
 
 def test_numbers_are_read_by_name_and_those_beyond_the_room_are_left_out(files: ProgressFiles) -> None:
-    (env,) = files.renew(1, Start(1))
+    (env,) = files.renew(1, ProcessStart(1))
     run_script(
         env,
         """
@@ -280,7 +280,7 @@ dlr.report(3, loss=float("nan"), lr=0.2, **{f"n{i}": i for i in range(9)})
     snapshot = files.read()
     assert snapshot.numbers == {"loss": 2.5, "lr": 0.2, "Größe": 3.0, **{f"n{i}": float(i) for i in range(5)}}
     assert snapshot.non_finite_step == 1
-    files.renew(1, Start(1))
+    files.renew(1, ProcessStart(1))
     assert files.read().numbers == {}
 
 
@@ -289,19 +289,19 @@ def test_the_jobs_past_is_in_the_reports_of_rank_0_and_an_earlier_agents_is_take
 ) -> None:
     progress, _, monitor = monitored(files)
     for leads in (True, False):
-        (env,) = files.renew(1, Start(1, world_size=4, leads=leads))
+        (env,) = files.renew(1, ProcessStart(1, world_size=4, leads=leads))
         for step in range(1, 8):
             run_script(env, f"import dlr; dlr.report({step}, loss={step})")
             monitor.look()
         assert (progress.figures().series is not None) == leads
     told = from_wire(Series, progress._chronicle._history.series.to_wire())
-    files.renew(1, Start(1, world_size=4))
-    series = Progress(files, first_report(series=told)).figures().series
+    files.renew(1, ProcessStart(1, world_size=4))
+    series = TrainingProgress(files, first_report(series=told)).figures().series
     assert series is not None and [point.numbers for point in series.points] == [{"loss": 4.0}] * 2
 
 
 def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files: ProgressFiles) -> None:
-    first, second = files.renew(2, Start(1))
+    first, second = files.renew(2, ProcessStart(1))
 
     def tell_trouble(env: dict[str, str], **told: str) -> None:
         Path(f"{env['DLR_PROGRESS_FILE']}.trouble").write_text(json.dumps(told))
@@ -317,7 +317,7 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
     monitor.look()
     assert reporter.checkpoints == [(1, None)], "once"
     assert reporter.figures().trouble == found
-    first, second = files.renew(2, Start(1))
+    first, second = files.renew(2, ProcessStart(1))
     assert files.read().trouble == found, "the new processes have saved nothing yet"
     tell_trouble(second, StorageFails="", SaveSkipped="")
     assert files.read().trouble is None
@@ -327,8 +327,8 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
 
 
 def test_what_was_counted_says_how_far_a_script_is_that_tells_nothing(files: ProgressFiles) -> None:
-    progress = Progress(files, first_report())
-    (env,) = files.renew(1, Start(1))
+    progress = TrainingProgress(files, first_report())
+    (env,) = files.renew(1, ProcessStart(1))
     now = time.monotonic()
     count(env, 6, now, first=StepReport(now - 10, 1))
     figures = progress.figures()
@@ -339,7 +339,7 @@ def test_what_was_counted_says_how_far_a_script_is_that_tells_nothing(files: Pro
 
 
 def test_a_first_count_waits_for_what_the_script_may_tell_in_a_moment(files: ProgressFiles) -> None:
-    (env,) = files.renew(1, Start(1))
+    (env,) = files.renew(1, ProcessStart(1))
     now = time.monotonic()
     just_now = now + 3_600  # however late it is read
     count(env, 1, just_now, first=StepReport(just_now, 1))
@@ -352,7 +352,7 @@ def test_a_first_count_waits_for_what_the_script_may_tell_in_a_moment(files: Pro
 
 def test_once_a_script_tells_its_steps_nothing_counts_that_was_counted(files: ProgressFiles) -> None:
     progress, _reporter, _monitor = monitored(files)
-    first, second = files.renew(2, Start(1))
+    first, second = files.renew(2, ProcessStart(1))
     now = time.monotonic()
     count(second, 6, now - 5, first=StepReport(now - 10, 1))
     assert [r.counted for r in progress.figures().rounds] == [True]
@@ -362,6 +362,6 @@ def test_once_a_script_tells_its_steps_nothing_counts_that_was_counted(files: Pr
     assert figures.rounds == (RoundProgress(1, 1_005, 1_006, pytest.approx(1)),)
     assert files.read_rank(1) == RankProgress(), "its number compares with no other"
 
-    first, second = files.renew(2, Start(1))
+    first, second = files.renew(2, ProcessStart(1))
     count(second, 6, now, first=StepReport(now - 10, 1))
     assert files.read() == Snapshot({})

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from agent.environment import Environment
-from agent.kube.api import Api
+from agent.kube.api import AgentApi
 from agent.report.elasticworker import last_report
 from agent.report.refusal import final_refusal
 from controller.errors import error_of
@@ -47,7 +47,7 @@ def test_an_agent_whose_place_is_taken_begins_without_its_predecessors_report() 
             said = b'{"message": "only the Pod digits-worker-0-2 may report for this ElasticWorker"}'
             raise error_of(403, said)
 
-    assert last_report(cast(Api, Refuses()), me(1)) == {}
+    assert last_report(cast(AgentApi, Refuses()), me(1)) == {}
 
 
 def test_a_namespace_that_terminates_is_final() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from agent.environment import Environment
-from agent.facts.failure import Failure
+from agent.facts.failure import LocalFailure
 from agent.kube.api import ApiClient
 from agent.monitor.stepping import Figures
 from agent.report import reporter as reporter_module
 from agent.report.elasticworker import RESERVED_REPORTS, sequence_after
-from agent.report.report import Facts, Report, Sections
+from agent.report.report import AgentFacts, ReportBody, Sections
 from agent.report.reporter import Reporter
 from controller.errors import Forbidden, Invalid, NotFound, Unavailable
 from crds.agent_report import (
@@ -32,11 +32,11 @@ from tests.cli.scripted import Clock
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 ME = Environment("job", "default", "job-worker-0", 0, 2, "uid", "10.0.0.1")
-FACTS = Facts(1234, 8, Accelerators("nvidia", 8, "NVIDIA H100 80GB HBM3"))
+FACTS = AgentFacts(1234, 8, Accelerators("nvidia", 8, "NVIDIA H100 80GB HBM3"))
 
 
-def failure(sequence: int) -> Failure:
-    return Failure(
+def failure(sequence: int) -> LocalFailure:
+    return LocalFailure(
         sequence=sequence,
         round=4,
         rank=17,
@@ -86,7 +86,7 @@ class PlayedReporter(Reporter):
     """One whose thread is played."""
 
     def __init__(self, api: FakeApi, clock: Clock, **options: Any) -> None:
-        first = Report(AgentState.READY, NOW)
+        first = ReportBody(AgentState.READY, NOW)
         options = {"progress_seconds": 0.3, "now": lambda: NOW} | options
         super().__init__(api, ME, FACTS, first, **options)  # type: ignore[arg-type]
         self._changed = self.waits = Waits(clock)
@@ -184,7 +184,7 @@ def test_each_attempt_has_a_higher_number_than_those_that_may_still_arrive(
 
 @pytest.mark.real
 def test_flush_waits_for_all_that_is_written_and_for_no_worker_that_was_deleted(api: FakeApi) -> None:
-    reporter = Reporter(api, ME, FACTS, Report(AgentState.READY, NOW), progress_seconds=600.0)  # type: ignore[arg-type]
+    reporter = Reporter(api, ME, FACTS, ReportBody(AgentState.READY, NOW), progress_seconds=600.0)  # type: ignore[arg-type]
     assert not reporter.flush(300), "it has not begun"
     reporter.start()
     reporter.report(AgentState.RUNNING, 1)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 import crds
 from agent.environment import Environment
 from agent.monitor.progress import _numbers
-from agent.report.report import Facts, Report, whole
+from agent.report.report import AgentFacts, ReportBody, whole
 from crds.agent_report import (
     MAX_POINTS,
     Accelerators,
@@ -45,7 +45,7 @@ numbers = st.lists(st.tuples(seconds, names), max_size=MAX_NUMBERS).map(
 )
 points = st.builds(SeriesPoint, steps, st.just(NOW), st.integers(0, 2**40), st.floats(0, 1e308), numbers)
 reports = st.builds(
-    Report,
+    ReportBody,
     state=st.sampled_from(AgentState),
     since=st.just(NOW),
     observed_round=st.integers(0, 2**62),
@@ -71,12 +71,12 @@ reports = st.builds(
 
 
 @given(reports)
-def test_the_crd_takes_what_an_agent_writes_of_any_numbers(report: Report) -> None:
+def test_the_crd_takes_what_an_agent_writes_of_any_numbers(report: ReportBody) -> None:
     me = Environment.__new__(Environment)
     known = {"incarnation": 1, "pod_uid": "u", "pod_ip": "10.0.0.1"}
     for name, value in known.items():
         object.__setattr__(me, name, value)
-    facts = Facts(2_222, 8, Accelerators("nvidia.com/gpu", 8, "x"))
+    facts = AgentFacts(2_222, 8, Accelerators("nvidia.com/gpu", 8, "x"))
     written = whole(me, facts, report, 1, {}).to_wire()
     said = _without_nulls(json.loads(json.dumps(written, allow_nan=False)))
     worker = {

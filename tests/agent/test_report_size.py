@@ -52,7 +52,7 @@ from crds.elasticworker import (
     MAX_MESSAGE,
     ElasticWorkerStatus,
     ExitClass,
-    Life,
+    SlotLife,
     WorkerExit,
     WorkerPhase,
 )
@@ -139,7 +139,7 @@ def report(letter: str, sets: int) -> AgentReport:
 
 def controllers_part(letter: str) -> ElasticWorkerStatus:
     """The controller's part of a status, with its texts as long as they may be."""
-    life = Life(
+    life = SlotLife(
         incarnation=99_999,
         node_name="n" * 63,
         created_at=NOW,

@@ -13,14 +13,14 @@ from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import (
     KEPT_ROUNDS,
     MIN_FILE_BYTES,
-    Bounds,
     LogKeeper,
+    LogLimits,
     RoundLogsSpecs,
     cut_middle,
     prune,
 )
 from agent.monitor.stacks import ENV_STACKS_FILE, StackFiles
-from agent.monitor.stepping import Start
+from agent.monitor.stepping import ProcessStart
 from agent.supervision.process_env import ProcessEnvironment, restart_counts
 from agent.torch_compat.elastic import MAX_RESTARTS, RESTART_COUNT
 from crds.progress_record import ENV_PROGRESS_FILE, ENV_ROUND
@@ -44,7 +44,7 @@ class Rounds:
         self.number += 1
         envs = {rank: {"TORCHELASTIC_RESTART_COUNT": "0", "RANK": str(rank)} for rank in range(processes)}
         logs = self.specs.reify(envs)
-        ours = self.environment.of_start(Start(self.number), list(range(processes)), logs, None)
+        ours = self.environment.of_start(ProcessStart(self.number), list(range(processes)), logs, None)
         for rank, env in envs.items():
             env.update({**restart_counts(env, self.number), **ours[rank]})
         return envs
@@ -151,7 +151,7 @@ def test_a_processs_log_is_bounded_while_it_runs(tmp_path: Path) -> None:
     log = tmp_path / "attempt_1" / "0" / "stderr.log"
     log.parent.mkdir(parents=True)
     log.write_bytes(b"x" * (4 * MIB))
-    keeper = LogKeeper(Bounds(ended_bytes=MIB, running_bytes=MIB))
+    keeper = LogKeeper(LogLimits(ended_bytes=MIB, running_bytes=MIB))
     keeper.keep(tmp_path / "attempt_1", {log, Path(os.devnull)})
     keeper.look(is_new_round=True)
     assert log.stat().st_blocks * 512 <= max(MIB // 2, MIN_FILE_BYTES)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agent.monitor.series import WINDOW_SAMPLES, History, Windows
+from agent.monitor.series import WINDOW_SAMPLES, SeriesDraft, Windows
 from agent.monitor.stepping import StepReport
 from crds.agent_report import MAX_POINTS, Series, SeriesPoint
 from crds.wire import from_wire
@@ -26,7 +26,7 @@ def point(step: int, **numbers: float) -> SeriesPoint:
 
 
 def series_of(windows: int) -> Series:
-    history = History(Series())
+    history = SeriesDraft(Series())
     for step in range(1, windows + 1):
         history = history.with_window(point(step, loss=float(step)))
     return history.series

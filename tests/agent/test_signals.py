@@ -21,7 +21,7 @@ from agent.environment import Environment
 from agent.logs import log_to_stderr
 from agent.monitor.stepping import Figures
 from agent.report.elasticworker import last_report
-from agent.report.report import Facts, Report
+from agent.report.report import AgentFacts, ReportBody
 from agent.report.reporter import Reporter
 from agent.supervision.post_mortem import process_failure
 from crds.agent_report import Accelerators, AgentState
@@ -95,8 +95,8 @@ def test_what_goes_on_after_any_error_does_not_go_on_after_a_signal(
     handler.setStream(interrupted)
     with pytest.raises(SignalException):
         logging.getLogger("agent").warning("something")
-    first = Report(AgentState.READY, datetime.now(UTC))
-    facts = Facts(0, 1, Accelerators("", 0))
+    first = ReportBody(AgentState.READY, datetime.now(UTC))
+    facts = AgentFacts(0, 1, Accelerators("", 0))
     reporter = Reporter(interrupted, ME, facts, first, progress_seconds=1, figures=interrupted.figures)
     with pytest.raises(SignalException):
         reporter.report(AgentState.RUNNING, 1)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from agent import standalone
 from agent.environment import Environment
-from agent.facts.world import JobView, Member, Verb, next_action
+from agent.facts.world import AgentVerb, Member, WorldView, next_action
 from agent.flags import Flags
 from agent.standalone.cluster import LocalCluster, next_world
 from controller.errors import SilentWatch
@@ -161,12 +161,12 @@ def test_the_agent_always_has_something_to_do_or_is_done(states: list[AgentState
     rounds = []
     for state in [AgentState.READY, *states]:
         world = next_world(world, report(state, observed)) or world
-        view = JobView.parse({"spec": world})
+        view = WorldView.parse({"spec": world})
         action = next_action(view.world, Member(0, 1), observed, state, view.phase)
-        if action.verb is Verb.EXIT:
+        if action.verb is AgentVerb.EXIT:
             assert AgentState.SUCCEEDED in states
             return
-        if action.verb is Verb.START:
+        if action.verb is AgentVerb.START:
             assert action.round is not None
             rounds.append(action.round)
             observed = action.round

@@ -8,9 +8,9 @@ import pytest
 
 from agent.supervision.ballot import Ballot
 from agent.supervision.course import HURRY_GRACE_SECONDS
-from agent.supervision.leaving import Graces, Outcome, Stop, Vote, Wait, decide
-from agent.supervision.live_ballot import BadFrameError, Frames, pack
-from agent.supervision.vote import Agreed, Chair, Kind, LocalProcesses, Message, Voter
+from agent.supervision.leaving import Graces, LeaveVote, StopLate, VoteOutcome, WaitForVote, decide
+from agent.supervision.live_ballot import BadMessageError, Frames, pack
+from agent.supervision.vote import Chair, LocalProcesses, Message, MessageKind, Voter, VoteResult
 from crds.checkpoint_files import KeptIn
 from crds.progress_record import EXIT_LEFT
 
@@ -25,12 +25,12 @@ def chair_of(size: int) -> Chair:
     return chair
 
 
-def vote(**changed: Any) -> Vote:
+def vote(**changed: Any) -> LeaveVote:
     """A vote for step 8 that two processes take part in; one has arrived there."""
     facts: dict[str, Any] = {
         "is_open": True,
         "wish": True,
-        "agreed": Agreed(8, KeptIn.MEMORY),
+        "agreed": VoteResult(8, KeptIn.MEMORY),
         "lost_seconds": None,
         "peers_are_dead": False,
         "exit_codes": {},
@@ -38,7 +38,7 @@ def vote(**changed: Any) -> Vote:
         "seconds": 1.0,
         "wake_seconds": None,
     }
-    return Vote(**facts | changed)
+    return LeaveVote(**facts | changed)
 
 
 @pytest.mark.parametrize(
@@ -46,69 +46,72 @@ def vote(**changed: Any) -> Vote:
 )
 def test_the_safer_tier_counts_until_the_vote_is_decided(asked: KeptIn, answered: KeptIn) -> None:
     chair = chair_of(2)
-    chair.receive(0, Message(Kind.ASK, tier=KeptIn.MEMORY), 0.0)
-    chair.receive(1, Message(Kind.ENDED, 1, 7, answered), 0.0)
-    chair.receive(1, Message(Kind.ASK, tier=asked), 0.0)
-    decided = chair.receive(0, Message(Kind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)
-    assert decided == [(rank, Message(Kind.LEAVE, 1, 8, KeptIn.STORAGE)) for rank in (0, 1)]
-    assert chair.receive(1, Message(Kind.ASK, tier=KeptIn.STORAGE), 0.0) == []
+    chair.receive(0, Message(MessageKind.ASK, tier=KeptIn.MEMORY), 0.0)
+    chair.receive(1, Message(MessageKind.ENDED, 1, 7, answered), 0.0)
+    chair.receive(1, Message(MessageKind.ASK, tier=asked), 0.0)
+    decided = chair.receive(0, Message(MessageKind.ENDED, 1, 6, KeptIn.MEMORY), 0.0)
+    assert decided == [(rank, Message(MessageKind.LEAVE, 1, 8, KeptIn.STORAGE)) for rank in (0, 1)]
+    assert chair.receive(1, Message(MessageKind.ASK, tier=KeptIn.STORAGE), 0.0) == []
 
 
 def test_the_tier_that_was_asked_for_in_a_vote_that_is_off_counts_in_the_next() -> None:
     voter = Voter()
     voter.ask(KeptIn.STORAGE, 0.0)
-    for message in (Message(Kind.HOLD, 1), Message(Kind.OFF, 1), Message(Kind.HOLD, 2)):
+    for message in (Message(MessageKind.HOLD, 1), Message(MessageKind.OFF, 1), Message(MessageKind.HOLD, 2)):
         voter.receive(message, 0.0, LOCAL)
     voter.note_order(0.0)
-    assert voter.look(1.0, LOCAL) == [Message(Kind.ENDED, 2, 6, KeptIn.STORAGE)]
+    assert voter.look(1.0, LOCAL) == [Message(MessageKind.ENDED, 2, 6, KeptIn.STORAGE)]
 
 
 @pytest.mark.parametrize(
     "message",
-    [Message(Kind.ASK, tier=KeptIn.STORAGE), *(Message(Kind.JOIN, rank) for rank in (-1, 0, 1, 3))],
+    [
+        Message(MessageKind.ASK, tier=KeptIn.STORAGE),
+        *(Message(MessageKind.JOIN, rank) for rank in (-1, 0, 1, 3)),
+    ],
 )
 def test_a_connection_that_is_of_no_further_agent_is_closed(message: Message) -> None:
     ballot = Ballot(3, None)
-    assert ballot.look(0.0, LOCAL, [(5, Message(Kind.JOIN, 1))]) == []
+    assert ballot.look(0.0, LOCAL, [(5, Message(MessageKind.JOIN, 1))]) == []
     assert ballot.look(0.0, LOCAL, [(6, message)]) == [(6, None)]
     assert not ballot.is_open
 
 
 def test_messages_may_arrive_in_parts_and_no_others_are_taken() -> None:
-    sent = [Message(Kind.HOLD, 3), Message(Kind.LEAVE, 3, 8, KeptIn.STORAGE)]
+    sent = [Message(MessageKind.HOLD, 3), Message(MessageKind.LEAVE, 3, 8, KeptIn.STORAGE)]
     data, frames = b"".join(map(pack, sent)), Frames()
     assert [message for at in range(0, 64, 16) for message in frames.feed(data[at : at + 16])] == sent
-    for bad in (b"GET / HTTP/1.1\r\nHost: 10.0.0.1\r\n", pack(Message(Kind.ASK))):
-        with pytest.raises(BadFrameError):
+    for bad in (b"GET / HTTP/1.1\r\nHost: 10.0.0.1\r\n", pack(Message(MessageKind.ASK))):
+        with pytest.raises(BadMessageError):
             Frames().feed(bad)
 
 
 @pytest.mark.parametrize(
     ("changed", "decision"),
     [
-        ({}, Wait(9.0)),
-        ({"wake_seconds": 0.5}, Wait(0.5)),
-        ({"ended": (8, 8), "seconds": 12.0}, Wait(8.0)),
-        ({"is_open": False}, Outcome.OFF),
-        ({"agreed": None}, Wait(9.0)),
-        ({"agreed": None, "seconds": 10.0}, Outcome.OFF),
-        ({"agreed": None, "seconds": 10.0, "wish": False, "wake_seconds": 2.0}, Wait(2.0)),
-        ({"agreed": None, "peers_are_dead": True}, Outcome.OFF),
-        ({"exit_codes": {0: EXIT_LEFT, 1: 1}}, Outcome.FAILED),
-        ({"exit_codes": {0: EXIT_LEFT}}, Wait(9.0)),
-        ({"exit_codes": {0: EXIT_LEFT, 1: 0}}, Outcome.LEFT),
-        ({"seconds": 10.0}, Stop(10.0)),
-        ({"ended": (8, 8), "seconds": 21.0}, Stop(0.0)),
-        ({"peers_are_dead": True}, Stop(2.0)),
-        ({"peers_are_dead": True, "seconds": 19.0}, Stop(1.0)),
-        ({"peers_are_dead": True, "ended": (8, 8)}, Wait(9.0)),
-        ({"lost_seconds": 0.0}, Stop(2.0)),
-        ({"lost_seconds": 1.0, "ended": (8, 8)}, Wait(HURRY_GRACE_SECONDS - 1.0)),
-        ({"lost_seconds": HURRY_GRACE_SECONDS, "ended": (8, 8)}, Stop(2.0)),
+        ({}, WaitForVote(9.0)),
+        ({"wake_seconds": 0.5}, WaitForVote(0.5)),
+        ({"ended": (8, 8), "seconds": 12.0}, WaitForVote(8.0)),
+        ({"is_open": False}, VoteOutcome.OFF),
+        ({"agreed": None}, WaitForVote(9.0)),
+        ({"agreed": None, "seconds": 10.0}, VoteOutcome.OFF),
+        ({"agreed": None, "seconds": 10.0, "wish": False, "wake_seconds": 2.0}, WaitForVote(2.0)),
+        ({"agreed": None, "peers_are_dead": True}, VoteOutcome.OFF),
+        ({"exit_codes": {0: EXIT_LEFT, 1: 1}}, VoteOutcome.FAILED),
+        ({"exit_codes": {0: EXIT_LEFT}}, WaitForVote(9.0)),
+        ({"exit_codes": {0: EXIT_LEFT, 1: 0}}, VoteOutcome.LEFT),
+        ({"seconds": 10.0}, StopLate(10.0)),
+        ({"ended": (8, 8), "seconds": 21.0}, StopLate(0.0)),
+        ({"peers_are_dead": True}, StopLate(2.0)),
+        ({"peers_are_dead": True, "seconds": 19.0}, StopLate(1.0)),
+        ({"peers_are_dead": True, "ended": (8, 8)}, WaitForVote(9.0)),
+        ({"lost_seconds": 0.0}, StopLate(2.0)),
+        ({"lost_seconds": 1.0, "ended": (8, 8)}, WaitForVote(HURRY_GRACE_SECONDS - 1.0)),
+        ({"lost_seconds": HURRY_GRACE_SECONDS, "ended": (8, 8)}, StopLate(2.0)),
     ],
 )
 def test_half_of_the_grace_is_for_the_way_and_all_of_it_for_saving(
-    changed: dict[str, Any], decision: Wait | Stop | Outcome
+    changed: dict[str, Any], decision: WaitForVote | StopLate | VoteOutcome
 ) -> None:
     assert decide(vote(**changed), GRACES) == decision
 

@@ -12,15 +12,15 @@ import pytest
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from agent.facts.world import (
-    Action,
+    AgentVerb,
+    AgentWorld,
     Member,
-    Verb,
-    World,
+    NextAction,
 )
-from agent.membership import Membership, Standing
+from agent.membership import RoundStanding, WorldMembership
 from agent.supervision import elastic_agent
 from agent.supervision.elastic_agent import DlrElasticAgent
-from agent.supervision.leaving import Outcome
+from agent.supervision.leaving import VoteOutcome
 from agent.supervision.votes import Votes
 from agent.torch_compat.elastic import LocalElasticAgent
 from crds.checkpoint_files import KeptIn
@@ -34,9 +34,9 @@ def test_without_a_ballot_there_are_no_votes(
     listener: Any = SimpleNamespace(offer=lambda *_: None, withdraw=lambda _: None)
     reporter: Any = None
     me = Member(0, 1)
-    membership = cast(Membership, SimpleNamespace(member=me))
+    membership = cast(WorldMembership, SimpleNamespace(member=me))
     votes = Votes(membership, reporter, listener, None, 30.0, 1.0)
-    votes.meet(World(1, RendezvousPhase.FORMED, (me,), 1))
+    votes.meet(AgentWorld(1, RendezvousPhase.FORMED, (me,), 1))
     line = votes._inbox
     assert line is not None
     record = tmp_path / "record"
@@ -57,12 +57,12 @@ def test_processes_get_the_signal_that_the_agent_got_and_a_second_one_begins_no_
 ) -> None:
     begun, stopped, now = [], [], [100.0]
 
-    def stop(_processes: object, begun_at: float) -> Outcome:
+    def stop(_processes: object, begun_at: float) -> VoteOutcome:
         begun.append(begun_at)
         now[0] += 1.0
         if len(begun) == 1:
             raise SignalException("a second one", sigval=signal.SIGTERM)
-        return Outcome.OFF
+        return VoteOutcome.OFF
 
     agent = DlrElasticAgent.__new__(DlrElasticAgent)
     agent.__dict__ |= {
@@ -93,9 +93,9 @@ def test_the_memory_is_told_of_a_plan_whether_or_not_a_vote_comes_of_it(
     unused: Any = None
     memory: Any = SimpleNamespace(peers=lambda: None, note_plan=lambda: plans.append(None))
     processes: Any = None
-    action = Action(Verb.STAND_BY, 2)
+    action = NextAction(AgentVerb.STAND_BY, 2)
     votes = Votes(membership, unused, unused, memory, 1.0, 1.0)
-    assert votes.follow(processes, action, 0.0) is Outcome.OFF
+    assert votes.follow(processes, action, 0.0) is VoteOutcome.OFF
     assert len(plans) == told
 
 
@@ -108,8 +108,8 @@ def test_a_round_comes_after_a_failure_if_the_last_one_joined_broke(
 ) -> None:
     """Rounds between them were superseded before all had met."""
 
-    def world(number: int) -> World:
-        return World(number, RendezvousPhase.FORMED, (Member(0, 1),), broken_round=broken)
+    def world(number: int) -> AgentWorld:
+        return AgentWorld(number, RendezvousPhase.FORMED, (Member(0, 1),), broken_round=broken)
 
-    standing = Standing(Member(0, 1), None if joined is None else world(joined))
+    standing = RoundStanding(Member(0, 1), None if joined is None else world(joined))
     assert standing.comes_after_failure(world(round_)) is after_failure

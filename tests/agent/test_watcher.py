@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.facts.world import JobView
+from agent.facts.world import WorldView
 from agent.kube.api import ApiClient, _event
 from agent.kube.watcher import IDLE_SECONDS, SHORT_SECONDS, Watcher
 from controller.errors import (
@@ -22,7 +22,7 @@ from controller.errors import (
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 from tests.played.schedule import Schedule, play_seeds
 
-JobWatcher = Watcher[JobView]
+JobWatcher = Watcher[WorldView]
 
 
 class Server:
@@ -150,8 +150,8 @@ def watcher_of(server: Server) -> JobWatcher:
         "elasticworlds",
         NAMESPACE,
         JOB,
-        parse=JobView.parse,
-        missing=JobView(),
+        parse=WorldView.parse,
+        missing=WorldView(),
         stop=server.stop,
         monotonic=server.clock,
     )
@@ -165,9 +165,9 @@ def play(seed: int) -> list[str]:
     """
     server = Server(seed)
     watcher, seen, wrong = watcher_of(server), list[str](), list[str]()
-    watcher.call_at_changes(lambda: seen.append((watcher.view() or JobView()).phase))
+    watcher.call_at_changes(lambda: seen.append((watcher.view() or WorldView()).phase))
     watcher.run()
-    if (watcher.view() or JobView()).phase != server.phase:
+    if (watcher.view() or WorldView()).phase != server.phase:
         wrong.append(f"it sees {watcher.view()}, not {server.phase}")
     if seen[-1:] != [server.phase] or any(a == b for a, b in pairwise(seen)):
         wrong.append(f"who asks is called for {seen}")
@@ -247,12 +247,12 @@ def test_it_wakes_with_changes_alone() -> None:
 
     world = {"metadata": {"resourceVersion": "5"}, "spec": {"jobPhase": "Running"}}
     watcher.feed({"type": "ADDED", "object": world})
-    assert is_woken() and watcher.take() == JobView("Running")
+    assert is_woken() and watcher.take() == WorldView("Running")
     watcher.feed({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}})
     watcher.feed({"type": "MODIFIED", "object": world})
     assert not is_woken()
     watcher.feed({"type": "DELETED", "object": {"metadata": {"resourceVersion": "10"}}})
-    assert is_woken() and watcher.view() == JobView()
+    assert is_woken() and watcher.view() == WorldView()
 
 
 @pytest.mark.real

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from agent.facts.world import (
     WAIT,
-    Action,
+    AgentVerb,
+    AgentWorld,
     ExitReason,
-    JobView,
     Member,
-    Verb,
-    World,
+    NextAction,
+    WorldView,
     next_action,
     planned_tier,
     tier_of_a_stop,
@@ -29,27 +29,27 @@ ME, PEER = Member(1, 2), Member(2, 1)
 members = st.lists(
     st.builds(Member, st.integers(0, 3), st.integers(1, 3)), max_size=4, unique_by=lambda m: m.index
 ).map(lambda found: tuple(sorted(found, key=lambda m: m.index)))
-worlds = st.builds(World, st.integers(0, 5), st.sampled_from(RendezvousPhase), members)
+worlds = st.builds(AgentWorld, st.integers(0, 5), st.sampled_from(RendezvousPhase), members)
 rounds = st.integers(0, 5)
 states = st.sampled_from(AgentState)
 alive_phases = st.sampled_from(["", "Pending", "Running", "Scaling", "Restarting"])
 phases = st.one_of(alive_phases, st.sampled_from(["Succeeded", "Failed", "Suspended"]))
 
 
-def formed(round_: int, *in_it: Member, phase: RendezvousPhase = RendezvousPhase.FORMED) -> World:
-    return World(round_, phase, in_it)
+def formed(round_: int, *in_it: Member, phase: RendezvousPhase = RendezvousPhase.FORMED) -> AgentWorld:
+    return AgentWorld(round_, phase, in_it)
 
 
-def act(world: World | None, observed: int = 3, state: AgentState = AgentState.RUNNING) -> Action:
+def act(world: AgentWorld | None, observed: int = 3, state: AgentState = AgentState.RUNNING) -> NextAction:
     return next_action(world, ME, observed, state, "Running")
 
 
 @given(worlds, rounds, states, phases)
 def test_started_is_only_a_newer_formed_world_that_includes_me(
-    world: World, observed: int, state: AgentState, phase: str
+    world: AgentWorld, observed: int, state: AgentState, phase: str
 ) -> None:
     action = next_action(world, ME, observed, state, phase)
-    if action.verb is Verb.START:
+    if action.verb is AgentVerb.START:
         assert world.phase is RendezvousPhase.FORMED
         assert world.round > observed
         assert ME in world.members
@@ -58,46 +58,49 @@ def test_started_is_only_a_newer_formed_world_that_includes_me(
 
 @given(worlds, rounds, st.sampled_from([s for s in AgentState if s is not AgentState.STOPPED]), alive_phases)
 def test_a_newer_formed_world_that_includes_me_is_always_started(
-    world: World, observed: int, state: AgentState, phase: str
+    world: AgentWorld, observed: int, state: AgentState, phase: str
 ) -> None:
     if world.phase is RendezvousPhase.FORMED and world.round > observed and ME in world.members:
-        assert next_action(world, ME, observed, state, phase) == Action(Verb.START, world.round)
+        assert next_action(world, ME, observed, state, phase) == NextAction(AgentVerb.START, world.round)
 
 
 @given(worlds, rounds, states, phases)
-def test_acting_settles(world: World, observed: int, state: AgentState, phase: str) -> None:
+def test_acting_settles(world: AgentWorld, observed: int, state: AgentState, phase: str) -> None:
     """What was done is not asked for again: no agent ever spins on an unchanged world."""
     action = next_action(world, ME, observed, state, phase)
-    if action.verb is Verb.START:
+    if action.verb is AgentVerb.START:
         assert next_action(world, ME, world.round, AgentState.RUNNING, phase) == WAIT
         assert next_action(world, ME, world.round, AgentState.FAILED, phase) == WAIT
         assert next_action(world, ME, world.round, AgentState.SUCCEEDED, phase) == WAIT
-    elif action.verb is Verb.STAND_BY:
+    elif action.verb is AgentVerb.STAND_BY:
         assert action.round == world.round
         assert next_action(world, ME, world.round, AgentState.READY, phase) == WAIT
-    elif action.verb is Verb.EXIT:
+    elif action.verb is AgentVerb.EXIT:
         assert next_action(world, ME, observed, AgentState.STOPPED, phase) == WAIT
 
 
 def test_world_that_hangs_asks_its_members_where_they_are() -> None:
     asked = Rendezvous(round=1, phase=RendezvousPhase.REFORMING, hang_since=datetime.now(UTC))
     for world in (asked, asked.model_copy(update={"hang_since": None})):
-        read = World.parse(world_spec({"status": {"rendezvous": world.to_wire()}}))
+        read = AgentWorld.parse(world_spec({"status": {"rendezvous": world.to_wire()}}))
         assert read is not None
         assert read.hangs is (world is asked)
 
 
 @given(worlds, rounds, states, alive_phases)
-def test_an_older_world_says_nothing(world: World, observed: int, state: AgentState, phase: str) -> None:
+def test_an_older_world_says_nothing(world: AgentWorld, observed: int, state: AgentState, phase: str) -> None:
     """A cache behind the truth, or a job made anew under the same name."""
     if world.round < observed:
         assert next_action(world, ME, observed, state, phase) == WAIT
 
 
 @given(worlds, rounds, alive_phases)
-def test_nothing_runs_on_in_a_world_that_is_given_up(world: World, observed: int, phase: str) -> None:
+def test_nothing_runs_on_in_a_world_that_is_given_up(world: AgentWorld, observed: int, phase: str) -> None:
     if world.round >= observed and world.phase is not RendezvousPhase.FORMED:
-        assert next_action(world, ME, observed, AgentState.RUNNING, phase).verb in (Verb.STAND_BY, Verb.EXIT)
+        assert next_action(world, ME, observed, AgentState.RUNNING, phase).verb in (
+            AgentVerb.STAND_BY,
+            AgentVerb.EXIT,
+        )
 
 
 def test_the_rules_one_by_one() -> None:
@@ -110,21 +113,21 @@ def test_the_rules_one_by_one() -> None:
     assert act(formed(3, ME), state=AgentState.FAILED) == WAIT
     assert act(formed(3, ME), state=AgentState.READY) == WAIT
     # It goes on without me.
-    assert act(formed(4, other)) == Action(Verb.STAND_BY, 4)
+    assert act(formed(4, other)) == NextAction(AgentVerb.STAND_BY, 4)
     # An older life of mine is in it: not me.
-    assert act(formed(4, Member(ME.index, 1)), state=AgentState.READY) == Action(Verb.STAND_BY, 4)
+    assert act(formed(4, Member(ME.index, 1)), state=AgentState.READY) == NextAction(AgentVerb.STAND_BY, 4)
     # It is given up.
-    assert act(formed(3, ME, phase=reforming)) == Action(Verb.STAND_BY, 3)
+    assert act(formed(3, ME, phase=reforming)) == NextAction(AgentVerb.STAND_BY, 3)
     assert act(formed(3, ME, phase=reforming), state=AgentState.FAILED) == WAIT
-    assert act(formed(3, phase=forming)) == Action(Verb.STAND_BY, 3)
+    assert act(formed(3, phase=forming)) == NextAction(AgentVerb.STAND_BY, 3)
     # Formed and given up again before I saw it.
-    assert act(formed(4, ME, phase=reforming)) == Action(Verb.STAND_BY, 4)
+    assert act(formed(4, ME, phase=reforming)) == NextAction(AgentVerb.STAND_BY, 4)
     # Somebody has my place.
-    assert act(formed(4, higher)) == Action(Verb.EXIT, reason=ExitReason.REPLACED)
+    assert act(formed(4, higher)) == NextAction(AgentVerb.EXIT, reason=ExitReason.REPLACED)
     # I am done, unless a newer world wants me again.
     assert act(formed(3, ME, phase=reforming), state=AgentState.SUCCEEDED) == WAIT
     assert act(formed(4, other), state=AgentState.SUCCEEDED) == WAIT
-    assert act(formed(4, ME), state=AgentState.SUCCEEDED) == Action(Verb.START, 4)
+    assert act(formed(4, ME), state=AgentState.SUCCEEDED) == NextAction(AgentVerb.START, 4)
     # There is no world.
     assert act(None) == WAIT
     assert act(formed(0, phase=forming), observed=0, state=AgentState.READY) == WAIT
@@ -136,8 +139,8 @@ def test_job_end_ends_the_agent() -> None:
         ("Failed", ExitReason.JOB_FAILED),
         ("Suspended", ExitReason.JOB_SUSPENDED),
     ):
-        assert next_action(formed(4, ME), ME, 3, AgentState.RUNNING, phase) == Action(
-            Verb.EXIT, reason=reason
+        assert next_action(formed(4, ME), ME, 3, AgentState.RUNNING, phase) == NextAction(
+            AgentVerb.EXIT, reason=reason
         )
         assert next_action(formed(4, ME), ME, 3, AgentState.STOPPED, phase) == WAIT
 
@@ -148,28 +151,36 @@ def test_an_agent_in_which_nothing_runs_leaves_no_job_that_seems_to_be_suspended
 
 
 def test_nonsense_is_no_world() -> None:
-    assert JobView.parse({}) == JobView()
-    assert World.parse({"round": 1, "phase": "Dancing"}) is None
-    assert World.parse({"round": 1, "phase": "Formed", "members": [1], "incarnations": []}) is None
+    assert WorldView.parse({}) == WorldView()
+    assert AgentWorld.parse({"round": 1, "phase": "Dancing"}) is None
+    assert AgentWorld.parse({"round": 1, "phase": "Formed", "members": [1], "incarnations": []}) is None
 
 
 @pytest.mark.parametrize(
     ("action", "newest", "tier"),
     [
-        (Action(Verb.WAIT), formed(3, ME, PEER), None),
-        (Action(Verb.START, 4), formed(4, ME, PEER), KeptIn.MEMORY),
-        (Action(Verb.START, 4), formed(4, Member(0, 1), ME, PEER), KeptIn.MEMORY),
-        (Action(Verb.START, 4), formed(4, ME), KeptIn.STORAGE),
-        (Action(Verb.START, 4), formed(4, ME, Member(PEER.index, PEER.incarnation + 1)), KeptIn.STORAGE),
-        (Action(Verb.STAND_BY, 4), formed(4, PEER), KeptIn.STORAGE),
-        (Action(Verb.STAND_BY, 3), formed(3, ME, PEER, phase=RendezvousPhase.REFORMING), KeptIn.STORAGE),
-        (Action(Verb.EXIT, reason=ExitReason.JOB_SUSPENDED), formed(3, ME, PEER), KeptIn.STORAGE),
-        (Action(Verb.EXIT, reason=ExitReason.JOB_FAILED), formed(3, ME, PEER), None),
-        (Action(Verb.EXIT, reason=ExitReason.REPLACED), formed(3, ME, PEER), None),
+        (NextAction(AgentVerb.WAIT), formed(3, ME, PEER), None),
+        (NextAction(AgentVerb.START, 4), formed(4, ME, PEER), KeptIn.MEMORY),
+        (NextAction(AgentVerb.START, 4), formed(4, Member(0, 1), ME, PEER), KeptIn.MEMORY),
+        (NextAction(AgentVerb.START, 4), formed(4, ME), KeptIn.STORAGE),
+        (
+            NextAction(AgentVerb.START, 4),
+            formed(4, ME, Member(PEER.index, PEER.incarnation + 1)),
+            KeptIn.STORAGE,
+        ),
+        (NextAction(AgentVerb.STAND_BY, 4), formed(4, PEER), KeptIn.STORAGE),
+        (
+            NextAction(AgentVerb.STAND_BY, 3),
+            formed(3, ME, PEER, phase=RendezvousPhase.REFORMING),
+            KeptIn.STORAGE,
+        ),
+        (NextAction(AgentVerb.EXIT, reason=ExitReason.JOB_SUSPENDED), formed(3, ME, PEER), KeptIn.STORAGE),
+        (NextAction(AgentVerb.EXIT, reason=ExitReason.JOB_FAILED), formed(3, ME, PEER), None),
+        (NextAction(AgentVerb.EXIT, reason=ExitReason.REPLACED), formed(3, ME, PEER), None),
     ],
 )
 def test_without_replicas_memory_keeps_the_last_step_only_if_no_pod_goes(
-    action: Action, newest: World, tier: KeptIn | None
+    action: NextAction, newest: AgentWorld, tier: KeptIn | None
 ) -> None:
     assert planned_tier(action, formed(3, ME, PEER), newest) is tier
 
@@ -191,11 +202,11 @@ PEERS = (2, 3, 0, 1)
     ],
 )
 def test_with_replicas_memory_keeps_it_if_the_peer_of_each_who_goes_stays(
-    newest: World, tier: KeptIn
+    newest: AgentWorld, tier: KeptIn
 ) -> None:
     joined = formed(3, *FOUR)
-    assert planned_tier(Action(Verb.START, 4), joined, newest, PEERS) is tier
-    assert planned_tier(Action(Verb.START, 4), joined, newest, None) is KeptIn.STORAGE
+    assert planned_tier(NextAction(AgentVerb.START, 4), joined, newest, PEERS) is tier
+    assert planned_tier(NextAction(AgentVerb.START, 4), joined, newest, None) is KeptIn.STORAGE
 
 
 def test_a_signal_means_storage_unless_a_world_does_without_this_pod() -> None:

@@ -20,7 +20,7 @@ from dlr.checkpoint import (
     surroundings,
 )
 from dlr.checkpoint.saver import try_to_persist
-from dlr.checkpoint.sharing import Request
+from dlr.checkpoint.sharing import SaveRequest
 from tests.cli.scripted import Clock
 
 
@@ -71,7 +71,7 @@ class SaverHere:
 
     def start(self) -> None: ...
 
-    def save(self, request: Request, has_read: Callable[[], None]) -> str | None:
+    def save(self, request: SaveRequest, has_read: Callable[[], None]) -> str | None:
         self.has_saved = True
         return try_to_persist(request, has_read)
 

@@ -20,7 +20,7 @@ from dlr.checkpoint.in_storage import in_storage
 from dlr.checkpoint.memory import Writer, private_slot
 from dlr.checkpoint.own_slot import OwnSlot
 from dlr.checkpoint.saver import persist
-from dlr.checkpoint.sharing import Request
+from dlr.checkpoint.sharing import SaveRequest
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.surroundings import Surroundings
 
@@ -78,8 +78,10 @@ def write(slot: Slot, made: dict[str, Any], mark: Mark) -> None:
     writer.close()
 
 
-def request(slot: Slot | str, mark: Mark, path: Path | str, keep: int | None = 2, job: str = "") -> Request:
-    return Request(
+def request(
+    slot: Slot | str, mark: Mark, path: Path | str, keep: int | None = 2, job: str = ""
+) -> SaveRequest:
+    return SaveRequest(
         slot if isinstance(slot, str) else slot.path,
         mark.step,
         mark.round,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.slots.format import Commit, Mark
+from agent.slots.format import CommitWord, Mark
 from agent.slots.slot import DamagedError
 from dlr.checkpoint.choosing import choose
 from dlr.checkpoint.files import files_at
@@ -90,4 +90,4 @@ def test_a_slot_that_was_damaged_before_it_is_persisted_never_reaches_the_storag
     with pytest.raises(DamagedError, match="is not what was written"):
         persist(request(slot, mark, tmp_path), lambda: None)
     assert choose(files_at(tmp_path), HERE) is None
-    assert slot.commit_word is Commit.SUMMED
+    assert slot.commit_word is CommitWord.SUMMED

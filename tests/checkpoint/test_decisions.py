@@ -19,7 +19,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from agent.slots.format import Mark
 from dlr.checkpoint import interval
-from dlr.checkpoint.interval import LARGEST_SHARE, Pace, best_interval, is_due, next_interval
+from dlr.checkpoint.interval import LARGEST_SHARE, SaveSchedule, best_interval, is_due, next_interval
 from dlr.checkpoint.memory import Layout
 from dlr.checkpoint.plan import Piece, divide
 from dlr.checkpoint.saver import persist
@@ -82,7 +82,7 @@ def test_all_ranks_save_the_same_steps_whatever_each_measures(
     data: st.DataObject, ranks: int, start: int
 ) -> None:
     board = Board()
-    paces = [Pace(rank, lambda: board, None) for rank in range(ranks)]
+    paces = [SaveSchedule(rank, lambda: board, None) for rank in range(ranks)]
     for step in range(start + 1, start + 300):
         for pace in paces[1:]:
             pace.trained(data.draw(st.floats(1e-3, 1)) if step % 40 == 0 else 0.1, False)
@@ -96,7 +96,7 @@ def test_all_ranks_save_the_same_steps_whatever_each_measures(
 @pytest.mark.parametrize("text", [b"", b"9" * 10_000, b"1_6", b"-16", b"12", b"32", b"0"])
 def test_what_is_no_interval_leaves_the_one_there_is_and_the_next_decision_counts(text: bytes) -> None:
     board = Board()
-    paces = [Pace(rank, lambda: board, None) for rank in range(2)]
+    paces = [SaveSchedule(rank, lambda: board, None) for rank in range(2)]
     for step in range(1, 200):
         for pace in paces:
             pace.trained(0.1, False)

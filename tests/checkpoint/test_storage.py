@@ -23,7 +23,7 @@ import torch
 
 import dlr.checkpoint.persistence as persistence_module
 from agent.connection.listener import Listener
-from agent.slots.format import Commit, Mark
+from agent.slots.format import CommitWord, Mark
 from agent.slots.pool import Pool
 from agent.slots.process_files import MemoryResume
 from agent.slots.server import SlotServer
@@ -40,7 +40,7 @@ from dlr.checkpoint.reading import in_slots
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture, restore
 from dlr.checkpoint.storage import StorageError
-from dlr.checkpoint.surroundings import Surroundings, Trouble, look_around
+from dlr.checkpoint.surroundings import SaveTroubles, Surroundings, look_around
 from tests.agent.patience import wait_for
 from tests.checkpoint import savers
 from tests.checkpoint.states import assert_whole, request, save, saved, state, steps_in, tell, write
@@ -182,7 +182,7 @@ def after_failure(folder: Path, slot: Slot, mark: Mark) -> Persistence:
     """Saving in a process that has loaded a slot after a failure."""
     resume = MemoryResume(mark.round, mark.step, mark.world_size, slot.path, persist={mark.rank: slot.path})
     here = Surroundings(0, 1, "", "a", round=2, resume=resume)
-    return Persistence(files_at(folder), here, None, Trouble())
+    return Persistence(files_at(folder), here, None, SaveTroubles())
 
 
 @pytest.mark.real
@@ -331,7 +331,7 @@ def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
     source = in_slots(MemoryResume(2, 9, 3, None, dict.fromkeys(range(3), address), key=key), 0)
     with pytest.raises(DamagedError, match=f"{entry.name} is not what was written"):
         restore(state(0), source.values, source.rng, source.parts, source.fill)
-    assert damaged.commit_word is Commit.DAMAGED, "its owner knows, and names it no more"
+    assert damaged.commit_word is CommitWord.DAMAGED, "its owner knows, and names it no more"
     with pytest.raises(OSError, match="it is not here"):
         in_slots(MemoryResume(2, 9, 3, None, dict.fromkeys(range(3), address), key=key), 0)
     server.close()

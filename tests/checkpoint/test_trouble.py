@@ -27,7 +27,7 @@ from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture
-from dlr.checkpoint.surroundings import Surroundings, Trouble, quantity
+from dlr.checkpoint.surroundings import SaveTroubles, Surroundings, quantity
 from tests.checkpoint import at_once
 from tests.checkpoint.states import request, save, saved, state, steps_in, tell
 from tests.cli.scripted import Clock
@@ -44,7 +44,7 @@ def told(record: Path) -> dict[str, str]:
 
 
 def test_the_file_is_written_when_something_changes_and_not_otherwise(record: Path) -> None:
-    trouble = Trouble()
+    trouble = SaveTroubles()
     trouble.tell(CheckpointTrouble.STORAGE, "it is full")
     assert told(record) == {"StorageFails": "it is full"}
     trouble.works(CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
@@ -192,7 +192,7 @@ class Coming(threading.Event):
 
 
 def saving(path: Path) -> Persistence:
-    return Persistence(files_at(path), Surroundings(0, 1, "", "a"), None, Trouble())
+    return Persistence(files_at(path), Surroundings(0, 1, "", "a"), None, SaveTroubles())
 
 
 def test_a_saver_that_stands_still_is_left_behind_and_told(

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import nn
 
-from agent.slots.format import Mark, Part, lay_out
+from agent.slots.format import Mark, TensorPart, lay_out
 from agent.slots.slot import Slot
 from dlr.checkpoint import Checkpointer, DamagedCheckpointError, MismatchError, values
 from dlr.checkpoint.state import RNG, VALUES, capture
@@ -504,7 +504,7 @@ def test_what_is_large_and_means_no_harm_comes_back() -> None:
 
 def a_slot_of(values: bytes, rng: bytes = b"") -> Slot:
     """A slot as a stranger makes it: sums and all."""
-    header = lay_out([Part(name, "uint8", (16384,), 16384) for name in (VALUES, RNG)])
+    header = lay_out([TensorPart(name, "uint8", (16384,), 16384) for name in (VALUES, RNG)])
     slot = Slot.create("stranger", header.slot_bytes)
     for entry, data in zip(header.entries, (values, rng), strict=True):
         slot.bytes(entry.offset, entry.offset + len(data))[:] = data
@@ -577,11 +577,11 @@ def test_a_slot_whose_random_numbers_are_garbage_is_damaged(
 # --- Headers that do not fit ----------------------------------------------------------------------------
 
 
-def slot_with(change: Callable[[list[Part]], list[Part]]) -> Slot:
+def slot_with(change: Callable[[list[TensorPart]], list[TensorPart]]) -> Slot:
     """A stranger's slot for a state with `model`, whose header differs from what the state has."""
     captured = capture({"model": nn.Linear(2, 2, bias=False)})
-    of_pickles = [Part(name, "uint8", (16384,), 16384) for name in captured.pickles]
-    header = lay_out(change([Part("model.weight", "float32", (2, 2), 16), *of_pickles]))
+    of_pickles = [TensorPart(name, "uint8", (16384,), 16384) for name in captured.pickles]
+    header = lay_out(change([TensorPart("model.weight", "float32", (2, 2), 16), *of_pickles]))
     slot = Slot.create("stranger", header.slot_bytes)
     for entry in header.entries:
         if data := captured.pickles.get(entry.name):
@@ -594,22 +594,25 @@ def slot_with(change: Callable[[list[Part]], list[Part]]) -> Slot:
 @pytest.mark.parametrize(
     ("weight", "sentence"),
     [
-        (Part("model.weight", "float32", (1,), 4), r"model\.weight is float32\[1\] in the checkpoint"),
-        (Part("model.weight", "int32", (2, 2), 16), r"model\.weight is int32\[2, 2\] in the checkpoint"),
+        (TensorPart("model.weight", "float32", (1,), 4), r"model\.weight is float32\[1\] in the checkpoint"),
         (
-            Part("model.weight", "float32", (1, 2), 8, (2, 2), (1, 0)),
+            TensorPart("model.weight", "int32", (2, 2), 16),
+            r"model\.weight is int32\[2, 2\] in the checkpoint",
+        ),
+        (
+            TensorPart("model.weight", "float32", (1, 2), 8, (2, 2), (1, 0)),
             r"has \[2, 2\] of model\.weight here, and \[1, 2\]",
         ),
         (
-            Part("model.weight", "float32", (1, 1), 4, (2, 2), (0, 0)),
+            TensorPart("model.weight", "float32", (1, 1), 4, (2, 2), (0, 0)),
             r"has \[2, 2\] of model\.weight here, and \[1, 1\]",
         ),
-        (Part("model.other", "float32", (2, 2), 16), r"only the model has model\.weight"),
+        (TensorPart("model.other", "float32", (2, 2), 16), r"only the model has model\.weight"),
     ],
     ids=str,
 )
 def test_a_header_that_does_not_fit_the_state_is_a_mismatch_and_changes_nothing(
-    weight: Part, sentence: str
+    weight: TensorPart, sentence: str
 ) -> None:
     slot = slot_with(lambda parts: [weight, *parts[1:]])
     model = nn.Linear(2, 2, bias=False)

@@ -12,7 +12,7 @@ import pytest
 import deploy
 from controller.errors import NotFound
 from dlr.commands.doctor import facts as doctor_facts
-from dlr.commands.doctor.facts import Facts
+from dlr.commands.doctor.facts import ClusterFacts
 from dlr.commands.doctor.rights import Right
 from dlr.commands.doctor.verdicts import Level, verdicts
 
@@ -42,7 +42,7 @@ def pod(**status: Any) -> JSON:
     return {"metadata": {"name": "p"}, "status": status}
 
 
-INSTALLED = Facts(
+INSTALLED = ClusterFacts(
     server="https://s",
     version={"major": "1", "minor": "33", "gitVersion": "v1.33.2"},
     now=NOW,
@@ -56,12 +56,12 @@ INSTALLED = Facts(
 EMPTY = replace(INSTALLED, policies=[], crds=[], controllers=[], lease=None)
 
 
-def told(facts: Facts, topic: str) -> list[str]:
+def told(facts: ClusterFacts, topic: str) -> list[str]:
     return [f"{line.level}: {line.text}" for line in verdicts(facts) if line.topic == topic]
 
 
 @pytest.mark.parametrize("facts", [INSTALLED, EMPTY])
-def test_a_sound_cluster_is_ok_with_dlr_and_without(facts: Facts) -> None:
+def test_a_sound_cluster_is_ok_with_dlr_and_without(facts: ClusterFacts) -> None:
     assert {line.level for line in verdicts(facts)} == {Level.OK}
 
 

@@ -12,7 +12,7 @@ from dlr.dashboard.job_page import job_page
 from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.evidence import sections
-from dlr.job.findings import Finding
+from dlr.job.findings import JobFinding
 from dlr.job.verdict import verdict
 from tests.cli.scripted import GROUP_PATH, Script, job, listing, node_check, refusal, worker
 from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
@@ -44,7 +44,7 @@ def warning(kind: str, message: str, reason: str | None = None) -> JSON:
     return found | ({"reason": reason} if reason else {})
 
 
-def gravest(of: Case) -> Finding:
+def gravest(of: Case) -> JobFinding:
     return verdict(of).findings[0]
 
 

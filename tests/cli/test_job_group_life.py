@@ -11,7 +11,7 @@ from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
 from dlr.job.group_rows import COLUMNS, rows
 from dlr.job.timeline.drawing import svg_file
-from dlr.job.timeline.life import MOST_GROUPS, Life, life_of, title
+from dlr.job.timeline.life import MOST_GROUPS, JobTimeline, life_of, title
 from dlr.job.timeline.tables import tables_of
 from dlr.job.verdict import verdict
 from tests.cli.scripted import worker
@@ -79,7 +79,7 @@ def workers(count: int = 3) -> list[JSON]:
 
 
 @pytest.fixture
-def drawn() -> Life:
+def drawn() -> JobTimeline:
     return life_of(whole(), workers(), 0.7, NOW, groups=groups())
 
 
@@ -87,7 +87,7 @@ def case(**status: Any) -> Case:
     return Case(whole(**status), workers(), (), NOW, groups=groups())
 
 
-def test_each_group_has_a_lane_that_says_with_whom_it_trained(drawn: Life) -> None:
+def test_each_group_has_a_lane_that_says_with_whom_it_trained(drawn: JobTimeline) -> None:
     assert [lane.title for lane in drawn.lanes] == ["group-0", "group-1", "group-2"]
     spans = [(each.state, each.begin, each.end, each.text) for each in drawn.lanes[1].spans]
     assert spans == [
@@ -113,7 +113,7 @@ def test_the_verdict_says_whether_the_others_trained_on() -> None:
     )
 
 
-def test_tables_and_picture_speak_of_versions_and_groups(drawn: Life) -> None:
+def test_tables_and_picture_speak_of_versions_and_groups(drawn: JobTimeline) -> None:
     _, failures, versions, lanes = tables_of(drawn)
     assert (versions.heading, versions.columns) == ("Versions", ("AT", "UTC", "VERSION", "GROUPS", "WHY"))
     assert versions.rows[1] == ("1m", "00:01:00", "2", "0,2", "without group 1: x")

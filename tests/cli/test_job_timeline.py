@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dlr.job.timeline import life as lives
 from dlr.job.timeline.episodes import Span, members_of
-from dlr.job.timeline.life import Life, NoHistory, Start, life_of
+from dlr.job.timeline.life import JobTimeline, NoHistory, PodStart, life_of
 from dlr.job.timeline.tables import tables_of
 from tests.cli.scripted import job, worker
 from tests.cli.troubled import (
@@ -33,11 +33,11 @@ def states(spans: tuple[Span, ...]) -> list[tuple[str, float, float]]:
 
 
 @pytest.fixture
-def troubled() -> Life:
+def troubled() -> JobTimeline:
     return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
 
 
-def test_worker_does_what_its_job_does_while_it_is_up(troubled: Life) -> None:
+def test_worker_does_what_its_job_does_while_it_is_up(troubled: JobTimeline) -> None:
     lost = troubled.lanes[2]
     assert states(lost.spans) == [
         ("Pending", 0, 8),
@@ -53,7 +53,7 @@ def test_worker_does_what_its_job_does_while_it_is_up(troubled: Life) -> None:
     ]
     assert lost.spans[0].text == "Pod 1 on node-2 is not up yet"
     assert lost.spans[-1].text == "Pod 2 on node-3, round 3"
-    assert lost.starts == (Start(122, "Pod 2 of digits-worker-2"),)
+    assert lost.starts == (PodStart(122, "Pod 2 of digits-worker-2"),)
     assert (lost.title, lost.node) == ("worker-2", "node-3")
 
 
@@ -142,7 +142,7 @@ def test_failures_of_workers_that_are_not_drawn_count_too() -> None:
     assert [table.heading for table in tables_of(found)][1] == "Failures, the last 3 of 8"
 
 
-def test_tables_have_states_failures_rounds_and_workers(troubled: Life) -> None:
+def test_tables_have_states_failures_rounds_and_workers(troubled: JobTimeline) -> None:
     states, failures, rounds, workers = tables_of(troubled)
     assert states.rows[-1] == ("2m32s", "00:02:32", "2m28s", "Training", "")
     assert failures.rows == [

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlr.job.timeline.drawing import STYLE, draw, svg_file
-from dlr.job.timeline.life import Life, life_of
+from dlr.job.timeline.life import JobTimeline, life_of
 from tests.cli.scripted import GROUP_PATH, Script, job, listing, worker
 from tests.cli.troubled import NOW, SUBMITTED, episode, life, troubled_job, troubled_workers
 
@@ -25,7 +25,7 @@ SVG = "http://www.w3.org/2000/svg"
 
 
 @pytest.fixture
-def troubled() -> Life:
+def troubled() -> JobTimeline:
     return life_of(troubled_job(), troubled_workers(), 0.81, NOW)
 
 
@@ -50,7 +50,7 @@ def percents(svg: str, *names: str) -> list[float]:
     return [float(value.removesuffix("%")) for value in values if value.endswith("%")]
 
 
-def test_svg_names_states_rounds_workers_and_goodput(troubled: Life) -> None:
+def test_svg_names_states_rounds_workers_and_goodput(troubled: JobTimeline) -> None:
     svg = svg_file(troubled, VERDICT)
     shown = texts_of(svg, "text")
     assert {"job", "worker-0 (node-0)", "worker-2 (node-3)", "round 1", "round 3"} <= set(shown)
@@ -76,7 +76,7 @@ def test_texts_of_the_cluster_are_no_markup() -> None:
         assert any('Pod 1 on <b>&"    is not up yet' in tip for tip in texts_of(svg, "title"))
 
 
-def test_what_a_dashboard_shows_has_no_style_that_its_policy_forbids(troubled: Life) -> None:
+def test_what_a_dashboard_shows_has_no_style_that_its_policy_forbids(troubled: JobTimeline) -> None:
     assert "<style" not in draw(troubled)
     assert "style=" not in draw(troubled)
     classes = {

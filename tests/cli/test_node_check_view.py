@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from dlr.commands.node_check import remote
-from dlr.commands.node_check.news import Look, news
+from dlr.commands.node_check.news import CheckSnapshot, news
 from dlr.commands.node_check.view import compute, node_rows, notes, reports_on_nodes, summary
 from dlr.job.check_outcome import health
 from dlr.job.wording import significant
-from healthcheck.local import Health
+from healthcheck.local import LocalHealth
 from tests.cli.scripted import check_worker, condition, node_check
 
 JSON = dict[str, Any]
@@ -38,35 +38,35 @@ def verdict(node: str, is_: str = "Healthy", message: str = "") -> JSON:
     return {"node": node, "verdict": is_, "message": message, "figures": GEMM}
 
 
-def running(round_: int, *workers: JSON, **status: Any) -> Look:
+def running(round_: int, *workers: JSON, **status: Any) -> CheckSnapshot:
     check = node_check(phase="Running", startTime="2026-01-01T00:00:48Z", round=round_, **MEMBERS, **status)
-    return Look(check, workers)
+    return CheckSnapshot(check, workers)
 
 
 class TestHealth:
     @pytest.mark.parametrize(
         ("status", "is_"),
         [
-            ({"nodeResults": [verdict("a")]}, Health.HEALTHY),
-            ({"nodeResults": [verdict("a"), verdict("b", "Faulty")]}, Health.FAULTY),
-            ({"nodeResults": [verdict("a", "Straggler")]}, Health.FAULTY),
-            ({"nodeResults": [verdict("a", "Inconclusive"), verdict("b")]}, Health.UNKNOWN),
-            ({"nodeResults": [verdict("a", "Inconclusive"), verdict("b", "Faulty")]}, Health.FAULTY),
+            ({"nodeResults": [verdict("a")]}, LocalHealth.HEALTHY),
+            ({"nodeResults": [verdict("a"), verdict("b", "Faulty")]}, LocalHealth.FAULTY),
+            ({"nodeResults": [verdict("a", "Straggler")]}, LocalHealth.FAULTY),
+            ({"nodeResults": [verdict("a", "Inconclusive"), verdict("b")]}, LocalHealth.UNKNOWN),
+            ({"nodeResults": [verdict("a", "Inconclusive"), verdict("b", "Faulty")]}, LocalHealth.FAULTY),
             (
                 {"nodeResults": [verdict("a")], "faultyLinks": [{"a": "a", "b": "b", "symptom": "slow"}]},
-                Health.FAULTY,
+                LocalHealth.FAULTY,
             ),
-            ({"nodeResults": []}, Health.UNKNOWN),
-            ({}, Health.UNKNOWN),
+            ({"nodeResults": []}, LocalHealth.UNKNOWN),
+            ({}, LocalHealth.UNKNOWN),
         ],
     )
     def test_one_faulty_node_or_link_counts_more_than_what_is_unknown(
-        self, status: JSON, is_: Health
+        self, status: JSON, is_: LocalHealth
     ) -> None:
         assert health(node_check(phase="Succeeded", **status)) is is_
 
     def test_a_check_that_was_not_carried_out_says_nothing(self) -> None:
-        assert health(node_check(phase="Failed", nodeResults=[verdict("a", "Faulty")])) is Health.UNKNOWN
+        assert health(node_check(phase="Failed", nodeResults=[verdict("a", "Faulty")])) is LocalHealth.UNKNOWN
 
 
 class TestFinal:
@@ -163,16 +163,16 @@ class TestNews:
     def test_a_group_that_failed_is_told_with_what_was_wrong(self) -> None:
         bad = outcome("a", "b", passed=False, message="b closed the connection")
         check = node_check(phase="Succeeded", rounds=[{"number": 1, "groups": [bad, outcome("c", "d")]}])
-        assert news(Look(check), 0.0) == [
+        assert news(CheckSnapshot(check), 0.0) == [
             "round 1: a, b failed: b closed the connection",
             "round 1: 1 of 2 groups passed",
         ]
 
     def test_a_check_that_no_controller_takes_up_and_what_one_waits_for(self) -> None:
-        assert news(Look(node_check()), 3.0) == []
-        assert news(Look(node_check()), 12.0) == ["no controller seems to run in this cluster"]
+        assert news(CheckSnapshot(node_check()), 3.0) == []
+        assert news(CheckSnapshot(node_check()), 12.0) == ["no controller seems to run in this cluster"]
         waits = condition("Running", "False", "node-1 is being checked by nightly")
-        look = Look(node_check(phase="Pending", conditions=[waits]))
+        look = CheckSnapshot(node_check(phase="Pending", conditions=[waits]))
         assert news(look, 12.0) == ["Pending: node-1 is being checked by nightly"]
 
     def test_pods_that_wait_say_why(self) -> None:
@@ -183,7 +183,7 @@ class TestNews:
         worker = check_worker(5, {"local": [probe(figures=GEMM)]}) | {"spec": {"index": 5}}
         worker["status"]["agent"]["incarnation"] = 3
         check = node_check(phase="Running", round=0, nodes=["node-7"], workers=[5], incarnations=[3])
-        assert news(Look(check, [worker]), 0.0)[-1] == "node-7: local tests done, bf16 612 TFLOP/s"
+        assert news(CheckSnapshot(check, [worker]), 0.0)[-1] == "node-7: local tests done, bf16 612 TFLOP/s"
 
     def test_a_large_round_is_not_told_by_name(self) -> None:
         look = running(1, groups=[group(f"n{i}", f"m{i}") for i in range(100)])

@@ -25,7 +25,7 @@ from dlr.job.facts import facts_of
 from dlr.job.groups import headline_of_jobs
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.tones import TONE_OF, TONES
-from dlr.job.verdict import Verdict, verdict
+from dlr.job.verdict import JobVerdict, verdict
 from reconcilers.conditions.reported import far_behind
 from tests.cli.scripted import job, worker
 from tests.cli.test_job_groups import group, grouped
@@ -38,7 +38,7 @@ def case(made: JSON, workers: list[JSON] | None = None) -> Case:
     return Case(made, troubled_workers() if workers is None else workers, troubled_events(), NOW)
 
 
-def of(made: JSON, workers: list[JSON] | None = None) -> Verdict:
+def of(made: JSON, workers: list[JSON] | None = None) -> JobVerdict:
     return verdict(case(made, workers))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
-from dlr.client.manifest import Launch, new_name, objects
+from dlr.client.manifest import JobLaunch, new_name, objects
 from dlr.client.program import FOLDER, Program
 from dlr.kube.errors import UsageError
 from localcluster.kubelet.environment import expand
@@ -57,7 +57,7 @@ def container(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_code_goes_by_config_map_and_is_what_runs() -> None:
-    code, job = objects(Launch(SHIPPED, "n", workers=4, min_workers=2, image="i"))
+    code, job = objects(JobLaunch(SHIPPED, "n", workers=4, min_workers=2, image="i"))
     assert (code["kind"], code["data"]) == ("ConfigMap", {"code": "print()"})
     assert container(job)["command"] == ["dlr", "run", "--nproc-per-node=1", *(SHIPPED.path, "--lr", "0.1")]
     worker = job["spec"]["replicaSpecs"]["worker"]
@@ -67,14 +67,14 @@ def test_code_goes_by_config_map_and_is_what_runs() -> None:
 
 def test_dollars_of_arguments_and_variables_arrive_as_they_are() -> None:
     words, secret = ("$(HOME)", "$$", "a$b", "$"), "pa$$(A)word"
-    made = objects(Launch(Program("/app/$$.py", words), "n", image="i", env={"A": "1", "B": secret}))
+    made = objects(JobLaunch(Program("/app/$$.py", words), "n", image="i", env={"A": "1", "B": secret}))
     there = container(made[-1])
     assert [expand(word, {"HOME": "/root"}) for word in there["command"][3:]] == ["/app/$$.py", *words]
     assert [expand(each["value"], {"A": "1"}) for each in there["env"]] == ["1", secret]
 
 
 def test_a_job_like_another_has_all_but_what_is_said() -> None:
-    _, job = objects(Launch(SHIPPED, "n", image="new", env={"B": "3"}), LIKE)
+    _, job = objects(JobLaunch(SHIPPED, "n", image="new", env={"B": "3"}), LIKE)
     spec = job["spec"]
     assert "suspend" not in spec and spec["elasticPolicy"] == {"nodeUnit": 2}
     assert spec["replicaSpecs"]["worker"]["replicas"] == 4
@@ -90,24 +90,24 @@ def test_a_job_like_another_has_all_but_what_is_said() -> None:
 
 
 def test_the_code_of_the_job_that_it_is_like_stays_there() -> None:
-    _, first = objects(Launch(SHIPPED, "first", image="i"))
-    _, second = objects(Launch(SHIPPED, "second"), first)
+    _, first = objects(JobLaunch(SHIPPED, "first", image="i"))
+    _, second = objects(JobLaunch(SHIPPED, "second"), first)
     volumes = second["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["volumes"]
     assert [volume["configMap"]["name"] for volume in volumes] == ["second-code"]
     assert len(container(second)["volumeMounts"]) == 1
-    (third,) = objects(Launch(IN_IMAGE, "third"), first)
+    (third,) = objects(JobLaunch(IN_IMAGE, "third"), first)
     assert "volumeMounts" not in container(third)
 
 
 @pytest.mark.parametrize(
     "launch",
     [
-        Launch(SHIPPED, "n"),
-        Launch(SHIPPED, "n", workers=1, min_workers=2, image="i"),
-        Launch(SHIPPED, "n", workers=3, max_workers=2, image="i"),
+        JobLaunch(SHIPPED, "n"),
+        JobLaunch(SHIPPED, "n", workers=1, min_workers=2, image="i"),
+        JobLaunch(SHIPPED, "n", workers=3, max_workers=2, image="i"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(launch: Launch) -> None:
+def test_what_cannot_be_meant_is_refused(launch: JobLaunch) -> None:
     with pytest.raises(UsageError):
         objects(launch)
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from controller.api.calls import Answer
 from controller.api.pages import PAGE_BYTES
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.connection import Connection
 from controller.errors import PageTooLarge, SilentWatch
 from tests.reconcilers.api import merged
@@ -249,12 +249,12 @@ class MemoryStream:
         await self._events.aclose()
 
 
-def memory_client(api: FakeApi, **options) -> Client:
-    return Client(connection_to("http://memory"), transport=MemoryTransport(api), **options)
+def memory_client(api: FakeApi, **options) -> AsyncClient:
+    return AsyncClient(connection_to("http://memory"), transport=MemoryTransport(api), **options)
 
 
 @asynccontextmanager
-async def memory_api(**options) -> AsyncIterator[tuple[FakeApi, Client]]:
+async def memory_api(**options) -> AsyncIterator[tuple[FakeApi, AsyncClient]]:
     """One in memory, and a client of it."""
     api = FakeApi()
     yield api, memory_client(api, **options)
@@ -305,5 +305,5 @@ def connection_to(url: str) -> Connection:
     return Connection(url, "the test", namespace="dlr")
 
 
-def client_of(api: FakeApi, **options) -> Client:
-    return Client(connection_to(api.url), **{"call_timeout_seconds": 300.0} | options)
+def client_of(api: FakeApi, **options) -> AsyncClient:
+    return AsyncClient(connection_to(api.url), **{"call_timeout_seconds": 300.0} | options)

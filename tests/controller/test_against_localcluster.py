@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import ConfigError, NamespaceTerminating, Unavailable
 from controller.events import EventRecorder
 from controller.kubeconfig import load_connection
@@ -40,7 +40,7 @@ async def client_to(cluster, **options):
 
 
 def patient_client(connection, **options):
-    return Client(connection, **{"call_timeout_seconds": 300.0} | options)
+    return AsyncClient(connection, **{"call_timeout_seconds": 300.0} | options)
 
 
 def config_map(name, **data):

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from controller.api.limiter import RequestLimiter
-from controller.client import LIST_PAGE_SIZE, Client
+from controller.client import LIST_PAGE_SIZE, AsyncClient
 from controller.errors import (
     Conflict,
     Forbidden,
@@ -250,7 +250,7 @@ async def test_a_hanging_server_is_given_up_in_time_however_many_attempts_there_
 @pytest.mark.real
 async def test_no_server_is_one_clear_sentence():
     url = f"http://127.0.0.1:{free_port()}"
-    async with Client(connection_to(url)) as client:
+    async with AsyncClient(connection_to(url)) as client:
         with pytest.raises(Unavailable) as caught:
             await client.version()
     assert str(caught.value) == f"No API server answers at {url}, which the test names (Connection refused)."

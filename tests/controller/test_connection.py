@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from agent.kube.api import ApiClient
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import ConfigError, Unauthorized
 from controller.kubeconfig import load_connection
 from tests.controller.fake_api import fake_api
@@ -91,7 +91,7 @@ def plugin(tmp_path):
 async def test_login_plugin_is_asked_again_when_its_credentials_are_refused_and_not_too_often(plugin):
     async with fake_api() as api:
         api.fail_next(401)
-        async with Client(load_connection(plugin(api.url))) as client:
+        async with AsyncClient(load_connection(plugin(api.url))) as client:
             assert (await client.version())["gitVersion"]
             assert plugin.count() == 2 and client._transport.connection.token == "new"
             api.fail_next(401)

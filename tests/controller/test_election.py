@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from controller.clock import monotonic as now
 from controller.leader.election import (
     ElectionTiming,
+    LeaseRecord,
     Move,
-    Record,
     Tenure,
     observe,
     with_answer,
@@ -28,7 +28,7 @@ def decide(seen, identity, at):
 
 
 def record(holder, version="1", duration=15.0, renewed=None):
-    return Record(holder, duration, 0, None, renewed, version, {})
+    return LeaseRecord(holder, duration, 0, None, renewed, version, {})
 
 
 @pytest.mark.parametrize(

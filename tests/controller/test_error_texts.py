@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from controller.errors import Cause
+from controller.errors import StatusCause
 
 
 @pytest.mark.parametrize(
     ("cause", "text"),
     [
         (
-            Cause("spec.a", "Invalid value: -1: spec.a in body should be greater than or equal to 0"),
+            StatusCause("spec.a", "Invalid value: -1: spec.a in body should be greater than or equal to 0"),
             "spec.a: Invalid value: -1: should be greater than or equal to 0",
         ),
-        (Cause("spec.a", "Invalid value: spec.b in body"), "spec.a: Invalid value: spec.b in body"),
-        (Cause("<nil>", "Invalid value: too long"), "Invalid value: too long"),
+        (StatusCause("spec.a", "Invalid value: spec.b in body"), "spec.a: Invalid value: spec.b in body"),
+        (StatusCause("<nil>", "Invalid value: too long"), "Invalid value: too long"),
     ],
 )
-def test_a_cause_names_its_field_once(cause: Cause, text: str) -> None:
+def test_a_cause_names_its_field_once(cause: StatusCause, text: str) -> None:
     assert str(cause) == text

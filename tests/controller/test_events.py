@@ -11,8 +11,8 @@ from controller.events import (
     SIMILAR_LIMIT,
     Correlator,
     EventRecorder,
+    InvolvedObject,
     Occurrence,
-    Subject,
 )
 from controller.resources import EVENTS
 from tests.controller.waiting import background
@@ -22,7 +22,7 @@ JOB = {
     "kind": "ElasticJob",
     "metadata": {"name": "digits", "namespace": "ns", "uid": "u1"},
 }
-SUBJECT = Subject("v1", "Pod", "ns", "a", "u")
+SUBJECT = InvolvedObject("v1", "Pod", "ns", "a", "u")
 
 
 def occurrence(message="m", reason="R", subject=SUBJECT):
@@ -42,7 +42,7 @@ def test_another_reason_or_object_is_not_similar():
     correlator = Correlator()
     for n in range(SIMILAR_LIMIT):
         correlator.observe(occurrence(f"{n}"), 0)
-    other = Subject("v1", "Pod", "ns", "b", "u")
+    other = InvolvedObject("v1", "Pod", "ns", "b", "u")
     assert correlator.observe(occurrence("x", reason="Other"), 0).message == "x"
     assert correlator.observe(occurrence("x", subject=other), 0).message == "x"
 
@@ -54,7 +54,7 @@ def test_one_reason_of_an_object_cannot_flood_nor_drown_others_and_recovers_slow
     assert correlator.observe(occurrence("late"), 299) is None
     assert correlator.observe(occurrence("later"), 301) is not None
     assert correlator.observe(occurrence(reason="Other"), 0) is not None
-    assert correlator.observe(occurrence(subject=Subject("v1", "Pod", "ns", "b", "u")), 0) is not None
+    assert correlator.observe(occurrence(subject=InvolvedObject("v1", "Pod", "ns", "b", "u")), 0) is not None
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.floats(0, 50)), max_size=200))

@@ -10,7 +10,14 @@ from controller.errors import Conflict, Invalid, InvalidStatus, NamespaceTermina
 from controller.queue.loop import ReconcileLoop, make_queue
 from controller.queue.metrics import QueueMetrics, ReconcileMetrics
 from controller.queue.workqueue import BACKOFF_CAP_SECONDS
-from controller.reconciler import Reconciler, ReconcileTimeout, Reporter, Request, Result, TerminalError
+from controller.reconciler import (
+    Reconciler,
+    ReconcileReporter,
+    ReconcileTimeout,
+    Request,
+    Result,
+    TerminalError,
+)
 from controller.slices import SLICE_SECONDS
 
 JOB = Request("ns", "job")
@@ -33,7 +40,7 @@ class Scripted(Reconciler):
         return action if isinstance(action, Result) else Result()
 
 
-class Reports(Reporter):
+class Reports(ReconcileReporter):
     """What is to be shown; showing fails, if it is told to."""
 
     def __init__(self, problem=None):

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.serving.servers import Health, Listen, ServeError, serve
+from controller.serving.servers import Listen, Readiness, ServeError, serve
 
 pytestmark = pytest.mark.real
 
@@ -24,7 +24,7 @@ async def fetch(port, path, host="127.0.0.1"):
 
 
 async def test_probes_tell_alive_from_ready():
-    state = Health()
+    state = Readiness()
     async with serve(FREE, state, CollectorRegistry()) as ports:
         assert await fetch(ports.health, "/healthz") == (200, "ok\n")
         assert await fetch(ports.health, "/readyz") == (503, "not ready: starting\n")
@@ -37,7 +37,7 @@ async def test_probes_tell_alive_from_ready():
 async def test_metrics_in_a_format_that_there_is_not_are_plain_text():
     accept = {"Accept": "application/openmetrics-text; version=x"}
     async with (
-        serve(FREE, Health(), CollectorRegistry()) as ports,
+        serve(FREE, Readiness(), CollectorRegistry()) as ports,
         aiohttp.ClientSession(headers=accept) as session,
         session.get(f"http://127.0.0.1:{ports.metrics}/metrics") as response,
     ):
@@ -54,7 +54,7 @@ async def test_metrics_in_a_format_that_there_is_not_are_plain_text():
     ids=["by default", "::1"],
 )
 async def test_probes_and_metrics_are_answered_by_ipv6_and_by_ipv4(listen, hosts):
-    async with serve(listen, Health(), CollectorRegistry()) as ports:
+    async with serve(listen, Readiness(), CollectorRegistry()) as ports:
         for host in hosts:
             assert await fetch(ports.health, "/healthz", host) == (200, "ok\n")
             assert (await fetch(ports.metrics, "/metrics", host))[0] == 200
@@ -62,14 +62,14 @@ async def test_probes_and_metrics_are_answered_by_ipv6_and_by_ipv4(listen, hosts
 
 async def test_a_machine_without_ipv6_listens_on_ipv4(monkeypatch):
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    async with serve(Listen(health_port=0, metrics_port=None), Health(), CollectorRegistry()) as ports:
+    async with serve(Listen(health_port=0, metrics_port=None), Readiness(), CollectorRegistry()) as ports:
         assert await fetch(ports.health, "/healthz") == (200, "ok\n")
 
 
 async def test_an_address_of_another_machine_is_not_called_a_port_in_use():
     listen = Listen("192.0.2.1", None, 0)
     with pytest.raises(ServeError, match=r"cannot listen on 192\.0\.2\.1 port 0: .*assign requested address"):
-        async with serve(listen, Health(), CollectorRegistry()):
+        async with serve(listen, Readiness(), CollectorRegistry()):
             pass
 
 
@@ -80,7 +80,7 @@ async def test_port_in_use_is_one_clear_sentence():
         port = taken.getsockname()[1]
         listen = Listen("127.0.0.1", None, port)
         with pytest.raises(ServeError, match=f"port {port} on 127.0.0.1 is in use by another process"):
-            async with serve(listen, Health(), CollectorRegistry()):
+            async with serve(listen, Readiness(), CollectorRegistry()):
                 pass
 
 
@@ -99,7 +99,7 @@ async def test_probes_are_answered_while_metrics_are_collected():
     registry, slow = CollectorRegistry(auto_describe=False), Slow()
     slow.describe = lambda: []  # or registering it would collect
     registry.register(slow)
-    async with serve(FREE, Health(), registry) as ports:
+    async with serve(FREE, Readiness(), registry) as ports:
         scrape = asyncio.create_task(fetch(ports.metrics, "/metrics"))
         for _ in range(20):
             assert await fetch(ports.health, "/healthz") == (200, "ok\n")

@@ -8,14 +8,14 @@ import yaml
 
 import crds
 from crds.elasticjob import ElasticJob
-from crds.generate import DEFINITIONS, Definition, file_of, render
+from crds.generate import DEFINITIONS, KindDefinition, file_of, render
 from crds.schema import structural_schema
 
 DLROVER_JOB = Path(__file__).parents[2] / "e2e" / "fixtures" / "dlrover-elasticjob.yaml"
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.kind)
-def test_yaml_is_what_the_models_say(definition: Definition) -> None:
+def test_yaml_is_what_the_models_say(definition: KindDefinition) -> None:
     """Run `python -m crds.generate` after a change of the models."""
     assert file_of(definition).read_text() == render(definition)
 
@@ -30,7 +30,7 @@ def nodes(schema: dict[str, Any], path: str = "") -> Any:
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.kind)
-def test_schema_is_structural(definition: Definition) -> None:
+def test_schema_is_structural(definition: KindDefinition) -> None:
     schema = definition.manifest()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for path, node in nodes(schema):
         assert "type" in node or node.get("x-kubernetes-int-or-string"), path
@@ -40,7 +40,7 @@ def test_schema_is_structural(definition: Definition) -> None:
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.kind)
-def test_what_rules_look_at_is_bounded(definition: Definition) -> None:
+def test_what_rules_look_at_is_bounded(definition: KindDefinition) -> None:
     """A real API server estimates the cost of CEL rules by these bounds, and refuses unbounded ones."""
     schema = definition.manifest()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for path, node in nodes(schema):

@@ -11,9 +11,9 @@ import re2
 from crds import xids
 from crds.agent_report import AgentFailure
 from crds.elasticworker import ExitClass
-from crds.xids import XIDS, Blame, Effect
+from crds.xids import XIDS, Effect, XidBlame
 from healthcheck.probes.device_faults import xid_faults, xid_notes
-from healthcheck.probes.kernel_log import Line
+from healthcheck.probes.kernel_log import KernelLogLine
 from healthcheck.probes.kernel_log import xids as xids_in
 from reconcilers.failure.hardware_smell import smells_of_hardware
 from reconcilers.observed.exit_class import classify_pod, classify_process
@@ -55,7 +55,7 @@ def test_agent_probes_and_controller_agree(
     assert classify_pod({"status": ended}).exit_class is exit_class
     assert smells_of_hardware(exit_class, line) is is_checked
     assert xids.ends_training(number) is ends_training
-    found = list(xids_in([Line(60.0, line)]))
+    found = list(xids_in([KernelLogLine(60.0, line)]))
     assert bool(xid_faults(found)) is condemns
     assert bool(xid_notes(found)) is not condemns
 
@@ -75,5 +75,5 @@ def test_several_numbers_are_as_bad_as_the_worst() -> None:
 
 def test_the_table_is_consistent() -> None:
     assert all(xid.words for xid in XIDS.values())
-    blamed_on_programs = {xid.effect for xid in XIDS.values() if xid.blame is Blame.APPLICATION}
+    blamed_on_programs = {xid.effect for xid in XIDS.values() if xid.blame is XidBlame.APPLICATION}
     assert blamed_on_programs == {Effect.PROCESS}, "what a program does, it does to itself"

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from dlr.dashboard.feed import Feed, pause_seconds
-from dlr.dashboard.reading import Fleet
+from dlr.dashboard.reading import FleetView
 from dlr.dashboard.server import FILES, STATIC, Dashboard, serve, why_refused
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
@@ -184,7 +184,7 @@ async def test_who_may_not_read_all_namespaces_is_told_how_to_see_one(served: Se
     )
     cluster = Api(connect(None, None, None))
     with pytest.raises(ApiError, match=r"at the cluster scope. Of one namespace: dlr dashboard -n NAMESPACE"):
-        Fleet(cluster, all_namespaces=True).read()
+        FleetView(cluster, all_namespaces=True).read()
 
 
 async def test_credentials_that_have_expired_are_got_anew(served: Served) -> None:

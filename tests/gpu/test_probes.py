@@ -14,10 +14,10 @@ from agent.monitor.accelerators import detect
 from agent.monitor.xid import DeviceWatch
 from crds.agent_report import ProbeEnding
 from crds.names import ENV_JOB_KEY
-from healthcheck.local import Health, judge
+from healthcheck.local import LocalHealth, judge
 from healthcheck.measurements import Metric
 from healthcheck.probes import nvml, suite
-from healthcheck.probes.report import Report
+from healthcheck.probes.report import ProbeReport
 from healthcheck.probes.runner import Probe, run
 from tests.forks import forks
 
@@ -28,13 +28,13 @@ def test_a_healthy_gpu_passes_all_local_probes() -> None:
     results = suite.run_local(require_gpu=True)
     for result in results:
         print(result)
-    assert judge(results).health is Health.HEALTHY, judge(results)
+    assert judge(results).health is LocalHealth.HEALTHY, judge(results)
     figures = {name: value for result in results for name, value in result.figures.items()}
     assert figures["gpu_count"] == torch.cuda.device_count()
     assert {Metric.GEMM_BF16_TFLOPS, Metric.GEMM_FP32_TFLOPS} <= set(figures)
 
 
-def member(rank: int, port: int) -> Report:
+def member(rank: int, port: int) -> ProbeReport:
     """NCCL refuses to have one GPU twice on a host, so each member says that it is on another."""
     os.environ["NCCL_HOSTID"] = str(rank)
     meeting = ("--members=node-a,node-b", "--master-address=127.0.0.1", f"--master-port={port}")

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from agent.torch_compat import process_groups
-from dlr.replicas.transfer import Connection as StateConnection
+from dlr.replicas.transfer import TransferGroups as StateConnection
 from dlr.replicas.transfer import own_stream
 
 DUMP_SECONDS, HEARTBEAT_SECONDS = 1, 5

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from crds.findings import Finding, Verdict
 from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Node
-from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
-from healthcheck.plan import Round, next_step
+from healthcheck.measurements import CheckHistory, GroupResult, LocalResult, RoundResult
+from healthcheck.plan import ProbeRound, next_step
 from healthcheck.settings import Settings
 
 Group = tuple[str, ...]
@@ -49,7 +49,7 @@ def play(
     settings, local = settings or Settings(), local or {}
     again = again or measuring(local)
     rounds: tuple[RoundResult, ...] = ()
-    while isinstance(step := next_step(History(local, rounds, **absent), nodes, settings), Round):
+    while isinstance(step := next_step(CheckHistory(local, rounds, **absent), nodes, settings), ProbeRound):
         assert step.number == len(rounds) + 1
         groups = ((again if len(group) == 1 else probe)(step.number, group) for group in step.groups)
         rounds += (RoundResult(step.number, tuple(groups)),)

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from crds.agent_report import ProbeEnding
 from healthcheck.probes import child
-from healthcheck.probes.report import ProbeError, Report, Unavailable
+from healthcheck.probes.report import ProbeError, ProbeReport, ProbeUnavailable
 
 ERRORS = {
     "raise": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
     "fail": ProbeError("the product is wrong"),
-    "unavailable": Unavailable("there is no such device"),
+    "unavailable": ProbeUnavailable("there is no such device"),
     "no-torch": ModuleNotFoundError("No module named 'torch'", name="torch"),
 }
 
 
-def measure(arguments: argparse.Namespace) -> Report:
+def measure(arguments: argparse.Namespace) -> ProbeReport:
     how = arguments.how
     if how in ERRORS:
         raise ERRORS[how]
@@ -44,7 +44,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         Path(arguments.file).write_text(str(os.getpid()))
     if arguments.then_sleep:
         time.sleep(600)
-    return Report(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 1.5})
+    return ProbeReport(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 1.5})
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from crds.findings import Cause, Verdict
 from healthcheck.fleet import Node
-from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
-from healthcheck.plan import Round, next_step
+from healthcheck.measurements import CheckHistory, GroupResult, LocalResult, RoundResult
+from healthcheck.plan import ProbeRound, next_step
 from healthcheck.settings import Settings
 from tests.healthcheck.build import fleet, hard, names, play
 
@@ -46,9 +46,9 @@ def test_node_that_its_witnesses_accused_before_it_withdrew_is_faulty() -> None:
         RoundResult(number, tuple(GroupResult(group, "4" not in group) for group in groups))
         for number, groups in enumerate(played, start=1)
     )
-    history = History(rounds=rounds, withdrawn={"4": "its Pod was evicted"})
+    history = CheckHistory(rounds=rounds, withdrawn={"4": "its Pod was evicted"})
     step = next_step(history, fleet(4), SETTINGS)
-    assert not isinstance(step, Round) and step.named(Verdict.FAULTY) == ("4",)
+    assert not isinstance(step, ProbeRound) and step.named(Verdict.FAULTY) == ("4",)
 
 
 def test_node_whose_own_probe_crashed_again_and_again_before_it_withdrew_is_faulty() -> None:
@@ -57,15 +57,15 @@ def test_node_whose_own_probe_crashed_again_and_again_before_it_withdrew_is_faul
         return GroupResult(group, not crashed, "ended by SIGSEGV", crashed=crashed)
 
     rounds = play(fleet(8), probe).rounds
-    step = next_step(History(rounds=rounds, withdrawn={"2": "its Pod was evicted"}), fleet(8), SETTINGS)
-    assert not isinstance(step, Round) and step.named(Verdict.FAULTY) == ("2",)
+    step = next_step(CheckHistory(rounds=rounds, withdrawn={"2": "its Pod was evicted"}), fleet(8), SETTINGS)
+    assert not isinstance(step, ProbeRound) and step.named(Verdict.FAULTY) == ("2",)
 
 
 def test_withdrawal_in_the_middle_says_nothing_about_the_partners() -> None:
     first = RoundResult(1, (GroupResult(("1", "2"), False, silent=("2",)), GroupResult(("3", "4"), True)))
-    history = History(rounds=(first,), withdrawn={"2": "its Pod was evicted"})
+    history = CheckHistory(rounds=(first,), withdrawn={"2": "its Pod was evicted"})
     step = next_step(history, fleet(4), SETTINGS)
-    assert step == Round(2, (("1", "3", "4"),))
+    assert step == ProbeRound(2, (("1", "3", "4"),))
 
 
 def test_withdrawals_do_not_make_a_round_one_in_which_most_are_silent() -> None:
@@ -74,15 +74,15 @@ def test_withdrawals_do_not_make_a_round_one_in_which_most_are_silent() -> None:
         GroupResult(("3", "4"), False, silent=("3",)),
         GroupResult(("5", "6"), True),
     )
-    history = History(rounds=(RoundResult(1, groups),), withdrawn={"1": "evicted", "2": "evicted"})
+    history = CheckHistory(rounds=(RoundResult(1, groups),), withdrawn={"1": "evicted", "2": "evicted"})
     rounds = history.rounds
-    while isinstance(step := next_step(history, fleet(6), SETTINGS), Round):
+    while isinstance(step := next_step(history, fleet(6), SETTINGS), ProbeRound):
         passed = tuple(
             GroupResult(group, "3" not in group, silent=("3",) if "3" in group else ())
             for group in step.groups
         )
         rounds = (*rounds, RoundResult(step.number, passed))
-        history = History(rounds=rounds, withdrawn=history.withdrawn)
+        history = CheckHistory(rounds=rounds, withdrawn=history.withdrawn)
     assert step.named(Verdict.FAULTY) == ("3",) and step.named(Verdict.INCONCLUSIVE) == ("1", "2")
 
 

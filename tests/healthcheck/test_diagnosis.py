@@ -13,7 +13,7 @@ from crds.findings import Cause, Verdict
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.domains import clustered
 from healthcheck.fleet import Domain, Node
-from healthcheck.measurements import GroupResult, History, LocalResult, RoundResult
+from healthcheck.measurements import CheckHistory, GroupResult, LocalResult, RoundResult
 from healthcheck.settings import Settings
 from healthcheck.trials import Symptom
 from tests.healthcheck.build import Group, cut, fleet, hard, names, play, scripted
@@ -59,7 +59,7 @@ def test_an_old_vouch_is_no_witness() -> None:
     )
     young = [Node("1"), *(replace(node, vouch_age_seconds=0.0) for node in aged)]
     for listed, guilty in ((nodes, set()), (young, {"1"})):
-        evidence = investigate(History(rounds=rounds), listed, Settings()).evidence[Symptom.FAILED]
+        evidence = investigate(CheckHistory(rounds=rounds), listed, Settings()).evidence[Symptom.FAILED]
         assert set(evidence.attribution.guilty) == guilty
 
 
@@ -216,7 +216,7 @@ def test_two_parts_of_one_label_are_one_verdict_though_tests_between_them_failed
     tests = [GroupResult(pair, True) for pair in joined]
     tests += [GroupResult(pair, False) for pair in across + between]
     rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
-    (found,) = conclude(investigate(History({}, rounds), nodes, Settings()), Settings()).domains
+    (found,) = conclude(investigate(CheckHistory({}, rounds), nodes, Settings()), Settings()).domains
     assert (str(found), tuple(found.nodes)) == ("zone=True", tuple(inside))
     assert "all 16 tests of 8 of them with 16 nodes elsewhere failed" in found.message
 
@@ -235,7 +235,7 @@ def test_the_more_parts_there_might_be_the_more_failures_tell_that_one_is_cut_of
     tests = [GroupResult(pair, True) for pair in [*pairwise(part), *passes]]
     tests += [GroupResult(pair, False) for pair in accidents + around]
     rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
-    found = investigate(History({}, rounds), fleet(100), Settings()).evidence[Symptom.FAILED].attribution
+    found = investigate(CheckHistory({}, rounds), fleet(100), Settings()).evidence[Symptom.FAILED].attribution
     assert [cut.nodes for cut in found.cuts.proven] == ([tuple(part)] if proven else [])
     assert found.guilty == {}
 
@@ -253,7 +253,9 @@ def test_a_part_of_a_rack_whose_other_nodes_get_out_now_and_then_is_not_cut_off(
     tests = [GroupResult(pair, True) for pair in [("1", "2"), *passes * 2, *neighbours[neighbours_failed:]]]
     tests += [GroupResult(pair, False) for pair in around + neighbours[:neighbours_failed]]
     rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
-    found = investigate(History({}, rounds), racks(100, 8), Settings()).evidence[Symptom.FAILED].attribution
+    found = (
+        investigate(CheckHistory({}, rounds), racks(100, 8), Settings()).evidence[Symptom.FAILED].attribution
+    )
     assert any({"1", "2"} <= set(cut.nodes) for cut in found.cuts.proven) == proven
 
 
@@ -300,7 +302,7 @@ def test_a_rack_whose_way_out_fails_now_and_then_is_no_fault_of_one_of_its_nodes
         tests = [GroupResult(pair, False) for pair in failed]
         tests += [GroupResult(pair, True) for pair in (*passes * 3, *passed)]
         rounds = tuple(RoundResult(number, (test,)) for number, test in enumerate(tests, start=1))
-        found = investigate(History({}, rounds), racks(40, 4), Settings())
+        found = investigate(CheckHistory({}, rounds), racks(40, 4), Settings())
         return set(found.evidence[Symptom.FAILED].attribution.guilty)
 
     assert accused(*failures, passed=well) == {"1"}

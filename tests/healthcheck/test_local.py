@@ -8,21 +8,21 @@ import pytest
 
 from crds.agent_report import ProbeEnding
 from dlr.cli import main
-from healthcheck.local import Health, judge, local_result
+from healthcheck.local import LocalHealth, judge, local_result
 from healthcheck.measurements import Metric
 from healthcheck.probes import suite
-from healthcheck.probes.report import Report
+from healthcheck.probes.report import ProbeReport
 from healthcheck.probes.runner import Probe
 
-PASSED = Report(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 600.0, "gemm_bf16_spread": 0.01})
+PASSED = ProbeReport(ProbeEnding.PASSED, figures={"gemm_bf16_tflops": 600.0, "gemm_bf16_spread": 0.01})
 
 
-def result(probe: str, report: Report) -> Report:
+def result(probe: str, report: ProbeReport) -> ProbeReport:
     return replace(report, probe=probe, seconds=1.0)
 
 
-def failing(ending: ProbeEnding, reason: str, **said: Any) -> Report:
-    return Report(ending, reason, **said)
+def failing(ending: ProbeEnding, reason: str, **said: Any) -> ProbeReport:
+    return ProbeReport(ending, reason, **said)
 
 
 def test_figures_become_measurements_and_the_rest_stays_out() -> None:
@@ -33,7 +33,7 @@ def test_figures_become_measurements_and_the_rest_stays_out() -> None:
 def test_a_probe_that_fails_hangs_or_crashes_speaks_against_the_machine(ending: ProbeEnding) -> None:
     found = local_result([result("gemm", failing(ending, "ended by SIGSEGV"))])
     assert found.reason == "gemm: ended by SIGSEGV"
-    assert judge([result("gemm", failing(ending, "x"))]).health is Health.FAULTY
+    assert judge([result("gemm", failing(ending, "x"))]).health is LocalHealth.FAULTY
 
 
 def test_device_faults_are_told_once() -> None:
@@ -44,27 +44,27 @@ def test_device_faults_are_told_once() -> None:
 def test_what_could_not_be_tested_blames_nobody() -> None:
     results = [result("device_state", failing(ProbeEnding.UNAVAILABLE, "no driver")), result("gemm", PASSED)]
     assert local_result(results).passed
-    assert judge(results).health is Health.UNKNOWN
+    assert judge(results).health is LocalHealth.UNKNOWN
 
 
 def test_a_cpu_machine_is_healthy_without_a_gpu() -> None:
     skipped = failing(ProbeEnding.SKIPPED, "no GPU here")
-    assert judge([result("device_state", skipped), result("gemm", PASSED)]).health is Health.HEALTHY
+    assert judge([result("device_state", skipped), result("gemm", PASSED)]).health is LocalHealth.HEALTHY
 
 
 def test_a_gpu_slower_than_any_is_faulty_and_a_cpu_is_not() -> None:
-    slow = result("gemm", Report(ProbeEnding.PASSED, figures={"gemm_fp32_tflops": 0.01}))
-    gpu = result("device_state", Report(ProbeEnding.PASSED, figures={"gpu_count": 1}))
-    assert judge([slow]).health is Health.HEALTHY
-    assert judge([gpu, slow]).health is Health.FAULTY
+    slow = result("gemm", ProbeReport(ProbeEnding.PASSED, figures={"gemm_fp32_tflops": 0.01}))
+    gpu = result("device_state", ProbeReport(ProbeEnding.PASSED, figures={"gpu_count": 1}))
+    assert judge([slow]).health is LocalHealth.HEALTHY
+    assert judge([gpu, slow]).health is LocalHealth.FAULTY
 
 
 @pytest.fixture
-def endings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Report]:
+def endings(monkeypatch: pytest.MonkeyPatch) -> dict[str, ProbeReport]:
     """By probe, what it reports instead of running; the others pass."""
-    reports: dict[str, Report] = {}
+    reports: dict[str, ProbeReport] = {}
 
-    def run(probe: Probe, cancellation: object) -> Report:
+    def run(probe: Probe, cancellation: object) -> ProbeReport:
         return result(probe.name, reports.get(probe.name, PASSED))
 
     monkeypatch.setattr(suite, "run", run)
@@ -81,7 +81,11 @@ def endings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Report]:
     ],
 )
 def test_exit_codes(
-    endings: dict[str, Report], capsys: pytest.CaptureFixture[str], report: Report, code: int, health: str
+    endings: dict[str, ProbeReport],
+    capsys: pytest.CaptureFixture[str],
+    report: ProbeReport,
+    code: int,
+    health: str,
 ) -> None:
     endings["gemm"] = report
     assert exit_code("node-check", "--local", "-o", "json") == code
@@ -92,7 +96,7 @@ def test_exit_codes(
 
 @pytest.mark.real
 def test_the_table_has_a_line_for_each_probe(
-    endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
+    endings: dict[str, ProbeReport], capsys: pytest.CaptureFixture[str]
 ) -> None:
     endings["copies"] = failing(ProbeEnding.FAILED, "3 bytes changed")
     assert exit_code("node-check", "--local") == 1
@@ -108,7 +112,7 @@ def test_the_table_has_a_line_for_each_probe(
 
 @pytest.mark.real
 def test_a_gpu_asked_for_and_not_there_is_one_sentence(
-    endings: dict[str, Report], capsys: pytest.CaptureFixture[str]
+    endings: dict[str, ProbeReport], capsys: pytest.CaptureFixture[str]
 ) -> None:
     endings["device_state"] = failing(ProbeEnding.UNAVAILABLE, "a GPU was asked for, but there is no driver")
     assert exit_code("node-check", "--local", "--gpu") == 2
@@ -119,9 +123,9 @@ def test_a_gpu_asked_for_and_not_there_is_one_sentence(
 def test_where_there_are_gpus_torch_must_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Probe] = []
 
-    def run(probe: Probe, cancellation: object) -> Report:
+    def run(probe: Probe, cancellation: object) -> ProbeReport:
         asked.append(probe)
-        return result(probe.name, Report(ProbeEnding.PASSED, figures={"gpu_count": 8}))
+        return result(probe.name, ProbeReport(ProbeEnding.PASSED, figures={"gpu_count": 8}))
 
     monkeypatch.setattr(suite, "run", run)
     suite.run_local(require_gpu=False)

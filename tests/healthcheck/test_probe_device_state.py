@@ -11,7 +11,7 @@ import pytest
 from crds.agent_report import ProbeEnding
 from healthcheck.probes import device_faults, kernel_log, nvml
 from healthcheck.probes.device_state import judge
-from healthcheck.probes.kernel_log import Line, Xid
+from healthcheck.probes.kernel_log import KernelLogLine, XidError
 from healthcheck.probes.nvml import DeviceState, NvLinks
 
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -52,7 +52,7 @@ def healthy(**answers: Any) -> FakeNvml:
     return FakeNvml(**{**usual, **answers})
 
 
-def judged(fake: FakeNvml, *xids: Xid) -> Any:
+def judged(fake: FakeNvml, *xids: XidError) -> Any:
     return judge(nvml.read_devices(fake), list(xids))
 
 
@@ -134,9 +134,9 @@ def test_a_missing_nvlink_shows_beside_a_sibling() -> None:
 
 def test_xids_of_hardware_are_faults_while_recent_and_those_of_programs_never() -> None:
     lost, old, program = (
-        Xid(79, "0000:3b:00", "GPU has fallen off the bus.", 60),
-        Xid(48, "0000:3b:00", "", 90_000),
-        Xid(31, "0000:af:00", "MMU Fault", 60),
+        XidError(79, "0000:3b:00", "GPU has fallen off the bus.", 60),
+        XidError(48, "0000:3b:00", "", 90_000),
+        XidError(31, "0000:af:00", "MMU Fault", 60),
     )
     report = judged(healthy(), lost, old, program)
     assert report.faults == ("GPU at 0000:3b:00: Xid 79 1 min ago: the GPU has fallen off the bus",)
@@ -151,7 +151,7 @@ def test_an_unreadable_kernel_log_is_said() -> None:
 
 def test_xids_are_found_in_the_kernel_log() -> None:
     line = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-    found = list(kernel_log.xids([Line(5, "usb 1-1: new device"), Line(3, line)]))
+    found = list(kernel_log.xids([KernelLogLine(5, "usb 1-1: new device"), KernelLogLine(3, line)]))
     assert [(xid.code, xid.pci_bus_id, xid.seconds_ago) for xid in found] == [(79, "0000:3b:00", 3)]
 
 

@@ -15,7 +15,7 @@ from crds.agent_report import ProbeEnding
 from crds.names import ENV_JOB_KEY
 from healthcheck.measurements import Metric
 from healthcheck.probes.allgather import AllGather
-from healthcheck.probes.meeting import Meeting
+from healthcheck.probes.meeting import ProbeMeeting
 from healthcheck.probes.runner import Probe, run, run_together
 from tests.ports import free_port
 
@@ -80,7 +80,7 @@ def test_who_comes_at_the_last_moment_is_not_missed() -> None:
         return is_there
 
     late: Any = SimpleNamespace(set=store.set, get=store.get, check=check)
-    assert Meeting(late, ["node-a", "node-b"], 0).exchange("ranks", "a", 0.0) == ["a", "b"]
+    assert ProbeMeeting(late, ["node-a", "node-b"], 0).exchange("ranks", "a", 0.0) == ["a", "b"]
 
 
 def test_a_pair_agrees_on_its_figures_and_a_second_group_finds_none_of_the_keys_of_the_first(

@@ -9,7 +9,7 @@ from crds.agent_report import ProbeEnding
 from healthcheck.measurements import Metric
 from healthcheck.probes import copies, devices, gemm
 from healthcheck.probes.gemm import ExactProduct
-from healthcheck.probes.report import ProbeError, Unavailable
+from healthcheck.probes.report import ProbeError, ProbeUnavailable
 
 pytestmark = pytest.mark.real
 
@@ -18,7 +18,7 @@ CPU = argparse.Namespace(device="cpu")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gemm.PLANS, "cpu", gemm.Plan(32, 64, 60.0, 0.001))
+    monkeypatch.setitem(gemm.PLANS, "cpu", gemm.GemmPlan(32, 64, 60.0, 0.001))
     monkeypatch.setitem(copies.MEBIBYTES, "cpu", 1)
 
 
@@ -31,7 +31,7 @@ def test_products_are_measured_in_every_type() -> None:
 
 
 def test_slow_types_get_smaller_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gemm.PLANS, "cpu", gemm.Plan(32, 64, 1e-9, 0.001))
+    monkeypatch.setitem(gemm.PLANS, "cpu", gemm.GemmPlan(32, 64, 1e-9, 0.001))
     assert gemm.measure(CPU).figures["gemm_fp32_size"] == 32
 
 
@@ -64,5 +64,5 @@ def test_copies_are_measured_both_ways() -> None:
 
 def test_a_gpu_asked_for_where_torch_has_none_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(Unavailable):
+    with pytest.raises(ProbeUnavailable):
         devices.choose("cuda")

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from crds.agent_report import ProbeEnding
-from healthcheck.local import Health, judge
+from healthcheck.local import LocalHealth, judge
 from healthcheck.probes import suite
-from healthcheck.probes.report import Report
+from healthcheck.probes.report import ProbeReport
 from healthcheck.probes.runner import Probe
 
 ALL = list(suite.TIMEOUT_SECONDS)
@@ -36,12 +36,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Run:
     def script(endings: dict[str, tuple[ProbeEnding, float]], figures: bool = False) -> list[Probe]:
         clock, started = Clock(), []
 
-        def run(probe: Probe, cancellation: object) -> Report:
+        def run(probe: Probe, cancellation: object) -> ProbeReport:
             started.append(probe)
             ending, seconds = endings.get(probe.name, (ProbeEnding.PASSED, 0.0))
             clock.now += min(seconds, probe.timeout_seconds)
             measured = {f"of {probe.name}": 1.0} if figures and ending is ProbeEnding.PASSED else {}
-            return Report(ending, figures=measured, probe=probe.name, seconds=seconds)
+            return ProbeReport(ending, figures=measured, probe=probe.name, seconds=seconds)
 
         monkeypatch.setattr(suite, "run", run)
         monkeypatch.setattr(suite, "time", clock)
@@ -78,9 +78,9 @@ def test_what_passes_when_it_is_tried_once_more_was_an_accident(
 ) -> None:
     ends = iter([ending])
 
-    def run(probe: Probe, cancellation: object) -> Report:
+    def run(probe: Probe, cancellation: object) -> ProbeReport:
         ended = next(ends, ProbeEnding.PASSED) if probe.name == "gemm" else ProbeEnding.PASSED
-        return Report(ended, "ended by SIGKILL", signal="SIGKILL", probe=probe.name, seconds=1.0)
+        return ProbeReport(ended, "ended by SIGKILL", signal="SIGKILL", probe=probe.name, seconds=1.0)
 
     monkeypatch.setattr(suite, "run", run)
     results = suite.run_local(require_gpu=False, budget_seconds=1000.0)
@@ -94,12 +94,14 @@ def test_what_crashes_twice_is_told_and_what_cannot_even_be_killed_at_once(
 ) -> None:
     started = []
 
-    def run(probe: Probe, cancellation: object) -> Report:
+    def run(probe: Probe, cancellation: object) -> ProbeReport:
         started.append(probe.name)
-        killed = Report(ProbeEnding.CRASHED, "ended by SIGKILL", signal="SIGKILL")
-        wedged = Report(ProbeEnding.TIMED_OUT, "no end after 90 s", wedged=True)
+        killed = ProbeReport(ProbeEnding.CRASHED, "ended by SIGKILL", signal="SIGKILL")
+        wedged = ProbeReport(ProbeEnding.TIMED_OUT, "no end after 90 s", wedged=True)
         reports = {"gemm": killed, "copies": wedged}
-        return replace(reports.get(probe.name, Report(ProbeEnding.PASSED)), probe=probe.name, seconds=1.0)
+        return replace(
+            reports.get(probe.name, ProbeReport(ProbeEnding.PASSED)), probe=probe.name, seconds=1.0
+        )
 
     monkeypatch.setattr(suite, "run", run)
     results = suite.run_local(require_gpu=False, budget_seconds=1000.0)
@@ -113,7 +115,7 @@ def test_what_finds_the_budget_spent_was_not_tested_and_blames_nobody(asked: Run
     assert [probe.name for probe in started] == ["device_state", "gemm"]
     assert [result.ending for result in results[2:]] == [ProbeEnding.UNAVAILABLE] * 2
     assert results[2].reason == "copies was not run: the 40 s for all local tests were spent before"
-    assert judge(results).health is Health.UNKNOWN
+    assert judge(results).health is LocalHealth.UNKNOWN
 
 
 def test_a_time_out_with_what_slow_probes_left_of_the_budget_blames_nobody(asked: Run) -> None:
@@ -121,7 +123,7 @@ def test_a_time_out_with_what_slow_probes_left_of_the_budget_blames_nobody(asked
     results = suite.run_local(require_gpu=False, budget_seconds=100.0)
     assert results[-1].probe == "copies" and results[-1].ending is ProbeEnding.UNAVAILABLE
     assert results[-1].reason == "copies did not end: the 100 s for all local tests were spent before"
-    assert judge(results).health is Health.UNKNOWN
+    assert judge(results).health is LocalHealth.UNKNOWN
 
 
 def test_what_was_measured_before_the_budget_was_spent_speaks(asked: Run) -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from crds.findings import Verdict
 from healthcheck.diagnosis import investigate
 from healthcheck.fleet import Domain, Node
-from healthcheck.measurements import GroupResult, History, RoundResult
+from healthcheck.measurements import CheckHistory, GroupResult, RoundResult
 from healthcheck.odds import log_odds
 from healthcheck.parts import Components, log_parts
-from healthcheck.plan import Round, next_step
+from healthcheck.plan import ProbeRound, next_step
 from healthcheck.settings import Settings
 from healthcheck.trials import Symptom, Trial
 from tests.counting import calls
@@ -168,9 +168,9 @@ def test_replaying_the_recorded_rounds_gives_the_same_steps(case: tuple[list[Nod
     nodes, probe = case
     played = play(nodes, probe)
     for done in range(len(played.rounds)):
-        step = next_step(History({}, played.rounds[:done]), nodes, LIMITS)
-        assert isinstance(step, Round) and list(step.groups) == played.groups[done]
-    assert next_step(History({}, played.rounds), nodes, LIMITS) == played.verdicts
+        step = next_step(CheckHistory({}, played.rounds[:done]), nodes, LIMITS)
+        assert isinstance(step, ProbeRound) and list(step.groups) == played.groups[done]
+    assert next_step(CheckHistory({}, played.rounds), nodes, LIMITS) == played.verdicts
 
 
 @given(chances(), st.randoms(use_true_random=False))
@@ -209,8 +209,8 @@ def test_results_and_members_in_another_order_lead_to_the_same_verdicts(
         )
         for round_ in played.rounds
     )
-    step = next_step(History({}, shuffled), nodes, LIMITS)
-    assert not isinstance(step, Round)
+    step = next_step(CheckHistory({}, shuffled), nodes, LIMITS)
+    assert not isinstance(step, ProbeRound)
     assert [(f.node, f.verdict) for f in step.nodes] == [(f.node, f.verdict) for f in played.verdicts.nodes]
 
 
@@ -240,7 +240,7 @@ def test_nobody_is_guilty_with_fewer_than_three_witnesses_who_passed_with_others
 ) -> None:
     nodes, rounds = case
     vouched = {node.name for node in nodes if node.vouched}
-    found = investigate(History(rounds=rounds), nodes, LIMITS).evidence[Symptom.FAILED]
+    found = investigate(CheckHistory(rounds=rounds), nodes, LIMITS).evidence[Symptom.FAILED]
     for name, testimony in found.attribution.guilty.items():
         witnesses = {other for trial in testimony for other in trial.others(name)}
         assert len(testimony) >= 3 and len(witnesses) >= 3
@@ -256,7 +256,7 @@ def test_a_pass_never_raises_the_odds_against_a_node(
     pair = tuple(data.draw(st.permutations([node.name for node in nodes])))[:2]
     passed = (*rounds, RoundResult(len(rounds) + 1, (GroupResult(pair, True),)))
     before, after = (
-        investigate(History(rounds=each), nodes, LIMITS).evidence[Symptom.FAILED].attribution.odds
+        investigate(CheckHistory(rounds=each), nodes, LIMITS).evidence[Symptom.FAILED].attribution.odds
         for each in (rounds, passed)
     )
     for name in pair:
@@ -277,10 +277,10 @@ def test_planning_is_linear_in_the_number_of_nodes() -> None:
     def second_round(size: int) -> int:
         """Of a fleet of which every tenth is faulty."""
         nodes = fleet(size)
-        first = next_step(History(), nodes, LIMITS)
-        assert isinstance(first, Round)
+        first = next_step(CheckHistory(), nodes, LIMITS)
+        assert isinstance(first, ProbeRound)
         probe = hard({node.name for node in nodes[::10]})
         done = RoundResult(1, tuple(probe(1, group) for group in first.groups))
-        return calls(lambda: next_step(History(rounds=(done,)), nodes, LIMITS))
+        return calls(lambda: next_step(CheckHistory(rounds=(done,)), nodes, LIMITS))
 
     assert second_round(3_000) <= 13 * second_round(300)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from crds.findings import Verdict
 from healthcheck.fleet import Node
-from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
+from healthcheck.measurements import CheckHistory, GroupResult, LocalResult, Metric, RoundResult
 from healthcheck.settings import Settings
 from healthcheck.stragglers import PairSpeeds, own_figures, references_of
 from tests.healthcheck.build import Group, fleet, measuring, play
@@ -43,7 +43,7 @@ def slow(
         again(dict(zip(names, values, strict=True)), number, metric)
         for number, values in enumerate(further or [first] * limits.remeasurements, 1)
     ]
-    return set(own_figures(History(told(first, metric), tuple(rounds)), nodes, limits).slow)
+    return set(own_figures(CheckHistory(told(first, metric), tuple(rounds)), nodes, limits).slow)
 
 
 @given(SPEEDS, st.integers(-20, 20), METRICS)
@@ -63,7 +63,7 @@ def test_the_order_of_nodes_decides_nothing(values: list[float], rng: random.Ran
 @given(st.floats(1e-9, 1e9), st.integers(1, 40), METRICS)
 @settings(max_examples=40)
 def test_equal_figures_make_nobody_slow(value: float, size: int, metric: Metric) -> None:
-    nodes, history = fleet(size), History(told([value] * size, metric))
+    nodes, history = fleet(size), CheckHistory(told([value] * size, metric))
     assert not slow([value] * size, metric=metric)
     found = own_figures(history, nodes, LIMITS)
     assert not found.to_measure_again and not found.classes
@@ -91,7 +91,7 @@ def test_a_faster_first_measurement_never_makes_a_node_slow(
 @given(st.lists(st.one_of(st.just(0.0), st.floats(), st.floats(0, 2)), min_size=1, max_size=12), METRICS)
 @settings(max_examples=80)
 def test_whatever_a_clock_shows_is_judged(values: list[float], metric: Metric) -> None:
-    nodes, history = fleet(len(values)), History(told(values, metric))
+    nodes, history = fleet(len(values)), CheckHistory(told(values, metric))
     known = replace(LIMITS, references={("", metric): 1.0})
     slow(values, metric=metric, limits=known)
     own_figures(history, nodes, known)
@@ -150,14 +150,14 @@ def test_noise_with_heavy_tails_makes_nobody_slow() -> None:
 
     checks = [(measured(), measured(), measured()) for _ in range(100)]
     assert sum(bool(slow(*check)) for check in checks) <= 1
-    judged = (own_figures(History(told(first)), fleet(200), LIMITS) for first, *_ in checks)
+    judged = (own_figures(CheckHistory(told(first)), fleet(200), LIMITS) for first, *_ in checks)
     assert sum(bool(found.to_measure_again) for found in judged) > 20, "once they do look slow"
 
 
 def test_an_older_generation_under_the_same_label_is_told_and_not_blamed() -> None:
     rng = random.Random(5)
     values = [(520 if number < 5 else 650) * (1 + rng.gauss(0, 0.01)) for number in range(20)]
-    nodes, history = fleet(20), History(told(values))
+    nodes, history = fleet(20), CheckHistory(told(values))
     judged = own_figures(history, nodes, LIMITS)
     assert not slow(values) and not judged.to_measure_again
     (found,) = judged.classes
@@ -169,7 +169,7 @@ def test_a_fleet_that_is_slow_as_a_whole_is_told_and_teaches_nothing() -> None:
     rng = random.Random(5)
     values = [400 * (1 + rng.gauss(0, 0.01)) for _ in range(8)]
     nodes = [Node(str(number), "H100") for number in range(1, 9)]
-    history = History(told(values))
+    history = CheckHistory(told(values))
     learnt = references_of(history, nodes, LIMITS)
     assert abs(learnt["H100", GEMM] - 400) < 10
     known = replace(LIMITS, references={("H100", GEMM): 650.0})

@@ -10,7 +10,7 @@ import pytest
 from crds.findings import Cause, Verdict
 from healthcheck import stragglers
 from healthcheck.fleet import Domain, Node
-from healthcheck.measurements import GroupResult, History, LocalResult, Metric, RoundResult
+from healthcheck.measurements import CheckHistory, GroupResult, LocalResult, Metric, RoundResult
 from healthcheck.settings import Settings
 from healthcheck.stragglers import Slowness
 from healthcheck.trials import Symptom
@@ -53,7 +53,7 @@ def slow_nodes(
         for name, result in local.items()
     )
     rounds = tuple(RoundResult(number, groups) for number in range(1, settings.remeasurements + 1))
-    return stragglers.own_figures(History(local, rounds), nodes, settings).slow
+    return stragglers.own_figures(CheckHistory(local, rounds), nodes, settings).slow
 
 
 def test_ten_percent_slow_among_many_is_seen() -> None:

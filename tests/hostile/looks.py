@@ -26,8 +26,8 @@ from dlr.job.evidence import sections
 from dlr.job.verdict import verdict
 from reconcilers import predicates
 from reconcilers.gang.podgroup import pod_group_of
-from reconcilers.job.plan import Plan
-from reconcilers.job.seen import Seen
+from reconcilers.job.plan import JobPlan
+from reconcilers.job.seen import ObservedJob
 from reconcilers.job.strategy import Strategies
 from reconcilers.metrics import job_samples, worker_samples
 from reconcilers.nodecheck import wiring as checks
@@ -81,9 +81,9 @@ def wake(kind: str, new: JSON) -> None:
         predicate(Change(again, new))
 
 
-def look_at_job(job: ElasticJob, raw: JSON, workers: Sequence[ElasticWorker] = (), **more: Any) -> Plan:
+def look_at_job(job: ElasticJob, raw: JSON, workers: Sequence[ElasticWorker] = (), **more: Any) -> JobPlan:
     """All that follows from a job, and from its workers, in one look."""
-    seen = Seen(job, raw, Workers(workers), nodes=NODES, vetting=JobChecks(), kinds=(KIND,), **more)
+    seen = ObservedJob(job, raw, Workers(workers), nodes=NODES, vetting=JobChecks(), kinds=(KIND,), **more)
     plan = STRATEGY.plan(seen, NOW)
     orjson.dumps(plan.status_patch)
     for act in plan.acts:

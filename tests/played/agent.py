@@ -12,19 +12,19 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from agent.environment import Environment
-from agent.facts.failure import Failure
-from agent.facts.world import Action, ExitReason, JobView, Verb, World
+from agent.facts.failure import LocalFailure
+from agent.facts.world import AgentVerb, AgentWorld, ExitReason, NextAction, WorldView
 from agent.link import first_report
-from agent.membership import Membership
+from agent.membership import WorldMembership
 from agent.monitor import hang
 from agent.monitor.progress import RankProgress
 from agent.report.elasticworker import sequence_after
 from agent.report.outbox import Outbox, changed
 from agent.report.refusal import final_refusal
-from agent.report.report import Facts, Report, fitting, whole
+from agent.report.report import AgentFacts, ReportBody, fitting, whole
 from agent.supervision import course
 from agent.supervision.failure_reporter import FailureReporter
-from agent.supervision.leaving import Graces, Outcome, Stop, Wait, decide
+from agent.supervision.leaving import Graces, StopLate, VoteOutcome, WaitForVote, decide
 from controller.errors import NotFound
 from crds.agent_report import (
     Accelerators,
@@ -60,9 +60,9 @@ EXITS = {ExitReason.JOB_SUCCEEDED: 0, ExitReason.JOB_FAILED: 1}
 class News:
     """The newest view of the job that has come to an agent."""
 
-    newest: JobView | None = None
+    newest: WorldView | None = None
 
-    def view(self) -> JobView | None:
+    def view(self) -> WorldView | None:
         return self.newest
 
     take = view
@@ -71,16 +71,16 @@ class News:
 class Reporter:
     """Writes the reports of an `Outbox` as requests, one after the other, until they are taken."""
 
-    def __init__(self, agent: Agent, first: Report, sequence: int) -> None:
+    def __init__(self, agent: Agent, first: ReportBody, sequence: int) -> None:
         self._agent, self._first = agent, first
         self._outbox = Outbox(first, agent.me.heartbeat_seconds, sequence)
-        self._facts = Facts(20_000, agent.processes, Accelerators("cpu", 2, "a CPU"))
+        self._facts = AgentFacts(20_000, agent.processes, Accelerators("cpu", 2, "a CPU"))
         self._is_sending = self._is_refused = self._has_begun = False
         self._failures = 0
         self._timer: Timer | None = None
 
     @property
-    def latest(self) -> Report:
+    def latest(self) -> ReportBody:
         return self._outbox.latest
 
     @property
@@ -92,7 +92,7 @@ class Reporter:
         self._send()
 
     def report(
-        self, state: AgentState, observed_round: int | None = None, failure: Failure | None = None
+        self, state: AgentState, observed_round: int | None = None, failure: LocalFailure | None = None
     ) -> None:
         agent = self._agent
         last = replace(self.latest, **agent.figures())
@@ -123,7 +123,7 @@ class Reporter:
         status = fitting(whole(agent.me, self._facts, report, outbox.next_sequence(), {}))
         agent.patch_status({"agent": status}, lambda result: self._answered(report, result))
 
-    def _answered(self, report: Report, result: Any) -> None:
+    def _answered(self, report: ReportBody, result: Any) -> None:
         self._is_sending = False
         self._is_refused = isinstance(result, Exception) and bool(final_refusal(result, self._agent.me))
         if isinstance(result, Exception):
@@ -141,7 +141,7 @@ class Reporter:
 class Guard:
     """Watches the processes for hangs, as `HangGuard` does, by what they have told."""
 
-    def __init__(self, agent: Agent, predecessor: Mapping[str, Any], view: JobView) -> None:
+    def __init__(self, agent: Agent, predecessor: Mapping[str, Any], view: WorldView) -> None:
         members = view.world.members if view.world else ()
         self._agent = agent
         self._reporting = hang.step_reporting_of_slot(predecessor, agent.me.worker_index, members)
@@ -170,7 +170,7 @@ class Guard:
 
     def describe(
         self, alive: list[int], _: object, sequence: int, limit_seconds: float, *, hangs: bool = True
-    ) -> Failure | None:
+    ) -> LocalFailure | None:
         agent = self._agent
         part, training = agent.part, agent.training
         if part is None or training is None or not alive:
@@ -179,7 +179,7 @@ class Guard:
         text = f"rank {rank} waits in all_reduce" if waits else f"rank {rank} is in read_cache"
         message = f"no step for {self.liveness.stalled_seconds(agent.now):.0f} s: {text}"
         stack = RankStack(rank=rank, step=part.step, in_collective=waits, frames=text, offered=True)
-        return Failure(
+        return LocalFailure(
             sequence=sequence,
             round=part.world.round,
             rank=rank,
@@ -220,7 +220,9 @@ class PostMortem:
     def exit_codes(self, part: Processes) -> Mapping[int, int]:
         return part.exit_codes
 
-    def describe(self, failed: list[int], ranks: Mapping[int, int], round_: int, sequence: int) -> Failure:
+    def describe(
+        self, failed: list[int], ranks: Mapping[int, int], round_: int, sequence: int
+    ) -> LocalFailure:
         self._seen.update(failed)
         part = self._agent.part
         found = [self._failure(part, local, ranks, round_, sequence) for local in failed]
@@ -228,7 +230,7 @@ class PostMortem:
 
     def describe_early_finish(
         self, codes: Mapping[int, int], ranks: Mapping[int, int], round_: int, sequence: int
-    ) -> Failure | None:
+    ) -> LocalFailure | None:
         local = min((local for local, code in codes.items() if code == 0), default=None)
         if local is None:
             return None
@@ -238,12 +240,12 @@ class PostMortem:
 
     def _failure(
         self, part: Processes | None, local: int, ranks: Mapping[int, int], round_: int, sequence: int
-    ) -> Failure:
+    ) -> LocalFailure:
         code = part.exit_codes.get(local) if part else 1
         message = part.errors.get(local, f"the process ended with {code}") if part else "it cannot be started"
         step, time = (part.step if part else None), self._agent.cluster.time()
         rank = ranks.get(local, -1)
-        return Failure(
+        return LocalFailure(
             sequence=sequence,
             round=round_,
             rank=rank if rank >= 0 else None,
@@ -350,10 +352,10 @@ class Agent:
     def feed(self, world: JSON | None) -> None:
         """An event of the world's watch is on its way here."""
         self._fed_at = max(self._fed_at, self.now + self.cluster.lag())
-        view = JobView.parse(world or {})
+        view = WorldView.parse(world or {})
         self.cluster.schedule.at(self._fed_at, f"{self} sees the world", lambda: self._take_in(view))
 
-    def _take_in(self, view: JobView) -> None:
+    def _take_in(self, view: WorldView) -> None:
         if self.lives and view != self.news.newest:
             self.news.newest = view
             self.wake()
@@ -410,10 +412,10 @@ class Agent:
         cluster.show_world(self)
         while self.news.view() is None:
             yield None
-        view = self.news.newest or JobView()
+        view = self.news.newest or WorldView()
         first = first_report(predecessor, me, view, cluster.time())
         self.reporter = Reporter(self, first, sequence_after(predecessor, me))
-        self.membership = Membership(me.member, self.news, self.reporter)  # type: ignore[arg-type]
+        self.membership = WorldMembership(me.member, self.news, self.reporter)  # type: ignore[arg-type]
         self.guard = Guard(self, predecessor, view)
         self.post_mortem: Any = PostMortem(self)
         no_devices: Any = SimpleNamespace(take=lambda: None)
@@ -428,7 +430,7 @@ class Agent:
         )
         yield from self._sleep(cluster.random.uniform(0.0, cluster.delays.warm_parent))
         self.reporter.begin()
-        rounds = course.Course(
+        rounds = course.AgentRounds(
             stops_at_first_failure=True,
             restarts=None,
             stop_grace_seconds=STOP_GRACE_SECONDS,
@@ -455,7 +457,7 @@ class Agent:
         match order:
             case course.StartRound():
                 return (yield from self._start_round())
-            case course.Look():
+            case course.AwaitChange():
                 hangs_at = self.guard.hangs_at(self.membership.view.hang_timeout_seconds)
                 vote_at = self.votes.ballot.wake_at if self.votes is not None else None
                 yield from self._await_change(min((at for at in (hangs_at, vote_at) if at), default=None))
@@ -468,20 +470,24 @@ class Agent:
             case course.AwaitNews(seconds):
                 if seconds > 0:
                     yield from self._await_change(self.now + seconds)
-                return course.News(self.now, self.membership.next_action(), self.membership.standing)
+                return course.JobOrders(self.now, self.membership.next_action(), self.membership.standing)
             case course.ReportFailure(subject, state):
                 yield from self._sleep(self.cluster.random.choice((0.0, 0.0, 0.3)))
                 return self._report_failure(subject, state or self.reporter.latest.state)
-            case course.Vote(action, begun_at):
+            case course.LeaveByVote(action, begun_at):
                 return (yield from self._vote(action, begun_at))
-            case course.Stop(grace):
+            case course.StopProcesses(grace):
                 return (yield from self._stop(grace))
         return self._act(order)
 
     def _act(self, order: course.Order) -> Any:
         match order:
             case course.CollectEnds():
-                return course.Ended.FAILED if any(self.running.exit_codes.values()) else course.Ended.WELL
+                return (
+                    course.ProcessesEnd.FAILED
+                    if any(self.running.exit_codes.values())
+                    else course.ProcessesEnd.WELL
+                )
             case course.WorksAlone():
                 return False
             case course.ReportSuccess():
@@ -516,14 +522,14 @@ class Agent:
             if met is None:
                 self.membership.stand_by(world.round)
                 self.failures.report_processes(self._ranks(world), [0], AgentState.FAILED)
-                return course.Start.FAILED
+                return course.RoundStart.FAILED
         self.membership.join(world)
         yield from self._sleep(self.cluster.random.choice((0.0, 0.1)))
         if not self.membership.is_settled():
-            return course.Start.MOVED_ON
+            return course.RoundStart.MOVED_ON
         if self.cluster.store_of(world) is None:  # torch's exchange of ranks breaks
             self.membership.stand_by()
-            return course.Start.MOVED_ON
+            return course.RoundStart.MOVED_ON
         self.post_mortem.begin()
         self.training = self.cluster.training(self.account, world)
         self.part = Processes(world, self.me.member, self._ranks(world), self)
@@ -531,12 +537,12 @@ class Agent:
         self.votes = Votes(self, world, world.members.index(self.me.member))
         self.guard.begin(first=0 in self.part.ranks.values())
         self.failures.last_failure = None
-        return course.Start.STARTED
+        return course.RoundStart.STARTED
 
-    def _meet(self, world: World) -> Act:
+    def _meet(self, world: AgentWorld) -> Act:
         """Meet the other members at rank 0's agent: True; False if the world moved on; None if they do not come."""
         deadline, rank = self.now + JOIN_SECONDS, world.members.index(self.me.member)
-        still_to_start = Action(Verb.START, world.round)
+        still_to_start = NextAction(AgentVerb.START, world.round)
         if rank == 0:
             self.stores.setdefault(world.round, set())
             self.cluster.wake_agents()
@@ -554,7 +560,7 @@ class Agent:
                 yield deadline
         return False
 
-    def _ranks(self, world: World) -> dict[int, int]:
+    def _ranks(self, world: AgentWorld) -> dict[int, int]:
         first = world.members.index(self.me.member) * self.processes
         return {local: first + local for local in range(self.processes)}
 
@@ -567,12 +573,12 @@ class Agent:
         """A step has ended. The real agent looks every second: it never takes the time of many steps for that of one."""
         self.guard.look(part)
 
-    def _see(self) -> course.Seen:
+    def _see(self) -> course.ProcessesSeen:
         part, limit_seconds = self.running, self.membership.view.hang_timeout_seconds
         action = self.membership.next_action()
         self.guard.look(part)
         standing, liveness = self.membership.standing, self.guard.liveness
-        return course.Seen(
+        return course.ProcessesSeen(
             self.now,
             action,
             standing,
@@ -583,41 +589,41 @@ class Agent:
             may_hang=self.guard.may_hang(limit_seconds, asked=standing.asks_where_it_hangs),
         )
 
-    def _report_failure(self, subject: course.Subject, state: AgentState) -> bool:
+    def _report_failure(self, subject: course.FailureSubject, state: AgentState) -> bool:
         part: Any = self.running
         failures, ranks = self.failures, part.ranks
         match subject:
-            case course.Subject.DEVICE:
+            case course.FailureSubject.DEVICE:
                 return False
-            case course.Subject.PROCESSES:
+            case course.FailureSubject.PROCESSES:
                 failed = self.post_mortem.new_failures(part) or [r for r, c in part.exit_codes.items() if c]
                 failures.report_processes(ranks, failed, state, part)
-            case course.Subject.ENDING:
+            case course.FailureSubject.ENDING:
                 failures.report_ending_processes(ranks, part)
-            case course.Subject.EARLY_FINISH:
+            case course.FailureSubject.EARLY_FINISH:
                 return failures.report_early_finish(ranks, part, state)
-            case course.Subject.WAITED_FOR:
+            case course.FailureSubject.WAITED_FOR:
                 return failures.report_who_was_waited_for(ranks, part, state)
             case _:
-                return failures.report_hang(part, state, hangs=subject is course.Subject.HANG)
+                return failures.report_hang(part, state, hangs=subject is course.FailureSubject.HANG)
         last = failures.last_failure
         return last is not None and not last.is_consequence
 
-    def _vote(self, action: Action, begun_at: float) -> Act:
+    def _vote(self, action: NextAction, begun_at: float) -> Act:
         tier = self.membership.standing.planned_tier(action, None)
-        called = self.votes is not None and self.votes.look() and action.verb is Verb.WAIT
+        called = self.votes is not None and self.votes.look() and action.verb is AgentVerb.WAIT
         if not called and tier is None:
-            return Outcome.OFF
+            return VoteOutcome.OFF
         outcome = yield from self._leave_by_vote(tier, begun_at)
         left = self.votes.vote(begun_at, wish=False).have_left if self.votes is not None else []
         self.post_mortem.excuse(left)
-        return Outcome.ENDED if outcome is Outcome.LEFT and not left else outcome
+        return VoteOutcome.ENDED if outcome is VoteOutcome.LEFT and not left else outcome
 
     def _leave_by_vote(self, tier: KeptIn | None, begun_at: float) -> Act:
         votes = self.votes
         if votes is None or (tier is not None and not votes.read().take_part):
             self._note_young()
-            return Outcome.OFF
+            return VoteOutcome.OFF
         if tier is not None:
             votes.look()
             votes.ask(tier)
@@ -625,14 +631,14 @@ class Agent:
             votes.look()
             found = votes.vote(begun_at, wish=tier is not None)
             decision = decide(found, Graces(STOP_GRACE_SECONDS, FAILURE_GRACE_SECONDS))
-            if isinstance(decision, Wait):
+            if isinstance(decision, WaitForVote):
                 yield from self._await_change(self.now + decision.seconds + 0.001)
                 self.membership.next_action()
                 continue
-            if isinstance(decision, Stop):
+            if isinstance(decision, StopLate):
                 yield from self._stop(course.Grace.after_failure(decision.grace_seconds))
-                return Outcome.STOPPED
-            if decision is Outcome.LEFT:
+                return VoteOutcome.STOPPED
+            if decision is VoteOutcome.LEFT:
                 votes.note_left()
                 if found.have_left and found.agreed is not None:
                     departure = Departure(self.running.world.round, found.agreed.step)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from agent.environment import Environment
-from agent.facts.world import World
+from agent.facts.world import AgentWorld
 from agent.report.heartbeat import renewal
 from controller.errors import ApiError, Forbidden, Unavailable
 from controller.resources import LEASES, NODES, PODS, Resource
@@ -403,12 +403,12 @@ class Cluster:
         for agent in self.agents.values():
             agent.wake()
 
-    def store_of(self, world: World) -> set[int] | None:
+    def store_of(self, world: AgentWorld) -> set[int] | None:
         """The meeting of a round at rank 0's agent; None where that cannot be reached, or is not there yet."""
         agent = self.agent_of(world)
         return None if agent is None else agent.stores.get(world.round)
 
-    def agent_of(self, world: World) -> Agent | None:
+    def agent_of(self, world: AgentWorld) -> Agent | None:
         """The agent of rank 0, if it lives."""
         first = world.members[0]
         for agent in self.agents.values():
@@ -416,7 +416,7 @@ class Cluster:
                 return agent
         return None
 
-    def training(self, account: str, world: World) -> Training:
+    def training(self, account: str, world: AgentWorld) -> Training:
         """The training of a round of an agent's job, which may be gone; its members' processes join it."""
         key = account, world.round
         if key not in self.trainings:
@@ -451,7 +451,7 @@ class Cluster:
         account, round_ = key
         return int(account.rpartition("#")[2]), round_
 
-    def _see_no_older(self, key: tuple[str, int], world: World) -> None:
+    def _see_no_older(self, key: tuple[str, int], world: AgentWorld) -> None:
         """No process of a slot may run where another one of it is started; nor all of the world before, where
         nobody of that goes on: without one of them the others end no step."""
         slots = {member.index for member in world.members}

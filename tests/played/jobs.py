@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from agent.facts.world import World
+from agent.facts.world import AgentWorld
 from controller.resources import Resource
 from dlr.job.timeline.life import life_of
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
@@ -305,7 +305,7 @@ class Life:
     def _see(self, resource: Resource, entry: Entry) -> None:
         """Look at each version of the job and its world."""
         if resource is ELASTICWORLDS and not entry.deleted:
-            world = World.parse(entry.obj["spec"])
+            world = AgentWorld.parse(entry.obj["spec"])
             if world is not None and world.members:
                 key = entry.obj["metadata"]["uid"], world.round
                 if self._members.setdefault(key, world.members) != world.members:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.facts.world import Member, World
+from agent.facts.world import AgentWorld, Member
 from crds.progress_record import EXIT_LEFT, GO_ON, GOES_ALONE, TAKES_PART
 from dlr.checkpoint.leaving import LOOK_SECONDS, next_move
 from tests.played.schedule import Schedule
@@ -24,7 +24,7 @@ KILLED, FAILED, BY_A_PEER, STOPPED = -9, 1, 2, -15
 class Processes:
     """The processes of one agent in one round."""
 
-    world: World
+    world: AgentWorld
     member: Member
     ranks: Mapping[int, int]
     """Global ranks by local ones."""
@@ -73,7 +73,7 @@ class Training:
     def __init__(
         self,
         schedule: Schedule,
-        world: World,
+        world: AgentWorld,
         first_step: int,
         last_step: int,
         lengths: Lengths,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.facts.world import World
+from agent.facts.world import AgentWorld
 from agent.supervision.ballot import Ballot, Traffic
-from agent.supervision.leaving import Vote
-from agent.supervision.vote import Kind, LocalProcesses, Message
+from agent.supervision.leaving import LeaveVote
+from agent.supervision.vote import LocalProcesses, Message, MessageKind
 from crds.checkpoint_files import KeptIn
 from crds.progress_record import TAKES_PART
 from tests.played.network import End, Faults, connect
@@ -61,7 +61,7 @@ class PlayedBallot:
         here = "chair", partial(self.receive, rank), partial(self.receive, rank, None)
         there = f"agent {rank}", partial(other.receive, CHAIR), partial(other.receive, CHAIR, None)
         self.ends[rank], other.ends[CHAIR] = connect(self._schedule, faults, here, there)
-        other.ends[CHAIR].send(Message(Kind.JOIN, rank))
+        other.ends[CHAIR].send(Message(MessageKind.JOIN, rank))
 
     def receive(self, line: int, message: Message | None) -> None:
         """Note a message, or the end of its connection."""
@@ -119,9 +119,9 @@ class PlayedBallot:
         *,
         wish: bool,
         peers_are_dead: bool,
-    ) -> Vote:
+    ) -> LeaveVote:
         now, ballot = self._schedule.now, self.ballot
-        return Vote(
+        return LeaveVote(
             ballot.is_open and self.is_open,
             wish,
             ballot.agreed,
@@ -142,7 +142,7 @@ def at_once(turn: Turn) -> None:
 class Votes:
     """The votes of one round of a played cluster's agent, as `agent.supervision.votes` has them."""
 
-    def __init__(self, agent: Agent, world: World, rank: int) -> None:
+    def __init__(self, agent: Agent, world: AgentWorld, rank: int) -> None:
         self._agent, self._round = agent, world.round
         schedule = agent.cluster.schedule
         self._played = PlayedBallot(
@@ -187,7 +187,7 @@ class Votes:
         all_live = not part.exit_codes
         return LocalProcesses(all_live, part.speaks == TAKES_PART, (ended,) * len(part.ranks), KeptIn.MEMORY)
 
-    def vote(self, begun_at: float, *, wish: bool) -> Vote:
+    def vote(self, begun_at: float, *, wish: bool) -> LeaveVote:
         agent = self._agent
         dead = agent.membership.standing.peers_are_dead
         codes = agent.running.exit_codes

@@ -329,7 +329,7 @@ def _defaulted(schema: JSON, value: Any) -> Any:
 
 
 class Client:
-    """The requests of `controller.client.Client`, to an `Api`."""
+    """The requests of `controller.client.AsyncClient`, to an `Api`."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import crds
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import NotFound, Refused
 from controller.kubeconfig import load_connection
 from controller.manager import Manager, ManagerOptions
@@ -56,7 +56,7 @@ class ApiServer:
 class Hollow:
     """Plays users, kubelets and agents over one client."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: AsyncClient) -> None:
         self.client = client
 
     def now(self) -> datetime:
@@ -180,8 +180,8 @@ async def connected(server: ApiServer) -> AsyncIterator[Hollow]:
         yield Hollow(client)
 
 
-def _client_of(server: ApiServer) -> Client:
-    return Client(load_connection(server.kubeconfig), call_timeout_seconds=PATIENCE_SECONDS)
+def _client_of(server: ApiServer) -> AsyncClient:
+    return AsyncClient(load_connection(server.kubeconfig), call_timeout_seconds=PATIENCE_SECONDS)
 
 
 async def install_crds(hollow: Hollow) -> None:
@@ -190,7 +190,7 @@ async def install_crds(hollow: Hollow) -> None:
     await hollow.until("the CRDs", lambda: _served(hollow.client))
 
 
-async def _served(client: Client) -> bool:
+async def _served(client: AsyncClient) -> bool:
     try:
         await client.list(ELASTICJOBS, NAMESPACE)
     except (NotFound, Refused):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.facts.world import JobView, Member, Verb, next_action
+from agent.facts.world import AgentVerb, Member, WorldView, next_action
 from controller.resources import LEASES, NODES, PODS
 from crds import names
 from crds.agent_report import PROTOCOL, AgentState
@@ -167,7 +167,7 @@ def _agent(api: Api, pod: JSON, script: Script) -> None:
     report = worker.get("status", {}).get("agent") or {}
     if report.get("incarnation", 0) > incarnation:
         return  # its successor speaks now
-    job = JobView.parse(api.find(ELASTICWORLDS, spec.get("jobName") or "") or {})
+    job = WorldView.parse(api.find(ELASTICWORLDS, spec.get("jobName") or "") or {})
     if report.get("podUid") != pod["metadata"]["uid"]:
         _begin(api, worker, pod, job, Member(spec["index"], incarnation))
         return
@@ -180,7 +180,7 @@ def _agent(api: Api, pod: JSON, script: Script) -> None:
         _follow_world(api, worker, pod, job, script)
 
 
-def _follow_world(api: Api, worker: JSON, pod: JSON, job: JobView, script: Script) -> None:
+def _follow_world(api: Api, worker: JSON, pod: JSON, job: WorldView, script: Script) -> None:
     """It starts, stops and trains with its world, and takes part in a check meanwhile."""
     spec, report = worker["spec"], worker["status"]["agent"]
     round_, state = report["observedRound"], AgentState(report["state"])
@@ -188,22 +188,22 @@ def _follow_world(api: Api, worker: JSON, pod: JSON, job: JobView, script: Scrip
         _answer(api, worker, job.active_check, script)
     action = next_action(job.world, Member(spec["index"], report["incarnation"]), round_, state, job.phase)
     match action.verb:
-        case Verb.START:
+        case AgentVerb.START:
             _say(api, worker, pod, "Running", action.round or 0)
-        case Verb.STAND_BY if job.world is not None and job.world.hangs and state is AgentState.RUNNING:
+        case AgentVerb.STAND_BY if job.world is not None and job.world.hangs and state is AgentState.RUNNING:
             if (report.get("failure") or {}).get(
                 "round"
             ) != round_:  # else its processes stay until it is judged
                 _tell_where_it_hangs(api, worker, pod, script, "Running", round_)
-        case Verb.STAND_BY:
+        case AgentVerb.STAND_BY:
             _say(api, worker, pod, "Ready", action.round or 0)
-        case Verb.EXIT:
+        case AgentVerb.EXIT:
             _end_pod(api, pod, {"exitCode": 0, "reason": "Completed"})
-        case Verb.WAIT if state is AgentState.RUNNING:
+        case AgentVerb.WAIT if state is AgentState.RUNNING:
             _train(api, worker, pod, script)
 
 
-def _begin(api: Api, worker: JSON, pod: JSON, job: JobView, me: Member) -> None:
+def _begin(api: Api, worker: JSON, pod: JSON, job: WorldView, me: Member) -> None:
     """It looks at the world before it reports."""
     if job.world is not None and job.world.has_replaced(me):
         _end_pod(api, pod, {"exitCode": 0, "reason": "Completed"})
@@ -212,7 +212,7 @@ def _begin(api: Api, worker: JSON, pod: JSON, job: JobView, me: Member) -> None:
     _say(api, worker, pod, "Ready", 0, failure=None)
 
 
-def _play_role(api: Api, worker: JSON, pod: JSON, job: JobView, script: Script) -> None:
+def _play_role(api: Api, worker: JSON, pod: JSON, job: WorldView, script: Script) -> None:
     """Its command runs as the task that it has; the chief's starts anew with each version of the cluster."""
     type_, report, cluster = worker["spec"]["type"], worker["status"]["agent"], job.cluster
     assert cluster is not None
@@ -231,7 +231,7 @@ def _play_role(api: Api, worker: JSON, pod: JSON, job: JobView, script: Script) 
 def _train(api: Api, worker: JSON, pod: JSON, script: Script) -> None:
     """Nothing happens before everybody in the world trains."""
     index, report = worker["spec"]["index"], worker["status"]["agent"]
-    world = JobView.parse(api.get(ELASTICWORLDS, worker["spec"]["jobName"])).world
+    world = WorldView.parse(api.get(ELASTICWORLDS, worker["spec"]["jobName"])).world
     assert world is not None
     for member in world.members:
         peer = api.find(ELASTICWORKERS, f"{worker['spec']['jobName']}-worker-{member.index}")

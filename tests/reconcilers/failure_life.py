@@ -16,7 +16,7 @@ from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
 from reconcilers.job import events as job_events
 from reconcilers.job.basis import Basis
-from reconcilers.job.seen import Seen
+from reconcilers.job.seen import ObservedJob
 from reconcilers.job.status import ended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.nodecheck.job_checks import JobChecks
@@ -109,7 +109,7 @@ class Life:
             self.events += job_events.of_world(self.world, decision, found, workers, was_counted=counted)
             world = decision.rendezvous
         else:
-            seen = Seen(self.job, {"status": self.job.status.to_wire()}, workers)
+            seen = ObservedJob(self.job, {"status": self.job.status.to_wire()}, workers)
             look = Basis(seen, DesiredJob.of(self.job), workers, Freshness(), self.now)
             status = ended(look, JobPhase.FAILED, found.ending.reason, found.ending.message, found)
             self.ended = next(c.message for c in status.conditions if c.type == "Failed")

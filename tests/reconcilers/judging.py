@@ -12,10 +12,10 @@ from crds.job_status import JobWarning
 from crds.model import Condition
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.facts import Facts
+from reconcilers.conditions.facts import JobFacts
 from reconcilers.conditions.table import TABLE, WARNINGS, events, judged, warned
-from reconcilers.job.plan import Plan
-from reconcilers.job.seen import Seen
+from reconcilers.job.plan import JobPlan
+from reconcilers.job.seen import ObservedJob
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.nodecheck.job_finding import KIND
 from reconcilers.observed.workers import Workers
@@ -34,7 +34,7 @@ def judge(
     **facts: Any,
 ) -> tuple[ElasticJob, list[Event]]:
     """The job with these warnings, or else all warnings and conditions; and the Events of their change."""
-    seen = Facts(of, Workers(workers), phase, world or Rendezvous(), now, **facts)
+    seen = JobFacts(of, Workers(workers), phase, world or Rendezvous(), now, **facts)
     if warnings:
         kinds = [kind for kind in WARNINGS if kind.type in warnings]
         after = with_status(of, warnings=warned(kinds, of.status.warnings, seen))
@@ -44,13 +44,13 @@ def judge(
     return after, list(events(of.status, with_status(after, phase=phase).status))
 
 
-def seen_of(of: ElasticJob, workers: Iterable[ElasticWorker] = (), **more: Any) -> Seen:
+def seen_of(of: ElasticJob, workers: Iterable[ElasticWorker] = (), **more: Any) -> ObservedJob:
     """What a look sees."""
     raw = {"metadata": {"name": of.metadata.name}, "status": of.status.to_wire()}
-    return Seen(of, raw, Workers(workers), **({"vetting": JobChecks(), "kinds": (KIND,)} | more))
+    return ObservedJob(of, raw, Workers(workers), **({"vetting": JobChecks(), "kinds": (KIND,)} | more))
 
 
-def after(of: ElasticJob, plan: Plan) -> ElasticJob:
+def after(of: ElasticJob, plan: JobPlan) -> ElasticJob:
     """The job when what the plan says of its status is written."""
     status = merged(of.status.to_wire(), plan.status_patch)
     return of.model_copy(update={"status": type(of.status).model_validate(status)})

@@ -15,7 +15,7 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.errors import ApiError
-from controller.queue.controller import Controller, Source
+from controller.queue.controller import Controller, WatchSource
 from controller.reconciler import Request, Result, TerminalError
 from controller.resources import Resource
 from controller.store import Change
@@ -106,7 +106,7 @@ class Process:
                 for obj in self.cache.store(source.resource).list():
                     handler(Change(None, obj))
 
-    def _handler(self, controller: Controller, source: Source) -> Callable[[Change], None]:
+    def _handler(self, controller: Controller, source: WatchSource) -> Callable[[Change], None]:
         def handle(change: Change) -> None:
             for request in sorted(source.requests(change), key=str):
                 self._add((controller.name, request))
@@ -231,7 +231,7 @@ class LaggingCache(Cache):
 
 
 class GuardedClient(Client):
-    """`controller.client.Client`, guarded."""
+    """`controller.client.AsyncClient`, guarded."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(process.api)

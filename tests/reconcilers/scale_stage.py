@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import Any
 
 from agent.facts.world import (
+    AgentVerb,
+    AgentWorld,
     Member,
-    Verb,
-    World,
     next_action,
 )
 from controller.cache import Cache
@@ -283,11 +283,11 @@ class Stage:
         if report.get("podUid") != status["podUid"]:
             self._say(name, status, "Ready", 0)
             return
-        world = World.parse(job.get("status", {}).get("rendezvous") or {})
+        world = AgentWorld.parse(job.get("status", {}).get("rendezvous") or {})
         seen, state = report["observedRound"], AgentState(report["state"])
         action = next_action(world, Member(index, incarnation), seen, state, job["status"].get("phase", ""))
-        if action.verb in (Verb.START, Verb.STAND_BY):
-            said = "Running" if action.verb is Verb.START else "Ready"
+        if action.verb in (AgentVerb.START, AgentVerb.STAND_BY):
+            said = "Running" if action.verb is AgentVerb.START else "Ready"
             self._say(name, status, said, action.round or 0)
 
     def _say(self, name: str, status: JSON, state: str, observed_round: int) -> None:

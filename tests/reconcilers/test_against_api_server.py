@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import localcluster
-from agent.facts.world import JobView
+from agent.facts.world import WorldView
 from agent.kube.api import ApiClient
 from agent.kube.watcher import Watcher
 from controller.errors import Invalid, NotFound, Unavailable
@@ -383,7 +383,7 @@ async def test_pods_of_a_gang_wait_until_the_cluster_serves_its_podgroups(
     await hollow.until("its Pods", pod_count(hollow, "gang", 2))
 
 
-class CountingWatcher(Watcher[JobView]):
+class CountingWatcher(Watcher[WorldView]):
     """An agent's watcher that counts all events of its watch, those that change nothing too."""
 
     events = 0
@@ -397,7 +397,7 @@ async def test_edits_of_a_jobs_status_bring_nothing_to_an_agent(hollow: Hollow, 
     await hollow.train("quiet")
     api = ApiClient(load_connection(server.kubeconfig))
     watcher = CountingWatcher(
-        api, "elasticworlds", NAMESPACE, "quiet", parse=JobView.parse, missing=JobView()
+        api, "elasticworlds", NAMESPACE, "quiet", parse=WorldView.parse, missing=WorldView()
     )
     watcher.start()
 

@@ -15,16 +15,23 @@ from crds.actions import Action
 from crds.findings import Finding, Verdict
 from crds.nodecheck import CheckGroup, CheckRound, NodeCheck, NodeCheckSpec, NodeCheckStatus
 from crds.rendezvous import Rendezvous
-from healthcheck.measurements import COMPARED_IN_PAIRS, GroupResult, History, LocalResult, Metric, RoundResult
+from healthcheck.measurements import (
+    COMPARED_IN_PAIRS,
+    CheckHistory,
+    GroupResult,
+    LocalResult,
+    Metric,
+    RoundResult,
+)
 from healthcheck.stragglers import ClassFinding
-from reconcilers.nodecheck.claims import Claim, Precedence, claim_of, in_the_way
+from reconcilers.nodecheck.claims import NodeClaim, Precedence, claim_of, in_the_way
 from reconcilers.nodecheck.nodes import CheckedNode, fleet_of, out_of, settings_of
 from reconcilers.nodecheck.reconciler import size_of_step
 from reconcilers.nodecheck.scope import choose, is_idle, one_each, wanted_workers
 from reconcilers.nodecheck.size import to_wire
 from reconcilers.nodecheck.status import settled, summary_of, with_classes, with_local_failures
 from reconcilers.nodecheck.steps import (
-    Ended,
+    StepResult,
     ended_gathering,
     ended_step,
     history_of,
@@ -108,7 +115,7 @@ def test_a_node_is_contested_by_the_claim_that_goes_first_of_those_that_want_it(
         claim_of(check(f"c{number}", age), Precedence.OTHERS, wanted=frozenset(nodes), tests=tests)
         for number, (nodes, age, tests) in enumerate(others)
     ]
-    first: dict[str, Claim] = {}
+    first: dict[str, NodeClaim] = {}
     for each in sorted(claims, key=lambda claim: claim.order):
         for node in mine.wanted & each.wanted:
             if each.tests or each.order < mine.order:
@@ -223,7 +230,7 @@ def test_a_probe_that_died_by_a_signal_of_its_own_is_known_by_the_signal_in_what
 
 def test_local_failure_is_remembered_with_what_helps_when_the_report_is_gone() -> None:
     lost = LocalResult(failure="Xid 64", action=Action.REPLACE)
-    status = with_local_failures(NodeCheckStatus(round=1), History(local={"n0": lost}))
+    status = with_local_failures(NodeCheckStatus(round=1), CheckHistory(local={"n0": lost}))
     history = history_of(status, [CheckedNode("n0", 1, worker(0))])
     assert history.local["n0"] == lost and settled_nodes(status) == {"n0"}
 
@@ -312,7 +319,7 @@ def test_rounds_are_kept_as_the_diagnosis_takes_them(data: st.DataObject) -> Non
         for members in groups
     ]
     told = RoundResult(3, tuple(outcomes))
-    status = settled(NodeCheckStatus(nodes=nodes), Ended({}, {}, told), NOW)
+    status = settled(NodeCheckStatus(nodes=nodes), StepResult({}, {}, told), NOW)
     stored = NodeCheckStatus.model_validate(to_wire(status))
     assert rounds_of(stored) == (told,)
 

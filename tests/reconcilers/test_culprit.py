@@ -20,7 +20,7 @@ from reconcilers.conditions.scaled import SCALED
 from reconcilers.conditions.slow import SLOW
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
-from reconcilers.observed.conditions import State, with_condition
+from reconcilers.observed.conditions import ConditionState, with_condition
 from reconcilers.roles.conditions import PARAMETER_SERVER_HOT
 from tests.reconcilers.build import NOW, failure, job, report
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
@@ -104,7 +104,7 @@ def test_what_is_over_looks_over_in_conditions_too(phase: JobPhase) -> None:
         for type_ in (SLOW, PARAMETER_SERVER_HOT, WORKERS_UNSCHEDULED)
     ]
     of = with_status(job(), conditions=known, warnings=troubles)
-    told, events = judge(of, phase=phase, end=State(ConditionStatus.TRUE, "Ended"))
+    told, events = judge(of, phase=phase, end=ConditionState(ConditionStatus.TRUE, "Ended"))
     at_end = {c.type: (c.status.value, c.message) for c in told.status.conditions}
     assert at_end[WORLD_FORMED] == ("False", "the job has ended")
     assert at_end[SCALED] == ("False", "the job has ended; a Pod waits")

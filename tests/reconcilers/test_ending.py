@@ -20,11 +20,11 @@ from reconcilers.failure.memory import MemoryRoom
 from reconcilers.observed.ending import (
     LEFT_EARLY,
     PROCESS_FAILED,
-    Judgement,
+    PodJudgement,
     Situation,
     judge,
 )
-from reconcilers.observed.silence import Heartbeat, Silence
+from reconcilers.observed.silence import LeaseState, Silence
 from reconcilers.observed.start import hindrance_of
 from reconcilers.runtime.acts import Event
 from reconcilers.shapes import kept_of_pod
@@ -75,7 +75,7 @@ TAKEN: dict[str, JSON] = {
     "deleted": {"deleted": True},
     "evicted": {"reason": "Evicted", "message": "The node was low on memory."},
 }
-SILENCES = (Heartbeat.SILENT, Heartbeat.AGENT_LOST, Heartbeat.NODE_LOST)
+SILENCES = (LeaseState.SILENT, LeaseState.AGENT_LOST, LeaseState.NODE_LOST)
 LAUNCHED = ("", "certain", "begun")
 """Whether the command is certain to start an agent, or one that nobody can see has begun to."""
 
@@ -95,7 +95,7 @@ class Case:
     phase: str
     said: str
     taken: str
-    silence: Heartbeat
+    silence: LeaseState
     launched: str
 
     @property
@@ -114,7 +114,7 @@ class Case:
         return HAS_ENDED.get(self.main, IN_A_LOOP.get(self.main))
 
 
-def cases(step: int) -> Iterator[tuple[Case, Judgement]]:
+def cases(step: int) -> Iterator[tuple[Case, PodJudgement]]:
     """Return every so many-th combination, judged."""
     bodies = product(MAIN, COMPANION, NATIVE, INIT, POLICIES, PHASES, TAKEN, LAUNCHED)
     count = -1
@@ -149,7 +149,7 @@ def test_combinations_of_containers_policies_phases_and_reports_keep_the_invaria
     """10 states of the training container, 4 of a plain sidecar, 3 of a native one and 5 of an init container, 3 restart policies, 4 phases, 7 reports, 3 ways to be taken away, 3 verdicts on silence, with a
     command that is certain to start an agent or not, or of which one has begun."""
     count = 0
-    by_training: dict[tuple[object, ...], Judgement] = {}
+    by_training: dict[tuple[object, ...], PodJudgement] = {}
     for case, judged in cases(STEP):
         count += 1
         _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case, judged)
@@ -172,7 +172,7 @@ def with_mark(container: JSON | None) -> JSON:
     return made
 
 
-def _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case: Case, judged: Judgement) -> None:
+def _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case: Case, judged: PodJudgement) -> None:
     if judged.phase is WorkerPhase.SUCCEEDED:
         nothing_listed = {case.main, case.companion, case.native, case.init} == {"unlisted", "none"}
         unlisted = nothing_listed and case.phase == "Succeeded"
@@ -190,7 +190,7 @@ def _is_succeeded_by_the_agents_word_or_without_one_by_exit_code_0(case: Case, j
         assert judged.phase is WorkerPhase.SUCCEEDED or init_failed, case
 
 
-def _does_not_run_for_ever(case: Case, judged: Judgement) -> None:
+def _does_not_run_for_ever(case: Case, judged: PodJudgement) -> None:
     if case.is_over or case.taken == "deleted":
         assert judged.phase in ENDED, case
     elif case.main in (*IN_A_LOOP, "runs again") and judged.phase not in ENDED and case.said != "succeeded":
@@ -200,15 +200,15 @@ def _does_not_run_for_ever(case: Case, judged: Judgement) -> None:
         assert case.main not in IN_A_LOOP, case
 
 
-def _blames_no_innocent_node(case: Case, judged: Judgement) -> None:
+def _blames_no_innocent_node(case: Case, judged: PodJudgement) -> None:
     if judged.end is None:
         return
-    is_silent = case.silence is Heartbeat.NODE_LOST and case.main in ("runs", "runs again", "unlisted")
+    is_silent = case.silence is LeaseState.NODE_LOST and case.main in ("runs", "runs again", "unlisted")
     lost = judged.end.exit_class in (ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR)
     assert not lost or (is_silent and not case.is_over and case.taken != "deleted"), case
 
 
-def _tells_whose_end_it_was(case: Case, judged: Judgement) -> None:
+def _tells_whose_end_it_was(case: Case, judged: PodJudgement) -> None:
     assert (judged.phase is not WorkerPhase.FAILED) or judged.end is not None, case
     end = judged.end
     if (

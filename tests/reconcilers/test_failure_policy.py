@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.events import Correlator, Occurrence, Subject
+from controller.events import Correlator, InvolvedObject, Occurrence
 from crds.agent_report import AgentState
 from crds.elasticworker import WorkerPhase
 from crds.rendezvous import Rendezvous
@@ -324,7 +324,7 @@ def test_what_forms_no_world_or_lets_one_grow_is_not_held() -> None:
 
 def events_of(told: Iterable[tuple[str, str, str]]) -> int:
     """How many Event objects the recorder makes of them."""
-    subject, correlator = Subject("v1", "ElasticJob", "ns", "digits", "u"), Correlator()
+    subject, correlator = InvolvedObject("v1", "ElasticJob", "ns", "digits", "u"), Correlator()
     series = [correlator.observe(Occurrence(subject, *event), float(n)) for n, event in enumerate(told)]
     return len({id(s) for s in series if s is not None})
 

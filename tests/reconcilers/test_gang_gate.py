@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import NotFound
 from controller.store import Store
 from crds.elasticjob import ElasticJob
@@ -42,7 +42,7 @@ def server() -> Server:
 
 @pytest.fixture
 def gate(server: Server) -> GangGate:
-    client: Client = server  # type: ignore[assignment]
+    client: AsyncClient = server  # type: ignore[assignment]
     jobs = Store()
     jobs.apply(job().to_wire())
     return GangGate(client, jobs, server.monotonic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.contact import Contact
 from controller.store import Change, Store
 from crds.elasticworker import ElasticWorker
@@ -30,7 +30,7 @@ class Listener:
         self.seconds = 1_000.0
         contact = Contact(now=lambda: self.seconds, gap_seconds=float("inf"))
         contact.answered()
-        nobody = cast(Client, None)
+        nobody = cast(AsyncClient, None)
         self.leases = Store()
         self.leases.apply(LEASE)
         self.heartbeats = Heartbeats(nobody, self.leases, contact, Clock(monotonic=lambda: self.seconds))

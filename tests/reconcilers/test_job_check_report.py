@@ -7,7 +7,7 @@ from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
 from reconcilers.nodecheck.job_finding import NODES_CHECKED, CheckState, event, finding_of
-from reconcilers.observed.conditions import State, stated
+from reconcilers.observed.conditions import ConditionState, stated
 from tests.reconcilers.build import NOW, job, later
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
 from tests.reconcilers.judging import conditions, judge
@@ -16,7 +16,7 @@ WORKERS = [at(0, "a"), at(1, "b"), at(2, "c")]
 GOING_ON = job_check(2, "Running", workers=[0, 1])
 
 
-def told(*checks: NodeCheck, of: ElasticJob | None = None, **state: Any) -> State:
+def told(*checks: NodeCheck, of: ElasticJob | None = None, **state: Any) -> ConditionState:
     found = finding_of(of or checked_job(), CheckState(all_checks(*checks).finished, **state))
     assert found is not None
     return found
@@ -86,5 +86,5 @@ def test_a_check_that_is_deleted_or_interrupted_does_not_go_on_for_ever() -> Non
     stopped, _ = judge(going_on, phase=JobPhase.SUSPENDED)
     assert conditions(stopped)[NODES_CHECKED].reason == "CheckInterrupted"
     passed = with_condition("AllHealthy")
-    ended, events = judge(passed, phase=JobPhase.FAILED, end=State(ConditionStatus.TRUE, "Ended"))
+    ended, events = judge(passed, phase=JobPhase.FAILED, end=ConditionState(ConditionStatus.TRUE, "Ended"))
     assert not events and conditions(ended)[NODES_CHECKED] == conditions(passed)[NODES_CHECKED]

@@ -15,10 +15,10 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.failure_texts import early_finish_text
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.job.plan import ACT_LOOKS, MIN_ACTS, Plan, plan_job
-from reconcilers.job.seen import Seen
+from reconcilers.job.plan import ACT_LOOKS, MIN_ACTS, JobPlan, plan_job
+from reconcilers.job.seen import ObservedJob
 from reconcilers.observed.workers import Workers
-from reconcilers.runtime.acts import Verb
+from reconcilers.runtime.acts import RequestVerb
 from reconcilers.scale.request import Origin, ScaleRequest
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.api import merged
@@ -38,7 +38,7 @@ def lost(index: int, exit_class: ExitClass = ExitClass.OOM) -> ElasticWorker:
     return worker(index, WorkerPhase.FAILED, lastExit=end.to_wire(), restarts={exit_class.value: 1})
 
 
-def seen(workers: Iterable[ElasticWorker], of: ElasticJob | None = None, **more: Any) -> Seen:
+def seen(workers: Iterable[ElasticWorker], of: ElasticJob | None = None, **more: Any) -> ObservedJob:
     workers = Workers(workers)
     members = list(range(len(workers)))
     world = Rendezvous(
@@ -59,7 +59,7 @@ def seen(workers: Iterable[ElasticWorker], of: ElasticJob | None = None, **more:
     return seen_of(of, workers, pods=pods, **more)
 
 
-def settled(found: Seen) -> Seen:
+def settled(found: ObservedJob) -> ObservedJob:
     """After the first look, which writes down what follows from the world and the workers."""
     return seen(found.workers, after(found.job, plan_job(found, NOW)))
 
@@ -73,7 +73,7 @@ def test_the_same_view_comes_to_the_same_plan_and_is_left_as_it_was() -> None:
 
 def test_nothing_is_planned_for_a_job_that_is_as_it_should_be() -> None:
     plan = plan_job(settled(seen(map(trains, range(4)))), later(1))
-    assert plan == Plan(look_again_seconds=plan.look_again_seconds)
+    assert plan == JobPlan(look_again_seconds=plan.look_again_seconds)
 
 
 @pytest.mark.parametrize("verdict", ["Faulty", "Healthy"])
@@ -140,20 +140,20 @@ def test_who_only_followed_is_named_nowhere_when_the_job_has_ended() -> None:
 FEW, MANY = 100, 1_600
 
 
-def steady(number: int) -> Seen:
+def steady(number: int) -> ObservedJob:
     return settled(seen(map(trains, range(number))))
 
 
-def out_of_memory(number: int) -> Seen:
+def out_of_memory(number: int) -> ObservedJob:
     nodes = [{"status": {"allocatable": {"memory": "64Gi"}}} for _ in range(number)]
     found = settled(seen(map(trains, range(number))))
     return seen(map(lost, range(number)), found.job, nodes=nodes)
 
 
-def rolling(number: int) -> Seen:
+def rolling(number: int) -> ObservedJob:
     """All Pods were built with other resources, and nobody trains yet: the first find of the findings."""
     found = seen([worker(i, WorkerPhase.PENDING) for i in range(number)], job(replicas=number, template=BACK))
-    return Seen(found.job, found.raw, found.workers, pods=dict.fromkeys(found.pods, "another"))
+    return ObservedJob(found.job, found.raw, found.workers, pods=dict.fromkeys(found.pods, "another"))
 
 
 @pytest.mark.parametrize("situation", [steady, out_of_memory, rolling])
@@ -168,7 +168,7 @@ def test_a_look_grows_with_the_number_of_workers_and_no_faster(situation: Any) -
 
 
 def test_pods_that_wait_for_new_resources_are_told_and_not_rolled_while_new_ones_cannot_be_made() -> None:
-    def look(cpu: str) -> Plan:
+    def look(cpu: str) -> JobPlan:
         of = seen([trains(0), trains(1)]).job.to_wire()
         main = {"name": "main", "image": "x", "resources": {"limits": {"cpu": cpu}}}
         of["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": [main]}}
@@ -198,13 +198,13 @@ def test_the_worker_that_a_plan_removes_goes_and_not_the_last(phase: RendezvousP
     for _ in range(2):
         found = seen(map(trains, range(3)), of)
         made = plan_job(found, NOW)
-        gone += [act.name for act in made.acts if act.verb is Verb.DELETE]
+        gone += [act.name for act in made.acts if act.verb is RequestVerb.DELETE]
         status = merged(found.raw["status"], made.status_patch)
         of = ElasticJob.model_validate({**of.to_wire(), "status": status})
     assert of.status.retired == {"worker": [0]} and {*gone} == {"digits-worker-0"}
 
 
-def acts_of(plan: Plan, verb: Verb) -> list[str]:
+def acts_of(plan: JobPlan, verb: RequestVerb) -> list[str]:
     return [act.name for act in (*plan.first, *plan.acts) if act.verb is verb and act.subresource is None]
 
 
@@ -215,7 +215,7 @@ def test_workers_that_go_are_deleted_some_a_look_until_all_are_gone(count: int) 
     gone: list[str] = []
     for _ in range(count):
         plan = plan_job(seen(crew, known), later(1))
-        now_gone = acts_of(plan, Verb.DELETE)
+        now_gone = acts_of(plan, RequestVerb.DELETE)
         assert len(now_gone) <= max(MIN_ACTS, len(crew) // ACT_LOOKS)
         gone += now_gone
         crew = [w for w in crew if w.metadata.name not in now_gone]
@@ -224,7 +224,7 @@ def test_workers_that_go_are_deleted_some_a_look_until_all_are_gone(count: int) 
         assert now_gone and plan.look_again_seconds == 0.0
     assert len(gone) == len(set(gone)) == count - 2
     plan = plan_job(seen(crew, known), later(1))
-    assert acts_of(plan, Verb.DELETE) == [] and plan.look_again_seconds != 0.0
+    assert acts_of(plan, RequestVerb.DELETE) == [] and plan.look_again_seconds != 0.0
 
 
 @pytest.mark.parametrize("count", [150, 350, 1_500])
@@ -234,7 +234,7 @@ def test_workers_that_failed_are_relaunched_some_a_look_until_all_are(count: int
     done: list[str] = []
     for _ in range(count):
         plan = plan_job(seen(crew.values(), known), later(5))
-        now_done = acts_of(plan, Verb.PATCH)
+        now_done = acts_of(plan, RequestVerb.PATCH)
         assert 0 < len(now_done) <= max(MIN_ACTS, count // ACT_LOOKS)
         done += now_done
         crew |= {name: next_incarnation(crew[name]) for name in now_done}
@@ -242,7 +242,7 @@ def test_workers_that_failed_are_relaunched_some_a_look_until_all_are(count: int
             break
         assert plan.look_again_seconds == 0.0
     assert len(done) == len(set(done)) == count
-    assert acts_of(plan_job(seen(crew.values(), known), later(5)), Verb.PATCH) == []
+    assert acts_of(plan_job(seen(crew.values(), known), later(5)), RequestVerb.PATCH) == []
 
 
 def next_incarnation(of: ElasticWorker) -> ElasticWorker:
@@ -266,6 +266,6 @@ def test_a_resumed_job_is_told_to_go_on_after_all_pods_from_before_have_a_succes
         crew |= {name: next_incarnation(crew[name]) for name in now_done}
         if not plan.is_interim:
             break
-        assert plan == Plan(first=plan.first, look_again_seconds=0.0, is_interim=True)
+        assert plan == JobPlan(first=plan.first, look_again_seconds=0.0, is_interim=True)
     assert sorted(relaunched) == sorted(crew)
     assert plan.status_patch["phase"] != JobPhase.SUSPENDED

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from controller.cache import Cache
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.reconciler import Request
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
@@ -27,7 +27,7 @@ def raw_worker(index: int, owner: str = "uid-digits", **metadata: Any) -> dict[s
 
 
 def cached(of: ElasticJob, *workers: dict[str, Any]) -> Cache:
-    cache = shaped_cache(cast(Client, None))
+    cache = shaped_cache(cast(AsyncClient, None))
     add_indexes(cache)
     cache.store(ELASTICJOBS).apply({"apiVersion": "x", "kind": "ElasticJob", **of.to_wire()})
     for raw in workers:
@@ -62,7 +62,7 @@ async def test_a_look_after_an_edit_asks_the_api_server_for_nothing_and_takes_on
 
 async def test_a_check_asks_the_workers_of_its_namespace_alone() -> None:
     cache = cached(job(), raw_worker(0), raw_worker(0, namespace="tenant-b", uid="x0"))
-    found = await CheckView(cache, cast(Client, None)).workers_of(check(jobName="digits"))
+    found = await CheckView(cache, cast(AsyncClient, None)).workers_of(check(jobName="digits"))
     assert [each.metadata.uid for each in found] == ["w0"]
 
 

@@ -11,7 +11,7 @@ from crds.elasticworker import ElasticWorker
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.reported import NON_FINITE_LOSS
-from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.plan import JobPlan, plan_job
 from reconcilers.predicates import more_than_progress
 from tests.reconcilers.build import job, later, report, worker
 from tests.reconcilers.judging import after, seen_of, warnings
@@ -28,7 +28,7 @@ def of_world(round_: int = 1, **status: Any) -> ElasticJob:
     return job(status={"phase": "Running", "rendezvous": world.to_wire()} | status)
 
 
-def look(of: ElasticJob, *workers: ElasticWorker) -> tuple[Plan, ElasticJob]:
+def look(of: ElasticJob, *workers: ElasticWorker) -> tuple[JobPlan, ElasticJob]:
     """The plan, and the job as it is then."""
     plan = plan_job(seen_of(of, workers), later(1))
     return plan, after(of, plan)
@@ -39,7 +39,7 @@ def said(of: ElasticJob) -> str | None:
     return found and found.message
 
 
-def told(plan: Plan) -> list[str]:
+def told(plan: JobPlan) -> list[str]:
     return [event.message for event in plan.events if event.reason == NON_FINITE_LOSS]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.model import ResourceRequirements
-from reconcilers.failure.memory import MOST_A_STEP_BYTES, Memory, MemoryRoom, raised
+from reconcilers.failure.memory import MOST_A_STEP_BYTES, ContainerMemory, MemoryRoom, raised
 from tests.reconcilers.build import NOW, job, worker
 
 GI = 2**30
@@ -172,7 +172,7 @@ amounts = st.integers(1, 2**50)
 @given(limit=amounts, share=st.fractions(0, 1), room=st.integers(-(2**40), 2**51))
 def test_step_is_bounded_and_keeps_the_proportion(limit: int, share: Any, room: int) -> None:
     request = max(int(limit * share), 1)
-    after = raised(Memory(limit, request), room)
+    after = raised(ContainerMemory(limit, request), room)
     if after is None:
         assert room <= limit
         return
@@ -184,7 +184,7 @@ def test_step_is_bounded_and_keeps_the_proportion(limit: int, share: Any, room: 
 
 @given(start=st.integers(1, 600 * GI), room=st.integers(1, 600 * GI))
 def test_steps_end_at_the_cap_exactly(start: int, room: int) -> None:
-    memory, steps = Memory(start, start), 0
+    memory, steps = ContainerMemory(start, start), 0
     while (after := raised(memory, room)) is not None:
         memory, steps = after, steps + 1
     assert memory.most == max(start, room)

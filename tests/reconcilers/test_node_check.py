@@ -17,8 +17,8 @@ from crds import names
 from crds.nodecheck import NodeCheck
 from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Node
-from healthcheck.measurements import History
-from healthcheck.plan import Round, next_step
+from healthcheck.measurements import CheckHistory
+from healthcheck.plan import ProbeRound, next_step
 from healthcheck.settings import Settings
 from reconcilers.nodecheck.claiming import MOST_WAITING, ClaimView
 from reconcilers.nodecheck.claims import in_the_way
@@ -437,7 +437,7 @@ async def test_only_the_others_are_tested_with_as_many_partners() -> None:
 async def test_witnesses_are_as_old_as_their_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     fleets = []
 
-    def seen(history: History, fleet: Sequence[Node], settings: Settings) -> Round | Diagnosis:
+    def seen(history: CheckHistory, fleet: Sequence[Node], settings: Settings) -> ProbeRound | Diagnosis:
         fleets.append(fleet)
         return next_step(history, fleet, settings)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from pydantic import ValidationError
 
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import Conflict, InvalidStatus, Unavailable
 from controller.events import EventRecorder
 from controller.reconciler import ReconcileTimeout, Request, TerminalError
@@ -27,7 +27,7 @@ class Server:
     """Takes patches of status into the cache, as a watch would; or refuses them."""
 
     def __init__(self) -> None:
-        self.cache = shaped_cache(cast(Client, self))
+        self.cache = shaped_cache(cast(AsyncClient, self))
         self.patches: list[dict[str, Any]] = []
         self.events: list[tuple[str, str, str]] = []
         self.refusal: Exception | None = None
@@ -38,7 +38,7 @@ class Server:
 
     def reporter(self, controller: str, resource: Resource = ELASTICJOBS) -> ReconciledCondition:
         clock = Clock(now=lambda: self.now)
-        recorder, client = cast(EventRecorder, self), cast(Client, self)
+        recorder, client = cast(EventRecorder, self), cast(AsyncClient, self)
         return ReconciledCondition(controller, resource, client, self.cache, recorder, clock)
 
     async def patch(

@@ -19,11 +19,11 @@ from crds.nodecheck import NodeCheck
 from healthcheck.diagnosis import conclude, investigate
 from healthcheck.fleet import Node
 from healthcheck.local import local_result
-from healthcheck.measurements import History
+from healthcheck.measurements import CheckHistory
 from healthcheck.probes import device_state
-from healthcheck.probes.kernel_log import Xid
+from healthcheck.probes.kernel_log import XidError
 from healthcheck.probes.nvml import DeviceState
-from healthcheck.probes.report import Report, WrongResult
+from healthcheck.probes.report import ProbeReport, WrongResult
 from healthcheck.settings import Settings
 from reconcilers.findings.actions import action_for, action_for_error
 from reconcilers.findings.faulty import own_fault, with_all_evidence
@@ -206,7 +206,7 @@ def test_other_conditions_are_none(node: dict[str, Any]) -> None:
 # --- what to do -------------------------------------------------------------------------------------------
 
 
-def device(**state: Any) -> Report:
+def device(**state: Any) -> ProbeReport:
     """What the probe says of it."""
     return device_state.judge((DeviceState(**({"index": 0} | state)),), [])
 
@@ -219,20 +219,23 @@ def device(**state: Any) -> Report:
         (device(row_remap_failed=True, row_remap_pending=True), Action.REPLACE),
         (device(unusable="GPU is lost"), Action.REBOOT),
         *(
-            (device_state.judge((), [Xid(code, "0000:3b:00", "", 60.0)]), action)
+            (device_state.judge((), [XidError(code, "0000:3b:00", "", 60.0)]), action)
             for code, action in ((48, Action.RESET_GPU), (79, Action.REBOOT), (64, Action.REPLACE))
         ),
-        (Report(ProbeEnding.FAILED, str(WrongResult("wrong")), action=WrongResult.action), Action.REPLACE),
-        (Report(ProbeEnding.CRASHED, "ended by SIGKILL", signal="SIGKILL"), Action.REBOOT),
+        (
+            ProbeReport(ProbeEnding.FAILED, str(WrongResult("wrong")), action=WrongResult.action),
+            Action.REPLACE,
+        ),
+        (ProbeReport(ProbeEnding.CRASHED, "ended by SIGKILL", signal="SIGKILL"), Action.REBOOT),
     ],
 )
 @given(words=st.text(max_size=20))
 def test_what_a_probe_finds_tells_what_to_do_in_whatever_words(
-    report: Report, action: Action, words: str
+    report: ProbeReport, action: Action, words: str
 ) -> None:
     reworded = replace(report, reason=words, faults=tuple(words for _ in report.faults))
-    (outcome,) = with_local(AgentCheck("uid"), [Report.from_json(reworded.to_json())]).local
-    facts = investigate(History(local={"a": local_result([outcome])}), [Node("a")], Settings())
+    (outcome,) = with_local(AgentCheck("uid"), [ProbeReport.from_json(reworded.to_json())]).local
+    facts = investigate(CheckHistory(local={"a": local_result([outcome])}), [Node("a")], Settings())
     (found,) = conclude(facts, Settings()).nodes
     assert found.verdict is Verdict.FAULTY and action_for(found) is action
 

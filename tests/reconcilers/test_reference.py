@@ -8,7 +8,7 @@ from crds import names
 from crds.findings import Verdict
 from crds.nodecheck import NodeCheck
 from healthcheck.fleet import Node
-from healthcheck.measurements import History, LocalResult, Metric
+from healthcheck.measurements import CheckHistory, LocalResult, Metric
 from healthcheck.settings import Settings
 from healthcheck.stragglers import own_figures, references_of
 from reconcilers.findings.reference import (
@@ -25,13 +25,15 @@ FLEET = [Node(f"n{i}", H100 if i < 6 else B200) for i in range(12)]
 GEMM = Metric.GEMM_BF16_TFLOPS
 
 
-def measured(h100: float, b200: float) -> History:
+def measured(h100: float, b200: float) -> CheckHistory:
     speeds = {H100: h100, B200: b200}
-    return History({node.name: LocalResult(measured={GEMM: speeds[node.hardware_class]}) for node in FLEET})
+    return CheckHistory(
+        {node.name: LocalResult(measured={GEMM: speeds[node.hardware_class]}) for node in FLEET}
+    )
 
 
 def checked(
-    history: History, nodes: dict[str, dict[str, Any]], faulty: str = ""
+    history: CheckHistory, nodes: dict[str, dict[str, Any]], faulty: str = ""
 ) -> dict[str, dict[str, Any]]:
     """The raw Nodes after a check that found those figures; a node keeps what it has."""
     settings = Settings(references=references_on(FLEET, nodes))

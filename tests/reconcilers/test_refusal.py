@@ -19,7 +19,7 @@ from crds.template import POD_TEMPLATE_SCHEMA
 from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
 from reconcilers.conditions import refusal
-from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.plan import JobPlan, plan_job
 from reconcilers.nodecheck.pod import CheckAssignment
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.options import AgentSource
@@ -30,7 +30,7 @@ from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.pod_refusal import (
     MAX_WHY,
     PodRefused,
-    Source,
+    PodSource,
     refused_pod,
     users_path,
     with_unknown_fields,
@@ -77,7 +77,7 @@ def invalid(*fields: str) -> Invalid:
     return Invalid(422, "Invalid", "Pod is invalid", {"causes": causes})
 
 
-def tried(of: ElasticJob) -> tuple[Source, JSON]:
+def tried(of: ElasticJob) -> tuple[PodSource, JSON]:
     assignment = JobAssignment(worker(), {}, of)
     pod = assignment.build_pod()
     inject_agent(pod, AgentSource())
@@ -259,7 +259,7 @@ def edited(of: ElasticJob) -> ElasticJob:
     return of.model_copy(update={"metadata": of.metadata.model_copy(update={"generation": generation})})
 
 
-def first_look(*workers: ElasticWorker) -> tuple[ElasticJob, Plan]:
+def first_look(*workers: ElasticWorker) -> tuple[ElasticJob, JobPlan]:
     of = job(replicas=max(2, len(workers)))
     plan = plan_job(seen_of(of, workers), NOW)
     return after(of, plan), plan

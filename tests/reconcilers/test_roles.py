@@ -17,8 +17,8 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
 from crds.phases import JobPhase
 from reconcilers.failure.policy import exhausted_workers
-from reconcilers.job.plan import Plan
-from reconcilers.job.seen import Seen
+from reconcilers.job.plan import JobPlan
+from reconcilers.job.seen import ObservedJob
 from reconcilers.job.strategy import Strategies
 from reconcilers.observed.conditions import condition_of, warning_of
 from reconcilers.observed.desired import DesiredJob
@@ -32,7 +32,7 @@ from reconcilers.roles.tasks import (
     events,
     next_cluster,
 )
-from reconcilers.runtime.acts import Verb
+from reconcilers.runtime.acts import RequestVerb
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers import judging
 from tests.reconcilers.build import NOW, job, later, report, worker
@@ -67,12 +67,12 @@ def all_of(counts: Mapping[str, int] = COUNTS) -> dict[tuple[str, int], ElasticW
     return {(type_, index): member(type_, index) for type_, count in counts.items() for index in range(count)}
 
 
-def seen_of(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Seen:
+def seen_of(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> ObservedJob:
     pods = {w.metadata.uid: None for w in members.values() if w.status.pod_name}
     return judging.seen_of(of, members.values(), pods=pods)
 
 
-def looked_at(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> Plan:
+def looked_at(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> JobPlan:
     return PLANS.plan(seen_of(of, members), NOW)
 
 
@@ -157,7 +157,7 @@ def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None
     assert of.status.cluster is not None
     assert (of.status.cluster.version, of.status.cluster.since) == (2, NOW)
     plans = [PLANS.plan(seen_of(of, members), later(seconds)) for seconds in (0, 90)]
-    gone = [[act.name for act in plan.acts if act.verb is Verb.DELETE] for plan in plans]
+    gone = [[act.name for act in plan.acts if act.verb is RequestVerb.DELETE] for plan in plans]
     assert gone == [[], ["digits-ps-0"]]
     assert plans[0].look_again_seconds is not None and plans[0].look_again_seconds <= 90
 
@@ -173,7 +173,7 @@ def test_a_server_that_is_one_too_many_stays_until_the_chief_has_the_version_wit
         plans.append(PLANS.plan(seen_of(of, members), later(seconds)))
         of = after(of, plans[-1])
     assert of.status.cluster is not None and of.status.cluster.version == 2
-    gone = [[act.name for act in plan.acts if act.verb is Verb.DELETE] for plan in plans]
+    gone = [[act.name for act in plan.acts if act.verb is RequestVerb.DELETE] for plan in plans]
     assert gone == [[], [], ["digits-ps-2"]]
 
 
@@ -237,7 +237,7 @@ def test_the_last_worker_is_not_spare() -> None:
 
 
 def test_a_hot_server_is_told_once_and_taken_back() -> None:
-    def with_use(of: ElasticJob, *cores: float) -> tuple[ElasticJob, Plan]:
+    def with_use(of: ElasticJob, *cores: float) -> tuple[ElasticJob, JobPlan]:
         used = [{"cpuCores": each, "memoryPeakBytes": 1} for each in cores]
         servers = {
             ("ps", i): member("ps", i, agent=report(i, AgentState.RUNNING, usage=use).to_wire())

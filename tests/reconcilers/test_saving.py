@@ -11,7 +11,7 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import JobWarning
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.reported import CHECKPOINTS_FAILING
-from reconcilers.job.plan import Plan
+from reconcilers.job.plan import JobPlan
 from tests.reconcilers.build import job, report, worker
 from tests.reconcilers.judging import judge, warnings, with_status
 from tests.reconcilers.test_loss import look, of_world
@@ -33,7 +33,7 @@ def said(of: ElasticJob) -> tuple[str | None, str] | None:
     return found and (found.reason, found.message)
 
 
-def told(plan: Plan) -> list[str]:
+def told(plan: JobPlan) -> list[str]:
     return [event.message for event in plan.events if event.reason == CHECKPOINTS_FAILING]
 
 

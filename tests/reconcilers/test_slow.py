@@ -15,7 +15,7 @@ from reconcilers.conditions.slow import (
     Neighbour,
     news_of,
 )
-from reconcilers.job.plan import Plan, plan_job
+from reconcilers.job.plan import JobPlan, plan_job
 from reconcilers.observed.workers import Workers
 from tests.reconcilers import judging
 from tests.reconcilers.build import job, later, report, worker
@@ -47,7 +47,7 @@ def of_world(round_: int = 1, formed: float = 0.0, **status: Any) -> ElasticJob:
     return job(status={"phase": "Running", "rendezvous": world.to_wire()} | status, **checked)
 
 
-def look(of: ElasticJob, *workers: ElasticWorker, **seen: Any) -> tuple[Plan, ElasticJob]:
+def look(of: ElasticJob, *workers: ElasticWorker, **seen: Any) -> tuple[JobPlan, ElasticJob]:
     """The plan, and the job as it is then."""
     plan = plan_job(seen_of(of, workers, **seen), later(400))
     return plan, judging.after(of, plan)
@@ -58,7 +58,7 @@ def said(of: ElasticJob) -> str | None:
     return found and found.message
 
 
-def told(plan: Plan) -> list[tuple[str, str]]:
+def told(plan: JobPlan) -> list[tuple[str, str]]:
     return [(event.reason, event.message) for event in plan.events if event.reason.startswith(SLOW)]
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.errors import Forbidden
 from controller.resources import PODS
 from crds import names
@@ -134,12 +134,12 @@ class Server:
         self.asked = 0
         self.seconds = 0.0
         self.refuses = False
-        self.cache = shaped_cache(cast(Client, self))
+        self.cache = shaped_cache(cast(AsyncClient, self))
         self.owner = {
             "metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}
         }
         self.cache.store(ELASTICJOBS).apply(self.owner)
-        self.late = LatePods(cast(Client, self), self.cache, lambda: self.seconds)
+        self.late = LatePods(cast(AsyncClient, self), self.cache, lambda: self.seconds)
 
     async def list_page(self, resource: Any, namespace: str, *, field_selector: str, **_: Any) -> JSON:
         self.asked += 1

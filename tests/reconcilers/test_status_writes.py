@@ -13,7 +13,7 @@ from crds.agent_report import AgentState
 from crds.job_status import ElasticJobStatus, JobWarning
 from reconcilers.job.plan import plan_job
 from reconcilers.job.published import FOR_PEOPLE, WRITE_SECONDS, seconds_to_write, world_spec
-from reconcilers.job.seen import Seen
+from reconcilers.job.seen import ObservedJob
 from reconcilers.observed.status_patch import validated_patch
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, later, report, worker
@@ -23,7 +23,7 @@ FORMING = {"phase": "Forming", "round": 0, "reason": "1 of 3 workers are ready"}
 FIELDS = tuple(field.alias or name for name, field in ElasticJobStatus.model_fields.items())
 
 
-def forming(workers: int, ready: int, known: Seen | None = None) -> Seen:
+def forming(workers: int, ready: int, known: ObservedJob | None = None) -> ObservedJob:
     """A job that waits for its workers.
 
     Args:

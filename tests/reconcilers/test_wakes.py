@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.client import Client
+from controller.client import AsyncClient
 from controller.manager import Manager, ManagerOptions
 from controller.reconciler import Request
 from controller.resources import LEASES, NAMESPACES, NODES, Resource
@@ -30,7 +30,7 @@ class Town:
     """A job of many workers, one node each, in the caches of all controllers."""
 
     def __init__(self) -> None:
-        nobody = Client(connection_to("http://127.0.0.1:1"))
+        nobody = AsyncClient(connection_to("http://127.0.0.1:1"))
         self.manager = Manager(nobody, ManagerOptions(leader_election=False))
         add_all(self.manager)
         for index in range(WORKERS):

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.job.plan import Plan, plan_job
-from reconcilers.job.seen import Seen
+from reconcilers.job.plan import JobPlan, plan_job
+from reconcilers.job.seen import ObservedJob
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Act
 from tests.played.jobs import play
@@ -66,7 +66,7 @@ def reworded(wire: Any, word: Callable[[], str], path: tuple[str, ...] = ()) -> 
     }
 
 
-def in_other_words(seen: Seen, word: Callable[[], str]) -> Seen:
+def in_other_words(seen: ObservedJob, word: Callable[[], str]) -> ObservedJob:
     status = reworded(seen.raw["status"], word)
     job = ElasticJob.model_validate({**seen.job.to_wire(), "status": status})
     workers = [
@@ -76,7 +76,7 @@ def in_other_words(seen: Seen, word: Callable[[], str]) -> Seen:
     return replace(seen, job=job, raw={**seen.raw, "status": status}, workers=Workers(workers))
 
 
-def without_words(seen: Seen, plan: Plan) -> list[Any]:
+def without_words(seen: ObservedJob, plan: JobPlan) -> list[Any]:
     """What the plan comes to, but for its sentences."""
 
     def of_act(act: Act | None) -> Any:
@@ -111,7 +111,9 @@ class Reader:
     def word(self) -> str:
         return " ".join(self._random.choices(WORDS, k=self._random.randint(1, 4))).strip()
 
-    def plan(self, seen: Seen, now: datetime, plan_of: Callable[[Seen, datetime], Plan] = plan_job) -> Plan:
+    def plan(
+        self, seen: ObservedJob, now: datetime, plan_of: Callable[[ObservedJob, datetime], JobPlan] = plan_job
+    ) -> JobPlan:
         self.looks += 1
         # Whatever is written takes the account with it: so that something is, both have another `status.message`.
         same = seen
@@ -126,7 +128,9 @@ class Reader:
                 self.differences.append((plans[0], plans[1]))
         return plan_of(seen, now)
 
-    async def computed(self, _: int, plan_of: Callable[[Seen, datetime], Plan], *seen: Any) -> Plan:
+    async def computed(
+        self, _: int, plan_of: Callable[[ObservedJob, datetime], JobPlan], *seen: Any
+    ) -> JobPlan:
         return self.plan(*seen, plan_of)
 
 
@@ -158,5 +162,5 @@ def test_in_other_words_warnings_begin_and_end_the_same_way(
     known, _ = look(job(replicas=len(TROUBLES)), before, 0)
     raw = {"metadata": {"name": "digits"}, "status": known.status.to_wire()}
     reader = Reader(seed)
-    reader.plan(Seen(known, raw, Workers(crew(after, 1))), later(9))
+    reader.plan(ObservedJob(known, raw, Workers(crew(after, 1))), later(9))
     assert reader.differences == []

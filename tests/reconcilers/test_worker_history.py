@@ -11,7 +11,7 @@ from crds.elasticworker import (
     ElasticWorker,
     ElasticWorkerStatus,
     ExitClass,
-    Life,
+    SlotLife,
     WorkerPhase,
 )
 from reconcilers.observed.worker_state import ENDED
@@ -42,7 +42,7 @@ class Slot:
         self.worker = self.worker.model_copy(update={"spec": self.worker.spec.model_copy(update=update)})
 
     @property
-    def lives(self) -> list[Life]:
+    def lives(self) -> list[SlotLife]:
         return self.worker.status.history
 
 
@@ -54,7 +54,7 @@ def test_a_life_from_its_asking_to_its_end() -> None:
     slot.pod(50, "Failed", containerStatuses=[terminated(1)])
     slot.pod(90, "Failed", containerStatuses=[terminated(1)])
     assert slot.lives == [
-        Life(
+        SlotLife(
             incarnation=1,
             node_name="node-0",
             created_at=NOW,

@@ -11,7 +11,7 @@ from crds.nodecheck import NodeCheck
 from reconcilers.job.plan import plan_job
 from reconcilers.nodecheck.view import CheckWorkers
 from reconcilers.observed.options import WorkerLimit
-from reconcilers.runtime.acts import Verb
+from reconcilers.runtime.acts import RequestVerb
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from tests.reconcilers.build import NOW, job, worker
@@ -23,7 +23,7 @@ from tests.reconcilers.test_job_plan import seen
 def test_a_job_gets_the_workers_that_its_namespace_has_room_for_and_says_so(there: int, made: int) -> None:
     of = job(replicas=4, status={"phase": "Running"})
     plan = plan_job(seen([worker(0)], of, limit=WorkerLimit(there, 100)), NOW)
-    creates = [act for act in plan.acts if act.verb is Verb.CREATE and act.resource == ELASTICWORKERS]
+    creates = [act for act in plan.acts if act.verb is RequestVerb.CREATE and act.resource == ELASTICWORKERS]
     assert len(creates) == made
     warnings = {each["type"]: each for each in plan.status_patch.get("warnings", ())}
     if made:

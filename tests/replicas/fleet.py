@@ -45,17 +45,17 @@ class PipeChannel:
     def __init__(self, place: Place, pipe: Connection) -> None:
         self._place, self._pipe = place, pipe
         self._lock = threading.Lock()
-        self._membership: client.Membership | None = None
+        self._membership: client.VersionGroups | None = None
         self._changed: Callable[[], None] = lambda: None
 
     @property
-    def membership(self) -> client.Membership | None:
+    def membership(self) -> client.VersionGroups | None:
         return self._membership
 
-    def look(self) -> client.Membership:
+    def look(self) -> client.VersionGroups:
         self._tell("look")
         version, groups = self._pipe.recv()
-        return client.Membership(version, groups, (self._place.group, self._place.round))
+        return client.VersionGroups(version, groups, (self._place.group, self._place.round))
 
     def follow(self, changed: Callable[[], None], rank: int, size: int) -> None:
         self._changed = changed
@@ -68,7 +68,7 @@ class PipeChannel:
                 version, groups = self._pipe.recv()
             except (EOFError, OSError):
                 return
-            self._membership = client.Membership(version, groups, (self._place.group, self._place.round))
+            self._membership = client.VersionGroups(version, groups, (self._place.group, self._place.round))
             self._changed()
 
     def open_store(self, version: int) -> dist.Store:

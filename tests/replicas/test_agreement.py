@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.replicas.agreement import Member, agree
+from dlr.replicas.agreement import MeetingGroup, agree
 
 members = st.builds(
-    Member,
+    MeetingGroup,
     trained=st.booleans(),
     applied=st.integers(0, 5),
     applied_in=st.integers(0, 4),
@@ -18,14 +18,14 @@ members = st.builds(
 )
 
 
-def all_hold_the_next_step(met: list[Member]) -> bool:
+def all_hold_the_next_step(met: list[MeetingGroup]) -> bool:
     """Whether all that meet have all gradients of the same step in the same version."""
     at = {(each.trained, each.applied, each.applied_in, each.complete_in) for each in met}
     return len(at) == 1 and met[0].trained and met[0].complete_in > 0
 
 
 @given(st.lists(members, min_size=1, max_size=6))
-def test_each_member_leads_is_level_rolls_or_is_behind(met: list[Member]) -> None:
+def test_each_member_leads_is_level_rolls_or_is_behind(met: list[MeetingGroup]) -> None:
     agreed = agree(met)
     if all_hold_the_next_step(met):
         assert agreed.rolls == {*range(len(met))} and not agreed.behind
@@ -43,7 +43,9 @@ def test_each_member_leads_is_level_rolls_or_is_behind(met: list[Member]) -> Non
 
 
 @given(st.lists(members, min_size=1, max_size=6))
-def test_who_has_trained_leads_those_who_have_not_and_the_furthest_leads_those(met: list[Member]) -> None:
+def test_who_has_trained_leads_those_who_have_not_and_the_furthest_leads_those(
+    met: list[MeetingGroup],
+) -> None:
     led = met[agree(met).leader]
     assert led.trained or not any(member.trained for member in met)
     assert all(led.applied >= member.applied for member in met if member.trained == led.trained)
@@ -52,12 +54,14 @@ def test_who_has_trained_leads_those_who_have_not_and_the_furthest_leads_those(m
 
 
 @given(members)
-def test_a_member_is_the_same_after_the_network(member: Member) -> None:
-    assert Member.of_numbers(member.to_numbers()) == member
+def test_a_member_is_the_same_after_the_network(member: MeetingGroup) -> None:
+    assert MeetingGroup.of_numbers(member.to_numbers()) == member
 
 
 @given(st.lists(members, min_size=1, max_size=6), st.integers(0, 4))
-def test_those_behind_contribute_to_no_step_until_they_have_the_state(met: list[Member], later: int) -> None:
+def test_those_behind_contribute_to_no_step_until_they_have_the_state(
+    met: list[MeetingGroup], later: int
+) -> None:
     agreed = agree(met)
     counted = agreed.contributors(agreed.step + later, len(met))
     assert agreed.leader in counted

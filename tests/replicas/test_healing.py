@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
-from dlr.replicas.agreement import Agreement, Member, agree
+from dlr.replicas.agreement import GroupAgreement, MeetingGroup, agree
 from dlr.replicas.exchange import BrokenError, Exchange, Seat
 from dlr.replicas.healing import Healing
 from dlr.replicas.patience import Patience
@@ -39,7 +39,7 @@ class Group:
         self.model = nn.Linear(8, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
 
-    def healing(self, agreement: Agreement) -> Healing:
+    def healing(self, agreement: GroupAgreement) -> Healing:
         state = {"model": self.model, "optimizer": self.optimizer}
         return Healing(agreement, self.exchange, state, CPU, self.changed)
 
@@ -70,7 +70,7 @@ def without_gc() -> Iterator[None]:
     gc.enable()
 
 
-LEADS_BEHIND = agree([Member(trained=True, applied=5, applied_in=1), Member()])
+LEADS_BEHIND = agree([MeetingGroup(trained=True, applied=5, applied_in=1), MeetingGroup()])
 
 
 def begin(store: Store) -> tuple[Group, Group, Healing, Healing]:
@@ -116,7 +116,7 @@ def test_nothing_is_left_of_a_version_when_it_is_over(store: Store, without_gc: 
 
 def test_nothing_is_left_of_a_version_that_broke(without_gc: None) -> None:
     group = Group(0, Store())
-    assert is_broken(partial(group.exchange.meet, Member()))
+    assert is_broken(partial(group.exchange.meet, MeetingGroup()))
     assert is_broken(group.exchange.vote)
     left = weakref.ref(group.exchange)
     group.close()

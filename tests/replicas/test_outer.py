@@ -15,26 +15,26 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dlr.replicas import join
-from dlr.replicas.agreement import Member, agree_on_round
+from dlr.replicas.agreement import MeetingGroup, agree_on_round
 from tests.replicas import rounds
 from tests.replicas.fleet import Fleet
 from tests.replicas.scripts import WIDTH, digest_of
 from tests.replicas.test_training import run
 
 members = st.builds(
-    Member,
+    MeetingGroup,
     trained=st.just(True),
     applied=st.integers(0, 3),
     applied_in=st.integers(0, 3),
     complete_in=st.integers(0, 3),
     is_ready=st.booleans(),
     inner_steps=st.integers(0, 2),
-) | st.builds(Member)
+) | st.builds(MeetingGroup)
 
 
 @given(st.lists(members, min_size=1, max_size=6))
 def test_those_with_their_inner_steps_made_average_and_the_others_take_over_their_state(
-    met: list[Member],
+    met: list[MeetingGroup],
 ) -> None:
     agreed = agree_on_round(met)
     counted = agreed.contributors(agreed.step, len(met))

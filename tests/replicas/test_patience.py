@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from agent.replicas.facts import Membership
+from agent.replicas.facts import VersionGroups
 from crds.grouping import (
     FIRST_STEP_PATIENCE_SECONDS,
     LEAST_PATIENCE_SECONDS,
@@ -20,19 +20,19 @@ from crds.grouping import (
 )
 from dlr.replicas import join
 from dlr.replicas import patience as module
-from dlr.replicas.news import Awaiting, LeftOut, Wait
+from dlr.replicas.news import Awaiting, ReportLeftOut, WaitForVersion
 from dlr.replicas.patience import (
     FORGET_ABSENCES_SECONDS,
     LONGEST_PAUSE_SECONDS,
     Absences,
     Add,
     Broken,
+    GroupPace,
     Late,
     LongWait,
     LongWaitThread,
-    Look,
-    Pace,
     Patience,
+    ReadWaiting,
 )
 from dlr.replicas.replicas import EXCHANGE_SECONDS, seconds_for
 
@@ -48,7 +48,7 @@ def test_patience_is_three_usual_steps_within_bounds(step_seconds: float) -> Non
 
 
 def test_the_usual_step_is_the_median_of_the_last_and_there_is_none_before_the_second() -> None:
-    pace = Pace()
+    pace = GroupPace()
     pace.note(100.0)
     assert pace.patience_seconds == FIRST_STEP_PATIENCE_SECONDS
     now = 190.0  # the first step compiles
@@ -62,7 +62,7 @@ def test_the_usual_step_is_the_median_of_the_last_and_there_is_none_before_the_s
 
 def test_time_that_a_group_trains_alone_is_no_time_of_a_shared_step() -> None:
     """A peer that hung after an hour without it was waited for as if each step took an hour."""
-    pace = Pace()
+    pace = GroupPace()
     for now in (0.0, None, None, 3_600.0):
         pace.note(now)
     assert pace.patience_seconds == FIRST_STEP_PATIENCE_SECONDS
@@ -89,8 +89,8 @@ def test_a_group_returns_at_once_and_later_each_time_when_it_is_left_out_again_s
 # --- left out --------------------------------------------------------------------------------------------
 
 
-def membership(version: int, *groups: int) -> Membership:
-    return Membership(version, tuple((index, 1) for index in groups), (1, 1))
+def membership(version: int, *groups: int) -> VersionGroups:
+    return VersionGroups(version, tuple((index, 1) for index in groups), (1, 1))
 
 
 @pytest.mark.parametrize("has_met", [False, True])
@@ -98,20 +98,20 @@ def test_a_process_that_sees_its_group_left_out_says_so_of_each_version_that_it_
     """A version with its group may have come and gone before it was seen."""
     awaiting = Awaiting(3, has_met)
     for seen in (None, membership(2, 0)):
-        assert awaiting.after(seen, lambda: 0.0) == (awaiting, Wait())
+        assert awaiting.after(seen, lambda: 0.0) == (awaiting, WaitForVersion())
     for version in (4, 6):
         awaiting, found = awaiting.after(membership(version, 0), lambda: 0.0)
-        assert found == LeftOut(version)
+        assert found == ReportLeftOut(version)
         awaiting, found = awaiting.after(membership(version, 0), lambda: 0.0)
-        assert found == Wait()
+        assert found == WaitForVersion()
     assert awaiting.after(membership(7, 0, 1), lambda: 0.0)[1] == membership(7, 0, 1)
 
 
 def test_a_group_that_is_left_out_again_pauses_before_it_says_so() -> None:
     _, found = Awaiting(1, True, Absences(0, 90.0)).after(membership(1, 0), lambda: 100.0)
-    assert found == Wait(2 * LEAST_PATIENCE_SECONDS)
+    assert found == WaitForVersion(2 * LEAST_PATIENCE_SECONDS)
     _, found = Awaiting(1, True, Absences(0, 90.0)).after(membership(1), lambda: 100.0)
-    assert found == LeftOut(1), "no group trains, so none is late"
+    assert found == ReportLeftOut(1), "no group trains, so none is late"
 
 
 # --- one wait --------------------------------------------------------------------------------------------
@@ -125,12 +125,12 @@ def test_one_that_waits_names_the_groups_that_do_not_and_takes_it_back() -> None
     wait, acts = wait.after_tick(1.0)
     assert acts == (Add("teller", 1),)
     wait, acts = wait.after_answer(acts[0], 1)
-    assert acts == (Look(),)
-    wait, acts = wait.after_answer(Look(), [2, 0, 1])
+    assert acts == (ReadWaiting(),)
+    wait, acts = wait.after_answer(ReadWaiting(), [2, 0, 1])
     assert acts == (Late((1,)),)
     wait, acts = wait.after_tick(10.0)
-    assert acts == (Look(),)
-    assert wait.after_answer(Look(), [2, 0, 1])[1] == (), "named already"
+    assert acts == (ReadWaiting(),)
+    assert wait.after_answer(ReadWaiting(), [2, 0, 1])[1] == (), "named already"
     assert wait.end() == (Add("waiting/0", -1), Late(()), Add("teller", -1))
 
 
@@ -139,17 +139,17 @@ def test_a_process_without_the_jobs_state_names_nobody_but_finds_what_is_broken(
     wait, (act,) = wait.after_tick(55.0)
     assert act == Add("teller/without-state", 1)
     wait, _ = wait.after_answer(act, 1)
-    assert wait.after_answer(Look(), [1, 1, 0])[1] == ()
-    assert wait.after_answer(Look(), [1, 1, 1])[1] == (Broken(),)
+    assert wait.after_answer(ReadWaiting(), [1, 1, 0])[1] == ()
+    assert wait.after_answer(ReadWaiting(), [1, 1, 1])[1] == (Broken(),)
 
 
 def test_an_exchange_to_which_all_have_come_is_not_broken_before_its_time_limit() -> None:
     wait, _ = LongWait(0, 10.0, 60.0).begin()
     wait, (act,) = wait.after_tick(5.0)
     wait, _ = wait.after_answer(act, 1)
-    assert wait.after_answer(Look(), [1, 1])[1] == ()
+    assert wait.after_answer(ReadWaiting(), [1, 1])[1] == ()
     wait, _ = wait.after_tick(50.0)
-    assert wait.after_answer(Look(), [1, 1])[1] == (Broken(),)
+    assert wait.after_answer(ReadWaiting(), [1, 1])[1] == (Broken(),)
 
 
 @pytest.mark.real

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from agent.replicas.facts import Membership
-from dlr.replicas.agreement import Standing, agree
-from dlr.replicas.protocol import Act, Do, Ended, Event, Healed, Meet, Met, NotMet, Quorum, State, after
+from agent.replicas.facts import VersionGroups
+from dlr.replicas.agreement import GroupStanding, agree
+from dlr.replicas.protocol import (
+    Act,
+    Do,
+    Event,
+    Healed,
+    Meet,
+    Met,
+    NotMet,
+    Quorum,
+    ReplicaState,
+    TrainingEnded,
+    after,
+)
 
 
 class Group:
     """A group of one process."""
 
     def __init__(self, index: int) -> None:
-        self.index, self.state = index, State(Standing.at_start(0))
+        self.index, self.state = index, ReplicaState(GroupStanding.at_start(0))
 
     def go_on(self, event: Event) -> tuple[Act, ...]:
         self.state, acts = after(self.state, event)
@@ -23,7 +35,8 @@ def meet(version: int, *groups: Group) -> list[tuple[Act, ...]]:
     agreement = agree([group.state.as_member(version) for group in groups])
     places = tuple((group.index, 1) for group in groups)
     return [
-        group.go_on(Met(Quorum(Membership(version, places, (group.index, 1)), agreement))) for group in groups
+        group.go_on(Met(Quorum(VersionGroups(version, places, (group.index, 1)), agreement)))
+        for group in groups
     ]
 
 
@@ -44,13 +57,13 @@ def test_the_first_to_make_a_step_need_not_be_the_one_whose_state_was_taken() ->
 def test_a_state_that_has_arrived_counts_though_the_vote_for_the_end_is_overtaken() -> None:
     """The group that had it may have left: training would begin from nothing."""
     group, leader = Group(0), Group(1)
-    leader.state = State(Standing.at_start(7), total=8)
-    group.state = State(Standing.at_start(0), total=8)
+    leader.state = ReplicaState(GroupStanding.at_start(7), total=8)
+    group.state = ReplicaState(GroupStanding.at_start(0), total=8)
     meet(1, leader)
     meet(2, group, leader)
     state = group.state
     for heal_step, has_state, counts in ((8, True, True), (8, False, False)):
-        group.state = State(state.standing, total=8, quorum=state.quorum, heal_step=heal_step)
-        acts = group.go_on(Ended(ok=False, has_state=has_state, newest=3))
+        group.state = ReplicaState(state.standing, total=8, quorum=state.quorum, heal_step=heal_step)
+        acts = group.go_on(TrainingEnded(ok=False, has_state=has_state, newest=3))
         assert acts[-1] == Meet(3)
         assert (Do.END_HEAL in acts) == group.state.member.trained == counts

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dlr.replicas.patience import QUIET_SECONDS, Add, Broken, Late, LongWait, Look, WaitAct, waiting
+from dlr.replicas.patience import QUIET_SECONDS, Add, Broken, Late, LongWait, ReadWaiting, WaitAct, waiting
 
 if TYPE_CHECKING:
     from tests.replicas.world import Process
@@ -86,7 +86,7 @@ class PlayedWait:
             answer: Any = store.get(act.key, 0) + act.amount
             store[act.key] = answer
         else:
-            assert isinstance(act, Look)
+            assert isinstance(act, ReadWaiting)
             answer = [store.get(waiting(place), 0) for place in range(self.size)]
         self.is_counted = self.is_counted or act == Add(waiting(self.wait.place), 1)
         self.wait, more = self.wait.after_answer(act, answer)

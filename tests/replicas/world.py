@@ -12,32 +12,31 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from agent.replicas.facts import Groups, Membership
-from agent.replicas.roster import End as EndConnection
-from agent.replicas.roster import Roster, Send
+from agent.replicas.facts import GroupsView, VersionGroups
+from agent.replicas.roster import EndConnection, Roster, Send
 from crds import replica_groups
 from crds.agent_report import ReplicasReport
 from crds.phases import JobPhase, RendezvousPhase
 from dlr.replicas import protocol
-from dlr.replicas.agreement import Standing, agree, agree_on_round
-from dlr.replicas.news import BROKEN_SECONDS, Awaiting, LeftOut
+from dlr.replicas.agreement import GroupStanding, agree, agree_on_round
+from dlr.replicas.news import BROKEN_SECONDS, Awaiting, ReportLeftOut
 from dlr.replicas.patience import QUIET_SECONDS
 from dlr.replicas.protocol import (
     Applied,
     Commit,
     Computed,
     Do,
-    Ended,
     Event,
     Healed,
     Loaded,
+    LoopStarted,
     Meet,
     Met,
     NotMet,
     Quorum,
-    Report,
-    Started,
-    State,
+    ReplicaState,
+    ReportPosition,
+    TrainingEnded,
     Voted,
 )
 from reconcilers.groups.membership import GroupView, decide
@@ -164,7 +163,7 @@ class World:
             self.stores[decided.version] = {}
         self.published = decided
         groups = tuple((each.index, each.round) for each in decided.groups)
-        seen = Groups(decided.version, groups, "lead", 1)
+        seen = GroupsView(decided.version, groups, "lead", 1)
         for agent in self.agents.values():
             late = max(self.pause(0.3), agent.watch_from - self.schedule.now)
             self.schedule.after(late, "watch", partial(agent.see, seen))
@@ -268,7 +267,7 @@ class Agent:
         self.processes = [Process(self, rank) for rank in range(self.world.settings.size)]
         self.report()
 
-    def see(self, groups: Groups) -> None:
+    def see(self, groups: GroupsView) -> None:
         self.carry_out(self.roster.see(groups))
 
     def carry_out(self, acts: Sequence[Any]) -> None:
@@ -354,15 +353,15 @@ class Process:
         self.parameters = Parameters(0, hash((agent.index, agent.round)))
         self.trained: Parameters | None = None
         """Its parameters once the script has applied all that is committed; None without the job's state."""
-        self.at = State(
-            Standing.at_start(0, has_checkpoints=settings.saves), settings.sync_every, settings.total
+        self.at = ReplicaState(
+            GroupStanding.at_start(0, has_checkpoints=settings.saves), settings.sync_every, settings.total
         )
         self.gradient: Gradient | None = None
         self.mean: tuple[Gradient, ...] | None = None
         """Gradients that the script has in hand, its own or the mean of some; None for none."""
         self.sums: tuple[Gradient, ...] | None = None
         """Those of the step, as they have been averaged last."""
-        self.membership: Membership | None = None
+        self.membership: VersionGroups | None = None
         self.awaiting: Awaiting | None = None
         self.absences = Awaiting(0).absences
         self.spans, self.loads = count(), 0
@@ -465,12 +464,12 @@ class Process:
 
     def join(self) -> None:
         self.line.send({"join": self.place[1]})
-        self.go_on(Started())
+        self.go_on(LoopStarted())
 
     def tell(self, message: dict[str, Any]) -> None:
         self.line.send(message)
 
-    def see(self, membership: Membership) -> None:
+    def see(self, membership: VersionGroups) -> None:
         self.membership = membership
         if self.awaiting is not None:
             self.await_membership()
@@ -489,10 +488,10 @@ class Process:
         assert self.awaiting is not None
         self.awaiting, found = self.awaiting.after(self.membership, lambda: self.world.schedule.now)
         self.absences = self.awaiting.absences
-        if isinstance(found, Membership):
+        if isinstance(found, VersionGroups):
             self.awaiting = None
             self.meet(found)
-        elif isinstance(found, LeftOut):
+        elif isinstance(found, ReportLeftOut):
             self.tell({"left_out": found.version})
             self.await_membership()
         elif found.seconds < 1e9:
@@ -579,7 +578,7 @@ class Process:
                 self.exchange.cut()
             case Commit(step, groups):
                 self.commit(step, groups)
-            case Report(version, applied):
+            case ReportPosition(version, applied):
                 self.tell({"at": {"version": version, "step": applied}})
 
     def ask(self, act: protocol.Act) -> None:
@@ -605,7 +604,7 @@ class Process:
             case Do.LEAVE:
                 self.leave()
 
-    def meet(self, membership: Membership) -> None:
+    def meet(self, membership: VersionGroups) -> None:
         def then(low: list[int], high: list[int]) -> None:
             if low != high:
                 self.go_on(NotMet(high[0]))
@@ -820,7 +819,7 @@ class Process:
             self.span(ok, has_state, self.newest, then=then)
 
         def then(low: list[int], high: list[int]) -> None:
-            self.go_on(Ended(bool(low[0]), bool(low[1]), high[2]))
+            self.go_on(TrainingEnded(bool(low[0]), bool(low[1]), high[2]))
 
         def healed(ok: bool) -> None:
             if ok:

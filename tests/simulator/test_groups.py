@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crds.grouping import patience_seconds
-from simulator.account import Outcome, Part
+from simulator.account import RunOutcome, TimeUse
 from simulator.engine import Simulation
 from simulator.fleet import parsed
 from simulator.times import Times
@@ -26,9 +26,9 @@ def simulation(kind: str, rate: float = 20.0, seed: int = 0, **more: Any) -> Sim
     )
 
 
-def stall_of(outcome: Outcome) -> float:
+def stall_of(outcome: RunOutcome) -> float:
     """Return for how long all other groups together stood still at each interruption, per group."""
-    return outcome.account.seconds[Part.STALLED] / outcome.interruptions / (7 / 8)
+    return outcome.account.seconds[TimeUse.STALLED] / outcome.interruptions / (7 / 8)
 
 
 def test_the_death_of_a_process_costs_the_others_the_measured_stalls_alone() -> None:
@@ -108,4 +108,4 @@ def test_no_step_is_made_again_while_one_group_lives() -> None:
 def test_the_job_has_failed_when_all_groups_have() -> None:
     outcome = simulation("process", rate=50_000.0, policies={"restartCount": 0}).run(1.0)
     assert "GroupsFailed" in outcome.ended
-    assert outcome.account.seconds[Part.ENDED] > 0
+    assert outcome.account.seconds[TimeUse.ENDED] > 0

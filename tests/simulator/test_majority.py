@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.account import Outcome, Part
+from simulator.account import RunOutcome, TimeUse
 from simulator.crew import Crew
 from simulator.engine import Simulation
 from simulator.fleet import parsed
@@ -21,19 +21,19 @@ from simulator.runs import mean_of
 NODES = 24
 
 
-def outcome(shown: int, seed: int, days: float, **fleet: Any) -> Outcome:
+def outcome(shown: int, seed: int, days: float, **fleet: Any) -> RunOutcome:
     described = {"nodes": NODES, "spares": 4, "faults": {"per1000NodeDays": 400}} | fleet
     return Simulation(parsed(described, "test"), seed, shown).run(days)
 
 
-def told(found: Outcome) -> dict[str, Any]:
+def told(found: RunOutcome) -> dict[str, Any]:
     return {
         "rounds": found.rounds,
         "interruptions": found.interruptions,
         "faults": dict(found.faults),
         "cordons": found.cordons,
         "ended": found.ended,
-        "seconds": {part: round(found.account.seconds[part], 3) for part in Part},
+        "seconds": {part: round(found.account.seconds[part], 3) for part in TimeUse},
     }
 
 

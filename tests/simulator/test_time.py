@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crds.job_status import JobState
 from reconcilers.goodput.goodput import seconds_by_state
-from simulator.account import STATES, Part
+from simulator.account import STATES, TimeUse
 from simulator.engine import Simulation
 from simulator.fleet import Fleet, parsed
 from simulator.runs import simulate
@@ -57,7 +57,7 @@ def test_all_seconds_sum_up_to_the_horizon(
     seconds = outcome.account.seconds
     assert sum(seconds.values()) == pytest.approx(outcome.seconds)
     assert all(value >= -1e-6 for value in seconds.values())
-    assert outcome.account.work == pytest.approx(seconds[Part.USEFUL])
+    assert outcome.account.work == pytest.approx(seconds[TimeUse.USEFUL])
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -71,7 +71,7 @@ def test_the_account_is_what_the_controllers_own_ledger_says(seed: int) -> None:
     assert goodput is not None
     ledger = seconds_by_state(goodput, simulation.state.at())
     for state in JobState:
-        ours = sum(outcome.account.seconds[part] for part in Part if STATES[part] == state.value)
+        ours = sum(outcome.account.seconds[part] for part in TimeUse if STATES[part] == state.value)
         # a step, or the detection, of each interruption may be on either side of the border
         assert ours == pytest.approx(ledger.get(state, 0.0), abs=5.1 * (outcome.interruptions + 1)), state
 
@@ -99,4 +99,4 @@ def test_who_spends_his_budget_fails_as_the_controller_says() -> None:
     found = fleet(rate=20_000.0, faults={"kinds": kinds}, policies={"restartCount": 3})
     outcome = Simulation(found, 0).run(0.2)
     assert "RestartLimitExceeded" in outcome.ended or "SameErrorRepeated" in outcome.ended
-    assert outcome.account.seconds[Part.ENDED] > 0
+    assert outcome.account.seconds[TimeUse.ENDED] > 0

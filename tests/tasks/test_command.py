@@ -15,15 +15,15 @@ from controller.errors import AlreadyExists, Unavailable
 from dlr.commands.application import run
 from dlr.commands.errors import CommandError
 from dlr.commands.map import command
-from dlr.commands.map.manifest import Workers
+from dlr.commands.map.manifest import MapWorkers
 from dlr.commands.map.submission import attach, submit
 from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api, Resource
 from dlr.kube.errors import UsageError
 from dlr.tasks.lines import Lines
-from dlr.tasks.task import Task
+from dlr.tasks.task import LineTask
 
 LINES = Lines(b"a\nb\n")
-TASK = Task("echo", 2, LINES.digest, 1, 2, 9)
+TASK = LineTask("echo", 2, LINES.digest, 1, 2, 9)
 
 
 class Cluster:
@@ -75,7 +75,7 @@ class Cluster:
 
 
 def made_in(cluster: Cluster) -> dict[str, Any]:
-    return submit(cast(Api, cluster), "map-x", TASK, LINES, Workers(1, 2, 1, 60, "image")).job
+    return submit(cast(Api, cluster), "map-x", TASK, LINES, MapWorkers(1, 2, 1, 60, "image")).job
 
 
 @pytest.mark.parametrize("error", [Unavailable("etcd is full", status=500), KeyboardInterrupt()])
@@ -181,9 +181,9 @@ def test_the_embedded_cluster_needs_no_image(
     monkeypatch.setattr(
         command, "Api", lambda _: SimpleNamespace(version=lambda: ({"gitVersion": version}, None))
     )
-    asked: list[Workers] = []
+    asked: list[MapWorkers] = []
 
-    def submit_none(api: Any, name: str, task: Task, lines: Any, run_in: Workers) -> Any:
+    def submit_none(api: Any, name: str, task: LineTask, lines: Any, run_in: MapWorkers) -> Any:
         asked.append(run_in)
         return SimpleNamespace(name=name)
 

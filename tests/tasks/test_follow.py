@@ -10,13 +10,13 @@ import pytest
 
 from crds.intervals import Intervals
 from crds.leases import Lease
-from crds.shard_set import Definition
+from crds.shard_set import SetDefinition
 from dlr.commands.errors import CommandError
 from dlr.commands.map import follow
 from dlr.commands.map.follow import choose_after_interrupt, conclude, progress_line
 from dlr.commands.map.submission import Submitted
 from dlr.tasks.lines import Lines
-from dlr.tasks.task import Task
+from dlr.tasks.task import LineTask
 from reconcilers.shards.sets import SetState, Tried
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -34,7 +34,7 @@ def a_job(
     leases = (Lease(0, 1, 1, leased),) if leased else ()
     histories = (Tried((0,), tried),) if tried else ()
     known = SetState(
-        Definition("lines", 0, 20, "", 2, 99),
+        SetDefinition("lines", 0, 20, "", 2, 99),
         waiting,
         leases,
         histories,
@@ -51,7 +51,7 @@ def a_job(
 
 def made(lines: Lines | None = LINES) -> Submitted:
     return Submitted(
-        {"metadata": {"name": "map", "namespace": "default"}}, Task("echo", 20, "", 1, 2, 99), lines
+        {"metadata": {"name": "map", "namespace": "default"}}, LineTask("echo", 20, "", 1, 2, 99), lines
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dlr.commands.map.command import worker_range
 from dlr.commands.map.manifest import (
-    Workers,
+    MapWorkers,
     chunks_of,
     config_map_names,
     config_maps,
@@ -24,7 +24,7 @@ from dlr.kube.amounts import is_amount, times
 from dlr.kube.errors import UsageError
 from dlr.tasks import lines as packing
 from dlr.tasks.lines import Lines, LinesError, check, packed, unpacked
-from dlr.tasks.task import Task, command_for, program_of
+from dlr.tasks.task import LineTask, command_for, program_of
 
 A_LINE = st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"").replace(b"\0", b""))
 
@@ -42,12 +42,12 @@ def test_lines_travel_in_several_config_maps(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(packing, "CHUNK_BYTES", 1_000)
     text = b"".join(b"%d\n" % random.Random(each).getrandbits(64) for each in range(500))
     lines = Lines(text)
-    task = Task("echo {}", len(lines), lines.digest, 4, 2, 0)
+    task = LineTask("echo {}", len(lines), lines.digest, 4, 2, 0)
     chunks = chunks_of(task, lines)
     assert len(chunks) > 3 and all(
         len(base64.b64decode(v)) <= 1_000 for c in chunks for v in c["binaryData"].values()
     )
-    job = job_of("map-x", task, Workers(2, 9, 4, 60, "image"), len(chunks))
+    job = job_of("map-x", task, MapWorkers(2, 9, 4, 60, "image"), len(chunks))
     made = list(config_maps("map-x", "uid", chunks))
     assert config_map_names(job) == [each["metadata"]["name"] for each in made]
     assert {each["metadata"]["ownerReferences"][0]["uid"] for each in made} == {"uid"}

@@ -12,8 +12,8 @@ import pytest
 
 from crds.intervals import to_text
 from dlr.tasks.lines import Lines, chunk_names, packed
-from dlr.tasks.task import TASK_FILE, Task
-from dlr.tasks.worker import EXIT_NO_LINES, EXIT_NOT_FOUND, Slots, main
+from dlr.tasks.task import TASK_FILE, LineTask
+from dlr.tasks.worker import EXIT_NO_LINES, EXIT_NOT_FOUND, CommandSlots, main
 from tests.agent.shards.conftest import Job, alone, job
 
 pytestmark = pytest.mark.real
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.real
 __all__ = ["alone", "job"]
 
 
-def a_task(command: str, lines: Lines, slots: int = 3, **more: object) -> Task:
+def a_task(command: str, lines: Lines, slots: int = 3, **more: object) -> LineTask:
     fields = {"retries": 0, "max_failed": 99} | more
-    return Task(command, len(lines), lines.digest, slots, **fields)  # type: ignore[arg-type]
+    return LineTask(command, len(lines), lines.digest, slots, **fields)  # type: ignore[arg-type]
 
 
-def in_folder(folder: Path, task: Task, lines: Lines) -> Path:
+def in_folder(folder: Path, task: LineTask, lines: Lines) -> Path:
     (folder / TASK_FILE).write_text(task.to_json())
     parts = packed(lines)
     for name, part in zip(chunk_names(len(parts)), parts, strict=True):
@@ -36,7 +36,9 @@ def in_folder(folder: Path, task: Task, lines: Lines) -> Path:
 
 def test_every_line_is_run_once_in_the_slots_and_its_output_is_told_by_number(alone: Job) -> None:
     lines, out = Lines(b"a b\nit's\n\n$HOME\n"), io.BytesIO()
-    assert Slots(a_task("printf '%s|\n' {} $DLR_LINE_NUMBER \"$DLR_LINE\"", lines), lines, out).run() == 0
+    assert (
+        CommandSlots(a_task("printf '%s|\n' {} $DLR_LINE_NUMBER \"$DLR_LINE\"", lines), lines, out).run() == 0
+    )
     said = out.getvalue().splitlines()
     expected = [b"%d: %s|" % (n, w) for n, line in enumerate(lines, 1) for w in (line, str(n).encode(), line)]
     assert sorted(said) == sorted(expected)
@@ -48,7 +50,7 @@ def test_lines_that_fail_are_named_with_the_first_reason(
 ) -> None:
     lines, out = Lines(b"".join(b"%d\n" % n for n in range(1, 21))), io.BytesIO()
     command = 'test {} != 7 || { echo "no such utterance" >&2; exit 3; }; test {} != 9 || kill -9 $$'
-    assert Slots(a_task(command, lines, retries=1), lines, out).run() == 0
+    assert CommandSlots(a_task(command, lines, retries=1), lines, out).run() == 0
     (known,) = alone.sets
     assert (known.done, to_text(known.failed), known.is_over) == (18, "6,8", True)
     assert known.reason in ("line 7, exit code 3: no such utterance", "line 9, killed by SIGKILL")
@@ -59,14 +61,14 @@ def test_lines_that_fail_are_named_with_the_first_reason(
 
 def test_a_line_whose_command_is_too_long_fails(alone: Job) -> None:
     lines = Lines(b"x" * 60_000 + b"\n")
-    Slots(a_task("echo {} {} {} >/dev/null", lines), lines, io.BytesIO()).run()
+    CommandSlots(a_task("echo {} {} {} >/dev/null", lines), lines, io.BytesIO()).run()
     assert alone.sets[0].reason == "line 1, exit code 126: Argument list too long"
 
 
 def test_a_daemon_that_keeps_the_pipe_keeps_no_slot(alone: Job, tmp_path: Path) -> None:
     lines, out = Lines(b"1\n2\n"), io.BytesIO()
     command = f"sleep 300 & echo $! >> {tmp_path}/pids; printf 'a\n\nb %s' {{}}; test {{}} = 1"
-    assert Slots(a_task(command, lines, slots=1), lines, out).run() == 0
+    assert CommandSlots(a_task(command, lines, slots=1), lines, out).run() == 0
     for pid in (tmp_path / "pids").read_text().split():
         os.kill(int(pid), signal.SIGKILL)
     assert out.getvalue() == b"1: a\n1: \n1: b 1\n2: a\n2: \n2: b 2\n"
@@ -76,7 +78,7 @@ def test_a_daemon_that_keeps_the_pipe_keeps_no_slot(alone: Job, tmp_path: Path) 
 def test_a_worker_that_is_to_go_does_not_count_what_its_commands_come_to(alone: Job, tmp_path: Path) -> None:
     lines, began = Lines(b"1\n2\n3\n4\n"), tmp_path / "began"
     began.mkdir()
-    slots = Slots(a_task(f"touch {began}/{{}}; exec sleep 600", lines, slots=2), lines, io.BytesIO())
+    slots = CommandSlots(a_task(f"touch {began}/{{}}; exec sleep 600", lines, slots=2), lines, io.BytesIO())
     thread = threading.Thread(target=slots.run)
     thread.start()
     while len(list(began.iterdir())) < 2:

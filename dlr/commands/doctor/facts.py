@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Facts:
+class ClusterFacts:
     """What there is. What could not be looked at is None, and `refused` says why."""
 
     server: str
@@ -71,7 +71,7 @@ class Facts:
         return None
 
 
-def gather(api: Api, documents: Sequence[JSON]) -> Facts:
+def gather(api: Api, documents: Sequence[JSON]) -> ClusterFacts:
     """Look at everything. Raises ApiError if there is no answer at all."""
     version, now = api.version()
     refused: dict[str, str] = {}
@@ -86,7 +86,7 @@ def gather(api: Api, documents: Sequence[JSON]) -> Facts:
     def deployments(label: str) -> list[JSON]:
         return api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label)
 
-    return Facts(
+    return ClusterFacts(
         server=api.connection.server,
         version=version,
         now=now,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from controller.wording import some_of
-from dlr.commands.doctor.facts import Facts
+from dlr.commands.doctor.facts import ClusterFacts
 from dlr.commands.doctor.rights import Right
 from dlr.commands.install import others
 from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE
@@ -28,24 +28,24 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True)
-class Line:
+class DoctorLine:
     level: Level
     topic: str
     text: str
 
 
-def verdicts(facts: Facts) -> list[Line]:
+def verdicts(facts: ClusterFacts) -> list[DoctorLine]:
     """One line or more a topic, in the order in which one would mend things."""
     judges = (_server, _rights, _admission, _crds, _dlrover, _controller, _controllers_rights)
     return [line for judge in judges for line in judge(facts)]
 
 
-def _server(facts: Facts) -> Iterator[Line]:
+def _server(facts: ClusterFacts) -> Iterator[DoctorLine]:
     shown = facts.version.get("gitVersion", "of an unknown version")
     minor = re.match(r"\d+", str(facts.version.get("minor", "")))
     text = f"Kubernetes {shown} at {facts.server}"
     if str(facts.version.get("major")) == "1" and minor and int(minor.group()) < MINIMUM_MINOR:
-        yield Line(
+        yield DoctorLine(
             Level.PROBLEM,
             "server",
             f"{text}: dlr needs 1.{MINIMUM_MINOR} or newer, for ValidatingAdmissionPolicy v1. Upgrade it, or "
@@ -53,30 +53,30 @@ def _server(facts: Facts) -> Iterator[Line]:
             "have to trust each other.",
         )
     else:
-        yield Line(Level.OK, "server", text)
+        yield DoctorLine(Level.OK, "server", text)
 
 
-def _rights(facts: Facts) -> Iterator[Line]:
+def _rights(facts: ClusterFacts) -> Iterator[DoctorLine]:
     missing = facts.missing_to_install
     if missing is None:
         yield _not_seen(facts, "rights", "missing_to_install")
     elif missing:
         level = Level.PROBLEM if facts.deployment is None else Level.WARN
-        yield Line(
+        yield DoctorLine(
             level,
             "rights",
             f"You may not {_some(missing)}: `dlr install` needs somebody who may, such as a cluster-admin.",
         )
     else:
-        yield Line(Level.OK, "rights", "You may install and upgrade dlr.")
+        yield DoctorLine(Level.OK, "rights", "You may install and upgrade dlr.")
 
 
-def _admission(facts: Facts) -> Iterator[Line]:
+def _admission(facts: ClusterFacts) -> Iterator[DoctorLine]:
     if "policies" in facts.refused:
         yield _not_seen(facts, "admission", "policies")
         return
     if facts.policies is None:
-        yield Line(
+        yield DoctorLine(
             Level.PROBLEM,
             "admission",
             "The API server serves no ValidatingAdmissionPolicy v1, which holds a worker to its own objects. "
@@ -87,17 +87,17 @@ def _admission(facts: Facts) -> Iterator[Line]:
     wanted = [each["metadata"]["name"] for each in facts.documents if each["kind"] == kind]
     absent = [name for name in wanted if name not in facts.policies]
     if absent and facts.deployment is not None:
-        yield Line(
+        yield DoctorLine(
             Level.WARN,
             "admission",
             f"{', '.join(absent)} not there: a worker could report in another's name. Run `dlr install`.",
         )
     else:
         state = "there" if not absent else "served; `dlr install` makes dlr's"
-        yield Line(Level.OK, "admission", f"ValidatingAdmissionPolicies are {state}.")
+        yield DoctorLine(Level.OK, "admission", f"ValidatingAdmissionPolicies are {state}.")
 
 
-def _crds(facts: Facts) -> Iterator[Line]:
+def _crds(facts: ClusterFacts) -> Iterator[DoctorLine]:
     if facts.crds is None:
         yield _not_seen(facts, "crds", "crds")
         return
@@ -110,7 +110,7 @@ def _crds(facts: Facts) -> Iterator[Line]:
     foreign = others.foreign_crds(facts.crds)
     ours = sorted(live.keys() - set(foreign))
     if foreign:
-        yield Line(
+        yield DoctorLine(
             Level.PROBLEM,
             "crds",
             f"Another operator has defined {', '.join(foreign)} (DLRover's have these names). A cluster has "
@@ -119,51 +119,51 @@ def _crds(facts: Facts) -> Iterator[Line]:
     absent = sorted(wanted.keys() - live.keys())
     if not live:
         level = Level.OK if facts.deployment is None else Level.PROBLEM
-        yield Line(level, "crds", "Not there yet; `dlr install` makes them.")
+        yield DoctorLine(level, "crds", "Not there yet; `dlr install` makes them.")
         return
     if ours and absent:
-        yield Line(Level.PROBLEM, "crds", f"{', '.join(absent)} not there. Run `dlr install`.")
+        yield DoctorLine(Level.PROBLEM, "crds", f"{', '.join(absent)} not there. Run `dlr install`.")
     reading = crds_reading(live[name] for name in ours)
     if not reading.ready:
-        yield Line(Level.PROBLEM, "crds", f"{reading.sentence} See kubectl describe crd.")
+        yield DoctorLine(Level.PROBLEM, "crds", f"{reading.sentence} See kubectl describe crd.")
     different = [name for name in ours if not covers(live[name]["spec"], wanted[name]["spec"])]
     if different:
-        yield Line(
+        yield DoctorLine(
             Level.WARN,
             "crds",
             f"{', '.join(different)} of another version than this dlr. To have this one's: `dlr install`.",
         )
     elif not absent and not foreign and reading.ready:
-        yield Line(Level.OK, "crds", f"All {len(ours)} are established, and of this version.")
+        yield DoctorLine(Level.OK, "crds", f"All {len(ours)} are established, and of this version.")
 
 
-def _dlrover(facts: Facts) -> Iterator[Line]:
+def _dlrover(facts: ClusterFacts) -> Iterator[DoctorLine]:
     if facts.operators is None:
         yield _not_seen(facts, "dlrover", "operators")
         return
     for operator in facts.operators:
-        yield Line(Level.PROBLEM, "dlrover", others.how_to_stop(operator))
+        yield DoctorLine(Level.PROBLEM, "dlrover", others.how_to_stop(operator))
     if not facts.operators:
-        yield Line(Level.OK, "dlrover", "No operator of DLRover's runs here.")
+        yield DoctorLine(Level.OK, "dlrover", "No operator of DLRover's runs here.")
 
 
-def _controller(facts: Facts) -> Iterator[Line]:
+def _controller(facts: ClusterFacts) -> Iterator[DoctorLine]:
     if facts.controllers is None:
         yield _not_seen(facts, "controller", "controllers")
         return
     holder = leader(facts.lease, facts.now)
     place = ((facts.lease or {}).get("metadata") or {}).get("namespace")
     if facts.embedded and holder and place == EMBEDDED_LEASE_NAMESPACE:
-        yield Line(Level.OK, "controller", f"The controller of `dlr up` leads ({holder}).")
+        yield DoctorLine(Level.OK, "controller", f"The controller of `dlr up` leads ({holder}).")
         return
     if facts.embedded and place == EMBEDDED_LEASE_NAMESPACE and facts.deployment is None:
         text = "The controller of `dlr up` does not lead: see logs/controller.log in the cluster's folder"
-        yield Line(Level.PROBLEM, "controller", f"{text}; `dlr down` and `dlr up` start it again.")
+        yield DoctorLine(Level.PROBLEM, "controller", f"{text}; `dlr down` and `dlr up` start it again.")
         return
     if facts.deployment is None:
         elsewhere = [f"{c['metadata']['namespace']}" for c in facts.controllers]
         hint = f" There is one in {', '.join(elsewhere)}: name it with --namespace." if elsewhere else ""
-        yield Line(
+        yield DoctorLine(
             Level.WARN if elsewhere else Level.OK,
             "controller",
             f"Not in namespace {facts.namespace}; `dlr install` puts it there.{hint}",
@@ -172,16 +172,16 @@ def _controller(facts: Facts) -> Iterator[Line]:
     reading = controller_reading(facts.deployment, facts.pods or (), facts.lease, facts.now)
     level = Level.OK if reading.ready else Level.PROBLEM
     advice = "" if reading.ready else f" Look at: kubectl describe pods -n {facts.namespace}"
-    yield Line(level, "controller", f"{reading.sentence}{advice}")
+    yield DoctorLine(level, "controller", f"{reading.sentence}{advice}")
     yield from _skew(facts)
 
 
-def _skew(facts: Facts) -> Iterator[Line]:
+def _skew(facts: ClusterFacts) -> Iterator[DoctorLine]:
     """The image that runs is asked by its tag: another may be right, so this is no problem."""
     running = {_tag(image) for image in _images([facts.deployment or {}])}
     wanted = {_tag(image) for image in _images(facts.documents)}
     if running and None not in running and running != wanted:
-        yield Line(
+        yield DoctorLine(
             Level.WARN,
             "controller",
             f"Its image is of version {', '.join(sorted(map(str, running)))}, this dlr is "
@@ -189,20 +189,20 @@ def _skew(facts: Facts) -> Iterator[Line]:
         )
 
 
-def _controllers_rights(facts: Facts) -> Iterator[Line]:
+def _controllers_rights(facts: ClusterFacts) -> Iterator[DoctorLine]:
     if facts.deployment is None:
         return
     missing = facts.missing_of_controller
     if missing is None:
         yield _not_seen(facts, "controller's rights", "missing_of_controller")
     elif missing:
-        yield Line(
+        yield DoctorLine(
             Level.PROBLEM,
             "controller's rights",
             f"It may not {_some(missing)}. Run `dlr install` again.",
         )
     else:
-        yield Line(Level.OK, "controller's rights", "It may do all that it needs to.")
+        yield DoctorLine(Level.OK, "controller's rights", "It may do all that it needs to.")
 
 
 def _images(documents: Sequence[JSON]) -> Iterator[str]:
@@ -222,9 +222,9 @@ def _some(rights: Sequence[Right]) -> str:
     return some_of([str(each) for each in rights], _NAMED_AT_MOST)
 
 
-def _not_seen(facts: Facts, topic: str, fact: str) -> Line:
+def _not_seen(facts: ClusterFacts, topic: str, fact: str) -> DoctorLine:
     why = facts.refused.get(fact, "the API server did not say why")
-    return Line(Level.WARN, topic, f"Could not be checked: {why}")
+    return DoctorLine(Level.WARN, topic, f"Could not be checked: {why}")
 
 
 def covers(live: Any, wanted: Any) -> bool:

@@ -22,7 +22,7 @@ _BOOKKEEPING = ("resourceVersion", "generation", "managedFields")
 _CRD_PLURALS = ("elasticjobs", "elasticworkers", "elasticworlds", "nodechecks", "scaleplans", "shardsets")
 
 
-class Outcome(StrEnum):
+class ApplyOutcome(StrEnum):
     """The end of an apply, for a person."""
 
     CREATED = "created"
@@ -199,7 +199,7 @@ def require_served(api: Api, manifests: Iterable[JSON]) -> None:
                 raise _refused(manifest, error) from error
 
 
-def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> Outcome:
+def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> ApplyOutcome:
     """Apply a manifest. With `dry_run` the API server does all of it but the storing.
 
     A namespace that is somebody else's is left alone: its labels decide which Pods may run in it.
@@ -211,15 +211,15 @@ def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> Outcome:
     try:
         live = get_or_none(scoped, kind, manifest["metadata"]["name"])
         if live is not None and manifest["kind"] == "Namespace" and not kinds.is_ours(live):
-            return Outcome.LEFT
+            return ApplyOutcome.LEFT
         applied = scoped.apply(kind, manifest, dry_run=dry_run)
     except ApiError as error:
         if dry_run and isinstance(error, NotFound) and error.names_object:
-            return Outcome.NOT_TRIED
+            return ApplyOutcome.NOT_TRIED
         raise _refused(manifest, error) from error
     if live is None:
-        return Outcome.CREATED
-    return Outcome.UNCHANGED if _substance(applied) == _substance(live) else Outcome.CONFIGURED
+        return ApplyOutcome.CREATED
+    return ApplyOutcome.UNCHANGED if _substance(applied) == _substance(live) else ApplyOutcome.CONFIGURED
 
 
 def _substance(live: JSON) -> JSON:

@@ -14,9 +14,9 @@ from crds.release import VERSION
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, console, print_json, show
 from dlr.job.case import Case, Sentence, read_case
-from dlr.job.evidence import Section, sections
+from dlr.job.evidence import EvidenceSection, sections
 from dlr.job.unreadable import naming_what_cannot_be_read
-from dlr.job.verdict import Verdict, verdict
+from dlr.job.verdict import JobVerdict, verdict
 from dlr.job.wording import plain, printable_line
 from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
@@ -56,7 +56,7 @@ def diagnose(
 
 def page(
     case: Case,
-    made: Sequence[Section],
+    made: Sequence[EvidenceSection],
     unread: Sequence[str],
     width: int = WIDTH,
     *,
@@ -65,7 +65,7 @@ def page(
     """Return lines of text, the verdict first."""
     metadata = case.job["metadata"]
     moment = f"{case.now.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    not_read = Section("Not read", tuple(Sentence(plain(text)) for text in unread))
+    not_read = EvidenceSection("Not read", tuple(Sentence(plain(text)) for text in unread))
     lines: list[str] = []
     for section in [*made, not_read] if unread else made:
         lines.append(section.title)
@@ -103,7 +103,7 @@ def _sentence_lines(each: Sentence, width: int) -> list[str]:
     return lines + [f"      {printable_line(line)}" for line in each.lines[-MOST_LINES:]]
 
 
-def as_json(case: Case, top: Verdict, made: Sequence[Section], unread: Sequence[str]) -> JSON:
+def as_json(case: Case, top: JobVerdict, made: Sequence[EvidenceSection], unread: Sequence[str]) -> JSON:
     metadata = case.job["metadata"]
     return {
         "name": metadata["name"],

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dlr.client.client import submit
-from dlr.client.manifest import Launch, new_name, objects
+from dlr.client.manifest import JobLaunch, new_name, objects
 from dlr.client.program import InImage, program_of
 from dlr.commands.options import (
     Context,
@@ -37,80 +37,94 @@ class Printed(StrEnum):
     JSON = "json"
 
 
+Script = Annotated[
+    str, typer.Argument(callback=not_empty, help="A Python script of this machine, shipped with the job.")
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="Of the script.", show_default=False)
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="How many Pods; default: 1.")]
+Least = Annotated[
+    int | None, typer.Option("--min", min=1, help="Training goes on with as few Pods; default: no fewer.")
+]
+Most = Annotated[int | None, typer.Option("--max", min=1, help="To so many Pods the job can be scaled.")]
+Name = Annotated[
+    str | None, typer.Option(callback=new_job_name, help="The new job's name; default: one by SCRIPT's.")
+]
+Like = Annotated[
+    str | None,
+    typer.Option(
+        callback=object_name,
+        autocompletion=complete_job_name,
+        help="A job of this namespace, finished or not: what no other option says is as there.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the YAML for `kubectl apply -f -`, and make nothing.")
+]
+Output = Annotated[Printed, typer.Option("--output", "-o", help="What to print of what is made.")]
+Image = Annotated[
+    str | None, typer.Option(callback=not_empty, help="With Python and torch.", rich_help_panel=WHERE)
+]
+InImageOption = Annotated[
+    bool,
+    typer.Option(
+        "--in-image",
+        help="SCRIPT is a path in the image, or on a volume of the Pods; nothing is shipped.",
+        rich_help_panel=WHERE,
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--nproc-per-node",
+        min=1,
+        help="Of each Pod; default: one for each of its GPUs, or one.",
+        rich_help_panel=WHERE,
+    ),
+]
+Gpus = Annotated[int | None, typer.Option(min=0, help="Of each Pod.", rich_help_panel=WHERE)]
+Cpu = Annotated[
+    str | None, typer.Option(callback=not_empty, help="Of each Pod, such as 500m.", rich_help_panel=WHERE)
+]
+Memory = Annotated[
+    str | None, typer.Option(callback=not_empty, help="Of each Pod, such as 2Gi.", rich_help_panel=WHERE)
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        callback=none_empty,
+        help="A variable; may be repeated.",
+        rich_help_panel=WHERE,
+    ),
+]
+
+
 def launch(
-    script: Annotated[
-        str, typer.Argument(callback=not_empty, help="A Python script of this machine, shipped with the job.")
-    ],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="Of the script.", show_default=False)
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many Pods; default: 1.")] = None,
-    least: Annotated[
-        int | None, typer.Option("--min", min=1, help="Training goes on with as few Pods; default: no fewer.")
-    ] = None,
-    most: Annotated[
-        int | None, typer.Option("--max", min=1, help="To so many Pods the job can be scaled.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(callback=new_job_name, help="The new job's name; default: one by SCRIPT's.")
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            callback=object_name,
-            autocompletion=complete_job_name,
-            help="A job of this namespace, finished or not: what no other option says is as there.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the YAML for `kubectl apply -f -`, and make nothing.")
-    ] = False,
-    output: Annotated[
-        Printed, typer.Option("--output", "-o", help="What to print of what is made.")
-    ] = Printed.NAME,
-    image: Annotated[
-        str | None, typer.Option(callback=not_empty, help="With Python and torch.", rich_help_panel=WHERE)
-    ] = None,
-    in_image: Annotated[
-        bool,
-        typer.Option(
-            "--in-image",
-            help="SCRIPT is a path in the image, or on a volume of the Pods; nothing is shipped.",
-            rich_help_panel=WHERE,
-        ),
-    ] = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--nproc-per-node",
-            min=1,
-            help="Of each Pod; default: one for each of its GPUs, or one.",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
-    gpus: Annotated[int | None, typer.Option(min=0, help="Of each Pod.", rich_help_panel=WHERE)] = None,
-    cpu: Annotated[
-        str | None, typer.Option(callback=not_empty, help="Of each Pod, such as 500m.", rich_help_panel=WHERE)
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(callback=not_empty, help="Of each Pod, such as 2Gi.", rich_help_panel=WHERE)
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            callback=none_empty,
-            help="A variable; may be repeated.",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
+    script: Script,
+    arguments: Arguments = None,
+    workers: Workers = None,
+    least: Least = None,
+    most: Most = None,
+    name: Name = None,
+    like: Like = None,
+    dry_run: DryRun = False,
+    output: Output = Printed.NAME,
+    image: Image = None,
+    in_image: InImageOption = False,
+    processes: Processes = None,
+    gpus: Gpus = None,
+    cpu: Cpu = None,
+    memory: Memory = None,
+    env: Env = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Run a script of this machine in Pods, without YAML."""
     program = program_of(InImage(script) if in_image else Path(script), arguments or ())
-    wanted = Launch(
+    wanted = JobLaunch(
         program=program,
         name=name or new_name(program),
         workers=workers,
@@ -129,17 +143,20 @@ def launch(
     made = objects(wanted, get_job(api, like) if like else None)
     if dry_run:
         print_objects(made, output)
-        return
+    else:
+        _submit(api, made, output)
+
+
+def _submit(api: Api, made: list[JSON], output: Printed) -> None:
     job, warnings = submit(api, made)
     for warning in warnings:
         print(f"dlr: warning: {warning}", file=sys.stderr)
     if output is not Printed.NAME:
         print_objects([*made[:-1], job], output)
         return
-    print(
-        f"elasticjob {api.namespace}/{wanted.name} created; "
-        f"follow it with: dlr job status {wanted.name} -n {api.namespace} --watch"
-    )
+    name = job["metadata"]["name"]
+    follow = f"dlr job status {name} -n {api.namespace} --watch"
+    print(f"elasticjob {api.namespace}/{name} created; follow it with: {follow}")
 
 
 def variable(text: str) -> tuple[str, str]:

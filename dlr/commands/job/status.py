@@ -12,7 +12,7 @@ import typer
 from rich.live import Live
 
 from crds.grouping import is_grouped
-from dlr.commands.errors import JobFailed
+from dlr.commands.errors import JobFailedError
 from dlr.commands.job.screen import render
 from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
 from dlr.commands.output import Format, console, print_json, show
@@ -76,7 +76,7 @@ def _watch(api: Api, name: str, output: Format) -> None:
     _warn_of_unread(last)
     if report.phase(last.job) == "Failed":
         failure = (last.job["status"].get("lastFailure") or {}).get("message") or "see its conditions"
-        raise JobFailed(f"The job {name!r} failed: {failure}")
+        raise JobFailedError(f"The job {name!r} failed: {failure}")
 
 
 def _print_changes(

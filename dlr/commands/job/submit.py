@@ -16,7 +16,7 @@ from dlr.convert.dlrover import OF_REPLICAS, OF_SPEC
 from dlr.job.lookup import require_namespace
 from dlr.kube.api import ELASTICJOBS, JSON, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import ApiError, Cause, UsageError
+from dlr.kube.errors import ApiError, StatusCause, UsageError
 
 STRICT_DECODING = re.compile(r'(unknown|duplicate) field "([^"]+)"')
 
@@ -84,7 +84,7 @@ def _refusal(api: Api, job: JobFile, failure: ApiError) -> str:
             "delete it first (dlr job delete), or change it with kubectl apply."
         )
     causes = failure.causes or tuple(
-        Cause(path, f"{what} field") for what, path in STRICT_DECODING.findall(str(failure))
+        StatusCause(path, f"{what} field") for what, path in STRICT_DECODING.findall(str(failure))
     )
     if not causes:
         return f"{job.where()}: {failure}"

@@ -12,7 +12,7 @@ from dlr.commands.options import Context, JobName, Kubeconfig, Namespace
 from dlr.commands.output import show_table
 from dlr.job.case import Case, read_people
 from dlr.job.timeline.drawing import svg_file
-from dlr.job.timeline.life import Life, title
+from dlr.job.timeline.life import JobTimeline, title
 from dlr.job.timeline.tables import tables_of
 from dlr.job.unreadable import naming_what_cannot_be_read
 from dlr.job.verdict import verdict
@@ -64,7 +64,7 @@ def timeline(
     print(path)
 
 
-def _life(case: Case) -> Life:
+def _life(case: Case) -> JobTimeline:
     if case.life is None:
         raise CommandError(
             f"ElasticJob {case.name!r} has no history yet; its controller has to see it first."

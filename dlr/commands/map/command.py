@@ -14,7 +14,7 @@ from crds.shard_set import MAX_SHARD_RETRIES
 from dlr.commands.errors import CommandError
 from dlr.commands.job.file import read_documents
 from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
-from dlr.commands.map.manifest import Workers
+from dlr.commands.map.manifest import MapWorkers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
 from dlr.commands.options import (
     Context,
@@ -30,7 +30,7 @@ from dlr.kube.api import JSON, Api, is_embedded
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 from dlr.tasks.lines import Lines, LinesError, check
-from dlr.tasks.task import Task
+from dlr.tasks.task import LineTask
 
 WHERE = "What it runs in"
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
@@ -39,74 +39,89 @@ UNUSED_IMAGE = "this-machine"
 """Image of a Pod on the embedded cluster, whose containers are processes of this machine."""
 
 
+CommandLine = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="COMMAND",
+        help="For /bin/sh, with {} for the line, quoted, and {#} for its number; without either, the "
+        "line comes last.",
+        show_default=False,
+    ),
+]
+WorkerRange = Annotated[
+    str, typer.Option(metavar="MIN:MAX", help="How many Pods; as many as there is work for.")
+]
+Slots = Annotated[int, typer.Option(min=1, max=1_024, help="Commands at a time in each Pod.")]
+Retries = Annotated[
+    int, typer.Option(min=0, max=MAX_SHARD_RETRIES, help="How often a line that failed is tried again.")
+]
+MaxFailed = Annotated[
+    int | None,
+    typer.Option(min=0, help="With more lines that failed for good, all ends. Default: no limit."),
+]
+LinesPath = Annotated[
+    str | None,
+    typer.Option(
+        callback=not_empty, help="The lines, as a file that all Pods see, instead of standard input."
+    ),
+]
+LogDir = Annotated[
+    str | None,
+    typer.Option(
+        callback=not_empty,
+        help="A folder that all Pods see, for a file with each line's output, instead of the Pods' logs.",
+    ),
+]
+IdleSeconds = Annotated[int, typer.Option(min=0, help="A worker without work for so long goes, down to MIN.")]
+Name = Annotated[
+    str | None, typer.Option(callback=new_job_name, help="The new job's name; default: a new one.")
+]
+Detach = Annotated[bool, typer.Option("--detach", help="Submit, print the name, and exit.")]
+Attached = Annotated[
+    str | None,
+    typer.Option(
+        "--attach",
+        callback=object_name,
+        help="Follow the `dlr map` of this name again.",
+        autocompletion=complete_job_name,
+    ),
+]
+Image = Annotated[
+    str,
+    typer.Option(
+        help="With the command, and Python 3.10 or newer; the embedded cluster needs none.",
+        rich_help_panel=WHERE,
+    ),
+]
+Pod = Annotated[
+    str | None,
+    typer.Option(
+        callback=not_empty,
+        help="A YAML file with a Pod template (`spec: …`): volumes, nodes, environment; its first "
+        "container runs the command.",
+        rich_help_panel=WHERE,
+    ),
+]
+Cpu = Annotated[str, typer.Option(help="Of a slot, such as 500m.", rich_help_panel=WHERE)]
+Memory = Annotated[str, typer.Option(help="Of a slot, such as 2Gi.", rich_help_panel=WHERE)]
+
+
 def command(
-    command_line: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="COMMAND",
-            help="For /bin/sh, with {} for the line, quoted, and {#} for its number; without either, the "
-            "line comes last.",
-            show_default=False,
-        ),
-    ] = None,
-    workers: Annotated[
-        str, typer.Option(metavar="MIN:MAX", help="How many Pods; as many as there is work for.")
-    ] = "1",
-    slots: Annotated[int, typer.Option(min=1, max=1_024, help="Commands at a time in each Pod.")] = 1,
-    retries: Annotated[
-        int, typer.Option(min=0, max=MAX_SHARD_RETRIES, help="How often a line that failed is tried again.")
-    ] = 2,
-    max_failed: Annotated[
-        int | None,
-        typer.Option(min=0, help="With more lines that failed for good, all ends. Default: no limit."),
-    ] = None,
-    lines_path: Annotated[
-        str | None,
-        typer.Option(
-            callback=not_empty, help="The lines, as a file that all Pods see, instead of standard input."
-        ),
-    ] = None,
-    log_dir: Annotated[
-        str | None,
-        typer.Option(
-            callback=not_empty,
-            help="A folder that all Pods see, for a file with each line's output, instead of the Pods' logs.",
-        ),
-    ] = None,
-    idle_seconds: Annotated[
-        int, typer.Option(min=0, help="A worker without work for so long goes, down to MIN.")
-    ] = 60,
-    name: Annotated[
-        str | None, typer.Option(callback=new_job_name, help="The new job's name; default: a new one.")
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Submit, print the name, and exit.")] = False,
-    attached: Annotated[
-        str | None,
-        typer.Option(
-            "--attach",
-            callback=object_name,
-            help="Follow the `dlr map` of this name again.",
-            autocompletion=complete_job_name,
-        ),
-    ] = None,
-    image: Annotated[
-        str,
-        typer.Option(
-            help="With the command, and Python 3.10 or newer; the embedded cluster needs none.",
-            rich_help_panel=WHERE,
-        ),
-    ] = "",
-    pod: Annotated[
-        str | None,
-        typer.Option(
-            callback=not_empty,
-            help="A YAML file with a Pod template (`spec: …`): volumes, nodes, environment; its first "
-            "container runs the command.",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
-    cpu: Annotated[str, typer.Option(help="Of a slot, such as 500m.", rich_help_panel=WHERE)] = "",
-    memory: Annotated[str, typer.Option(help="Of a slot, such as 2Gi.", rich_help_panel=WHERE)] = "",
+    command_line: CommandLine = None,
+    workers: WorkerRange = "1",
+    slots: Slots = 1,
+    retries: Retries = 2,
+    max_failed: MaxFailed = None,
+    lines_path: LinesPath = None,
+    log_dir: LogDir = None,
+    idle_seconds: IdleSeconds = 60,
+    name: Name = None,
+    detach: Detach = False,
+    attached: Attached = None,
+    image: Image = "",
+    pod: Pod = None,
+    cpu: Cpu = "",
+    memory: Memory = "",
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -118,40 +133,33 @@ def command(
     if attached is not None:
         if command_line is not None:
             raise UsageError("--attach follows what is there: drop the command, or the option.")
-        api = Api(connect(kubeconfig, context, namespace))
-        _follow(api, attach(api, attached))
+        _follow_again(Api(connect(kubeconfig, context, namespace)), attached)
         return
     if command_line is None or not command_line.strip():
         raise UsageError("There is no command to run for the lines; see `dlr map --help`.")
     least, most = worker_range(workers)
     template = read_template(pod)
-    if not image and not _has_image(template):
-        if _needs_image(kubeconfig, context):
-            raise UsageError("Name the image that has the command: --image, or in the file of --pod.")
-        image = UNUSED_IMAGE
+    image = image or _default_image(template, kubeconfig, context)
     lines = _read_lines() if lines_path is None else None
     if lines is not None and not lines:
         print("dlr: there are no lines, so nothing is run.", file=sys.stderr)
         return
-    task = Task(
-        command_line,
-        len(lines) if lines is not None else 0,
-        lines.digest if lines is not None else "",
-        slots,
-        retries,
-        LIMIT - 1 if max_failed is None else max_failed,
-        lines_path or "",
-        log_dir or "",
-    )
+    size, digest = (len(lines), lines.digest) if lines else (0, "")
+    most_failed = LIMIT - 1 if max_failed is None else max_failed
+    task = LineTask(command_line, size, digest, slots, retries, most_failed, lines_path or "", log_dir or "")
     requests = {key: times(text, slots) for key, text in (("cpu", cpu), ("memory", memory)) if text}
-    run_in = Workers(least, most, slots, idle_seconds, image, requests, template)
+    run_in = MapWorkers(least, most, slots, idle_seconds, image, requests, template)
     api = Api(connect(kubeconfig, context, namespace))
     made = submit(api, name or new_name(), task, lines, run_in)
     if detach:
         print(made.name)
-        return
-    print(f"dlr: {made.name} in namespace {api.namespace}", file=sys.stderr)
-    _follow(api, made)
+    else:
+        print(f"dlr: {made.name} in namespace {api.namespace}", file=sys.stderr)
+        _follow(api, made)
+
+
+def _follow_again(api: Api, name: str) -> None:
+    _follow(api, attach(api, name))
 
 
 def _follow(api: Api, made: Submitted) -> None:
@@ -218,15 +226,19 @@ def _part(whole: JSON, key: str, kind: type, where: str) -> Any:
     return kind() if value is None else value
 
 
-def _needs_image(kubeconfig: str | None, context: str | None) -> bool:
-    """Whether Pods are more than processes of this machine, as they are on the embedded cluster."""
+def _default_image(template: JSON, kubeconfig: str | None, context: str | None) -> str:
+    """Return the image where no option names one: the template may, and the embedded cluster needs none.
+
+    Raises:
+        UsageError: one is needed.
+    """
+    containers = template.get("spec", {}).get("containers") or [{}]
+    if containers[0].get("image"):
+        return ""
     try:
         version, _ = Api(connect(kubeconfig, context, None)).version()
     except ApiError:
-        return True
-    return not is_embedded(version)
-
-
-def _has_image(template: JSON) -> bool:
-    containers = template.get("spec", {}).get("containers") or [{}]
-    return bool(containers[0].get("image"))
+        version = {}
+    if not is_embedded(version):
+        raise UsageError("Name the image that has the command: --image, or in the file of --pod.")
+    return UNUSED_IMAGE

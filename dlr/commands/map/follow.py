@@ -29,7 +29,7 @@ CLEAR_LINE = "\r\033[K"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LinesOutcome:
     """The outcome of a list: places of its lines."""
 
     size: int
@@ -82,13 +82,15 @@ def progress_line(job: JSON, sets: list[JSON], workers: list[JSON], size: int) -
     return ", ".join(parts)
 
 
-def outcome_of(sets: list[JSON], size: int) -> Outcome:
+def outcome_of(sets: list[JSON], size: int) -> LinesOutcome:
     """The outcome by the job's ShardSets."""
     for wire in (each.get("status") or {} for each in sets):
         if wire.get("name") == SET_NAME:
             failed = from_text(wire.get("failedElements") or "")
-            return Outcome(wire["size"], failed, union(failed, undone_of(wire)), wire.get("reason") or "")
-    return Outcome(size, NONE, whole(size) if size else NONE, "")
+            return LinesOutcome(
+                wire["size"], failed, union(failed, undone_of(wire)), wire.get("reason") or ""
+            )
+    return LinesOutcome(size, NONE, whole(size) if size else NONE, "")
 
 
 def conclude(made: Submitted, job: JSON, sets: list[JSON], folder: Path) -> None:
@@ -125,7 +127,7 @@ def _left_behind(made: Submitted, sets: list[JSON], folder: Path) -> CommandErro
     return CommandError(f"The job {made.name!r} was deleted; {many}; {_saved(made, found, folder)}.")
 
 
-def _saved(made: Submitted, found: Outcome, folder: Path) -> str:
+def _saved(made: Submitted, found: LinesOutcome, folder: Path) -> str:
     """Write what is left, and say where."""
     lines = made.lines()
     if lines is None:

@@ -11,7 +11,7 @@ from crds import names
 from crds.names import API_VERSION
 from dlr.kube.api import JSON
 from dlr.tasks.lines import CHUNK_NAME, Lines, chunk_names, packed, unpacked
-from dlr.tasks.task import FOLDER, TASK_FILE, Task
+from dlr.tasks.task import FOLDER, TASK_FILE, LineTask
 from dlr.tasks.worker import EXIT_NO_LINES, EXIT_NOT_FOUND
 
 VOLUME = "dlr-map"
@@ -28,7 +28,7 @@ LAST_CALL_SECONDS = 5
 
 
 @dataclass(frozen=True)
-class Workers:
+class MapWorkers:
     """What the command runs in."""
 
     least: int
@@ -47,7 +47,7 @@ class Workers:
         return max(self.least, min(wanted, self.most))
 
 
-def job_of(name: str, task: Task, workers: Workers, chunks: int) -> JSON:
+def job_of(name: str, task: LineTask, workers: MapWorkers, chunks: int) -> JSON:
     """Suspended, so that no Pod waits for ConfigMaps that are not there yet."""
     worker = {
         "replicas": workers.at_first(task.size),
@@ -85,7 +85,7 @@ def job_of(name: str, task: Task, workers: Workers, chunks: int) -> JSON:
     }
 
 
-def chunks_of(task: Task, lines: Lines | None) -> list[JSON]:
+def chunks_of(task: LineTask, lines: Lines | None) -> list[JSON]:
     """The data of the ConfigMaps; the first has the task too. Raises LinesError for too many lines."""
     data: list[JSON] = [{}]
     if lines is not None:
@@ -127,13 +127,13 @@ def config_map_names(job: JSON) -> list[str]:
     return []
 
 
-def task_and_lines(found: Sequence[JSON]) -> tuple[Task, Lines | None]:
+def task_and_lines(found: Sequence[JSON]) -> tuple[LineTask, Lines | None]:
     """Read task and lines from the ConfigMaps, in their order; the lines only if they are in them.
 
     Raises:
         KeyError, TypeError, ValueError: they make no sense.
     """
-    task = Task.from_json(found[0]["data"][TASK_FILE])
+    task = LineTask.from_json(found[0]["data"][TASK_FILE])
     if task.lines_path:
         return task, None
     chunks = {key: text for each in found for key, text in (each.get("binaryData") or {}).items()}
@@ -141,7 +141,7 @@ def task_and_lines(found: Sequence[JSON]) -> tuple[Task, Lines | None]:
     return task, unpacked(base64.b64decode(chunks[key]) for key in ordered)
 
 
-def _template(workers: Workers, sources: Sequence[str]) -> JSON:
+def _template(workers: MapWorkers, sources: Sequence[str]) -> JSON:
     template = copy.deepcopy(workers.template)
     spec = template.setdefault("spec", {})
     spec.setdefault("restartPolicy", "Never")

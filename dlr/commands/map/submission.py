@@ -10,7 +10,7 @@ from pathlib import Path
 from dlr.commands.errors import CommandError
 from dlr.commands.interrupts import deferred
 from dlr.commands.map.manifest import (
-    Workers,
+    MapWorkers,
     chunks_of,
     config_map_names,
     config_maps,
@@ -21,7 +21,7 @@ from dlr.job.lookup import get_job, require_namespace
 from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, JSON, Api
 from dlr.kube.errors import ApiError
 from dlr.tasks.lines import Lines, LinesError, read
-from dlr.tasks.task import Task
+from dlr.tasks.task import LineTask
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Submitted:
     """A `dlr map` in the cluster."""
 
     job: JSON
-    task: Task
+    task: LineTask
     sent: Lines | None
     """The lines, if they were sent along."""
 
@@ -49,7 +49,7 @@ def new_name() -> str:
     return f"map-{secrets.token_hex(3)}"
 
 
-def submit(api: Api, name: str, task: Task, lines: Lines | None, workers: Workers) -> Submitted:
+def submit(api: Api, name: str, task: LineTask, lines: Lines | None, workers: MapWorkers) -> Submitted:
     """Make the job and its ConfigMaps, and let it begin.
 
     Args:

@@ -35,6 +35,7 @@ from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError
 
 NAME_PREFIX = "node-check-"
+ONE_OF_THESE = "Say what to check by exactly one of --nodes, --selector, --all, --job and --local."
 _what = partial(typer.Option, rich_help_panel="What to check (one of these)")
 _how = partial(typer.Option, rich_help_panel="How")
 
@@ -56,75 +57,87 @@ checks = typer.Typer(
 )
 
 
+Nodes = Annotated[
+    list[str] | None,
+    _what("--nodes", metavar="A,B", help="These nodes.", autocompletion=complete_node_names),
+]
+Selector = Annotated[str | None, _what("--selector", "-l", metavar="K=V,…", help="Nodes with these labels.")]
+EveryNode = Annotated[bool, _what("--all", help="Every node.")]
+Job = Annotated[
+    str | None,
+    _what(
+        callback=object_name,
+        help="The nodes of this job, in its own Pods; its training stops meanwhile.",
+        autocompletion=complete_job_name,
+    ),
+]
+Local = Annotated[bool, _what("--local", help="This machine, without any cluster.")]
+AcceleratorOption = Annotated[
+    str | None,
+    _how(
+        metavar="RESOURCE",
+        help=f"{Accelerator.NVIDIA_GPU}: every node must have one; {Accelerator.NONE}: no GPU is used. "
+        "Default: the GPUs of the nodes that have any.",
+    ),
+]
+Gpu = Annotated[bool, _how("--gpu", help=f"The same as --accelerator {Accelerator.NVIDIA_GPU}.")]
+Wait = Annotated[bool, _how("--wait/--no-wait", help="Stay and show what is found.")]
+Cordon = Annotated[bool, _how("--cordon/--no-cordon", help="Cordon faulty nodes.")]
+TimeoutSeconds = Annotated[
+    int | None,
+    _how(
+        "--timeout",
+        metavar="SECONDS",
+        min=1,
+        help="A step of the check goes on without nodes that take longer. Default: 300.",
+    ),
+]
+StragglerRatio = Annotated[
+    float | None,
+    _how(
+        metavar="TIMES",
+        callback=number,
+        help="A node so many times slower than the median, each time, is slow. Default: 1.5.",
+    ),
+]
+Topology = Annotated[
+    list[str] | None,
+    _how(
+        metavar="LABEL",
+        callback=none_empty,
+        help="A node label that names a rack or switch, to see faults that lie together there; "
+        "several, the smallest first.",
+    ),
+]
+Name = Annotated[str | None, _how(callback=object_name, help="The NodeCheck's name; default: a new one.")]
+TtlSeconds = Annotated[
+    int | None,
+    _how(
+        "--ttl",
+        metavar="SECONDS",
+        min=1,
+        help="The NodeCheck is deleted so long after its end, an hour at least. Default: it stays.",
+    ),
+]
+
+
 @checks.callback()
 def command(
     invocation: typer.Context,
-    nodes: Annotated[
-        list[str] | None,
-        _what("--nodes", metavar="A,B", help="These nodes.", autocompletion=complete_node_names),
-    ] = None,
-    selector: Annotated[
-        str | None, _what("--selector", "-l", metavar="K=V,…", help="Nodes with these labels.")
-    ] = None,
-    every_node: Annotated[bool, _what("--all", help="Every node.")] = False,
-    job: Annotated[
-        str | None,
-        _what(
-            callback=object_name,
-            help="The nodes of this job, in its own Pods; its training stops meanwhile.",
-            autocompletion=complete_job_name,
-        ),
-    ] = None,
-    local: Annotated[bool, _what("--local", help="This machine, without any cluster.")] = False,
-    accelerator: Annotated[
-        str | None,
-        _how(
-            metavar="RESOURCE",
-            help=f"{Accelerator.NVIDIA_GPU}: every node must have one; {Accelerator.NONE}: no GPU is used. "
-            "Default: the GPUs of the nodes that have any.",
-        ),
-    ] = None,
-    gpu: Annotated[bool, _how("--gpu", help=f"The same as --accelerator {Accelerator.NVIDIA_GPU}.")] = False,
-    wait: Annotated[bool, _how("--wait/--no-wait", help="Stay and show what is found.")] = True,
-    cordon: Annotated[bool, _how("--cordon/--no-cordon", help="Cordon faulty nodes.")] = True,
-    timeout_seconds: Annotated[
-        int | None,
-        _how(
-            "--timeout",
-            metavar="SECONDS",
-            min=1,
-            help="A step of the check goes on without nodes that take longer. Default: 300.",
-        ),
-    ] = None,
-    straggler_ratio: Annotated[
-        float | None,
-        _how(
-            metavar="TIMES",
-            callback=number,
-            help="A node so many times slower than the median, each time, is slow. Default: 1.5.",
-        ),
-    ] = None,
-    topology: Annotated[
-        list[str] | None,
-        _how(
-            metavar="LABEL",
-            callback=none_empty,
-            help="A node label that names a rack or switch, to see faults that lie together there; "
-            "several, the smallest first.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, _how(callback=object_name, help="The NodeCheck's name; default: a new one.")
-    ] = None,
-    ttl_seconds: Annotated[
-        int | None,
-        _how(
-            "--ttl",
-            metavar="SECONDS",
-            min=1,
-            help="The NodeCheck is deleted so long after its end, an hour at least. Default: it stays.",
-        ),
-    ] = None,
+    nodes: Nodes = None,
+    selector: Selector = None,
+    every_node: EveryNode = False,
+    job: Job = None,
+    local: Local = False,
+    accelerator: AcceleratorOption = None,
+    gpu: Gpu = False,
+    wait: Wait = True,
+    cordon: Cordon = True,
+    timeout_seconds: TimeoutSeconds = None,
+    straggler_ratio: StragglerRatio = None,
+    topology: Topology = None,
+    name: Name = None,
+    ttl_seconds: TtlSeconds = None,
     namespace: Namespace = None,
     output: Output = Format.TABLE,
     kubeconfig: Kubeconfig = None,
@@ -138,37 +151,36 @@ def command(
     if invocation.invoked_subcommand is not None:
         return
     if sum([bool(nodes), selector is not None, every_node, job is not None, local]) != 1:
-        raise CouldNotTell(
-            "Say what to check by exactly one of --nodes, --selector, --all, --job and --local."
-        )
-    accelerator = _accelerator(accelerator, gpu)
-    fields = {
-        "accelerator": accelerator,
-        "cordon": None if cordon else False,
-        "timeoutSeconds": timeout_seconds,
-        "stragglerRatio": straggler_ratio,
-        "topologyKeys": topology or None,
-        "ttlSecondsAfterFinished": ttl_seconds,
-    }
-    how = {field: value for field, value in fields.items() if value is not None}
+        raise CouldNotTell(ONE_OF_THESE)
+    how = _given(
+        accelerator=_accelerator(accelerator, gpu),
+        cordon=None if cordon else False,
+        timeoutSeconds=timeout_seconds,
+        stragglerRatio=straggler_ratio,
+        topologyKeys=topology or None,
+        ttlSecondsAfterFinished=ttl_seconds,
+    )
     if local:
         if not wait or name is not None or how.keys() - {"accelerator"}:
             raise CouldNotTell("Of the options that say how, --local takes --gpu and --accelerator alone.")
-        raise typer.Exit(EXIT_CODES[check_this_machine(accelerator, output)])
+        raise typer.Exit(EXIT_CODES[check_this_machine(how.get("accelerator"), output)])
     check = node_check(name, subject(nodes or (), selector, job) | how)
     try:
-        api = Api(connect(kubeconfig, context, namespace))
-        created = remote.create(api, check)
-        if not wait:
-            remote.announce(created, output)
-            return
-        found = remote.wait(api, created, output)
+        _make(Api(connect(kubeconfig, context, namespace)), check, output, wait=wait)
     except (CouldNotTell, Interrupted):
         raise
     except (ApiError, CommandError) as error:
         # That a cluster does not answer speaks against none of its nodes.
         raise CouldNotTell(str(error)) from error
-    raise typer.Exit(EXIT_CODES[found])
+
+
+def _make(api: Api, check: JSON, output: Format, *, wait: bool) -> None:
+    """Make a NodeCheck, and exit by what it finds, unless nobody waits for that."""
+    created = remote.create(api, check)
+    if not wait:
+        remote.announce(created, output)
+        return
+    raise typer.Exit(EXIT_CODES[remote.wait(api, created, output)])
 
 
 @checks.command("history")
@@ -183,6 +195,10 @@ def history(
 ) -> None:
     """Show what the last checks of a node gave: its record, which is kept on the Node."""
     show_record(Api(connect(kubeconfig, context, None)), node, output)
+
+
+def _given(**fields: Any) -> JSON:
+    return {field: value for field, value in fields.items() if value is not None}
 
 
 def _accelerator(named: str | None, gpu: bool) -> str | None:

@@ -9,10 +9,10 @@ from crds.nodecheck import Accelerator
 from dlr.commands.errors import CouldNotTell
 from dlr.commands.output import Format, cell, print_json, show, table, verdict_line
 from dlr.job.wording import significant
-from healthcheck.local import Health, judge
+from healthcheck.local import LocalHealth, judge
 from healthcheck.measurements import Metric
 from healthcheck.probes.device_state import GPU_COUNT
-from healthcheck.probes.report import Report
+from healthcheck.probes.report import ProbeReport
 from healthcheck.probes.suite import run_local
 
 HEADERS = ("PROBE", "RESULT", "SECONDS", "MEASURED")
@@ -27,7 +27,7 @@ FIGURES = {
 }
 
 
-def check_this_machine(accelerator: str | None, output: Format) -> Health:
+def check_this_machine(accelerator: str | None, output: Format) -> LocalHealth:
     """Run the probes and show them.
 
     Raises:
@@ -56,13 +56,13 @@ def check_this_machine(accelerator: str | None, output: Format) -> Health:
     return verdict.health
 
 
-def _show_progress(probe: str, result: Report | None) -> None:
+def _show_progress(probe: str, result: ProbeReport | None) -> None:
     """Name the probe that runs, in a line on a terminal's standard error."""
     if sys.stderr.isatty():
         print("\r\033[K" + (f"{probe} …" if result is None else ""), end="", file=sys.stderr, flush=True)
 
 
-def _row(result: Report) -> tuple[object, ...]:
+def _row(result: ProbeReport) -> tuple[object, ...]:
     measured = (
         text.format(significant(result.figures[name]))
         for name, text in FIGURES.items()
@@ -71,7 +71,7 @@ def _row(result: Report) -> tuple[object, ...]:
     return result.probe, result.ending.value, f"{result.seconds:.1f}", result.reason or ", ".join(measured)
 
 
-def _as_json(result: Report) -> dict[str, Any]:
+def _as_json(result: ProbeReport) -> dict[str, Any]:
     return {
         "probe": result.probe,
         "result": result.ending.value,

@@ -21,7 +21,7 @@ BLAMING = (ProbeEnding.FAILED, ProbeEnding.TIMED_OUT, ProbeEnding.CRASHED)
 
 
 @dataclass(frozen=True)
-class Look:
+class CheckSnapshot:
     """A NodeCheck and its workers, as found at one time."""
 
     check: JSON
@@ -29,7 +29,7 @@ class Look:
     """Workers of a check that has nodes and is not finished; in no order."""
 
 
-def news(look: Look, waited_seconds: float) -> list[str]:
+def news(look: CheckSnapshot, waited_seconds: float) -> list[str]:
     """All that can still be seen; of two looks, the lines of the later one alone are new.
 
     Args:
@@ -56,7 +56,7 @@ def _beginning(check: JSON, status: JSON, waited_seconds: float) -> Iterator[str
         yield f"Running: local tests of {counted(len(status['nodes']), 'node')}{lately}"
 
 
-def _local_tests(look: Look, status: JSON) -> Iterator[str]:
+def _local_tests(look: CheckSnapshot, status: JSON) -> Iterator[str]:
     nodes, uid = status.get("nodes") or [], look.check["metadata"]["uid"]
     workers = {worker["spec"]["index"]: worker.get("status") or {} for worker in look.workers}
     members = zip(nodes, status.get("workers") or [], status.get("incarnations") or [], strict=False)

@@ -17,7 +17,7 @@ from crds.nodecheck import NodeCheckPhase
 from dlr.commands.errors import CommandError, CouldNotTell, Interrupted
 from dlr.commands.node_check import view
 from dlr.commands.node_check.done import await_deeds
-from dlr.commands.node_check.news import Look, news
+from dlr.commands.node_check.news import CheckSnapshot, news
 from dlr.commands.output import Format, cell, console, print_json, show, table, verdict_line
 from dlr.job.check_outcome import as_json, health, message
 from dlr.job.lookup import get_job, require_namespace
@@ -25,7 +25,7 @@ from dlr.job.wording import printable_line, utc_now
 from dlr.kube.api import ELASTICWORKERS, JSON, NODECHECKS, Api
 from dlr.kube.errors import ApiError
 from dlr.kube.following import until_finished
-from healthcheck.local import Health
+from healthcheck.local import LocalHealth
 
 LINES_AROUND_TABLE = 4
 """An empty line, the header, the line that says how many rows are left out, and the cursor's."""
@@ -74,7 +74,7 @@ def announce(created: JSON, output: Format) -> None:
         )
 
 
-def wait(api: Api, created: JSON, output: Format) -> Health:
+def wait(api: Api, created: JSON, output: Format) -> LocalHealth:
     """Print what happens until the check has finished, and then what it found.
 
     Raises:
@@ -111,7 +111,7 @@ def _follow(api: Api, created: JSON, quiet: bool) -> JSON:
     return look.check
 
 
-def _look(api: Api, created: JSON) -> Look:
+def _look(api: Api, created: JSON) -> CheckSnapshot:
     metadata = created["metadata"]
     gone = CouldNotTell(f"The check {metadata['name']!r} was deleted before it had finished.")
     try:
@@ -124,11 +124,11 @@ def _look(api: Api, created: JSON) -> Look:
         raise gone
     check = whole(check)
     if _is_finished(check) or not (check.get("status") or {}).get("nodes"):
-        return Look(check)
+        return CheckSnapshot(check)
     job = check["spec"].get("jobName")
     of_job = f"{names.LABEL_JOB}={job},{names.LABEL_TYPE}={names.WORKER}"
     of_check = of_job if job else f"{names.LABEL_CHECK}={metadata['name']}"
-    return Look(check, api.find(ELASTICWORKERS, label_selector=of_check))
+    return CheckSnapshot(check, api.find(ELASTICWORKERS, label_selector=of_check))
 
 
 def _is_finished(check: JSON) -> bool:

@@ -13,8 +13,8 @@ from html import escape
 from itertools import pairwise
 
 from controller.wording import shortened
-from dlr.job.timeline.episodes import SHORTEST_LIFE_SECONDS, Failure, Span
-from dlr.job.timeline.life import Lane, Life, clock_of, title
+from dlr.job.timeline.episodes import SHORTEST_LIFE_SECONDS, PastFailure, Span
+from dlr.job.timeline.life import JobTimeline, Lane, clock_of, title
 from dlr.job.tones import DARK, LIGHT, TONES, tone_of
 from dlr.job.wording import duration, plain
 
@@ -72,7 +72,7 @@ STYLE = f"""
 """Colours are written out, since not every viewer of SVG files knows properties."""
 
 
-def draw(life: Life, *, verdict: str = "", most_spans: int | None = None) -> str:
+def draw(life: JobTimeline, *, verdict: str = "", most_spans: int | None = None) -> str:
     """Return an SVG element; its classes need `STYLE`.
 
     Args:
@@ -113,7 +113,7 @@ def draw(life: Life, *, verdict: str = "", most_spans: int | None = None) -> str
     )
 
 
-def svg_file(life: Life, verdict: str) -> str:
+def svg_file(life: JobTimeline, verdict: str) -> str:
     """Return the drawing with its style, and title and verdict above it."""
     head, rest = draw(life, verdict=verdict).split(">", 1)
     return f"{head}><style>{STYLE}</style>{rest}\n"
@@ -129,7 +129,7 @@ def ticks(begin: float, end: float) -> list[float]:
     return [float(at) for at in range(first, int(end) + 1, step)]
 
 
-def _percent(life: Life, at: float) -> float:
+def _percent(life: JobTimeline, at: float) -> float:
     seconds = max(life.seconds - life.known_since, SHORTEST_LIFE_SECONDS)
     return 100 * (min(max(at, life.known_since), life.seconds) - life.known_since) / seconds
 
@@ -153,7 +153,7 @@ def _label(name: str, node: str, top: int) -> str:
     )
 
 
-def _bars(life: Life, spans: Iterable[Span], top: int) -> Iterable[str]:
+def _bars(life: JobTimeline, spans: Iterable[Span], top: int) -> Iterable[str]:
     for span in spans:
         begin, end = _percent(life, span.begin), _percent(life, span.end)
         if span.end < life.known_since:
@@ -166,7 +166,7 @@ def _bars(life: Life, spans: Iterable[Span], top: int) -> Iterable[str]:
         yield _element("rect", f'{place} height="{LANE - 4}" fill="{tone_of(span.state).fill}"', tooltip)
 
 
-def _rounds(life: Life, top: int, bottom: int) -> Iterable[str]:
+def _rounds(life: JobTimeline, top: int, bottom: int) -> Iterable[str]:
     labelled = -LABEL_PERCENT
     for each in life.rounds:
         x = _percent(life, each.at)
@@ -179,7 +179,7 @@ def _rounds(life: Life, top: int, bottom: int) -> Iterable[str]:
             yield _text(name, x, top + 12, "tick", tooltip=tooltip)
 
 
-def _marks(life: Life, lane: Lane, top: int) -> Iterable[str]:
+def _marks(life: JobTimeline, lane: Lane, top: int) -> Iterable[str]:
     """New Pods, and failures with their class where there is room for it."""
     for start in lane.starts:
         mark = _element("path", 'class="start" d="M-4 0h8l-4-6z"', f"{start.pod}, at {duration(start.at)}")
@@ -193,20 +193,20 @@ def _marks(life: Life, lane: Lane, top: int) -> Iterable[str]:
             yield _text(failure.what[:MOST_LABEL], x, top + 13, "what extra", ' dx="8"')
 
 
-def _words(life: Life, failure: Failure) -> str:
+def _words(life: JobTimeline, failure: PastFailure) -> str:
     text = f": {failure.text}" if failure.text else ""
     at = f"{duration(failure.at)} ({clock_of(life, failure.at)} UTC)"
     return f"{failure.what}, {failure.worker}, at {at}{text}"
 
 
-def _at(life: Life, at: float, y: float, mark: str) -> str:
+def _at(life: JobTimeline, at: float, y: float, mark: str) -> str:
     """Only an `svg` element can be moved by a percentage."""
     if at < life.known_since:
         return ""
     return f'<svg x="{_percent(life, at):.2f}%" y="{y:g}" overflow="visible">{mark}</svg>'
 
 
-def _share(life: Life, bottom: int) -> Iterable[str]:
+def _share(life: JobTimeline, bottom: int) -> Iterable[str]:
     """The curve of the time spent training, the goodput, and the scale below them."""
     for share in (0, 0.5, 1):
         y = bottom - SHARE * share
@@ -236,7 +236,7 @@ def _share(life: Life, bottom: int) -> Iterable[str]:
             yield _text(text, x, bottom + down, class_, f' text-anchor="{anchor}"')
 
 
-def _legend(life: Life) -> list[list[tuple[str, str, str]]]:
+def _legend(life: JobTimeline) -> list[list[tuple[str, str, str]]]:
     """(sign, its colour or class, name) of what the drawing shows, in lines."""
     seen = {span.state for span in life.states} | {span.state for lane in life.lanes for span in lane.spans}
     shown = [(tone.fill, [word for word in tone.words if word in seen]) for tone in TONES]

@@ -17,7 +17,7 @@ SHORTEST_LIFE_SECONDS = 1e-3
 
 
 @dataclass(frozen=True)
-class Clock:
+class JobClock:
     """Seconds since submission, up to now or to the job's end."""
 
     submitted: datetime
@@ -51,7 +51,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Episode:
+class Stretch:
     span: Span
     round: int
     members: frozenset[int]
@@ -66,12 +66,12 @@ class Episode:
         return index in self.members or (cut and index > max(self.members, default=0))
 
 
-def episodes_of(history: Sequence[JSON], clock: Clock) -> list[Episode]:
+def episodes_of(history: Sequence[JSON], clock: JobClock) -> list[Stretch]:
     """Each lasts until the next."""
     begins = [clock.read(entry["since"]) or 0.0 for entry in history]
     ends = [*begins[1:], *([clock.end] if begins else ())]
     return [
-        Episode(
+        Stretch(
             Span(entry["state"], begin, max(begin, end), entry.get("reason") or ""),
             entry.get("round") or 0,
             members_of(entry.get("members") or ""),
@@ -84,7 +84,7 @@ def episodes_of(history: Sequence[JSON], clock: Clock) -> list[Episode]:
 
 
 @dataclass(frozen=True)
-class Failure:
+class PastFailure:
     """A failure that a job recovered from, as its controller has judged it."""
 
     at: float
@@ -99,9 +99,9 @@ class Failure:
     """The time until training went on; None if the job had not trained since the failure before."""
 
 
-def failures_in(job: JSON, episodes: Sequence[Episode], clock: Clock) -> list[Failure]:
+def failures_in(job: JSON, episodes: Sequence[Stretch], clock: JobClock) -> list[PastFailure]:
     """Return the failures that a job's history still has, and its last one, the oldest first."""
-    found: dict[tuple[str, str], Failure] = {}
+    found: dict[tuple[str, str], PastFailure] = {}
     for is_down, stretch in groupby(episodes, key=lambda episode: episode.span.state in AFTER_A_FAILURE):
         together = [*stretch]
         outage: Span | None = Span("", together[0].span.begin, together[-1].span.end, "")
@@ -115,11 +115,11 @@ def failures_in(job: JSON, episodes: Sequence[Episode], clock: Clock) -> list[Fa
     return sorted(found.values(), key=lambda failure: failure.at)
 
 
-def _failure(job: JSON, failure: JSON, clock: Clock, outage: Span | None) -> Failure:
+def _failure(job: JSON, failure: JSON, clock: JobClock, outage: Span | None) -> PastFailure:
     worker = str(failure["worker"])
     who = worker.removeprefix(f"{job['metadata']['name']}-")
     at = clock.at(parse_time(failure["time"]) or EPOCH)
-    return Failure(at, worker, who, failure["exitClass"], first_line(failure.get("message")), outage)
+    return PastFailure(at, worker, who, failure["exitClass"], first_line(failure.get("message")), outage)
 
 
 def members_of(ranges: str) -> frozenset[int]:

@@ -15,7 +15,7 @@ from crds.grouping import is_grouped, owner_of_group
 from crds.job_status import JobState
 from dlr.job.failures import failures_of
 from dlr.job.report import by_job, phase, sort_workers
-from dlr.job.timeline.episodes import Clock, Episode, Failure, Span, episodes_of, failures_in
+from dlr.job.timeline.episodes import JobClock, PastFailure, Span, Stretch, episodes_of, failures_in
 from dlr.job.tones import UP, WAITING
 from dlr.job.wording import duration, parse_time, plain
 from dlr.kube.api import JSON
@@ -30,7 +30,7 @@ TOGETHER = (JobState.RECOVERING.value, JobState.FORMING.value, JobState.CHECKING
 
 
 @dataclass(frozen=True)
-class Start:
+class PodStart:
     """A new Pod of the worker, or of a worker of the group."""
 
     at: float
@@ -48,8 +48,8 @@ class Lane:
     node: str
     """The present node, or the last one; empty for a replica group."""
     spans: tuple[Span, ...]
-    failures: tuple[Failure, ...]
-    starts: tuple[Start, ...]
+    failures: tuple[PastFailure, ...]
+    starts: tuple[PodStart, ...]
     """The second Pod and those after it."""
 
     @property
@@ -59,7 +59,7 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Round:
+class TimelineRound:
     number: int
     at: float
     members: str
@@ -67,7 +67,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Life:
+class JobTimeline:
     """All that a timeline shows."""
 
     name: str
@@ -78,13 +78,13 @@ class Life:
     known_since: float
     """Later than 0 when history has lost its beginning."""
     states: tuple[Span, ...]
-    rounds: tuple[Round, ...]
+    rounds: tuple[TimelineRound, ...]
     lanes: tuple[Lane, ...]
     lanes_left_out: int
     training_share: tuple[tuple[float, float], ...]
     """(time, share of the time until then that the job was training)"""
     goodput: float | None
-    failures: tuple[Failure, ...]
+    failures: tuple[PastFailure, ...]
     """The last failures, the oldest first."""
     failure_count: int
     """All failures since submission."""
@@ -100,7 +100,7 @@ class Life:
         return "group" if self.group_workers else "worker"
 
 
-def title(life: Life) -> str:
+def title(life: JobTimeline) -> str:
     parts = [life.name, life.phase, f"{duration(life.seconds)} since {life.submitted:%Y-%m-%d %H:%M:%S} UTC"]
     if life.goodput is not None:
         parts.append(f"goodput {life.goodput:.1%}")
@@ -111,7 +111,7 @@ def title(life: Life) -> str:
     return plain(" · ".join(parts))
 
 
-def clock_of(life: Life, at: float) -> str:
+def clock_of(life: JobTimeline, at: float) -> str:
     """The wall clock at so many seconds, in UTC, as finely as the job's length asks for."""
     moment = life.submitted.astimezone(UTC) + timedelta(seconds=at)
     if life.seconds < CLOCK_WITH_SECONDS:
@@ -129,7 +129,7 @@ def life_of(
     goodput: float | None,
     now: datetime,
     groups: Sequence[JSON] = (),
-) -> Life:
+) -> JobTimeline:
     """
     Args:
         groups: the ElasticJobs of its replica groups, which are the lanes then.
@@ -143,7 +143,7 @@ def life_of(
         raise NoHistory(job["metadata"]["name"])
     # This machine's clock may be behind the cluster's.
     ended = max(now, parse_time(status["history"][-1]["since"]) or now)
-    clock = Clock(submitted, parse_time(status.get("completionTime")) or ended)
+    clock = JobClock(submitted, parse_time(status.get("completionTime")) or ended)
     episodes = episodes_of(status["history"], clock)
     grouped = is_grouped(job)
     if grouped:
@@ -154,7 +154,7 @@ def life_of(
         failures = failures_in(job, episodes, clock)
         lanes, left_out = _lanes_of_workers(job, workers, episodes, failures, clock)
     begins = [lane.spans[0].begin for lane in lanes if grouped and lane.spans]
-    return Life(
+    return JobTimeline(
         name=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
         phase=phase(job),
         submitted=submitted,
@@ -177,7 +177,11 @@ def life_of(
 
 
 def _lanes_of_workers(
-    job: JSON, workers: Sequence[JSON], episodes: Sequence[Episode], failures: Sequence[Failure], clock: Clock
+    job: JSON,
+    workers: Sequence[JSON],
+    episodes: Sequence[Stretch],
+    failures: Sequence[PastFailure],
+    clock: JobClock,
 ) -> tuple[list[Lane], int]:
     """Return the lanes to show, and the number of the others."""
     shown, gone = _most_telling(workers, {failure.worker for failure in failures}), _gone(workers, episodes)
@@ -187,7 +191,7 @@ def _lanes_of_workers(
 
 
 def _lanes_of_groups(
-    groups: Sequence[JSON], workers: Sequence[JSON], episodes: Sequence[Episode], clock: Clock
+    groups: Sequence[JSON], workers: Sequence[JSON], episodes: Sequence[Stretch], clock: JobClock
 ) -> list[Lane]:
     found = by_job(workers)
     return [_group_lane(each, found.get(each["metadata"]["name"], ()), episodes, clock) for each in groups]
@@ -199,7 +203,7 @@ def _with_most_failures(lanes: Sequence[Lane]) -> tuple[list[Lane], int]:
     return sorted(shown, key=lambda lane: lane.index), len(lanes) - len(shown)
 
 
-def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Episode], clock: Clock) -> Lane:
+def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Stretch], clock: JobClock) -> Lane:
     """Return the lane of a group: it trains where its job does, with it, and else it waits."""
     own = episodes_of((group.get("status") or {}).get("history") or (), clock)
     owner = owner_of_group(group["metadata"])
@@ -219,14 +223,14 @@ def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Episode],
     )
 
 
-def _states_of_groups(episodes: Sequence[Episode]) -> tuple[Span, ...]:
+def _states_of_groups(episodes: Sequence[Stretch]) -> tuple[Span, ...]:
     """Return the states of a job that trains on from version to version."""
     spans = [episode.span for episode in episodes]
     training = JobState.TRAINING
     return tuple(_joined([replace(span, text="") if span.state == training else span for span in spans]))
 
 
-def _spans_of_group(index: int, own: Episode, of_job: Sequence[Episode]) -> Iterator[Span]:
+def _spans_of_group(index: int, own: Stretch, of_job: Sequence[Stretch]) -> Iterator[Span]:
     """Yield the spans of one episode of a group; before its job's history it trains wherever it says so."""
     span = own.span
     text = f"round {own.round}" if own.round else ""
@@ -241,18 +245,20 @@ def _spans_of_group(index: int, own: Episode, of_job: Sequence[Episode]) -> Iter
         yield Span(span.state, begin, end, version) if trains else Span(WAITING, begin, end, text)
 
 
-def _rounds(episodes: Sequence[Episode]) -> tuple[Round, ...]:
+def _rounds(episodes: Sequence[Stretch]) -> tuple[TimelineRound, ...]:
     """Each round where it first shows."""
-    found: dict[int, Round] = {}
+    found: dict[int, TimelineRound] = {}
     for episode in episodes:
         if episode.round and episode.round not in found:
-            found[episode.round] = Round(
+            found[episode.round] = TimelineRound(
                 episode.round, episode.span.begin, episode.members_text, episode.reason
             )
     return tuple(found.values())
 
 
-def _lane(worker: JSON, failures: Sequence[Failure], episodes: Sequence[Episode], clock: Clock) -> Lane:
+def _lane(
+    worker: JSON, failures: Sequence[PastFailure], episodes: Sequence[Stretch], clock: JobClock
+) -> Lane:
     spec, status = worker["spec"], worker.get("status") or {}
     lives = status.get("history") or []
     spans: list[Span] = []
@@ -273,21 +279,21 @@ def _lane(worker: JSON, failures: Sequence[Failure], episodes: Sequence[Episode]
     )
 
 
-def _starts(worker: JSON, clock: Clock) -> Iterator[Start]:
+def _starts(worker: JSON, clock: JobClock) -> Iterator[PodStart]:
     """Yield the second Pod of a worker and those after it."""
     for life in (worker.get("status") or {}).get("history") or ():
         if life["incarnation"] > 1:
             pod = f"Pod {life['incarnation']} of {worker['metadata']['name']}"
-            yield Start(clock.read(life["createdAt"]) or 0.0, pod)
+            yield PodStart(clock.read(life["createdAt"]) or 0.0, pod)
 
 
-def _gone(workers: Sequence[JSON], episodes: Sequence[Episode]) -> list[int]:
+def _gone(workers: Sequence[JSON], episodes: Sequence[Stretch]) -> list[int]:
     """Slots that had a place in a world, and are no more: the job was scaled."""
     there = {worker["spec"]["index"] for worker in workers if worker["spec"]["type"] == names.WORKER}
     return sorted(frozenset().union(*(episode.members for episode in episodes)) - there)
 
 
-def _gone_lane(job: JSON, index: int, failures: Sequence[Failure], episodes: Sequence[Episode]) -> Lane:
+def _gone_lane(job: JSON, index: int, failures: Sequence[PastFailure], episodes: Sequence[Stretch]) -> Lane:
     """Return the lane of a slot whose ElasticWorker is deleted, from the worlds that it was in."""
     name = f"{job['metadata']['name']}-{names.WORKER}-{index}"
     spans = [
@@ -300,7 +306,7 @@ def _gone_lane(job: JSON, index: int, failures: Sequence[Failure], episodes: Seq
 
 
 def _spans_of_life(
-    life: JSON, spec: JSON, episodes: Sequence[Episode], created: float, end: float, clock: Clock
+    life: JSON, spec: JSON, episodes: Sequence[Stretch], created: float, end: float, clock: JobClock
 ) -> list[Span]:
     """Return the spans of one Pod: not up yet, and then the state of its job, where history has it."""
     where = f"Pod {life['incarnation']}" + (f" on {life['nodeName']}" if life.get("nodeName") else "")
@@ -321,7 +327,7 @@ def _spans_of_life(
     return spans
 
 
-def _state_of(index: int, episode: Episode) -> str:
+def _state_of(index: int, episode: Stretch) -> str:
     state = episode.span.state
     if state in TOGETHER or (state == JobState.TRAINING and episode.has(index)):
         return state
@@ -352,7 +358,7 @@ def _most_telling(workers: Sequence[JSON], failed: Collection[str]) -> list[JSON
     return sort_workers(sorted(sort_workers(workers), key=happened, reverse=True)[:MOST_LANES])
 
 
-def _trained_before(goodput: JSON | None, episodes: Sequence[Episode]) -> float:
+def _trained_before(goodput: JSON | None, episodes: Sequence[Stretch]) -> float:
     """Seconds of training before the first episode that history still has."""
     if not goodput or episodes[0].span.begin <= 0:
         return 0.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlr.job.timeline.episodes import Failure
-from dlr.job.timeline.life import Life, clock_of
+from dlr.job.timeline.episodes import PastFailure
+from dlr.job.timeline.life import JobTimeline, clock_of
 from dlr.job.wording import duration, loss
 
 
@@ -17,7 +17,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
-def tables_of(life: Life) -> list[Table]:
+def tables_of(life: JobTimeline) -> list[Table]:
     """Return the tables that have rows."""
     members, pods = life.member_word, life.group_workers or 1
     made = [
@@ -48,16 +48,16 @@ def tables_of(life: Life) -> list[Table]:
     return [table for table in made if table.rows]
 
 
-def _of_all(life: Life) -> str:
+def _of_all(life: JobTimeline) -> str:
     """Say how many failures there were in all, where the history has not all of them."""
     shown = len(life.failures)
     return f", the last {shown} of {life.failure_count}" if shown < life.failure_count else ""
 
 
-def _when(life: Life, at: float) -> tuple[str, str]:
+def _when(life: JobTimeline, at: float) -> tuple[str, str]:
     return duration(at), clock_of(life, at)
 
 
-def _failure_row(life: Life, failure: Failure) -> tuple[str, ...]:
+def _failure_row(life: JobTimeline, failure: PastFailure) -> tuple[str, ...]:
     cost = "" if failure.outage is None else loss(failure.outage.seconds)
     return *_when(life, failure.at), failure.who, failure.what, cost, failure.text

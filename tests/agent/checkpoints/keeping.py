@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 
 import dlr
-from agent.slots.format import Mark, Part, lay_out
+from agent.slots.format import Mark, TensorPart, lay_out
 from agent.slots.slot import Slot
 
-HEADER = lay_out([Part("weights", "int64", (1024,), 8192)])
+HEADER = lay_out([TensorPart("weights", "int64", (1024,), 8192)])
 
 
 def main() -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
-from agent.checkpoints.agreed import Agreed, HeldReplicas
-from agent.checkpoints.holder import CheckpointMemory, OutdatedMeetingError
+from agent.checkpoints.agreed import AgreedCheckpoint, HeldReplicas
+from agent.checkpoints.holder import CheckpointHolder, OutdatedMeetingError
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.monitor.oom import OomWatch
-from agent.rendezvous.agreement import Agreement
-from agent.slots.format import CONTROL_BYTES, Mark, Part, lay_out
-from agent.slots.resume import Checkpoint, Decision, Inventory
+from agent.rendezvous.agreement import CheckpointAgreement
+from agent.slots.format import CONTROL_BYTES, Mark, TensorPart, lay_out
+from agent.slots.resume import Checkpoint, Inventory, ResumeDecision
 from agent.slots.slot import Slot
 from crds.agent_report import Resumed
 from crds.checkpoint_files import Tier
@@ -29,7 +29,7 @@ from tests.agent.patience import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 
-HEADER = lay_out([Part("weights", "int64", (512,), 4096)])
+HEADER = lay_out([TensorPart("weights", "int64", (512,), 4096)])
 
 
 def environment(index: int = 0, size: int = 1 << 20, replicas: int = 1) -> Environment:
@@ -44,7 +44,7 @@ class World:
         self._places = places
         self.folder = folder
         self.size = size
-        self.memories: list[CheckpointMemory | None] = []
+        self.memories: list[CheckpointHolder | None] = []
         self._cleanup = ExitStack()
         for index in range(size):
             self.memories.append(None)
@@ -56,7 +56,7 @@ class World:
         me = environment(index)
         listener = Listener(me.pod_ip, me.key)
         self._cleanup.callback(listener.close)
-        memory = CheckpointMemory(me, 1, listener, lambda: place)
+        memory = CheckpointHolder(me, 1, listener, lambda: place)
         self._cleanup.callback(memory.close)
         self.memories[index] = memory
 
@@ -78,7 +78,7 @@ class World:
             store.wait(keys, timedelta(seconds=300))
 
         memory = self.memories[agent]
-        agreement = Agreement(store, round_, agent, self.size, memory, wait, threading.Event())
+        agreement = CheckpointAgreement(store, round_, agent, self.size, memory, wait, threading.Event())
         agreement.say_here()
         if agent == 0:
             wait(store, [f"here/{each}" for each in range(self.size)])
@@ -267,11 +267,11 @@ def test_the_thread_of_an_abandoned_meeting_acts_no_more(world: World) -> None:
     checkpoint = Checkpoint(1, 10, 3)
     memory.inventory(2)
     memory.inventory(3)
-    memory.agree(Agreed(3, Decision(checkpoint)))
+    memory.agree(AgreedCheckpoint(3, ResumeDecision(checkpoint)))
     for late in (
         lambda: memory.inventory(2),
         lambda: memory.fetch(2, checkpoint, 1, "127.0.0.1:1", threading.Event()),
-        lambda: memory.agree(Agreed(2)),
+        lambda: memory.agree(AgreedCheckpoint(2)),
     ):
         with pytest.raises(OutdatedMeetingError):
             late()
@@ -321,7 +321,7 @@ def test_slots_that_have_no_room_are_refused_in_a_sentence(monkeypatch: pytest.M
     with pytest.raises(
         InvalidEnvironmentError, match="does not fit into the container's memory limit of 1 M"
     ):
-        CheckpointMemory(environment(size=1 << 20), 1, listener)
+        CheckpointHolder(environment(size=1 << 20), 1, listener)
     with pytest.raises(InvalidEnvironmentError, match="too little for 40 slots"):
-        CheckpointMemory(environment(size=1 << 20), 8, listener)
+        CheckpointHolder(environment(size=1 << 20), 8, listener)
     listener.close()

@@ -23,7 +23,7 @@ from agent.connection.handshake import (
     RESPONSE_BYTES,
     SERVICE_BYTES,
     Challenge,
-    Client,
+    HandshakeClient,
     RefusedError,
     connect,
     key_from_text,
@@ -36,8 +36,8 @@ ADDRESS = packed_address(("10.0.0.1", 4711))
 CHALLENGE = Challenge.draw(KEY, ADDRESS, Random(1).randbytes)
 
 
-def client_at(now: float = 0.0, key: bytes = KEY, seconds: float = 99.0) -> Client:
-    return Client(key, "echo", seconds, now, Random(2).randbytes)
+def client_at(now: float = 0.0, key: bytes = KEY, seconds: float = 99.0) -> HandshakeClient:
+    return HandshakeClient(key, "echo", seconds, now, Random(2).randbytes)
 
 
 def response_to(challenge: Challenge, key: bytes = KEY) -> bytes:

@@ -21,7 +21,7 @@ from agent.connection.handshake import (
     PROOF_BYTES,
     RESPONSE_BYTES,
     SERVICE_BYTES,
-    Client,
+    HandshakeClient,
     RefusedError,
     packed_address,
 )
@@ -170,7 +170,7 @@ class Caller(Peer):
         super().__init__(game, host, name)
         self.key, self.address = key, address
         self.began_at = host.clock()
-        self.client = Client(key, "echo", 99.0, self.began_at, game.draw)
+        self.client = HandshakeClient(key, "echo", 99.0, self.began_at, game.draw)
         self.outcome: OSError | bool | None = None
         self.attempts = self.reads = 0
         self.was_excess = False

@@ -24,9 +24,9 @@ from agent.connection.store_server import SERVICE, StoreServer
 from agent.connection.store_state import (
     LONGEST_WAIT_SECONDS,
     MAX_FRAME_BYTES,
-    Answer,
     BadFrameError,
     Operation,
+    StoreAnswer,
     StoreState,
     Values,
     decode,
@@ -50,10 +50,11 @@ class Clients:
     def ask(self, number: int, operation: Operation, *strings: bytes) -> None:
         self.state.receive(number, encode(operation, strings), self.now)
 
-    def answers(self) -> list[tuple[int, Answer, list[bytes]]]:
+    def answers(self) -> list[tuple[int, StoreAnswer, list[bytes]]]:
         sent, self.state.outgoing = self.state.outgoing, []
         return [
-            (number, Answer(kind), values) for number, (kind, values) in ((n, decode(d[4:])) for n, d in sent)
+            (number, StoreAnswer(kind), values)
+            for number, (kind, values) in ((n, decode(d[4:])) for n, d in sent)
         ]
 
 
@@ -65,7 +66,7 @@ def test_a_wait_for_many_keys_takes_linear_time(monkeypatch: pytest.MonkeyPatch)
     clients.ask(1, Operation.WAIT, b"9000", *keys)
     for key in keys:
         clients.ask(2, Operation.SET, key, b"x")
-    assert clients.answers()[-1] == (1, Answer.OK, []) and len(looks) <= 2 * len(keys)
+    assert clients.answers()[-1] == (1, StoreAnswer.OK, []) and len(looks) <= 2 * len(keys)
 
 
 def test_a_wait_of_a_month_is_cut() -> None:
@@ -91,7 +92,7 @@ def test_nonsense_is_an_error_of_the_client_that_it_came_from_alone(nonsense: by
     with pytest.raises(ValueError):
         clients.state.receive(1, encode(Operation.SET, [b"a", b"b"]) + nonsense, 0.0)
     clients.state.drop(1)
-    assert (2, Answer.OK, []) in clients.answers()
+    assert (2, StoreAnswer.OK, []) in clients.answers()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_nonsense_is_an_error_of_the_client_that_it_came_from_alone(nonsense: by
 def test_a_request_that_makes_no_sense_is_refused(operation: Operation, strings: list[bytes]) -> None:
     clients = Clients(1)
     clients.ask(1, operation, *strings)
-    assert clients.answers() == [(1, Answer.INVALID, [])]
+    assert clients.answers() == [(1, StoreAnswer.INVALID, [])]
 
 
 @given(st.integers(0, 255), st.lists(st.binary(max_size=40), max_size=10))
@@ -183,8 +184,8 @@ class Game:
                 self.wrong.append(f"an answer to {number}, who has gone")
             elif number in self.waits:
                 end, awaited = self.waits.pop(number)
-                is_early = answer is Answer.MISSING and self.schedule.now < end
-                if is_early or (answer is Answer.OK) is not self.keys.issuperset(awaited):
+                is_early = answer is StoreAnswer.MISSING and self.schedule.now < end
+                if is_early or (answer is StoreAnswer.OK) is not self.keys.issuperset(awaited):
                     self.wrong.append(f"a wait for {awaited} ended with {answer.name} at {self.schedule.now}")
             elif values:
                 self.sum += self.added.pop(number)

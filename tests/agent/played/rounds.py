@@ -11,16 +11,24 @@ from random import Random
 from typing import Literal
 
 from agent.supervision.ballot import Ballot, Traffic
-from agent.supervision.leaving import HURRY_GRACE_SECONDS, Graces, Outcome, Stop, Vote, Wait, decide
+from agent.supervision.leaving import (
+    HURRY_GRACE_SECONDS,
+    Graces,
+    LeaveVote,
+    StopLate,
+    VoteOutcome,
+    WaitForVote,
+    decide,
+)
 from agent.supervision.vote import (
     DECISION_SECONDS,
     HOLD_SECONDS,
     SETTLE_SECONDS,
     SLACK_SECONDS,
-    Agreed,
-    Kind,
     LocalProcesses,
     Message,
+    MessageKind,
+    VoteResult,
 )
 from crds.checkpoint_files import KeptIn
 from crds.progress_record import EXIT_LEFT, GO_ON, GOES_ALONE, TAKES_PART
@@ -219,14 +227,14 @@ class Agent:
         )
         self.has_begun = False
         self.mode: Literal["train", "leave", "done"] = "train"
-        self.outcome: Outcome | None = None
+        self.outcome: VoteOutcome | None = None
         self.is_gone = self.died_silently = False
         self.peers_are_dead = False
         self.wish: KeptIn | None = None
         """What this agent has asked for."""
         self.wish_in_time: KeptIn = KeptIn.MEMORY
         """What it had told its ballot when that answered last."""
-        self.answer = Message(Kind.CANNOT)
+        self.answer = Message(MessageKind.CANNOT)
         """Its last answer to a vote."""
         self.ended_at: float | None = None
         """When it took part in nothing more, or died."""
@@ -330,7 +338,7 @@ class Agent:
         self._begin_to_leave()
         self.wish = max(self.wish or tier, tier)
         if self.ballot is None or not self._read().take_part:
-            yield from self._finish(Outcome.OFF)
+            yield from self._finish(VoteOutcome.OFF)
             return
         yield from self._look()
         self._told = max(self._told, tier)
@@ -348,9 +356,9 @@ class Agent:
 
     def _note(self, traffic: Traffic) -> None:
         for _, message in traffic:
-            if message is not None and message.kind is Kind.ENDED:
+            if message is not None and message.kind is MessageKind.ENDED:
                 self.answer, self.wish_in_time = message, self._told
-            elif message is not None and message.kind is Kind.LEAVE:
+            elif message is not None and message.kind is MessageKind.LEAVE:
                 self.wish_in_time = self._told
                 self._round.check_counted(message)
 
@@ -369,24 +377,24 @@ class Agent:
             peers_are_dead=self.peers_are_dead,
         )
         decision = decide(vote, self._round.setting.graces)
-        if isinstance(decision, Wait):
+        if isinstance(decision, WaitForVote):
             self._wake_at(self._schedule.now + decision.seconds)
             return
         yield
-        if isinstance(decision, Stop):
+        if isinstance(decision, StopLate):
             self._check_time(decision.grace_seconds)
-            self.outcome = Outcome.STOPPED
+            self.outcome = VoteOutcome.STOPPED
             yield from self._end(decision.grace_seconds)
             return
         self._check_time(0.0)
-        if decision is Outcome.LEFT:
+        if decision is VoteOutcome.LEFT:
             self._check_left(vote)
             self.has_left = True
             yield from self.votes.note_left()
         yield from self._finish(decision)
 
-    def _finish(self, outcome: Outcome) -> Turn:
-        if outcome is Outcome.OFF and self.wish is None:
+    def _finish(self, outcome: VoteOutcome) -> Turn:
+        if outcome is VoteOutcome.OFF and self.wish is None:
             self.mode = "train"
             self.wake()
             return
@@ -396,7 +404,7 @@ class Agent:
     def _end(self, grace_seconds: float) -> Turn:
         """Take part in nothing more, and end the processes that are left."""
         self.mode, self.ended_at = "done", self._schedule.now
-        if any(self._exit_codes().values()) and self.outcome is not Outcome.LEFT:
+        if any(self._exit_codes().values()) and self.outcome is not VoteOutcome.LEFT:
             self._round.break_()
         yield from self.votes.close()
         for process in self.processes:
@@ -451,7 +459,7 @@ class Agent:
             if deserted and other.ended_at < before and chair_stayed and not setting.stall:
                 self._round.wrong.append(f"lost: agent {self.rank} has not heard that {other.rank} is lost")
 
-    def _check_left(self, vote: Vote) -> None:
+    def _check_left(self, vote: LeaveVote) -> None:
         for process in self.processes:
             left = vote.agreed is not None and process.left_after == self._round.last_step(vote.agreed.step)
             if process.exit_code != 0 and not (left and process.exit_code == EXIT_LEFT):
@@ -464,7 +472,7 @@ class Round:
     def __init__(self, schedule: Schedule, setting: Setting) -> None:
         self.schedule, self.setting = schedule, setting
         self.wrong: list[str] = []
-        self.agreed: set[Agreed] = set()
+        self.agreed: set[VoteResult] = set()
         """What agents have found to be agreed."""
         self._in_step: list[Process] = []
         """Processes that wait for others to begin the step that they are in."""
@@ -569,7 +577,7 @@ class Round:
             self._check_calm()
         return wrong
 
-    def _check_agreed(self, agreed: Agreed) -> None:
+    def _check_agreed(self, agreed: VoteResult) -> None:
         for process in self.processes:
             ballot = process.agent.ballot
             is_bound = ballot is not None and ballot.agreed is not None and process.speaks == TAKES_PART
@@ -583,7 +591,7 @@ class Round:
 
     def _check_calm(self) -> None:
         for agent in self.agents:
-            if agent.outcome is not Outcome.LEFT:
+            if agent.outcome is not VoteOutcome.LEFT:
                 self.wrong.append(f"calm: the vote of agent {agent.rank} came to {agent.outcome}")
             elif agent.ballot is not None and agent.ballot.lost_at is not None:
                 self.wrong.append(f"calm: agent {agent.rank} takes another for lost")

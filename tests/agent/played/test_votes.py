@@ -20,7 +20,7 @@ from collections import Counter
 
 import pytest
 
-from agent.supervision.leaving import Outcome
+from agent.supervision.leaving import VoteOutcome
 from tests.agent.played.rounds import Round, draw_setting
 from tests.played.schedule import BY_HAND, Schedule, play_seeds
 
@@ -37,7 +37,7 @@ def play(seed: int) -> Round:
 
 
 def test_all_leave_after_the_same_step_or_nobody_does() -> None:
-    outcomes: Counter[Outcome | None] = Counter()
+    outcomes: Counter[VoteOutcome | None] = Counter()
 
     def found(seed: int) -> list[str]:
         round_ = play(seed)
@@ -47,4 +47,6 @@ def test_all_leave_after_the_same_step_or_nobody_does() -> None:
     play_seeds(found, SCHEDULES)
     print(dict(outcomes))
     if not BY_HAND:
-        assert outcomes.keys() >= {*Outcome} - {Outcome.ENDED}, "schedules that reach nothing show nothing"
+        assert outcomes.keys() >= {*VoteOutcome} - {VoteOutcome.ENDED}, (
+            "schedules that reach nothing show nothing"
+        )

@@ -20,8 +20,8 @@ from agent.connection.store_state import version_prefix
 from agent.replicas import desk as desk_module
 from agent.replicas.client import AgentChannel
 from agent.replicas.desk import ReplicasDesk
-from agent.replicas.facts import Groups, Membership
-from agent.replicas.roster import End
+from agent.replicas.facts import GroupsView, VersionGroups
+from agent.replicas.roster import EndConnection
 from crds.agent_report import ReplicasReport
 from tests.agent.patience import wait_for
 
@@ -71,7 +71,7 @@ class Process:
             self.times.append(time.monotonic())
             self.changed.notify_all()
 
-    def wait_for(self, version: int) -> Membership:
+    def wait_for(self, version: int) -> VersionGroups:
         def is_there() -> bool:
             return self.channel.membership is not None and self.channel.membership.version >= version
 
@@ -113,9 +113,9 @@ def two(make: Callable[[int], Agent]) -> tuple[Agent, Agent]:
     return pair
 
 
-def together(version: int, *agents: Agent) -> Groups:
+def together(version: int, *agents: Agent) -> GroupsView:
     lead = agents[0].listener
-    return Groups(version, tuple(each.place for each in agents), lead.host, lead.port)
+    return GroupsView(version, tuple(each.place for each in agents), lead.host, lead.port)
 
 
 def in_thread(call: Callable[[], object]) -> Queue[object]:
@@ -174,7 +174,7 @@ def test_a_stopped_process_holds_up_neither_the_watch_nor_the_others(agent: Agen
     longest = 0.0
     for version in range(1, 30):
         begun_at = time.monotonic()
-        agent.desk.see(Groups(version, others))
+        agent.desk.see(GroupsView(version, others))
         longest = max(longest, time.monotonic() - begun_at)
         process.wait_for(version)
     assert longest < WITHIN_SECONDS  # a send that waited for it would never end
@@ -281,11 +281,11 @@ def test_a_lead_that_cannot_be_reached_is_an_error_soon(
         port = server.getsockname()[1]
         if not listens:
             server.close()
-        agent.desk.see(Groups(1, ((0, 1), agent.place), "127.0.0.1", port))
+        agent.desk.see(GroupsView(1, ((0, 1), agent.place), "127.0.0.1", port))
         process = agent.process()
         with pytest.raises(ConnectionError, match=f"store of group 0 at 127.0.0.1:{port}"):
             process.channel.open_store(1).get("key")
-    agent.desk.see(Groups(2))
+    agent.desk.see(GroupsView(2))
     process.wait_for(2)
 
 
@@ -314,7 +314,7 @@ def test_a_process_that_gets_no_more_news_learns_that_instead_of_waiting_for_eve
     agent.desk.see(together(1, agent))
     process.wait_for(1)
     news = len(process.times)
-    agent.desk._carry_out(lambda: [End(key) for key in agent.desk.roster._connections])
+    agent.desk._carry_out(lambda: [EndConnection(key) for key in agent.desk.roster._connections])
     wait_for(lambda: is_cut_off(process))
     wait_for(lambda: len(process.times) > news)
     with pytest.raises(ConnectionError, match="cannot follow the replica groups any more"):

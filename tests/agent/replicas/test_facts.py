@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.replicas.facts import Groups, Training, summary
+from agent.replicas.facts import GroupsView, Training, summary
 from crds.agent_report import MAX_LATE_GROUPS
 from crds.grouping import MAX_GROUPS
 from crds.wire import MAX_INTEGER
@@ -97,4 +97,4 @@ def test_a_message_that_makes_no_sense_is_refused(message: dict[str, Any]) -> No
 
 
 def test_an_elasticworld_without_groups_names_none() -> None:
-    assert Groups.parse({}) == Groups.parse({"spec": {"replicas": None}}) == Groups()
+    assert GroupsView.parse({}) == GroupsView.parse({"spec": {"replicas": None}}) == GroupsView()

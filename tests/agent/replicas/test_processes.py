@@ -13,7 +13,7 @@ from agent.environment import Environment
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.stacks import StackFiles
-from agent.monitor.stepping import Start
+from agent.monitor.stepping import ProcessStart
 from agent.rendezvous.handler import create_handler
 from agent.standalone.cluster import LocalCluster
 from agent.supervision.process_env import ProcessEnvironment
@@ -39,7 +39,7 @@ def test_processes_of_a_start_find_the_desk_which_expects_them(agent: Agent) -> 
         progress, StackFiles(progress.directory / "stacks"), None, "", agent.desk
     )
     logs = RoundLogsSpecs(DefaultLogsSpecs(log_dir=os.devnull), lambda: 7).reify({0: {}, 1: {}})
-    envs = environment.of_start(Start(7), [2, 3], logs, None)
+    envs = environment.of_start(ProcessStart(7), [2, 3], logs, None)
     for rank, env in zip((2, 3), envs, strict=True):
         assert agent.desk.to_status() is None
         Process(env[ENV_REPLICAS_SOCKET], rank, 4, int(env[ENV_ROUND]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent.replicas import roster as module
-from agent.replicas.facts import Groups, Membership
-from agent.replicas.roster import End, ReportNow, Roster, Send
+from agent.replicas.facts import GroupsView, VersionGroups
+from agent.replicas.roster import EndConnection, ReportNow, Roster, Send
 from crds.agent_report import ReplicasReport
 
 ROUND = 4
@@ -20,7 +20,7 @@ def roster_of(count: int) -> Roster:
     return roster
 
 
-def joined(*ranks: int, groups: Groups | None = None) -> Roster:
+def joined(*ranks: int, groups: GroupsView | None = None) -> Roster:
     """Return one with two processes expected, of which some are ready; the key of each is its rank."""
     roster = roster_of(2)
     if groups is not None:
@@ -33,11 +33,11 @@ def joined(*ranks: int, groups: Groups | None = None) -> Roster:
 
 def test_a_process_that_joins_gets_the_membership_and_each_change() -> None:
     roster = roster_of(2)
-    roster.see(Groups(1, TOGETHER))
-    assert roster.join("a", 0, ROUND) == [Send("a", Membership(1, TOGETHER, (0, ROUND)))]
-    (sent,) = roster.see(Groups(2, ((3, 7),)))
+    roster.see(GroupsView(1, TOGETHER))
+    assert roster.join("a", 0, ROUND) == [Send("a", VersionGroups(1, TOGETHER, (0, ROUND)))]
+    (sent,) = roster.see(GroupsView(2, ((3, 7),)))
     assert isinstance(sent, Send) and sent.membership.place is None
-    assert roster.see(Groups()) == [], "the object is not there for a moment"
+    assert roster.see(GroupsView()) == [], "the object is not there for a moment"
     assert roster.membership.version == 2
 
 
@@ -74,29 +74,29 @@ def test_a_process_that_dies_before_all_have_joined_does_not_count_and_a_later_o
 
 
 def test_a_new_round_begins_from_nothing() -> None:
-    roster = joined(0, 1, groups=Groups(3, TOGETHER))
+    roster = joined(0, 1, groups=GroupsView(3, TOGETHER))
     roster.take(0, {"at": {"version": 3, "step": 9}})
-    assert sorted(roster.begin(ROUND + 1, 1), key=str) == [End(0), End(1)]
+    assert sorted(roster.begin(ROUND + 1, 1), key=str) == [EndConnection(0), EndConnection(1)]
     assert roster.summary() is None
     assert roster.take(0, {"broken": 3}) == [], "a process of the round before"
     for late in (lambda: roster.join(5, 0, ROUND), lambda: roster.look(ROUND)):
         with pytest.raises(ConnectionError):
             late()
-    assert roster.look(ROUND + 1) == Membership(3, TOGETHER, (0, ROUND + 1))
+    assert roster.look(ROUND + 1) == VersionGroups(3, TOGETHER, (0, ROUND + 1))
     assert roster.join(6, 0, ROUND + 1)[-1] == ReportNow()
 
 
 def test_a_store_is_that_of_the_newest_version_and_ends_with_it() -> None:
-    groups = Groups(1, TOGETHER, "10.0.0.1", 7)
+    groups = GroupsView(1, TOGETHER, "10.0.0.1", 7)
     roster = joined(0, 1, groups=groups)
     roster.admit("store")
     assert roster.open_store("store", 1) == groups and roster.is_newest(1)
     assert roster.open_store("other", 2) is None
-    assert End("store") in roster.see(Groups(2))
+    assert EndConnection("store") in roster.see(GroupsView(2))
     assert not roster.is_newest(1)
     assert roster.open_store("store", 2) is None, "nobody takes part in it"
     roster.leave("store")
-    assert End("store") not in roster.see(Groups(3))
+    assert EndConnection("store") not in roster.see(GroupsView(3))
 
 
 def test_more_connections_than_there_may_be_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,5 +105,5 @@ def test_more_connections_than_there_may_be_are_turned_away(monkeypatch: pytest.
     assert [roster.admit(key) for key in "abc"] == [True, True, False]
     roster.leave("a")
     assert roster.admit("c")
-    assert sorted(roster.close(), key=str) == [End("b"), End("c")]
+    assert sorted(roster.close(), key=str) == [EndConnection("b"), EndConnection("c")]
     assert not roster.admit("d")

@@ -12,7 +12,7 @@ import pytest
 from agent.shards.desk import Desk
 from crds.shard_set import ENV_SHARDS_SOCKET
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import Crew, SetState, voice_of
+from reconcilers.shards.sets import SetState, ShardPullers, voice_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -44,7 +44,9 @@ class Job:
                 for worker, desk in list(self.desks.items())  # others are added meanwhile
                 for said in desk.to_status() or ()
             ]
-            decided = lease(self.sets, Crew(dict.fromkeys(self.desks, 1), voices, len(self.desks)), NOW)
+            decided = lease(
+                self.sets, ShardPullers(dict.fromkeys(self.desks, 1), voices, len(self.desks)), NOW
+            )
             if decided != self.sets:
                 self.sets, self.writes = decided, self.writes + 1
                 self.show()

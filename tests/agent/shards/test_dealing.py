@@ -21,9 +21,9 @@ from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import from_text, minus, union
 from crds.leases import Lease
-from crds.shard_set import MAX_SHARD_RANGES, Definition
+from crds.shard_set import MAX_SHARD_RANGES, SetDefinition
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import Crew, SetState, voice_of
+from reconcilers.shards.sets import SetState, ShardPullers, voice_of
 from tests.played.schedule import Schedule, play_seeds
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -87,7 +87,7 @@ def test_a_desk_whose_next_epoch_nobody_begins_waits() -> None:
 
 def test_parts_done_while_nobody_answers_cost_no_report_each() -> None:
     """As when the controller is away: 1,000 agents would write to the API server as fast as it answers."""
-    holding = Holding(Definition("train", 0, 2_000, "", 3, 0))
+    holding = Holding(SetDefinition("train", 0, 2_000, "", 3, 0))
     holding.follow(Lease(0, 1, 1, ((0, 800),)))
     news = {holding.must_tell}
     while (part := holding.take(1)) is not None:
@@ -106,7 +106,7 @@ def test_whatever_is_done_and_failed_fits_into_a_report_and_nothing_counts_as_do
     numbers: list[int], chance: random.Random, all_fail: bool, room: int
 ) -> None:
     numbers = sorted(numbers)
-    holding = Holding(Definition("s", 0, 2**41, "", 1, 0))
+    holding = Holding(SetDefinition("s", 0, 2**41, "", 1, 0))
     holding.follow(Lease(0, 1, 1, ((0, 2**41),)))
     done, failed = [], []
     for part in zip(numbers[::2], numbers[1::2], strict=False):
@@ -245,7 +245,9 @@ class Game:
 
     def look(self) -> None:
         voices = [voice for said in self.voices.values() for voice in said]
-        crew = Crew({each.number: each.incarnation for each in self.workers}, voices, len(self.workers))
+        crew = ShardPullers(
+            {each.number: each.incarnation for each in self.workers}, voices, len(self.workers)
+        )
         decided = lease(self.sets, crew, NOW)
         if decided != self.sets:
             self.sets = decided

@@ -16,7 +16,7 @@ import pytest
 from agent.shards import dealing
 from agent.shards.desk import Desk
 from crds.names import LABEL_JOB_UID
-from crds.shard_set import ENV_SHARDS_SOCKET, Definition
+from crds.shard_set import ENV_SHARDS_SOCKET, SetDefinition
 from dlr.shards import ShardsError, pull
 from tests.agent.shards.conftest import Job
 
@@ -176,7 +176,7 @@ def test_a_desk_follows_one_shard_set_more_until_it_has_found_its_own(
     monkeypatch.setenv(ENV_SHARDS_SOCKET, desk.path)
     desk.be_of({"metadata": {"labels": {LABEL_JOB_UID: "job"}}})
     desk.serve(lambda soon: None, lambda number: followed.put(number) or (lambda: None))  # type: ignore[func-returns-value]
-    wanted = {"size": 3, "digest": Definition.parse({"name": "mine", "size": 3}).digest}
+    wanted = {"size": 3, "digest": SetDefinition.parse({"name": "mine", "size": 3}).digest}
 
     def shown(name: str, job: str = "job", **status: Any) -> dict[str, Any]:
         return {**wanted, "name": name, "uid": f"uid-{name}", "jobUid": job, **status}

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from crds.names import ENV_GROUPED_JOB
 from crds.progress_record import ENV_ROUND
-from crds.shard_set import ENV_SHARDS_SOCKET, Definition
+from crds.shard_set import ENV_SHARDS_SOCKET, SetDefinition
 from dlr.data import ElasticShards
 from dlr.data import shards as module
 from dlr.shards import ShardsError, pull
-from dlr.shards.source import AgentSource
+from dlr.shards.source import LeasedShards
 from tests.agent.shards.conftest import Job
 
 pytestmark = pytest.mark.real
@@ -40,8 +40,8 @@ class World:
         monkeypatch.setattr(module, "source_of", self._source_of)
         monkeypatch.setattr(ElasticShards, "_from_all", lambda _shards, mine: self._from_all(mine))
 
-    def _source_of(self, definition: Definition) -> AgentSource:
-        return AgentSource(definition, self._paths[me()])
+    def _source_of(self, definition: SetDefinition) -> LeasedShards:
+        return LeasedShards(definition, self._paths[me()])
 
     def _from_all(self, mine: tuple[int, int]) -> list[tuple[int, int]]:
         self._told[me()] = mine

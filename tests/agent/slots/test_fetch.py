@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from agent.connection.listener import Listener
-from agent.slots.format import CONTROL_BYTES, Commit, Mark, Part, lay_out
+from agent.slots.format import CONTROL_BYTES, CommitWord, Mark, TensorPart, lay_out
 from agent.slots.pool import Pool
 from agent.slots.server import SlotServer
 from agent.slots.slot import Slot
@@ -29,7 +29,7 @@ from agent.slots.wire import (
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 
 NBYTES = 20 << 20
-HEADER = lay_out([Part("weights", "uint8", (NBYTES,), NBYTES)])
+HEADER = lay_out([TensorPart("weights", "uint8", (NBYTES,), NBYTES)])
 MARK = Mark(7, 120, 3, 8)
 KEY = bytes(range(32))
 
@@ -97,7 +97,7 @@ def test_a_flipped_bit_is_found(peer: Peer, target: Slot) -> None:
     with pytest.raises(DamagedCopyError, match="weights is not what was written"):
         fetch(peer.server.address, KEY, MARK, target)
     have_checked(peer.server.address, KEY, MARK)
-    assert peer.slot.commit_word is Commit.DAMAGED
+    assert peer.slot.commit_word is CommitWord.DAMAGED
     with pytest.raises(FetchError, match="it is not here"):
         fetch(peer.server.address, KEY, MARK, target)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.slots import format as layout
-from agent.slots.format import CONTROL_BYTES, Header, Mark, Part, lay_out, padded
+from agent.slots.format import CONTROL_BYTES, Header, Mark, TensorPart, lay_out, padded
 from agent.slots.slot import DamagedError, Slot
 
 many = settings(max_examples=30, deadline=None)
@@ -23,7 +23,7 @@ ITEM_BYTES = {"float32": 4, "int8": 1, "complex128": 16, "float8_e4m3fn": 1}
 
 
 @st.composite
-def parts(draw: st.DrawFn) -> Part:
+def parts(draw: st.DrawFn) -> TensorPart:
     dtype = draw(st.sampled_from(sorted(ITEM_BYTES)))
     shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
     place: tuple[Any, Any] = (None, None)
@@ -32,7 +32,7 @@ def parts(draw: st.DrawFn) -> Part:
         after = draw(st.tuples(*(st.integers(0, 9) for _ in shape)))
         place = tuple(map(sum, zip(before, shape, after, strict=True))), before
     nbytes = math.prod(shape) * ITEM_BYTES[dtype]
-    return Part(draw(st.text(max_size=5)), dtype, shape, nbytes, *place, draw(st.booleans()))
+    return TensorPart(draw(st.text(max_size=5)), dtype, shape, nbytes, *place, draw(st.booleans()))
 
 
 headers = st.lists(parts(), max_size=5, unique_by=lambda part: part.name).map(lay_out)
@@ -97,7 +97,7 @@ def test_a_header_that_was_changed_is_refused_or_describes_what_is_within_its_sl
             reach += padded(entry.nbytes)
 
 
-ENTRY = json.loads(lay_out([Part("a", "float32", (2, 3), 24)]).encoded)[0]
+ENTRY = json.loads(lay_out([TensorPart("a", "float32", (2, 3), 24)]).encoded)[0]
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_what_is_no_header_is_refused_in_little_memory(data: bytes) -> None:
 def test_a_header_has_a_largest_size_which_a_state_is_told_of_before_it_is_saved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encoded = lay_out([Part("a", "int8", (), 1), Part("b", "int8", (), 1)]).encoded
+    encoded = lay_out([TensorPart("a", "int8", (), 1), TensorPart("b", "int8", (), 1)]).encoded
     monkeypatch.setattr(layout, "MAX_HEADER_BYTES", len(encoded) - 1)
     with pytest.raises(ValueError, match="more than a header has"):
         Header.decode(encoded)
     with pytest.raises(ValueError, match=r"2 tensors take .* bytes to describe, which is too much"):
-        lay_out([Part("a", "int8", (), 1), Part("b", "int8", (), 1)])
+        lay_out([TensorPart("a", "int8", (), 1), TensorPart("b", "int8", (), 1)])

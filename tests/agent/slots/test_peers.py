@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.environment import Environment
-from agent.facts.world import JobView
+from agent.facts.world import WorldView
 from agent.report.elasticworker import topology_of_pod
 from agent.slots.replication import peers_of, ring_of, shortened
 
@@ -55,7 +55,7 @@ def test_what_a_node_shares_is_read_from_the_status_of_this_pods_worker() -> Non
     assert topology_of_pod(api, me) is None
     status["podUid"] = me.pod_uid
     assert topology_of_pod(api, me) == ["r1", "s1"]
-    assert JobView.parse({"spec": {"topologyLevels": 2}}).topology_levels == 2
+    assert WorldView.parse({"spec": {"topologyLevels": 2}}).topology_levels == 2
 
 
 def test_alone_there_is_no_peer() -> None:

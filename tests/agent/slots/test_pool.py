@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.slots import pages
-from agent.slots.format import Commit, Header, Mark, Part, lay_out
+from agent.slots.format import CommitWord, Header, Mark, TensorPart, lay_out
 from agent.slots.pool import NODE_BYTES, Pool, assign, slot_for_replica
 from agent.slots.resume import Checkpoint
 from agent.slots.slot import Slot
 from tests.agent.patience import wait_for
 
-HEADER = lay_out([Part("weights", "int64", (16,), 128)])
+HEADER = lay_out([TensorPart("weights", "int64", (16,), 128)])
 
 
 def write(slot: Slot, mark: Mark, header: Header = HEADER) -> None:
@@ -99,7 +99,7 @@ def test_a_whole_slot_without_a_header_is_damaged(pool: Pool) -> None:
     pool.slots[0].commit(mark(5), HEADER)
     pool.slots[0].bytes(HEADER.end, HEADER.end + 8)[:] = bytes(8)
     assert pool.summed(mark(5)) is None
-    assert pool.slots[0].commit_word is Commit.DAMAGED
+    assert pool.slots[0].commit_word is CommitWord.DAMAGED
 
 
 def test_what_is_newer_than_what_was_agreed_upon_is_forgotten(pool: Pool) -> None:

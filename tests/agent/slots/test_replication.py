@@ -8,7 +8,7 @@ import pytest
 
 from agent.slots import replication
 from agent.slots.format import Mark
-from agent.slots.replication import LONGEST_RETRY_SECONDS, RETRY_SECONDS, WARN_SECONDS, Course
+from agent.slots.replication import LONGEST_RETRY_SECONDS, RETRY_SECONDS, WARN_SECONDS, ReplicaOffers
 
 
 def marks(step: int) -> list[Mark]:
@@ -16,7 +16,7 @@ def marks(step: int) -> list[Mark]:
 
 
 def test_what_a_peer_has_is_offered_to_it_no_more_and_to_another_again() -> None:
-    course = Course()
+    course = ReplicaOffers()
     assert course.begin("peer", 1, marks(10)) == marks(10)
     assert course.end(True, 0.0, 1.0) == 0.0 and course.step == 10
     assert course.begin("peer", 1, marks(10)) == []
@@ -29,7 +29,7 @@ def test_a_peer_that_has_no_copy_for_long_is_told_of_once_and_again_after_one_th
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As where a copy takes longer than two saves: what was offered is written over meanwhile."""
-    course = Course()
+    course = ReplicaOffers()
     for step, has_come in enumerate([False] * 5 + [True] + [False] * 3, 10):
         course.begin("peer", 1, marks(step))
         course.end(has_come, step * WARN_SECONDS, step * WARN_SECONDS)
@@ -41,7 +41,7 @@ def test_a_peer_that_has_no_copy_for_long_is_told_of_once_and_again_after_one_th
 
 def test_copies_that_never_come_are_tried_for_less_and_less_often_until_the_turn_changes() -> None:
     """Each one that is written over takes half of the network for nothing."""
-    course, step = Course(), itertools.count()
+    course, step = ReplicaOffers(), itertools.count()
 
     def fail(seconds: float, turn: int = 1) -> float:
         course.begin("peer", turn, marks(at := next(step)))

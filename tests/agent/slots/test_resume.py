@@ -13,9 +13,9 @@ from agent.slots.resume import (
     INVENTORY_BYTES,
     MAX_FETCHES,
     Checkpoint,
-    Decision,
     Inventory,
-    Plan,
+    ResumeDecision,
+    ResumePlan,
     decide,
     ranks_of,
     without,
@@ -29,11 +29,11 @@ def both(rank: int) -> Inventory:
 
 
 def test_same_members_resume_from_their_own() -> None:
-    assert decide([both(rank) for rank in range(4)]) == Plan(NEW)
+    assert decide([both(rank) for rank in range(4)]) == ResumePlan(NEW)
 
 
 def test_an_agent_that_takes_no_part_sends_all_to_storage() -> None:
-    assert decide([both(0), both(1), both(2), both(3), None]) == Plan()
+    assert decide([both(0), both(1), both(2), both(3), None]) == ResumePlan()
     assert Inventory.decode("") is None
     assert Inventory.decode("[]") is None
     assert Inventory.decode('[1,"a",[[1,2,0,"0"]]]') is None
@@ -44,9 +44,9 @@ def test_after_a_fetch_that_failed_it_is_decided_again() -> None:
     peer = Inventory(1, "a:1", {NEW: frozenset({3, 1}), OLD: frozenset({3, 1})})
     members = [both(0), Inventory(1, "b:1"), both(2), peer]
     left = without(members, NEW, failed=[(3, 1)], fetched=[])
-    assert decide(left) == Plan(OLD, fetches={1: {1: 3}})
+    assert decide(left) == ResumePlan(OLD, fetches={1: {1: 3}})
     done = without(members, NEW, failed=[], fetched=[(1, 1)])
-    assert decide(done) == Plan(NEW)
+    assert decide(done) == ResumePlan(NEW)
 
 
 def test_ranks_are_torchs() -> None:
@@ -129,7 +129,7 @@ def test_10_000_agents_are_decided_upon_at_once() -> None:
         Inventory(1, "10.0.0.1:1", {size: frozenset([agent])}) for agent in range(10_000)
     ]
     began_at = time.thread_time()
-    assert decide(members) == Plan(size)
+    assert decide(members) == ResumePlan(size)
     assert time.thread_time() - began_at < 30
 
 
@@ -138,10 +138,10 @@ def test_a_world_whose_ranks_have_moved_comes_from_storage() -> None:
     whole = Checkpoint(7, 120, size)
     held = [Inventory(1, "a:1", {whole: frozenset({r, (r - size // 2) % size})}) for r in range(size)]
     moved = [*held[: MAX_FETCHES - 1], *held[MAX_FETCHES:], Inventory(1)]
-    assert decide(moved) == Plan()
+    assert decide(moved) == ResumePlan()
     replaced = [*held]
     replaced[MAX_FETCHES - 1] = Inventory(1)
-    assert decide(replaced) == Plan(whole, fetches={MAX_FETCHES - 1: {MAX_FETCHES - 1: size - 1}})
+    assert decide(replaced) == ResumePlan(whole, fetches={MAX_FETCHES - 1: {MAX_FETCHES - 1: size - 1}})
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '[1e999,"",[],[],0,null]', '[1,"",{"a":1},[],0,null]'])
@@ -155,13 +155,13 @@ def test_no_short_text_names_more_ranks_than_a_world_has() -> None:
     assert Inventory.decode(json.dumps([1, "", held, [], 0, None])) is None
     shards = {str(number): "0-99999" for number in range(100)}
     with pytest.raises(ValueError, match="more than 100,000 ranks"):
-        Decision.decode(_compressed(json.dumps([None, {}, shards, [0, 0, 0], None])))
+        ResumeDecision.decode(_compressed(json.dumps([None, {}, shards, [0, 0, 0], None])))
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "5", "[null]", '[[1],{"a":{}},{},[0,0,0],null]'])
 def test_what_is_no_decision_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
-        Decision.decode(_compressed(text))
+        ResumeDecision.decode(_compressed(text))
 
 
 def _compressed(text: str) -> bytes:

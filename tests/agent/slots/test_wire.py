@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agent.connection.handshake import RefusedError
 from agent.slots import wire
 from agent.slots.format import Mark
-from agent.slots.wire import Request, Verb
+from agent.slots.wire import SlotRequest, SlotVerb
 
 MARK = Mark(7, 120, 0, 8)
 
@@ -76,21 +76,23 @@ def test_the_wait_for_a_busy_server_has_a_bound(monkeypatch: pytest.MonkeyPatch)
 
 
 @given(
-    st.sampled_from(Verb),
+    st.sampled_from(SlotVerb),
     st.builds(Mark, *[st.integers(0, 2**62)] * 4),
     st.integers(0, 2**62),
     st.none() | st.integers(0, 2**62),
     st.text(max_size=60),
 )
-def test_requests_survive_the_wire(verb: Verb, mark: Mark, start: int, stop: int | None, sender: str) -> None:
-    request = Request(
+def test_requests_survive_the_wire(
+    verb: SlotVerb, mark: Mark, start: int, stop: int | None, sender: str
+) -> None:
+    request = SlotRequest(
         verb,
         mark,
-        start if verb is Verb.SEND else 0,
-        stop if verb is Verb.SEND else None,
-        sender if verb is Verb.OFFER else "",
+        start if verb is SlotVerb.SEND else 0,
+        stop if verb is SlotVerb.SEND else None,
+        sender if verb is SlotVerb.OFFER else "",
     )
-    assert Request.decode(request.encode()) == request
+    assert SlotRequest.decode(request.encode()) == request
 
 
 PARTS = st.sampled_from(["slot", "offer", None]) | st.integers() | st.lists(st.integers(), max_size=5)
@@ -99,4 +101,4 @@ PARTS = st.sampled_from(["slot", "offer", None]) | st.integers() | st.lists(st.i
 @given(st.binary(max_size=60) | st.lists(PARTS, max_size=6).map(lambda parts: json.dumps(parts).encode()))
 def test_what_is_no_request_is_a_value_error(line: bytes) -> None:
     with contextlib.suppress(ValueError):
-        Request.decode(line)
+        SlotRequest.decode(line)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob
 from crds.intervals import whole
 from crds.leases import Lease
-from crds.shard_set import Definition
+from crds.shard_set import SetDefinition
 from reconcilers.scale.permission import own_refusal
 from reconcilers.scale.request import Origin, own_request
 from reconcilers.shards.by_shards import IdleWorker, Sizing, size_of, workers_for
@@ -34,7 +34,7 @@ def pulling(
         held.append(Lease(index, 1, number, ((at, at + elements),)))
         at += elements
     known = SetState(
-        Definition("lines", 0, size + 1, "", 2, 9), whole(waiting), tuple(held), last_lease=len(held)
+        SetDefinition("lines", 0, size + 1, "", 2, 9), whole(waiting), tuple(held), last_lease=len(held)
     )
     policy = {"nodeUnit": unit, "shardScaling": {"slotsPerWorker": SLOTS, "idleSeconds": IDLE}}
     limits = {"minReplicas": least, "maxReplicas": most}

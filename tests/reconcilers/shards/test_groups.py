@@ -18,7 +18,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.grouping import MAX_GROUPS, group_of_worker, worker_number
 from crds.intervals import count, union
-from crds.shard_set import Definition
+from crds.shard_set import SetDefinition
 from reconcilers.shards.plan import ShardsPlan, ShardsSeen, StoredSet, plan_shards
 from reconcilers.shards.reconciler import stored_set
 from reconcilers.shards.sets import Puller, SetState
@@ -35,7 +35,7 @@ class Worker:
 
     group: int
     index: int
-    definition: Definition
+    definition: SetDefinition
     incarnation: int = 1
     has_ended: bool = False
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Act(Enum):
 class Cluster:
     """An API server that takes a write of the ShardSet only from the version it was decided from."""
 
-    def __init__(self, groups: int, definition: Definition, poison: frozenset[int], seed: int) -> None:
+    def __init__(self, groups: int, definition: SetDefinition, poison: frozenset[int], seed: int) -> None:
         self.definition, self.poison, self.choose = definition, poison, random.Random(seed)
         self.count, self.made, self.moment = groups, 0, 0.0
         self.statuses: list[dict[str, Any]] = [{}]
@@ -282,7 +282,7 @@ class Cluster:
 def test_every_element_is_done_or_named_whatever_becomes_of_workers_groups_and_controllers(
     groups: int, size: int, poison: frozenset[int], acts: int, seed: int
 ) -> None:
-    cluster = Cluster(groups, Definition("files", 0, size, "", 2, size), poison, seed)
+    cluster = Cluster(groups, SetDefinition("files", 0, size, "", 2, size), poison, seed)
     for _ in range(acts):
         cluster.act(cluster.choose.choices(list(Act), [act.value for act in Act])[0])
     cluster.quiet()
@@ -295,7 +295,7 @@ def test_every_element_is_done_or_named_whatever_becomes_of_workers_groups_and_c
 
 def begun(groups: int = 3) -> Cluster:
     """All workers of all groups hold leases, and have reported what they have done of them: one element."""
-    cluster = Cluster(groups, Definition("files", 0, 1_000, "", 2, 0), frozenset(), 1)
+    cluster = Cluster(groups, SetDefinition("files", 0, 1_000, "", 2, 0), frozenset(), 1)
     for _ in range(3):
         for worker in cluster.workers:
             worker.report()
@@ -369,7 +369,7 @@ def test_a_write_of_leases_waits_for_its_turn_unless_a_worker_goes() -> None:
 
 
 def test_a_set_with_more_failures_than_may_be_is_the_end_of_the_job() -> None:
-    cluster = Cluster(2, Definition("files", 0, 20, "", 0, 0), frozenset({7}), 2)
+    cluster = Cluster(2, SetDefinition("files", 0, 20, "", 0, 0), frozenset({7}), 2)
     for _ in range(500):
         cluster.look()
         for worker in cluster.workers:

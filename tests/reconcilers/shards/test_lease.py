@@ -19,14 +19,14 @@ from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.intervals import count, minus, of_numbers, to_text, union, whole
 from crds.leases import Lease
-from crds.shard_set import Definition
+from crds.shard_set import SetDefinition
 from crds.shard_set_status import ShardSetStatus
 from reconcilers.shards.lease import lease
 from reconcilers.shards.sets import (
     MAX_SCATTERED,
     MAX_WAITING,
-    Crew,
     SetState,
+    ShardPullers,
     Tried,
     Voice,
     of_status,
@@ -44,7 +44,7 @@ class Worker:
 
     index: int
     incarnation: int
-    definition: Definition
+    definition: SetDefinition
     holding: Holding = field(init=False)
     in_hand: tuple[int, int] | None = None
     restoration: int = 0
@@ -127,7 +127,7 @@ class Cluster:
     """An API server that takes a write only from the version it was decided from; workers that live and die."""
 
     def __init__(
-        self, workers: int, definition: Definition, poison: frozenset[int], choose: random.Random
+        self, workers: int, definition: SetDefinition, poison: frozenset[int], choose: random.Random
     ) -> None:
         self.definition, self.poison, self.choose = definition, poison, choose
         self.versions: list[tuple[SetState, ...]] = [()]
@@ -160,7 +160,7 @@ class Cluster:
         alive = {worker.index: worker.incarnation for worker in self.workers.values()}
         before = tuple(read_back(each) for each in self.versions[version])
         now = NOW + timedelta(seconds=len(self.versions) / 2)
-        decided = lease(before, Crew(alive, voices, len(alive)), now)
+        decided = lease(before, ShardPullers(alive, voices, len(alive)), now)
         if write == "late":
             self.late.append((version, decided))
         elif write == "now":
@@ -274,7 +274,7 @@ def test_every_element_is_done_or_named_whatever_happens(
     in_order: bool,
     seed: int,
 ) -> None:
-    definition = Definition("train", 0, size, "", retries, size)
+    definition = SetDefinition("train", 0, size, "", retries, size)
     cluster = Cluster(workers, definition, poison, random.Random(seed))
     cluster.heard = {} if in_order else None
     for _ in range(acts):
@@ -296,7 +296,7 @@ def test_what_goes_back_with_a_checkpoint_is_in_the_model_once(
     workers: int, size: int, acts: int, seed: int
 ) -> None:
     """`done` is here what a model has learnt: a loss takes it back to the checkpoint, with the set."""
-    definition = Definition("train", 0, size, "", 3, 0)
+    definition = SetDefinition("train", 0, size, "", 3, 0)
     cluster = Cluster(workers, definition, frozenset(), random.Random(seed))
     others = {Disturbance.DEATH, Disturbance.NOBODY_PULLS, Disturbance.FEWER, Disturbance.MORE}
     usual = [act for act in Disturbance if act not in others]
@@ -314,7 +314,7 @@ def test_what_goes_back_with_a_checkpoint_is_in_the_model_once(
 
 
 def test_a_failed_element_is_tried_by_others_first_and_then_named() -> None:
-    cluster = Cluster(3, Definition("train", 0, 50, "", 2, 1), frozenset({17}), random.Random(1))
+    cluster = Cluster(3, SetDefinition("train", 0, 50, "", 2, 1), frozenset({17}), random.Random(1))
     cluster.choose = random.Random(4)
     cluster.quiet()
     (over,) = cluster.job
@@ -325,7 +325,7 @@ def test_a_failed_element_is_tried_by_others_first_and_then_named() -> None:
 
 def test_what_failed_is_not_leased_again_before_its_worker_has_heard_that_it_counts() -> None:
     """Two looks at one report: an agent that saw the second alone took the new lease for failed as well."""
-    definition = Definition("train", 0, 1, "", 3, 0)
+    definition = SetDefinition("train", 0, 1, "", 3, 0)
     alone, tries = Worker(0, 1, definition), 0
     sets: tuple[SetState, ...] = ()
     for _ in range(20):
@@ -335,7 +335,7 @@ def test_what_failed_is_not_leased_again_before_its_worker_has_heard_that_it_cou
             alone.holding.fail(part, "bad")
         voice = voice_of(0, 1, alone.holding.to_status(MAX_SHARDS_TEXT))
         for _ in range(2):
-            sets = lease(sets, Crew({0: 1}, [voice], 1), NOW)
+            sets = lease(sets, ShardPullers({0: 1}, [voice], 1), NOW)
     assert sets[0].failed == ((0, 1),) and tries == 4
 
 
@@ -346,7 +346,7 @@ def test_a_set_that_is_too_scattered_fits_its_status_and_fails_the_job(place: st
     ends = sorted({*apart.sample(range(size), 2 * MAX_WAITING + 10_000)})
     scattered = tuple(zip(ends[::2], ends[1::2], strict=True))
     assert len(scattered) > MAX_WAITING
-    known = SetState(Definition("train", 0, size, "", 3, size - 1), ())
+    known = SetState(SetDefinition("train", 0, size, "", 3, size - 1), ())
     value: Any = (
         (Tried((0, 1), scattered), Tried((1,), ((size - 1, size),))) if place == "tried" else scattered
     )
@@ -362,26 +362,26 @@ def test_a_set_that_is_too_scattered_fits_its_status_and_fails_the_job(place: st
 def test_leases_that_are_too_scattered_for_the_status_go_back_and_lose_nothing() -> None:
     """A hundred workers have done all but a thousand elements here and there of what they hold."""
     workers, each, apart = 100, 10**9, random.Random(1)
-    definition = Definition("train", 0, workers * each, "", 3, 0)
+    definition = SetDefinition("train", 0, workers * each, "", 3, 0)
     held = tuple(Lease(w, 0, w + 1, ((w * each, (w + 1) * each),)) for w in range(workers))
     left = [{w * each, *(w * each + n for n in apart.sample(range(each), 1_000))} for w in range(workers)]
     voices = [
         Voice(w, 0, definition, w + 1, of_numbers(sorted(left[w])), (), "", True) for w in range(workers)
     ]
     known = SetState(definition, (), held, again=(Tried((1,), ((0, 1),)),), last_lease=workers)
-    (found,) = lease([known], Crew(dict.fromkeys(range(workers), 0), voices, workers), NOW)
+    (found,) = lease([known], ShardPullers(dict.fromkeys(range(workers), 0), voices, workers), NOW)
     assert (found.leases, found.again) == ((), ())
     assert found.tried == (Tried((1,), ((0, 1),)),)
     assert found.waiting == minus(of_numbers(sorted(set().union(*left))), ((0, 1),))
 
 
-def scattered_set(histories: int, workers: int) -> tuple[SetState, Crew]:
+def scattered_set(histories: int, workers: int) -> tuple[SetState, ShardPullers]:
     """As many ranges wait as may, each worker holds eight and asks for more, and of one it says that it failed.
 
     Args:
         histories: workers on which a lease of another has failed before.
     """
-    definition = Definition("train", 0, 10**6, "", 16, 10**6)
+    definition = SetDefinition("train", 0, 10**6, "", 16, 10**6)
     apart = [(at, at + 1) for at in range(0, 2 * MAX_WAITING + 16 * workers + 2 * histories, 2)]
     failed, leased, waiting = apart[:histories], apart[histories:][: 8 * workers], apart[-MAX_WAITING:]
     leases = tuple(Lease(w, 0, w + 1, tuple(leased[8 * w : 8 * w + 8])) for w in range(workers))
@@ -391,7 +391,7 @@ def scattered_set(histories: int, workers: int) -> tuple[SetState, Crew]:
         for each in leases
     ]
     known = SetState(definition, tuple(waiting), leases, again=again, last_lease=workers)
-    return known, Crew(dict.fromkeys(range(workers), 0), voices, workers)
+    return known, ShardPullers(dict.fromkeys(range(workers), 0), voices, workers)
 
 
 def test_a_deal_does_not_walk_through_all_that_waits_or_failed_for_each_worker() -> None:
@@ -408,15 +408,15 @@ def test_a_status_names_thousands_of_leased_elements_that_failed_elsewhere() -> 
         for n in range(MAX_SCATTERED)
     )
     held = Lease(0, 0, 1, union(*(each.elements for each in again)))
-    known = SetState(Definition("train", 0, 2**53 - 1, "", 16, 0), (), (held,), again=again, last_lease=1)
-    (found,) = lease([known], Crew({0: 0}, (), 1), NOW)
+    known = SetState(SetDefinition("train", 0, 2**53 - 1, "", 16, 0), (), (held,), again=again, last_lease=1)
+    (found,) = lease([known], ShardPullers({0: 0}, (), 1), NOW)
     assert union(*(each.elements for each in found.again)) == held.elements
     assert {len(each.workers) for each in found.again} == {16}
     assert read_back(found) == found
 
 
 def test_a_status_with_more_ranges_than_are_written_is_refused() -> None:
-    known = SetState(Definition("train", 0, 2**20, "", 3, 0), ((0, 1),))
+    known = SetState(SetDefinition("train", 0, 2**20, "", 3, 0), ((0, 1),))
     many = of_numbers(range(0, 2**19, 2))
     for text in ({"rest": to_text(many)}, {"failed_elements": to_text(many)}):
         with pytest.raises(
@@ -428,11 +428,13 @@ def test_a_status_with_more_ranges_than_are_written_is_refused() -> None:
 def test_a_lease_is_work_for_three_seconds_but_no_more_than_an_even_share() -> None:
     def granted(waiting: int) -> int:
         """Elements, where 10 workers have done 100,000 in 100 s: each does 300 in three seconds."""
-        known = SetState(Definition("train", 0, 100_000 + waiting, "", 3, 0), ((100_000, 100_000 + waiting),))
+        known = SetState(
+            SetDefinition("train", 0, 100_000 + waiting, "", 3, 0), ((100_000, 100_000 + waiting),)
+        )
         voices = [Voice(i, 1, known.definition, 0, (), (), wants=i == 0) for i in range(10)]
         (after,) = lease(
             (replace(known, started_at=NOW),),
-            Crew(dict.fromkeys(range(10), 1), voices, 10),
+            ShardPullers(dict.fromkeys(range(10), 1), voices, 10),
             NOW + timedelta(seconds=100),
         )
         return count(after.leases[0].elements)
@@ -447,7 +449,7 @@ def test_a_set_of_a_thousand_workers_has_less_than_fifteen_kilobytes_in_the_stat
     chance.shuffle(pieces)
     leases = tuple(Lease(i, 1 + i % 3, 20_000 + chance.randrange(3_000), (pieces[i],)) for i in range(1_000))
     known = SetState(
-        Definition("train", 0, 1_000_000, "0:1", 3, 0), ((999_999, 1_000_000),), leases, last_lease=23_000
+        SetDefinition("train", 0, 1_000_000, "0:1", 3, 0), ((999_999, 1_000_000),), leases, last_lease=23_000
     )
     assert read_back(known) == known
     assert len(json.dumps(known.to_status().to_wire())) < 15_000

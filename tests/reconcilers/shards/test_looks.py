@@ -13,10 +13,10 @@ from agent.shards.holding import Holding
 from controller.resources import PODS
 from crds.agent_report import MAX_SHARDS_TEXT
 from crds.leases import holder_number
-from crds.shard_set import Definition
+from crds.shard_set import SetDefinition
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import Crew, SetState, voice_of
+from reconcilers.shards.sets import SetState, ShardPullers, voice_of
 from tests.reconcilers.api import Api
 from tests.reconcilers.cluster_model import Script
 from tests.reconcilers.life import JOB, Run, beginning, edit, lose_pod, replicas, submit
@@ -278,7 +278,7 @@ async def test_a_controller_that_dies_after_any_write_or_whose_write_is_late_cha
 def test_ten_thousand_pullers_cost_16_kb_a_look() -> None:
     """They take 0.15 to 0.45 s for each of a million elements, and reports come in order of the workers."""
     number, size, now = 10_000, 1_000_000, datetime(2026, 11, 23, tzinfo=UTC)
-    definition = Definition("train", 0, size, "", 3, 0)
+    definition = SetDefinition("train", 0, size, "", 3, 0)
     holdings = [Holding(definition) for _ in range(number)]
     pace = [0.15 + 0.3 * ((7 * index) % 101) / 101 for index in range(number)]
     sets, largest, done = tuple[SetState, ...](), 0, 0
@@ -291,7 +291,7 @@ def test_ten_thousand_pullers_cost_16_kb_a_look() -> None:
                 holding.finish(part)
                 left -= part[1] - part[0]
         voices = [voice_of(at, 1, each.to_status(MAX_SHARDS_TEXT)) for at, each in enumerate(holdings)]
-        crew = Crew(dict.fromkeys(range(number), 1), voices, number)
+        crew = ShardPullers(dict.fromkeys(range(number), 1), voices, number)
         sets = lease(sets, crew, now + timedelta(seconds=10 * look))
         (known,) = sets
         largest = max(largest, len(json.dumps(known.to_status().to_wire())))

@@ -15,9 +15,18 @@ from crds.agent_report import MAX_SHARDS_TEXT
 from crds.elasticworker import ElasticWorker
 from crds.intervals import count, to_text
 from crds.leases import Lease
-from crds.shard_set import MAX_SHARD_RANGES, Definition
+from crds.shard_set import MAX_SHARD_RANGES, SetDefinition
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import MAX_HEARD, Crew, Hearing, Puller, SetState, Voice, crew_of, look_size
+from reconcilers.shards.sets import (
+    MAX_HEARD,
+    Hearing,
+    Puller,
+    SetState,
+    ShardPullers,
+    Voice,
+    crew_of,
+    look_size,
+)
 from tests.counting import calls
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -55,7 +64,7 @@ def worker(phase: str, history: list[dict[str, Any]]) -> ElasticWorker:
 def after(seen: ElasticWorker, leaving: frozenset[str] = frozenset()) -> SetState:
     held = Lease(0, 1, 1, ((0, 50),))
     known = SetState(
-        Definition("files", 0, 100, "d", 3, 0), waiting=((50, 100),), leases=(held,), last_lease=1
+        SetDefinition("files", 0, 100, "d", 3, 0), waiting=((50, 100),), leases=(held,), last_lease=1
     )
     puller = Puller(0, seen, goes=seen.metadata.uid in leaving)
     return lease((known,), crew_of([puller], (known,), 0), NOW)[0]
@@ -112,7 +121,7 @@ def test_a_report_counts_for_the_shard_set_whose_uid_it_has() -> None:
     held = Lease(0, 1, 1, ((0, 100),))
     for uid, rest in (("", ((40, 50),)), ("another", ((0, 100),))):
         known = SetState(voice.definition, (), (held,), last_lease=1, uid=uid)
-        (found,) = lease((known,), Crew({0: 1}, [replace(voice, wants=True)], 1), NOW)
+        (found,) = lease((known,), ShardPullers({0: 1}, [replace(voice, wants=True)], 1), NOW)
         assert found.leases[0].elements == rest
 
 
@@ -150,7 +159,7 @@ def test_what_takes_long_to_read_is_looked_at_beside_the_event_loop(text: str) -
 
 def test_sets_that_are_packed_in_the_status_are_read_beside_the_event_loop() -> None:
     scattered = tuple((at, at + 1) for at in range(0, 32_000, 2))
-    known = SetState(Definition("files", 0, 10**6, "d", 3, 0), scattered)
+    known = SetState(SetDefinition("files", 0, 10**6, "d", 3, 0), scattered)
     few = replace(known, waiting=scattered[:99])
     assert look_size([], [{"status": known.to_status().to_wire()}]) >= LARGE
     assert look_size([], [{"status": few.to_status().to_wire()}]) < 10
