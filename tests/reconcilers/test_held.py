@@ -48,6 +48,17 @@ async def test_a_deleted_job_that_a_finalizer_holds_stops_and_says_so() -> None:
     assert condition["message"] == f"the job is deleted, held by its finalizers {HOLDER}"
 
 
+async def test_a_job_that_garbage_collection_alone_holds_says_that_it_is_being_deleted() -> None:
+    api = await training()
+    hold(api, ELASTICJOBS, JOB, "foregroundDeletion")
+    api.delete(ELASTICJOBS, JOB)
+    await settled(api)
+    conditions = api.get(ELASTICJOBS, JOB)["status"]["conditions"]
+    assert [each["message"] for each in conditions if each["type"] == "Suspended"] == [
+        "the job is being deleted"
+    ]
+
+
 async def test_a_job_that_is_deleted_in_the_foreground_makes_nothing_again() -> None:
     api = await training()
     hold(api, ELASTICJOBS, JOB, HOLDER, "foregroundDeletion")
