@@ -111,7 +111,8 @@ def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Obj
 
 def spares_its_own(obj: Object) -> bool:
     """Whether an object is being deleted without what it owns (`--cascade=orphan`)."""
-    return "orphan" in (obj["metadata"].get("finalizers") or ())
+    metadata = obj["metadata"]
+    return bool(metadata.get("deletionTimestamp")) and "orphan" in (metadata.get("finalizers") or ())
 
 
 def held_by(metadata: Object) -> str:
