@@ -115,5 +115,5 @@ def test_groups_on_gpus_refuse_a_torch_whose_graphs_wait_for_watchdogs(
     header.parent.mkdir(parents=True)
     header.write_text("static std::atomic<int> pending_event_queries;")
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
-    with pytest.raises(UnsupportedTorchError, match="install torch 2.8 or newer"):
+    with pytest.raises(UnsupportedTorchError, match=r"install torch 2\.8 or newer"):
         process_groups.require_captures_without_watchdog()
