@@ -65,7 +65,7 @@ COMPUTED = {
     },
     ("verdicts.py", "reason"): {
         *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.REFUSED),
-        "<Refusal>",
+        "<ScaleRefusal>",
     },
 }
 """By module and expression, what it may come to; `<Name>`: the first argument of all calls of that name."""
