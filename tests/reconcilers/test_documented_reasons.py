@@ -65,7 +65,7 @@ COMPUTED = {
     },
     ("verdicts.py", "reason"): {
         *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.REFUSED),
-        "<Refusal>",
+        "<ScaleRefusal>",
     },
 }
 """By module and expression, what it may come to; `<Name>`: the first argument of all calls of that name."""
@@ -162,7 +162,7 @@ def test_a_job_has_eleven_types_of_conditions_at_most_and_no_more_warnings_than_
 
 
 def test_reasons_of_conditions_that_are_said_in_the_code_are_documented() -> None:
-    places = {"with_condition": 3, "_shown": 2, "State": 1}
+    places = {"with_condition": 3, "_shown": 2, "ConditionState": 1}
     found = (literals(call.args[places[name]]) for _, name, call in calls() if name in places)
     reasons = set[str]().union(*(each for each in found if each))
     assert reasons <= quoted([row[2] for row in rows("Conditions")])
