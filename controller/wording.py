@@ -21,6 +21,12 @@ def some_of(items: Sequence[str], most: int, separator: str = ", ") -> str:
     return f"{separator.join(items[:most])}{more}"
 
 
+def holders(finalizers: Sequence[str] | None) -> list[str]:
+    """The finalizers that hold a deleted object until somebody takes them away. Garbage collection's own go
+    by themselves."""
+    return [each for each in finalizers or () if each not in ("orphan", "foregroundDeletion")]
+
+
 def printable(text: str) -> str:
     """The text with a blank in place of each control character, which a terminal would obey."""
     return "".join(character if character.isprintable() else " " for character in text)

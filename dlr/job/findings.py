@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from pydantic import ValidationError
 
-from controller.wording import counted, first_line, some_of
+from controller.wording import counted, first_line, holders, some_of
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.grouping import is_grouped
@@ -93,10 +93,14 @@ def _failed(case: Case) -> Iterator[JobFinding]:
 
 def _deleted(case: Case) -> Iterator[JobFinding]:
     metadata = case.job["metadata"]
-    if metadata.get("deletionTimestamp") and (held := metadata.get("finalizers")):
+    if not metadata.get("deletionTimestamp"):
+        return
+    if held := holders(metadata.get("finalizers")):
         statement = f"The job is deleted, and stays without Pods until its finalizers {some_of(held, 3)} go"
         advice = "Let who set them remove them, or do it by kubectl edit"
         yield JobFinding("Deleted", sentence(statement), (sentence(advice),))
+    else:
+        yield JobFinding("Deleted", sentence("The job is being deleted"))
 
 
 def _suspended(case: Case) -> Iterator[JobFinding]:

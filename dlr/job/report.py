@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from controller.wording import first_line, some_of
+from controller.wording import first_line, holders, some_of
 from crds import names
 from crds.checkpoint_files import Tier
 from crds.grouping import is_grouped
@@ -79,7 +79,7 @@ def deletion_line(job: JSON, now: datetime) -> str:
     metadata = job["metadata"]
     if not metadata.get("deletionTimestamp"):
         return ""
-    finalizers = [str(each) for each in metadata.get("finalizers") or ()]
+    finalizers = holders(metadata.get("finalizers"))
     held = f", held by its finalizers {some_of(finalizers, 3)}" if finalizers else ""
     return f"deleted {age(metadata['deletionTimestamp'], now)} ago{held}"
 

@@ -59,7 +59,7 @@ def grow(job: ElasticJob, workers: Workers, refused: RefusedRequest | None, now:
     spec = job.spec.replica_specs.get(names.WORKER)
     if spec is None or scaling is None or scaling.replicas != spec.replicas:
         return known, None, None  # the job's next status wakes this
-    if policy is None or job.stops:
+    if policy is None or job.spec.suspend:
         if base is None or base >= spec.replicas:
             return known, None, None
         known = None if known is None else known.model_copy(update={"replicas": base})
@@ -124,7 +124,7 @@ def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) 
 def _event_of_return(job: ElasticJob, count: int) -> Event:
     """The Event of a job that gives back all that it grew by, since a queue would ask for room for that."""
     number = job.spec.replica_specs[names.WORKER].replicas - count
-    why = "the job is suspended" if job.stops else "elasticPolicy.opportunistic is gone from the job"
+    why = "the job is suspended" if job.spec.suspend else "elasticPolicy.opportunistic is gone from the job"
     return Event("Normal", GIVEN_BACK, f"{counted(number, 'extra worker')} given back: {why}")
 
 

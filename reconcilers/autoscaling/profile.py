@@ -60,7 +60,7 @@ class Profile:
 
 def is_due(job: ElasticJob, has_workers: bool) -> bool:
     """Whether it is open how the job is to begin."""
-    asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.stops
+    asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
     has_begun = bool(has_workers or job.status.world.round)
     return asks and job.status.profile is None and (not has_begun or _taken(job) is not None)
 

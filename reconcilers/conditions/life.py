@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from controller.wording import counted, some_of
+from controller.wording import counted, holders, some_of
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
@@ -52,7 +52,9 @@ def why_stopped(job: ElasticJob) -> str:
     """Say why a job has no Pods."""
     if job.spec.suspend:
         return "the job is suspended"
-    return f"the job is deleted, held by its finalizers {some_of(job.metadata.finalizers, 3)}"
+    if others := holders(job.metadata.finalizers):
+        return f"the job is deleted, held by its finalizers {some_of(others, 3)}"
+    return "the job is being deleted"
 
 
 def suspension(before: Condition | None, job: ElasticJob) -> ConditionState | None:

@@ -10,6 +10,7 @@ from controller.reconciler import Reconciler, Request, Result
 from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
 from reconcilers.gang.podgroup import UNAVAILABLE_RETRY_SECONDS, pod_group_of
+from reconcilers.observed.ownership import spares_its_own
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import not_served
 from reconcilers.worker.companions import RECHECK_SECONDS, Companions
@@ -24,7 +25,7 @@ class GangReconciler(Reconciler):
     async def reconcile(self, request: Request) -> Result:
         """Keep the PodGroup. Pods that wait say that the cluster does not serve such groups."""
         raw = self._jobs.get(request.namespace, request.name)
-        if raw is None or raw["metadata"].get("deletionTimestamp") or is_grouped(raw):
+        if raw is None or spares_its_own(raw) or is_grouped(raw):
             return Result()
         job = self._parse_job.parse(raw)
         group, runs = pod_group_of(job), not (job.stops or job.status.finished)

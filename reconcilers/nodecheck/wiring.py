@@ -134,9 +134,10 @@ def makes_way(change: Change) -> bool:
 
 
 def ends(change: Change) -> bool:
-    """A check has just finished, which releases its own workers; those of a job are the job's."""
+    """A check has just finished, or is deleted and stays, which releases its own workers; those of a job are
+    the job's."""
     old, new = change.old, change.new
-    return new is not None and is_finished(new) and not (old is not None and is_finished(old))
+    return new is not None and _is_over(new) and not (old is not None and _is_over(old))
 
 
 @change_of
@@ -162,6 +163,10 @@ def more_of_a_jobs_checks(job: Object) -> object:
     """Which check the job carries out, whether it still has a world, and whether it has ended."""
     status = job.get("status", {})
     return status.get("activeCheck"), status.get("phase"), (status.get("rendezvous") or {}).get("phase")
+
+
+def _is_over(check: Object) -> bool:
+    return is_finished(check) or bool(check["metadata"].get("deletionTimestamp"))
 
 
 def _waits_for_check(check: Object) -> bool:

@@ -12,16 +12,12 @@ from controller.client import AsyncClient
 from controller.errors import AlreadyExists, Forbidden, NotFound
 from controller.resources import Object, Resource
 from controller.store import Store
-from controller.wording import some_of
+from controller.wording import holders, some_of
 
 BY_JOB = "job"
 """Index of ElasticWorkers, Pods and NodeChecks, by namespace and name of their job."""
 BY_OWNER = "owner"
 """Index of Pods and ElasticWorkers, by `owner_uids`."""
-
-
-_ORPHAN, _FOREGROUND = "orphan", "foregroundDeletion"
-"""Garbage collection's own finalizers: of an object that is deleted without what it owns, and after that."""
 
 
 class Leftover(Exception):
@@ -115,12 +111,13 @@ def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Obj
 
 def spares_its_own(obj: Object) -> bool:
     """Whether an object is being deleted without what it owns (`--cascade=orphan`)."""
-    return _ORPHAN in (obj["metadata"].get("finalizers") or ())
+    metadata = obj["metadata"]
+    return bool(metadata.get("deletionTimestamp")) and "orphan" in (metadata.get("finalizers") or ())
 
 
 def held_by(metadata: Object) -> str:
     """Return whose finalizers keep an object that is deleted, in a few words; empty where nobody's do."""
-    others = [each for each in metadata.get("finalizers") or () if each not in (_ORPHAN, _FOREGROUND)]
+    others = holders(metadata.get("finalizers"))
     is_held = bool(metadata.get("deletionTimestamp") and others)
     return f"held by its finalizers {some_of(others, 3)}" if is_held else ""
 

@@ -59,7 +59,7 @@ def impossible(plan: ScalePlan, job: ElasticJob | None) -> ScaleRefusal | None:
     if job.status.finished:
         ended = "has succeeded" if job.status.phase is JobPhase.SUCCEEDED else "has failed"
         return ScaleRefusal("JobFinished", f"spec.ownerJob: the job {name} {ended}")
-    if job.stops:
+    if job.spec.suspend:
         return ScaleRefusal("JobSuspended", f"spec.ownerJob: the job {name} is suspended")
     return _of_groups(name, job)
 

@@ -162,7 +162,7 @@ def _scaled(
 ) -> tuple[ScaleWrite | None, float | None]:
     """The scale request to write into the job, and the time until the next may be due."""
     job = seen.job
-    if job.stops or pending(job) is not None:
+    if job.spec.suspend or pending(job) is not None:
         return None, None
     sized = size_of(job, sets, crew.voices, seen.idle)
     if sized.replicas is None:

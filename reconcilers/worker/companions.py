@@ -2,8 +2,8 @@
 names.
 
 A NetworkPolicy is there as long as its owner, since Pods may take their time to leave. The others are there
-while the job is to run, follow its minimum, and go when it is suspended or has finished. What an earlier job
-of the same name has left is replaced.
+while the job is to run, follow its minimum, and go when it is suspended, deleted or has finished. What an
+earlier job of the same name has left is replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from crds.grouping import is_grouped
 from reconcilers.observed.builder import companion_metadata, owned_metadata, owned_name, owner_label
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.minimum import minimum_workers
-from reconcilers.observed.ownership import belongs_to, is_leftover
+from reconcilers.observed.ownership import belongs_to, is_leftover, spares_its_own
 from reconcilers.observed.slots import slot_count
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -122,17 +122,16 @@ class CompanionReconciler(Reconciler):
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
-        if raw is None or raw["metadata"].get("deletionTimestamp"):
-            return Result()  # garbage collection takes what the job made
-        if is_grouped(raw):
-            return Result()  # its groups have what they need
+        if raw is None or spares_its_own(raw) or is_grouped(raw):  # groups have what they need
+            return Result()
         job, companions = self._parse_job.parse(raw), self._companions
         runs = not (job.stops or job.status.finished)
         failures: list[Refused] = []
-        with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
-            found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
-            wanted = network_policy_of(raw) if job.spec.network_policy.enabled else None
-            await companions.keep(NETWORKPOLICIES, raw, found, wanted)
+        if job.metadata.deletion_timestamp is None:  # then it stays, and goes with the job
+            with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
+                found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
+                wanted = network_policy_of(raw) if job.spec.network_policy.enabled else None
+                await companions.keep(NETWORKPOLICIES, raw, found, wanted)
         with companions.reporting(raw, PODDISRUPTIONBUDGETS.kind, failures):
             found = self._budgets.get(job.metadata.namespace, job.metadata.name)
             await companions.keep(PODDISRUPTIONBUDGETS, raw, found, budget_of(job) if runs else None)

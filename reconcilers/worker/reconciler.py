@@ -39,6 +39,7 @@ from reconcilers.observed.silence import LeaseState, Silence, why_not_ready
 from reconcilers.observed.start import Hindrance
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.observed.worker_state import ENDED, SCHEDULED
+from reconcilers.runtime.acts import in_parallel
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
@@ -239,27 +240,32 @@ class WorkerReconciler(Reconciler):
         """Delete the Pods of a worker that is deleted: a finalizer may hold it, and them, for ever."""
         namespace = worker["metadata"]["namespace"]
         pods = self._pods.by_index(BY_OWNER, worker["metadata"]["uid"])
-        for pod in staying(in_namespace(pods, namespace)):
-            metadata = pod["metadata"]
-            with contextlib.suppress(NotFound, Conflict):
-                await self._client.delete(PODS, metadata["name"], namespace, uid=metadata["uid"])
+        await in_parallel(self._delete(pod, worker) for pod in staying(in_namespace(pods, namespace)))
 
     async def _delete_pod(self, pod: Object, assignment: Assignment) -> float | None:
         """Delete a Pod; or the seconds until the next try, if the API server refuses."""
-        metadata = pod["metadata"]
-        if metadata.get("deletionTimestamp"):
+        if pod["metadata"].get("deletionTimestamp"):
             return None
         try:
-            await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
-        except (NotFound, Conflict):
-            return None
+            await self._delete(pod, assignment.owner)
         except Refused as error:
             if not is_refusal(error):
                 raise
-            message = f"the Pod {metadata['name']} could not be deleted: {error}"
-            self._recorder.event(assignment.owner, "Warning", "WriteRefused", message)
             return retry_seconds(assignment.workers)
         return None
+
+    async def _delete(self, pod: Object, about: Object) -> None:
+        """Delete a Pod; an Event on `about` tells of a refusal, which is raised."""
+        metadata = pod["metadata"]
+        try:
+            await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
+        except (NotFound, Conflict):
+            return
+        except Refused as error:
+            if is_refusal(error):
+                message = f"the Pod {metadata['name']} could not be deleted: {error}"
+                self._recorder.event(about, "Warning", "WriteRefused", message)
+            raise
 
     async def _clean(self, assignment: Assignment, pod: Object | None) -> float | None:
         """Delete the Pod of a released worker, when it is time; seconds until then."""

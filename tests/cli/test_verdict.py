@@ -116,6 +116,18 @@ def test_a_job_that_is_deleted_and_stopped_is_not_to_be_resumed() -> None:
     assert "resume" not in " ".join(each.text for each in found.advice)
 
 
+@pytest.mark.parametrize("finalizer", ["foregroundDeletion", "orphan"])
+def test_nobody_is_to_remove_the_finalizers_of_garbage_collection(finalizer: str) -> None:
+    going = troubled_job(phase="Suspended", goodput=None, failures={})
+    going["metadata"] |= {"deletionTimestamp": at(0), "finalizers": [finalizer]}
+    (found,) = (each for each in of(going).findings if each.cause == "Deleted")
+    assert (found.sentence.text, found.advice) == ("The job is being deleted.", ())
+    assert "held" not in report.deletion_line(going, NOW)
+    going["metadata"]["finalizers"].append("b/c")
+    (found,) = (each for each in of(going).findings if each.cause == "Deleted")
+    assert found.sentence.text == "The job is deleted, and stays without Pods until its finalizers b/c go."
+
+
 def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
     workers = troubled_workers()
     for each in workers:

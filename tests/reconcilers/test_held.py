@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from controller.resources import PODS, Resource
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
-from tests.reconcilers.api import Api
+from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, PODS, Resource
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    ELASTICWORLDS,
+    NODECHECKS,
+    VOLCANO_PODGROUPS,
+)
+from tests.reconcilers.api import NAMESPACE, Api
 from tests.reconcilers.life import JOB, Run, beginning, edit, replicas, submit
+from tests.reconcilers.process import Process
 
 HOLDER = "example.com/hold"
+BESIDE = (NETWORKPOLICIES, PODDISRUPTIONBUDGETS, VOLCANO_PODGROUPS)
 
 
 async def settled(api: Api) -> None:
@@ -19,9 +29,9 @@ async def settled(api: Api) -> None:
     assert run.errors == []
 
 
-async def training() -> Api:
+async def training(**spec: Any) -> Api:
     api = beginning()
-    submit(api)
+    submit(api, **spec)
     await settled(api)
     assert api.get(ELASTICJOBS, JOB)["status"]["phase"] == "Running"
     return api
@@ -46,6 +56,59 @@ async def test_a_deleted_job_that_a_finalizer_holds_stops_and_says_so() -> None:
     assert (status["phase"], status["replicaStatuses"]["worker"]["active"]) == ("Suspended", 0)
     (condition,) = (each for each in status["conditions"] if each["type"] == "Suspended")
     assert condition["message"] == f"the job is deleted, held by its finalizers {HOLDER}"
+
+
+async def test_a_job_that_is_not_deleted_lives_whatever_its_finalizers_are() -> None:
+    api = await training()
+    hold(api, ELASTICJOBS, JOB, "orphan")
+    edit(api, replicas(2))
+    await settled(api)
+    assert living_pods(api) == [f"{JOB}-worker-0-1", f"{JOB}-worker-1-1"]
+
+
+async def test_beside_a_deleted_job_that_a_finalizer_holds_its_policy_alone_stays() -> None:
+    api = await training(schedulingPolicy={"gang": "volcano"})
+    counts = [len(api.list(each)) for each in BESIDE]
+    hold(api, ELASTICJOBS, JOB, HOLDER, "orphan")
+    api.delete(ELASTICJOBS, JOB)
+    await settled(api)
+    assert [len(api.list(each)) for each in BESIDE] == counts == [1, 1, 1], "it goes without what it made"
+    hold(api, ELASTICJOBS, JOB, HOLDER)
+    await settled(api)
+    assert [len(api.list(each)) for each in BESIDE] == [1, 0, 0]
+    api.remove(NETWORKPOLICIES, *api.list(NETWORKPOLICIES))
+    await settled(api)
+    assert api.list(NETWORKPOLICIES) == [], "it is not made again"
+
+
+async def test_a_job_that_garbage_collection_alone_holds_says_that_it_is_being_deleted() -> None:
+    api = await training()
+    hold(api, ELASTICJOBS, JOB, "foregroundDeletion")
+    api.delete(ELASTICJOBS, JOB)
+    await settled(api)
+    conditions = api.get(ELASTICJOBS, JOB)["status"]["conditions"]
+    assert [each["message"] for each in conditions if each["type"] == "Suspended"] == [
+        "the job is being deleted"
+    ]
+
+
+@pytest.mark.parametrize(("finalizers", "left"), [((HOLDER,), 0), ((HOLDER, "orphan"), 2)])
+async def test_pods_of_a_deleted_check_that_a_finalizer_holds_go_unless_it_goes_without_them(
+    finalizers: tuple[str, ...], left: int
+) -> None:
+    api = beginning()
+    nodes = {"nodes": ["node-1", "node-2"]}
+    api.create(NODECHECKS, {"metadata": {"name": "c", "namespace": NAMESPACE}, "spec": nodes})
+    process = Process(api)
+    while len(api.list(PODS)) < 2:
+        assert await process.step() or process.cache.catch_up()
+    while await process.step() or process.cache.catch_up():
+        pass  # no look at anything is to come, but for what the deletion wakes
+    hold(api, NODECHECKS, "c", *finalizers)
+    api.delete(NODECHECKS, "c")
+    while process.cache.catch_up() or await process.step():
+        pass
+    assert len(api.list(PODS)) == left
 
 
 async def test_a_job_that_is_deleted_in_the_foreground_makes_nothing_again() -> None:

@@ -165,6 +165,17 @@ async def test_a_check_wakes_its_workers_by_its_end_alone(town: Town) -> None:
     assert town.update(NODECHECKS, "lab", observedGeneration=1)["elasticworker"] == 0
 
 
+async def test_a_check_that_is_deleted_and_stays_wakes_its_workers_once(town: Town) -> None:
+    check = build.check().to_wire()
+    town.put(NODECHECKS, check)
+    wire = build.check_worker(0).to_wire()
+    wire["metadata"]["ownerReferences"] = [owned_by(NODECHECKS, "lab", "uid-lab")]
+    town.put(ELASTICWORKERS, wire)
+    gone = {"deletionTimestamp": "2026-01-01T12:00:00Z", "finalizers": ["example.com/hold"]}
+    assert town.put(NODECHECKS, check | {"metadata": check["metadata"] | gone})["elasticworker"] == 1
+    assert town.update(NODECHECKS, "lab", phase="Failed")["elasticworker"] == 0
+
+
 async def test_a_node_that_gives_room_under_the_limit_wakes_none_of_those_that_wait(town: Town) -> None:
     """They look again by time: of 1,000 that wait, 1,000 would be woken by each of 100 that are released."""
 

@@ -22,7 +22,7 @@ from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.worker.access import WorkerAccess, secret_of
 from reconcilers.worker.maker import LEFTOVER_RETRY_SECONDS, STUCK_SECONDS
 from reconcilers.worker.reconciler import START_SECONDS
-from tests.reconcilers.api import merged
+from tests.reconcilers.api import Write, merged
 from tests.reconcilers.build import terminated
 from tests.reconcilers.worker_stage import JOB, WORKER, Api, Controller, Deposed
 
@@ -174,6 +174,30 @@ async def test_a_pod_that_may_not_be_deleted_keeps_no_slot_from_its_next_one(
     assert {event.reason for event in api.events} == {"WriteRefused"}
     await controller.look()
     assert "deletionTimestamp" in api.get(PODS, POD)["metadata"]
+
+
+@pytest.mark.parametrize("protected", [POD, "another"])
+async def test_of_a_deleted_worker_all_pods_go_that_may_and_the_others_are_told(
+    api: Api, controller: Controller, monkeypatch: pytest.MonkeyPatch, protected: str
+) -> None:
+    delete = api._delete
+
+    def refuse(write: Write) -> Any:
+        if write.name == protected:
+            raise Forbidden(403, "Forbidden", 'admission webhook "guard" denied the request: it is protected')
+        return delete(write)
+
+    await running(api, controller)
+    pod = api.get(PODS, POD)
+    api.put(PODS, pod | {"metadata": pod["metadata"] | {"name": "another", "uid": "another"}})
+    metadata = {"deletionTimestamp": api.now(), "finalizers": ["example.com/hold"]}
+    api.patch(ELASTICWORKERS, WORKER, {"metadata": metadata})
+    monkeypatch.setattr(api, "_delete", refuse)
+    with pytest.raises(Forbidden):
+        await controller.look()
+    going = {each["metadata"]["name"]: "deletionTimestamp" in each["metadata"] for each in api.list(PODS)}
+    assert going == {POD: True, "another": True} | {protected: False}
+    assert [(event.name, event.reason) for event in api.events] == [(WORKER, "WriteRefused")]
 
 
 async def test_a_worker_of_an_earlier_job_gets_no_pod(api: Api, controller: Controller) -> None:
