@@ -12,7 +12,7 @@ from crds import names
 from crds.job_status import MAX_WARNINGS
 from crds.scaleplan import ScalePlanPhase
 from reconcilers.groups import warnings as groups_warnings
-from reconcilers.nodecheck.job_finding import KIND
+from reconcilers.nodecheck.condition import KIND
 from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.observed.conditions import FAILURE_TARGET
 from reconcilers.observed.worker_state import REFUSALS
@@ -38,7 +38,7 @@ COMPUTED = {
     ("telling.py", "SHARDS_DONE"): {"ShardsDone"},
     ("reconciled.py", "REASON"): {"Unreadable"},
     ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
-    ("job_finding.py", "new.reason"): {
+    ("condition.py", "new.reason"): {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
         *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
     },
@@ -65,7 +65,7 @@ COMPUTED = {
     },
     ("verdicts.py", "reason"): {
         *(phase.value for phase in ScalePlanPhase if phase is not ScalePlanPhase.REFUSED),
-        "<Refusal>",
+        "<ScaleRefusal>",
     },
 }
 """By module and expression, what it may come to; `<Name>`: the first argument of all calls of that name."""
@@ -162,7 +162,7 @@ def test_a_job_has_eleven_types_of_conditions_at_most_and_no_more_warnings_than_
 
 
 def test_reasons_of_conditions_that_are_said_in_the_code_are_documented() -> None:
-    places = {"with_condition": 3, "_shown": 2, "State": 1}
+    places = {"with_condition": 3, "_shown": 2, "ConditionState": 1}
     found = (literals(call.args[places[name]]) for _, name, call in calls() if name in places)
     reasons = set[str]().union(*(each for each in found if each))
     assert reasons <= quoted([row[2] for row in rows("Conditions")])
