@@ -269,7 +269,7 @@ def waits_of_all(look: Basis) -> tuple[float | None, ...]:
     return (
         seconds_to_deadline(look.job, look.now),
         reported.seconds_to_notice(look.job, look.workers.telling_steps, look.now),
-        reported.seconds_to_hear(look.workers, look.now),
+        reported.seconds_to_hear(look.seen.unheard_seconds),
         seconds_to_refresh(look.job, look.now, look.seen.account_age_seconds),
     )
 
