@@ -323,7 +323,7 @@ class JobReader:
         return self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
-        """Return `Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""
+        """Return `ObservedJob.pods` and `outdated_pods`. No Pod of a job that nobody edited is outdated."""
         is_edited, digests, outdated = job.metadata.generation > 1, {}, 0
         wanted = {type_: template_digest(job, type_) for type_ in training_types(job) if is_edited}
         for worker in workers:
