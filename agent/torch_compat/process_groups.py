@@ -14,7 +14,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from agent.torch_compat import UnsupportedTorchError
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +32,8 @@ _WITHOUT_WATCHDOG = {
 """Settings of ProcessGroupNCCL, which its constructor reads. A watchdog that sees a dead peer ends the
 process a minute later, and sets `shouldDump_`, for which the default group's monitor ends it after 8: both
 whatever is aborted meanwhile. A group whose waits block has no watchdog, and no thread that calls its store.
-So nobody tells the flight recorder that a collective is over; the cache keeps the events that it looks at."""
+So nobody tells the flight recorder that a collective is over; the cache keeps the events that it looks at.
+A group that the script makes in the same moment, in another thread, is made with them too."""
 _environ_lock = threading.Lock()
 
 
@@ -66,6 +70,25 @@ def nccl(store: Store, rank: int, size: int, timeout_seconds: float, device: tor
         group = ProcessGroupNCCL(store, rank, size, options)
     group.eager_connect_single_device(device)
     return group
+
+
+def require_captures_without_watchdog() -> None:
+    """Refuse a torch in which each CUDA graph waits until a watchdog has seen all earlier collectives.
+
+    Groups without a watchdog would have it wait for ever. torch has done without since
+    https://github.com/pytorch/pytorch/pull/148594; its own header says which it is.
+
+    Raises:
+        UnsupportedTorchError: it waits.
+    """
+    import torch
+
+    header = Path(torch.__file__).parent / "include/ATen/cuda/CUDAGraph.h"
+    if "pending_event_queries" in header.read_text():
+        raise UnsupportedTorchError(
+            f"dlr.replicas: with torch {torch.__version__}, CUDA graphs would hang beside groups on GPUs: "
+            "install torch 2.8 or newer"
+        )
 
 
 def follow(work: Any) -> None:

@@ -76,7 +76,7 @@ class Reflector:
 
     def list_all(self, *, is_paged: bool = True) -> None:
         """Begin with the first page; with the whole list in one piece where the server forgets its pages."""
-        self.version = self._token = None
+        self.version = self._token = self._opened_at = None
         self._is_paged = is_paged
 
     def start(self) -> None:
@@ -110,17 +110,20 @@ class Reflector:
         self.version = version or self.version
 
     def is_useful(self, now: float) -> bool:
-        """Whether the watch has lived long enough, or brought news; but not if all has to be listed again."""
-        if self._opened_at is not None and now - self._opened_at >= self._timing.useful_stream_seconds:
-            return True
-        return self._brought_news and self.version is not None
+        """Whether the watch has lived long enough, or brought news."""
+        return self._brought_news or self._has_lived(now)
 
-    def ended(self, now: float, failure: ApiError | None = None) -> float:
+    def _has_lived(self, now: float) -> bool:
+        return self._opened_at is not None and now - self._opened_at >= self._timing.useful_stream_seconds
+
+    def ended(self, now: float) -> float:
         """Take in the end of the watch; return the seconds to wait, or a server that ends every watch at once
         would be asked in a tight loop."""
-        useful = self.is_useful(now)
-        self._opened_at, self._brought_news = None, False
-        if not useful:
+        return self._after_watch(self.is_useful(now), None)
+
+    def _after_watch(self, is_useful: bool, failure: ApiError | None) -> float:
+        self._opened_at = None
+        if not is_useful:
             return self._refused.next_seconds()
         self._reset_backoffs()
         return 0.0 if failure is None else self._after(failure)
@@ -132,11 +135,13 @@ class Reflector:
         if self.version is None:
             return self._list_failed(error)
         failure = None if isinstance(error, Gone) else error
-        if failure is None or isinstance(error, NotFound) or _version_is_ahead(error):
-            # A watch that is 404 lost its CRD; when that comes back its objects are others.
-            self.list_all()
+        # A watch that is 404 lost its CRD; when that comes back its objects are others.
+        is_lost = failure is None or isinstance(error, NotFound) or _version_is_ahead(error)
         is_open = self._opened_at is not None
-        return Recovery(self.ended(now, failure) if is_open else self._after(failure), failure)
+        is_useful = self._has_lived(now) if is_lost else self.is_useful(now)
+        if is_lost:
+            self.list_all()
+        return Recovery(self._after_watch(is_useful, failure) if is_open else self._after(failure), failure)
 
     def _list_failed(self, error: ApiError) -> Recovery:
         is_later_page = self._token is not None

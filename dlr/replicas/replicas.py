@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from agent.replicas.facts import VersionGroups
+from agent.torch_compat import process_groups
 from dlr.checkpoint.tensors import is_distributed
 from dlr.replicas import protocol
 from dlr.replicas.agreement import GroupStanding, MeetingGroup, agree, agree_on_round
@@ -121,6 +122,8 @@ class Replicas:
         self._buckets = buckets_of(parameters)
         self._exchange_seconds = self._least_exchange_seconds + seconds_for(parameters)
         self._device = next((local(each.detach()).device for each in parameters), torch.device("cpu"))
+        if self._device.type == "cuda":
+            process_groups.require_captures_without_watchdog()
         self._is_whole = self._own.size == 1 and not any(map(is_distributed, parameters))
         """Whether autograd leaves gradients as they are to be averaged: nobody in the group adds to them."""
         self._watch = GradientWatch(self._buckets, self._send)

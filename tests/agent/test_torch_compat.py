@@ -105,3 +105,15 @@ def test_an_nccl_group_has_no_watchdog_and_other_groups_keep_their_settings(
     process_groups.nccl(torch.distributed.HashStore(), 0, 2, 60.0, device)
     assert seen == ["1", "1", False, device], "an abort reaches it while it connects"
     assert [os.environ.get(name) for name in names] == ["0", None]
+
+
+def test_groups_on_gpus_refuse_a_torch_whose_graphs_wait_for_watchdogs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_groups.require_captures_without_watchdog()
+    header = tmp_path / "include/ATen/cuda/CUDAGraph.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("static std::atomic<int> pending_event_queries;")
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    with pytest.raises(UnsupportedTorchError, match=r"install torch 2\.8 or newer"):
+        process_groups.require_captures_without_watchdog()

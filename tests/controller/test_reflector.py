@@ -95,6 +95,17 @@ def test_a_watch_that_lived_is_opened_again_at_once_after_failures():
     assert lived and lived == pytest.approx([60.0] * len(lived))
 
 
+def test_a_watch_that_was_left_for_a_list_of_our_own_makes_no_later_failure_the_first():
+    reflector = Reflector(TIMING)
+    for _ in range(6):
+        reflector.failed(FORBIDDEN, 0.0)
+    reflector.page_arrived(0, 0, None, "1")
+    reflector.opened(0.0)
+    reflector.list_all()
+    reflector.page_arrived(0, 0, None, "2")
+    assert reflector.failed(FORBIDDEN, 1_000.0).wait_seconds > 3
+
+
 ANSWERS = st.sampled_from(
     [
         *(DOWN, GONE, FORBIDDEN, NO_CRD, TimedOut("late"), PageTooLarge(4, 1), SilentWatch("silent")),
