@@ -137,7 +137,7 @@ class Cache:
         await self._informer(resource).intake.tell_all(handler)
 
     def note_write(self, resource: Resource, obj: Object) -> None:
-        """Take in the server's answer to a write of this process, for `Client.guarded`."""
+        """Take in the server's answer to a write of this process, for `AsyncClient.guarded`."""
         informer = self._informers.get(resource)
         if informer is not None:
             informer.note_write(obj)

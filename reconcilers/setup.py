@@ -110,7 +110,14 @@ def add_indexes(cache: Cache) -> None:
 def add_jobs(manager: Manager, clock: Clock, options: PodOptions, strategies: Strategies) -> None:
     most, vetter = options.workers_per_namespace, strategies.vetter
     jobs = ElasticJobReconciler(
-        manager.client, manager.cache, manager.recorder, clock, most, strategies.plan, vetter
+        manager.client,
+        manager.cache,
+        manager.recorder,
+        manager.contact,
+        clock,
+        most,
+        strategies.plan,
+        vetter,
     )
     controller = (
         ControllerBuilder(manager, "elasticjob")

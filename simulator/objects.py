@@ -15,7 +15,7 @@ from crds.elasticworker import ElasticWorker
 from crds.grouping import group_name
 from crds.names import API_VERSION
 from crds.nodecheck import NodeCheck
-from reconcilers.observed.silence import LeaseState, Silence
+from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.worker.worker_status import Observation, observe
 
 JOB = "simulated"
@@ -97,7 +97,7 @@ def silent(worker: ElasticWorker, seconds: float, now: datetime) -> ElasticWorke
     """A worker whose agent and node have renewed no Lease for `seconds`."""
     silence = Silence(
         seconds,
-        LeaseState.NODE_LOST,
+        SilenceVerdict.NODE_LOST,
         f"the Lease of node {worker.status.node_name} has not been renewed either",
     )
     seen = Observation(pod=_pod(worker, worker.status.node_name), silence=silence)

@@ -7,8 +7,10 @@ dlr, which only talks to Kubernetes, has for its own view of them. A private cla
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,18 @@ ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("controller", "reconcilers", "crds", "agent", "healthcheck", "dlr", "simulator")
 
 
+@cache
+def trees(folder: str) -> Sequence[tuple[Path, ast.Module]]:
+    """The modules of a folder."""
+    return [(path, ast.parse(path.read_text())) for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
 def classes(folders: Iterable[str]) -> dict[str, list[str]]:
     """Return the modules of each public class, by its name."""
     found: dict[str, list[str]] = defaultdict(list)
     for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
+        for path, tree in trees(folder):
+            for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found[node.name].append(str(path.relative_to(ROOT)))
     return found
@@ -33,3 +41,32 @@ def test_each_class_has_a_name_of_its_own(folders: Sequence[str]) -> None:
     found = classes(folders)
     assert len(found) > 100
     assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}
+
+
+FOREIGN = {"OutOfcpu", "MultiprocessContext"}
+"""Names of Kubernetes and torch that the product has in docstrings alone."""
+QUOTED = re.compile(r"`([A-Z][a-z]\w+)(\.\w+)?(?:\(\))?`")
+
+
+def test_docstrings_name_what_there_is() -> None:
+    """A class or one of its attributes, what is imported, an alias, or a reason that the code has as a string."""
+    attributes, imported, others, quotes = defaultdict[str, set[str]](set), set[str](), set[str](), []
+    for path, tree in (module for folder in PRODUCT for module in trees(folder)):
+        for node in ast.walk(tree):
+            match node:
+                case ast.ClassDef(name=name):
+                    parts = (getattr(part, "name", getattr(part, "attr", None)) for part in ast.walk(node))
+                    fields = (part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+                    attributes[name] |= {"", *(f".{each}" for each in (*parts, *fields))}
+                case ast.alias(name=text):
+                    imported.add(text)
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    quotes += [(path.name, node.lineno, *found) for found in QUOTED.findall(text)]
+                case ast.Constant(value=str(text)) | ast.Name(id=text):
+                    others.add(text)
+    foreign = FOREIGN | (imported - attributes.keys())
+    assert len(quotes) > 100
+    of_ours = {other: {""} for other in others} | attributes
+    assert [
+        each for each in quotes if each[2] not in foreign and each[3] not in of_ours.get(each[2], ())
+    ] == []

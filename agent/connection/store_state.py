@@ -1,7 +1,7 @@
 """Keys and values through which the agents of a job meet: as torch.distributed.TCPStore, for peers only.
 
 A request is a frame: its length as four bytes, an operation as one byte, and then byte strings, each after
-its length as four bytes. The answer is a frame of the same form, whose first byte is an `StoreAnswer`.
+its length as four bytes. The answer is a frame of the same form, whose first byte is a `StoreAnswer`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What an agent does about the training processes of its rounds, decided without I/O.
 
-`Course.rounds` is a generator. It yields one order after the other, is sent what came of each, and returns
-when the agent has nothing more to do. What comes in is frozen facts, what goes out is frozen orders, so the
-same answers lead to the same orders. `elastic_agent` carries the orders out with torch's processes;
+`AgentRounds.rounds` is a generator. It yields one order after the other, is sent what came of each, and
+returns when the agent has nothing more to do. What comes in is frozen facts, what goes out is frozen orders,
+so the same answers lead to the same orders. `elastic_agent` carries the orders out with torch's processes;
 tests/played carries them out with processes that a seed decides about.
 """
 
@@ -108,7 +108,7 @@ class AwaitNews:
 
 @dataclass(frozen=True)
 class CollectEnds:
-    """Take in how the processes have ended. The answer is an `ProcessesEnd`."""
+    """Take in how the processes have ended. The answer is a `ProcessesEnd`."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class NoteGoodEnd:
 
 @dataclass(frozen=True)
 class LeaveByVote:
-    """Leave by vote for a planned change, or because another agent asks. The answer is an `VoteOutcome`."""
+    """Leave by vote for a planned change, or because another agent asks. The answer is a `VoteOutcome`."""
 
     action: NextAction
     begun_at: float

@@ -84,7 +84,7 @@ class Elector:
         return self._tenure.observation.last_holder if self._tenure.observation else ""
 
     def check(self) -> None:
-        """The guard for `Client.guarded`."""
+        """The guard for `AsyncClient.guarded`."""
         if not self.is_leader:
             raise NotLeader(f"{self.identity} does not hold the lease {self.namespace}/{self.name}")
 

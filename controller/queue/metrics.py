@@ -180,7 +180,7 @@ class WatchCollector(Collector):
 
 
 class ClientMetrics:
-    """`rest_client_requests_total`; plug `observe` into `Client.observers`."""
+    """`rest_client_requests_total`; plug `observe` into `AsyncClient.observers`."""
 
     def __init__(self, registry: CollectorRegistry, host: str) -> None:
         self._host = host

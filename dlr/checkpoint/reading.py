@@ -73,7 +73,7 @@ class Resharded:
         return min(self._of_each.intersection(names), default=None)
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        """See `Source`.
+        """See `CheckpointSource`.
 
         Raises:
             DamagedError: of a tensor not all is there.

@@ -259,7 +259,7 @@ class ReplicaState:
         return replace(member, is_last=is_last, inner_steps=self.inner_steps)
 
     def after_loading(self, step: int | None, version: int) -> ReplicaState:
-        """Return it after a look for a checkpoint; see `Standing.after_loading`."""
+        """Return it after a look for a checkpoint; see `GroupStanding.after_loading`."""
         if self.sync_every is None or step is None:
             return replace(self, standing=self.standing.after_loading(step, version))
         standing = self.standing.after_loading(step // self.sync_every, version)

@@ -50,6 +50,8 @@ class JobFacts:
     """Deleted ElasticWorkers whose names the job's next ones have, each with what holds it."""
     workers_refused: str = ""
     """Why the API server refuses the job's ElasticWorkers."""
+    unheard_seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long Pods have run without a report of their agents, by uid of the worker."""
     outdated_pods: int = 0
     pods: int = 0
     neighbours: Sequence[Neighbour] = ()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
 from controller.wording import counted, some_of
-from crds import names
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker
 from crds.job_status import JobState, JobWarning
 from crds.model import ConditionData
 from crds.phases import RendezvousPhase
@@ -198,12 +197,19 @@ def agents_silent(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     )
 
 
-def agents_unheard(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
-    """Judges which Pods have run for long without a word of their agents; those of roles need none."""
-    starts = _unheard(facts.workers) if facts.job.status.cluster is None else {}
-    found = {name: since for name, since in starts.items() if _left_seconds(since, facts.now) <= 0}
-    if not found:
+def agents_unheard(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
+    """Judges which Pods have run for long without a word of their agents; those of roles need none.
+
+    The warning stays when the time begins again, as after an outage of the API server.
+    """
+    if facts.job.status.cluster is not None:
         return None
+    ages = facts.unheard_seconds
+    unheard = {w.metadata.name: w for w in facts.workers.exceptional if w.metadata.uid in ages}
+    late = (name for name, worker in unheard.items() if ages[worker.metadata.uid] >= UNHEARD_SECONDS)
+    found = {name: at for name in late if (at := unheard[name].status.history[-1].running_at) is not None}
+    if not found:
+        return before if data_of(before).worker in unheard else None
     since, has = min(found.values()), "has" if len(found) == 1 else "have"
     return WarningState(
         f"{counted(len(found), 'Pod')} {has} run since {since:%Y-%m-%dT%H:%M:%SZ} and no agent has reported "
@@ -214,26 +220,10 @@ def agents_unheard(_: JobWarning | None, facts: JobFacts) -> WarningState | None
     )
 
 
-def seconds_to_hear(workers: Workers, now: datetime) -> float | None:
+def seconds_to_hear(unheard_seconds: Mapping[str, float]) -> float | None:
     """Return the time left for the agents that have not reported yet."""
-    left = (_left_seconds(since, now) for since in _unheard(workers).values())
+    left = (UNHEARD_SECONDS - seconds for seconds in unheard_seconds.values())
     return min((seconds for seconds in left if seconds > 0), default=None)
-
-
-def _left_seconds(since: datetime, now: datetime) -> float:
-    return UNHEARD_SECONDS - (now - since).total_seconds()
-
-
-def _unheard(workers: Workers) -> dict[str, datetime]:
-    """Return the workers whose Pods run and whose agents have not reported, with when they began."""
-    found = {}
-    for worker in workers.exceptional:
-        status = worker.status
-        runs = status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
-        since = status.history[-1].running_at if runs and status.history else None
-        if since is not None and worker.spec.type == names.WORKER and current_report(worker) is None:
-            found[worker.metadata.name] = since
-    return found
 
 
 def heartbeat_late(_: JobWarning | None, facts: JobFacts) -> JobWarning | None:

@@ -41,6 +41,8 @@ class GroupsPlan:
     """Indices of groups to make, or to make what the job wants them to be."""
     events: tuple[Event, ...] = ()
     look_again_seconds: float | None = None
+    held_seconds: float | None = None
+    """Time without further groups, since the API server has just refused some; None if none are missing."""
 
     @property
     def is_for_people(self) -> bool:
@@ -55,6 +57,7 @@ def plan_groups(
     now: datetime,
     taken: Collection[int] = (),
     refused: str | None = "",
+    refused_seconds: float | None = None,
 ) -> GroupsPlan:
     """Plan all that is to be done about a job with replica groups after this look.
 
@@ -62,6 +65,7 @@ def plan_groups(
         groups: the ElasticJobs that it owns, by index.
         taken: indices of groups whose names ElasticJobs have that go.
         refused: why groups could not be made; None where none was tried yet.
+        refused_seconds: time until any is tried again.
     """
     seen = _seen(job, groups)
     published = job.status.membership or Membership()
@@ -79,10 +83,11 @@ def plan_groups(
         for index, each in seen.jobs.items()
         if not each.status.finished and is_outdated(job, index, each, halted)
     ]
-    renewed = [*missing, *outdated]
+    held_seconds = refused_seconds if missing else None
+    renewed = [*(missing if held_seconds is None else ()), *outdated]
     is_more = len(renewed) > MOST_ACTS or len(surplus) > MOST_ACTS
     deadline = None if end or job.stops else seconds_to_deadline(job, now)
-    waits = [wait for wait in (deadline, 0.0 if is_more else None) if wait is not None]
+    waits = [wait for wait in (deadline, held_seconds, 0.0 if is_more else None) if wait is not None]
     return GroupsPlan(
         validated_patch(stored_status, status),
         tuple(_withdrawn(job)),
@@ -90,6 +95,7 @@ def plan_groups(
         tuple(renewed[:MOST_ACTS]),
         tuple(_events(seen, published, status)),
         min(waits, default=None),
+        held_seconds,
     )
 
 

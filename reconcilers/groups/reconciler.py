@@ -31,7 +31,7 @@ from reconcilers.observed.run_policy import seconds_to_expiry
 from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell, telling_refusals, write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
-from reconcilers.runtime.refused import is_refusal
+from reconcilers.runtime.refused import is_refusal, retry_seconds
 
 WORKERS_OF_A_GROUP = 5
 """Number of ElasticWorkers that take as long to read as the ElasticJob of a group."""
@@ -51,8 +51,9 @@ class ReplicaGroupsReconciler(Reconciler):
         """Time of the last write of each job's status, on the monotonic clock."""
         self._made: ObjectMemory[dict[int, str]] = self._jobs.memory()
         """Uids of the groups that this process has made for each job, by index, until its status has them."""
-        self._refused: ObjectMemory[str] = self._jobs.memory()
-        """Why groups of each job were last refused; empty where none were."""
+        self._refused: ObjectMemory[tuple[str, float]] = self._jobs.memory()
+        """Why groups of each job were last refused, empty where none were; and until when none is made, on
+        the monotonic clock."""
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
@@ -90,8 +91,11 @@ class ReplicaGroupsReconciler(Reconciler):
         """
         metadata = job.metadata
         groups = self._groups_of(metadata.name, found)
-        refused = self._refused.get(metadata.uid)
-        return plan_groups(job, raw.get("status") or {}, groups, now, self._taken(job), refused)
+        refused, until = self._refused.get(metadata.uid) or (None, 0.0)
+        left_seconds = until - self._clock.monotonic()
+        held_seconds = left_seconds if left_seconds > 0 else None
+        status = raw.get("status") or {}
+        return plan_groups(job, status, groups, now, self._taken(job), refused, held_seconds)
 
     def _uids(self, job: ElasticJob) -> dict[int, str]:
         """The uids of the ElasticJobs that the controller made for the job's groups, by index."""
@@ -140,20 +144,23 @@ class ReplicaGroupsReconciler(Reconciler):
             for act in writes_of_world(raw, world):
                 await carry_out(self._client, self._recorder, raw, [act])
             await carry_out(self._client, self._recorder, raw, [*plan.refused, *plan.surplus])
-            await self._renew_all(raw, plan.renewed)
+        await self._renew_all(raw, plan)
 
-    async def _renew_all(self, job: Object, indices: Sequence[int]) -> None:
+    async def _renew_all(self, job: Object, plan: GroupsPlan) -> None:
         """Make groups, or make them what the job wants. Of those that are made the job has the uids, whatever
         is refused beside them: else they would be taken for false ones."""
         made: dict[int, str] = {}
-        refused = ""
+        uid = job["metadata"]["uid"]
         try:
-            await in_parallel(self._renew(job, index, made) for index in indices)
+            with telling_refusals(self._recorder, job):
+                await in_parallel(self._renew(job, index, made) for index in plan.renewed)
+            if plan.held_seconds is None:
+                self._refused.put(uid, ("", 0.0))
         except Refused as error:
-            refused = str(error) if is_refusal(error) else ""
+            if is_refusal(error):
+                self._refused.put(uid, (str(error), self._clock.monotonic() + retry_seconds()))
             raise
         finally:
-            self._refused.put(job["metadata"]["uid"], refused)
             if made:
                 await self._write(job, {"groups": with_uids(job, made)})
 

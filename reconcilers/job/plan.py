@@ -1,4 +1,4 @@
-"""What to do about a job, as one pure function: from what was `ObservedJob` to a `JobPlan`.
+"""What to do about a job, as one pure function: from an `ObservedJob` to a `JobPlan`.
 
 Everything that the job needs is decided here, from one view and at one moment; nothing is written. The order
 in which a plan is carried out (`reconciler.py`) is: what has to come first, the status, the acts.
@@ -66,7 +66,7 @@ UNKNOWN_POD_RETRY_SECONDS = 1.0
 class JobPlan:
     request: Act | None = None
     """The object to make before anything else, by which workers are tested. If it is refused, plan again with
-    `Seen.request_refused`."""
+    `ObservedJob.request_refused`."""
     first: tuple[Act, ...] = ()
     """Writes that come before the status: once it is written, nothing shows that they are due."""
     status_patch: Object = field(default_factory=dict)
@@ -269,7 +269,7 @@ def waits_of_all(look: Basis) -> tuple[float | None, ...]:
     return (
         seconds_to_deadline(look.job, look.now),
         reported.seconds_to_notice(look.job, look.workers.telling_steps, look.now),
-        reported.seconds_to_hear(look.workers, look.now),
+        reported.seconds_to_hear(look.seen.unheard_seconds),
         seconds_to_refresh(look.job, look.now, look.seen.account_age_seconds),
     )
 

@@ -15,6 +15,7 @@ from math import inf
 
 from controller.cache import Cache
 from controller.client import AsyncClient
+from controller.contact import Contact
 from controller.errors import Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
@@ -43,6 +44,7 @@ class ElasticJobReconciler(Reconciler):
         client: AsyncClient,
         cache: Cache,
         recorder: EventRecorder,
+        contact: Contact,
         clock: Clock,
         most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
         plan: Callable[[ObservedJob, datetime], JobPlan] = plan_job,
@@ -50,6 +52,7 @@ class ElasticJobReconciler(Reconciler):
     ) -> None:
         self._client = client
         self._recorder = recorder
+        self._contact = contact
         self._clock = clock
         self._plan_of = plan
         self._view = JobReader(cache, clock, most_workers, vetter)
@@ -75,6 +78,7 @@ class ElasticJobReconciler(Reconciler):
             workers_refused=refused,
             workers_refused_seconds=left_seconds if left_seconds > 0 else None,
             status_age_seconds=self._status_age_seconds(seen.job),
+            contact_seconds=self._clock.monotonic() - self._contact.since,
         )
         result = await self._look(seen)
         del seen  # and with it all but `workers`, of which the cache may have newer ones by now

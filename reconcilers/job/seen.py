@@ -32,7 +32,7 @@ from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE, WorkerLi
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, held_by, is_strangers, owner_uids, spares_its_own
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import Slot, present_slots, training_types
-from reconcilers.observed.worker_state import current_report
+from reconcilers.observed.worker_state import current_report, runs_unheard
 from reconcilers.observed.workers import Workers, worker_name
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
@@ -60,6 +60,9 @@ class _Heard(NamedTuple):
     saved_since: float
     behind_seconds: float | None
     """The answer of `seconds_behind_checkpoint`; None if no checkpoint is reported now."""
+    unheard: int | None
+    """The incarnation whose agent has not reported though its Pod runs; None where there is none."""
+    unheard_since: float
 
 
 class AgesView:
@@ -74,7 +77,7 @@ class AgesView:
         Args:
             claim: name of the claim on the job's workers: the waits begin again when it begins and ends.
         """
-        now, joined, checkpoint = self._monotonic(), {}, {}
+        now, joined, checkpoint, unheard = self._monotonic(), {}, {}, {}
         for worker in workers:
             uid, version = worker.metadata.uid, worker.metadata.resource_version
             known = self._heard.get(uid)
@@ -83,7 +86,9 @@ class AgesView:
             joined[uid] = now - known.waits_since
             if known.behind_seconds is not None:
                 checkpoint[uid] = max(now - known.saved_since, known.behind_seconds)
-        return Ages(joined, checkpoint)
+            if known.unheard is not None:
+                unheard[uid] = now - known.unheard_since
+        return Ages(joined, checkpoint, unheard)
 
 
 def _heard(worker: ElasticWorker, claim: str | None, before: _Heard | None, now: float) -> _Heard:
@@ -91,6 +96,7 @@ def _heard(worker: ElasticWorker, claim: str | None, before: _Heard | None, now:
     waits, told = is_waiting(report), checkpoint_of(report)
     still = before if before and (before.waits, before.claim) == (waits, claim) else None
     saved = before if before and told in (None, before.step) else None  # told no more, it is not made anew
+    unheard = worker.spec.incarnation if runs_unheard(worker) else None
     return _Heard(
         version=worker.metadata.resource_version,
         claim=claim,
@@ -99,6 +105,8 @@ def _heard(worker: ElasticWorker, claim: str | None, before: _Heard | None, now:
         step=saved.step if saved else told,
         saved_since=saved.saved_since if saved else now,
         behind_seconds=None if told is None else seconds_behind_checkpoint(report),
+        unheard=unheard,
+        unheard_since=before.unheard_since if before and before.unheard == unheard else now,
     )
 
 
@@ -160,10 +168,18 @@ class ObservedJob:
     """Why the API server does not take the request to test workers that this look makes."""
     limit: WorkerLimit = field(default_factory=WorkerLimit)
     """How many ElasticWorkers its namespace may have."""
+    contact_seconds: float = float("inf")
+    """Time of unbroken contact with the API server."""
     workers_refused: str = ""
     """Why the API server refused ElasticWorkers when it was last asked for some."""
     workers_refused_seconds: float | None = None
     """Time without further ElasticWorkers, since the API server has just refused some."""
+
+    @property
+    def unheard_seconds(self) -> Mapping[str, float]:
+        """How long Pods have run without a report of their agents, by uid of the worker. What could not have
+        come to our ears does not count."""
+        return {uid: min(seconds, self.contact_seconds) for uid, seconds in self.ages.unheard.items()}
 
     @property
     def published(self) -> Rendezvous:
@@ -307,7 +323,7 @@ class JobReader:
         return self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
-        """Return `Seen.pods` and `Seen.outdated_pods`. No Pod is outdated of a job that nobody has edited."""
+        """Return `ObservedJob.pods` and `outdated_pods`. No Pod of a job that nobody edited is outdated."""
         is_edited, digests, outdated = job.metadata.generation > 1, {}, 0
         wanted = {type_: template_digest(job, type_) for type_ in training_types(job) if is_edited}
         for worker in workers:

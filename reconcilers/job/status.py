@@ -139,6 +139,7 @@ def _facts(of: Basis, phase: JobPhase, world: Rendezvous | None, **decided: Any)
         strangers=of.seen.strangers,
         held=of.seen.held,
         workers_refused=of.seen.workers_refused,
+        unheard_seconds=of.seen.unheard_seconds,
         outdated_pods=of.seen.outdated_pods,
         pods=len(of.seen.pods),
         limit=of.seen.limit,

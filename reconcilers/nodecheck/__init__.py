@@ -6,7 +6,7 @@ nodes, `claims.py` and `claiming.py` order several checks of one node, `steps.py
 
 A job knows none of it. `job_checks.py` is its `Vetting` (`reconcilers/world/vetting.py`), from the NodeChecks
 that name it: workers to be tested, a claim while a check goes on, faulty and slow nodes, and the NodeCheck to
-create; `job_finding.py` states the condition `NodesChecked`. The status of job and check alone says who waits
+create; `condition.py` states the condition `NodesChecked`. The status of job and check alone says who waits
 for whom, so a crash between two writes is a look later. Nothing but `reconcilers/setup.py` stands on this.
 Verdicts themselves are healthcheck/'s; what is made of finished checks is in findings.
 """

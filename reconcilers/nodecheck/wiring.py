@@ -18,8 +18,8 @@ from reconcilers.job.strategy import Strategies
 from reconcilers.job.vetter import Vetter, Wake
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
+from reconcilers.nodecheck.condition import KIND
 from reconcilers.nodecheck.job_checks import JobChecksView
-from reconcilers.nodecheck.job_finding import KIND
 from reconcilers.nodecheck.pod import CheckAssignment, CheckCompanionReconciler
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.observed.options import PodOptions

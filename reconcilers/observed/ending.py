@@ -38,7 +38,7 @@ from reconcilers.observed.exit_class import (
     is_taken,
     says_nothing,
 )
-from reconcilers.observed.silence import LeaseState, Silence
+from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.observed.start import USUAL
 
 PROCESS_FAILED = "ProcessFailed"
@@ -163,7 +163,7 @@ def _has_said_so(seen: Situation) -> bool:
 
 def _of_silence(pod_name: str, silence: Silence) -> PodEnd:
     unheard = f"no heartbeat from {pod_name} for {silence.seconds:.0f} s"
-    if silence.verdict is LeaseState.NODE_LOST:
+    if silence.verdict is SilenceVerdict.NODE_LOST:
         message = f"{unheard}, and {silence.node}"
         return PodEnd(ExitClass.NODE_LOST, "HeartbeatLost", message=message)
     message = f"{unheard}, although {silence.node}: its agent is stuck"

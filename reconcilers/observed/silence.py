@@ -27,7 +27,7 @@ DEFAULT_NODE_LEASE_SECONDS = 40.0
 Object = Mapping[str, Any]
 
 
-class LeaseState(StrEnum):
+class SilenceVerdict(StrEnum):
     HEARD = "Heard"
     UNDECIDED = "Undecided"
     """We have not listened to it, or not watched its node, for long enough to say."""
@@ -97,7 +97,7 @@ class Silence:
     """How long an agent has been silent, and what that means."""
 
     seconds: float
-    verdict: LeaseState
+    verdict: SilenceVerdict
     node: str = ""
     """What is known of its node, as a clause."""
     missed_renewal: bool = False
@@ -105,27 +105,27 @@ class Silence:
     @property
     def is_late(self) -> bool:
         """Whether a renewal is missing, and no verdict says more."""
-        return self.missed_renewal and self.verdict in (LeaseState.HEARD, LeaseState.UNDECIDED)
+        return self.missed_renewal and self.verdict in (SilenceVerdict.HEARD, SilenceVerdict.UNDECIDED)
 
     @property
     def is_loss(self) -> bool:
-        return self.verdict in (LeaseState.AGENT_LOST, LeaseState.NODE_LOST)
+        return self.verdict in (SilenceVerdict.AGENT_LOST, SilenceVerdict.NODE_LOST)
 
 
 def judge_silence(seconds: float, timeout_seconds: float, node: NodeWitness, company: Company) -> Silence:
     """What an agent's silence of so many seconds means."""
     if seconds < timeout_seconds:
-        return Silence(seconds, LeaseState.UNDECIDED)
+        return Silence(seconds, SilenceVerdict.UNDECIDED)
     if node.lost_because:
-        return Silence(seconds, LeaseState.NODE_LOST, node.lost_because)
+        return Silence(seconds, SilenceVerdict.NODE_LOST, node.lost_because)
     if node.judged_in_seconds:
-        return Silence(seconds, LeaseState.UNDECIDED)
+        return Silence(seconds, SilenceVerdict.UNDECIDED)
     if not node.is_well:
         about = f"of its node {node.name} nothing is known" if node.name else "its Pod has no node"
-        return Silence(seconds, LeaseState.SILENT, about)
+        return Silence(seconds, SilenceVerdict.SILENT, about)
     is_long = seconds >= agent_timeout_seconds(timeout_seconds)
     is_alone = company.is_few and company.few_seconds >= timeout_seconds
-    verdict = LeaseState.AGENT_LOST if is_long and is_alone else LeaseState.SILENT
+    verdict = SilenceVerdict.AGENT_LOST if is_long and is_alone else SilenceVerdict.SILENT
     return Silence(seconds, verdict, f"its node {node.name} is well")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from controller.resources import Object
+from crds import names
 from crds.agent_report import AgentReport, AgentState
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus, WorkerPhase
 from crds.model import Condition, ConditionStatus
@@ -43,6 +44,16 @@ def current_report(worker: ElasticWorker, status: ElasticWorkerStatus | None = N
     if report is None or not report.incarnation == status.observed_incarnation == incarnation:
         return None
     return report if report.pod_uid == status.pod_uid else None
+
+
+def runs_unheard(worker: ElasticWorker) -> bool:
+    """Whether a training Pod runs and its agent has reported nothing, readable or not."""
+    status = worker.status
+    runs = status.phase is WorkerPhase.RUNNING and status.observed_incarnation == worker.spec.incarnation
+    if not runs or worker.spec.type != names.WORKER or not status.history:
+        return False
+    is_heard = current_report(worker) is not None or bool(status.report_fault)
+    return status.history[-1].running_at is not None and not is_heard
 
 
 def leaving_pod(worker: ElasticWorker) -> str:

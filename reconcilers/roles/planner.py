@@ -1,4 +1,4 @@
-"""What to do about a job with parameter servers, from what was `ObservedJob` to a `JobPlan`. Pure.
+"""What to do about a job with parameter servers, from an `ObservedJob` to a `JobPlan`. Pure.
 
 It is to these jobs what `reconcilers/job/plan.py` is to those with a world, and is carried out likewise.
 """

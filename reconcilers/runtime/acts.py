@@ -23,7 +23,7 @@ PARALLEL_WRITES = 16
 
 
 async def in_parallel(calls: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Run them, a bounded number at once; the first error is raised when all have ended.
+    """Run them, a bounded number at once. When all have ended, a refusal is raised, or else the first error.
 
     A generator's calls are made as they are begun: ten thousand tasks at once would block the event loop.
     """
@@ -38,7 +38,7 @@ async def in_parallel(calls: Iterable[Coroutine[Any, Any, object]]) -> None:
 
     await asyncio.gather(*(work_off() for _ in range(PARALLEL_WRITES)))
     if errors:
-        raise errors[0]
+        raise next((error for error in errors if isinstance(error, Refused) and is_refusal(error)), errors[0])
 
 
 class Event(NamedTuple):

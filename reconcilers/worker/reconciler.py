@@ -35,7 +35,7 @@ from reconcilers.observed.ownership import (
     spares_its_own,
     staying,
 )
-from reconcilers.observed.silence import LeaseState, Silence, why_not_ready
+from reconcilers.observed.silence import Silence, SilenceVerdict, why_not_ready
 from reconcilers.observed.start import Hindrance
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.observed.worker_state import ENDED, SCHEDULED
@@ -158,7 +158,7 @@ class WorkerReconciler(Reconciler):
             )
             if wait is not None
         ]
-        is_heard = silence is not None and silence.verdict is LeaseState.HEARD and waits == [overdue_in]
+        is_heard = silence is not None and silence.verdict is SilenceVerdict.HEARD and waits == [overdue_in]
         lacks_node = seen.node is None and bool(assignment.topology_keys)
         seconds_left = self._silences.seconds_to_miss(assignment) if is_heard and not lacks_node else None
         return Result(min(waits, default=None), seconds_left)

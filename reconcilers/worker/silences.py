@@ -27,10 +27,10 @@ from reconcilers.observed.ownership import BY_OWNER
 from reconcilers.observed.silence import (
     DEFAULT_NODE_LEASE_SECONDS,
     Company,
-    LeaseState,
     NodeLease,
     NodeWitness,
     Silence,
+    SilenceVerdict,
     company_of,
     judge_silence,
     witness_of,
@@ -282,7 +282,7 @@ class Silences:
         if age >= timeout_seconds:
             age = await self.heartbeats.confirmed_age_seconds(lease, pod, worker)
         was_heard = self.heartbeats.was_renewed(lease, timeout_seconds)
-        verdict = LeaseState.HEARD if was_heard else LeaseState.UNDECIDED
+        verdict = SilenceVerdict.HEARD if was_heard else SilenceVerdict.UNDECIDED
         if age < missed:
             return Silence(age, verdict), missed - age + SLACK_SECONDS
         node = await self._nodes.witness(pod.get("spec", {}).get("nodeName") or "", age)

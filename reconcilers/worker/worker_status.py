@@ -22,7 +22,7 @@ from reconcilers.failure.meaning import meaning_of
 from reconcilers.observed.conditions import condition_of, with_condition
 from reconcilers.observed.ending import PodJudgement, Situation, failed_sidecars, judge
 from reconcilers.observed.exit_class import PodEnd
-from reconcilers.observed.silence import LeaseState, Silence
+from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.observed.start import NOTHING, RUNS_BEFORE, STARTED, Hindrance, hindrance_of
 from reconcilers.observed.worker_state import (
     AGENT_HEARD,
@@ -92,9 +92,9 @@ def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticW
     conditions = _shown(status.conditions, REPORT_READABLE, "ReportUnreadable", message, now)
     silence = seen.silence if status.phase not in ENDED else None
     # A new leader has not listened for long enough to say anything else than before.
-    if silence is None or silence.verdict is not LeaseState.UNDECIDED:
+    if silence is None or silence.verdict is not SilenceVerdict.UNDECIDED:
         about = ""
-        if silence is not None and silence.verdict is LeaseState.SILENT:
+        if silence is not None and silence.verdict is SilenceVerdict.SILENT:
             about = f"no heartbeat from {status.pod_name or ''}, and {silence.node}; the Pod is left alone"
         conditions = _shown(conditions, AGENT_HEARD, "NoHeartbeat", about, now)
     conditions = _with_late_heartbeat(conditions, silence, seen, now)

@@ -109,6 +109,8 @@ class Ages:
     """When it began to wait for a world."""
     checkpoint: Mapping[str, float] = field(default_factory=dict)
     """When it made the step of its last checkpoint, as far as is known."""
+    unheard: Mapping[str, float] = field(default_factory=dict)
+    """When its Pod ran, without a report of its agent to this day."""
 
 
 def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Ages) -> list[Participant]:

@@ -1,6 +1,6 @@
 """A fake API server for Leases on a network that hangs, loses and delays, in virtual time.
 
-It speaks the part of `Client` that the elector uses. Every request has a fate: how long until the server
+It speaks the part of `AsyncClient` that the elector uses. Every request has a fate: how long until the server
 acts on it, how long until the answer is back, or that one of both never happens. What the server does it
 does even if the caller has given up meanwhile, as a real one would.
 """

@@ -31,8 +31,8 @@ from reconcilers.job.seen import ObservedJob
 from reconcilers.job.strategy import Strategies
 from reconcilers.metrics import job_samples, worker_samples
 from reconcilers.nodecheck import wiring as checks
+from reconcilers.nodecheck.condition import KIND
 from reconcilers.nodecheck.job_checks import JobChecks
-from reconcilers.nodecheck.job_finding import KIND
 from reconcilers.nodecheck.pod import build_check_pod
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.resources import memory_checkpoint_fault

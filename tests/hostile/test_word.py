@@ -28,8 +28,8 @@ from reconcilers.findings.finished import FinishedCheck
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
 from reconcilers.nodecheck.claims import HOLD_SECONDS, REST_SECONDS, Precedence
+from reconcilers.nodecheck.condition import CheckState, finding_of
 from reconcilers.nodecheck.job_checks import JobChecksView, standing_of
-from reconcilers.nodecheck.job_finding import CheckState, finding_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
 from reconcilers.observed.options import CordonOptions
 from reconcilers.runtime.clock import Clock

@@ -16,8 +16,8 @@ from reconcilers.conditions.facts import JobFacts
 from reconcilers.conditions.table import TABLE, WARNINGS, events, judged, warned
 from reconcilers.job.plan import JobPlan
 from reconcilers.job.seen import ObservedJob
+from reconcilers.nodecheck.condition import KIND
 from reconcilers.nodecheck.job_checks import JobChecks
-from reconcilers.nodecheck.job_finding import KIND
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from tests.reconcilers.api import merged

@@ -20,6 +20,7 @@ from agent.facts.world import (
     next_action,
 )
 from controller.cache import Cache
+from controller.contact import Contact
 from controller.errors import AlreadyExists, Conflict, NotFound, error_of_status
 from controller.reconciler import Request
 from controller.resources import (
@@ -91,7 +92,7 @@ class Stage:
     def restart(self) -> None:
         clock = Clock(lambda: NOW + timedelta(seconds=self.seconds), lambda: self.seconds)
         client, recorder = Client(self), Recorder(self)
-        self.jobs = ElasticJobReconciler(client, self.cache, recorder, clock)
+        self.jobs = ElasticJobReconciler(client, self.cache, recorder, Contact(now=clock.monotonic), clock)
         self.plans = ScalePlanReconciler(client, self.cache, recorder, clock)
         self.autoscaling = AutoscalingReconciler(client, self.cache, recorder, clock)
 

@@ -12,7 +12,7 @@ from crds import names
 from crds.job_status import MAX_WARNINGS
 from crds.scaleplan import ScalePlanPhase
 from reconcilers.groups import warnings as groups_warnings
-from reconcilers.nodecheck.job_finding import KIND
+from reconcilers.nodecheck.condition import KIND
 from reconcilers.nodecheck.scope import FailedReason
 from reconcilers.observed.conditions import FAILURE_TARGET
 from reconcilers.observed.worker_state import REFUSALS
@@ -38,7 +38,7 @@ COMPUTED = {
     ("telling.py", "SHARDS_DONE"): {"ShardsDone"},
     ("reconciled.py", "REASON"): {"Unreadable"},
     ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
-    ("job_finding.py", "new.reason"): {
+    ("condition.py", "new.reason"): {
         *("AllHealthy", "FaultyNodes", "FaultyLinks", "Stragglers", "Inconclusive", "CheckFailed"),
         *("Checking", "CheckRefused", "CheckGone", "CheckInterrupted"),
     },

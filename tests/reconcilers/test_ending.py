@@ -24,7 +24,7 @@ from reconcilers.observed.ending import (
     Situation,
     judge,
 )
-from reconcilers.observed.silence import LeaseState, Silence
+from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.observed.start import hindrance_of
 from reconcilers.runtime.acts import Event
 from reconcilers.shapes import kept_of_pod
@@ -75,7 +75,7 @@ TAKEN: dict[str, JSON] = {
     "deleted": {"deleted": True},
     "evicted": {"reason": "Evicted", "message": "The node was low on memory."},
 }
-SILENCES = (LeaseState.SILENT, LeaseState.AGENT_LOST, LeaseState.NODE_LOST)
+SILENCES = (SilenceVerdict.SILENT, SilenceVerdict.AGENT_LOST, SilenceVerdict.NODE_LOST)
 LAUNCHED = ("", "certain", "begun")
 """Whether the command is certain to start an agent, or one that nobody can see has begun to."""
 
@@ -95,7 +95,7 @@ class Case:
     phase: str
     said: str
     taken: str
-    silence: LeaseState
+    silence: SilenceVerdict
     launched: str
 
     @property
@@ -203,7 +203,7 @@ def _does_not_run_for_ever(case: Case, judged: PodJudgement) -> None:
 def _blames_no_innocent_node(case: Case, judged: PodJudgement) -> None:
     if judged.end is None:
         return
-    is_silent = case.silence is LeaseState.NODE_LOST and case.main in ("runs", "runs again", "unlisted")
+    is_silent = case.silence is SilenceVerdict.NODE_LOST and case.main in ("runs", "runs again", "unlisted")
     lost = judged.end.exit_class in (ExitClass.NODE_LOST, ExitClass.HARDWARE_ERROR)
     assert not lost or (is_silent and not case.is_over and case.taken != "deleted"), case
 

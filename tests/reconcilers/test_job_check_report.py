@@ -6,7 +6,7 @@ from crds.elasticjob import ElasticJob
 from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
-from reconcilers.nodecheck.job_finding import NODES_CHECKED, CheckState, event, finding_of
+from reconcilers.nodecheck.condition import NODES_CHECKED, CheckState, event, finding_of
 from reconcilers.observed.conditions import ConditionState, stated
 from tests.reconcilers.build import NOW, job, later
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from controller.errors import Conflict, Forbidden
 from reconcilers.runtime.acts import PARALLEL_WRITES, in_parallel
 
 
@@ -52,3 +53,12 @@ async def test_whoever_is_cancelled_leaves_no_call_behind() -> None:
         async with asyncio.timeout(300) as time_out:
             await in_parallel(call() for _ in range(100))
     assert running == 0
+
+
+async def test_a_refusal_is_raised_before_any_other_error() -> None:
+    async def call(error: Exception) -> None:
+        raise error
+
+    quota = Forbidden(403, "Forbidden", "exceeded quota")
+    with pytest.raises(Forbidden):
+        await in_parallel(call(error) for error in (Conflict(409, "Conflict", "changed"), quota))

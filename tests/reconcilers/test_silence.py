@@ -15,10 +15,10 @@ from reconcilers.observed.silence import (
     FEW,
     LEAST_AGENT_SECONDS,
     Company,
-    LeaseState,
     NodeLease,
     NodeWitness,
     Silence,
+    SilenceVerdict,
     agent_timeout_seconds,
     company_of,
     judge_silence,
@@ -34,19 +34,19 @@ READY = {"metadata": {"name": "n"}, "status": {"conditions": [{"type": "Ready", 
 SOME = Company(heard=40, silent=1, few_seconds=TIMEOUT)
 
 
-def verdict(seconds: float, node: NodeWitness = WELL, company: Company = SOME) -> LeaseState:
+def verdict(seconds: float, node: NodeWitness = WELL, company: Company = SOME) -> SilenceVerdict:
     return judge_silence(seconds, TIMEOUT, node, company).verdict
 
 
 def test_one_stuck_agent_among_others_that_are_heard_ends_after_three_time_outs() -> None:
     assert agent_timeout_seconds(TIMEOUT) == 90.0 == agent_timeout_seconds(5)
-    assert verdict(90) is LeaseState.AGENT_LOST
-    assert verdict(90, company=Company(1, 1, TIMEOUT)) is LeaseState.AGENT_LOST
-    assert verdict(3600, company=Company(0, 1, TIMEOUT)) is LeaseState.SILENT, "nobody else is heard"
-    assert verdict(3600, company=Company(38, 2, TIMEOUT)) is LeaseState.AGENT_LOST
-    assert verdict(3600, company=Company(37, 2, TIMEOUT)) is LeaseState.SILENT, "more than one in twenty"
-    assert verdict(3600, company=Company(1, 1, 29.9)) is LeaseState.SILENT, "the other has just come back"
-    assert verdict(3600, NodeWitness("n")) is LeaseState.SILENT, "nothing is known of its node"
+    assert verdict(90) is SilenceVerdict.AGENT_LOST
+    assert verdict(90, company=Company(1, 1, TIMEOUT)) is SilenceVerdict.AGENT_LOST
+    assert verdict(3600, company=Company(0, 1, TIMEOUT)) is SilenceVerdict.SILENT, "nobody else is heard"
+    assert verdict(3600, company=Company(38, 2, TIMEOUT)) is SilenceVerdict.AGENT_LOST
+    assert verdict(3600, company=Company(37, 2, TIMEOUT)) is SilenceVerdict.SILENT, "more than one in twenty"
+    assert verdict(3600, company=Company(1, 1, 29.9)) is SilenceVerdict.SILENT, "the other has just come back"
+    assert verdict(3600, NodeWitness("n")) is SilenceVerdict.SILENT, "nothing is known of its node"
 
 
 def test_a_node_is_judged_by_its_lease_only_after_it_was_watched() -> None:
@@ -121,7 +121,7 @@ class Fleet:
             self._renew(float(second))
             company = self._company(float(second))
             ended = [self._judge(at, float(second), company) for at in self._working()]
-            self.most_at_once = max(self.most_at_once, ended.count(LeaseState.AGENT_LOST))
+            self.most_at_once = max(self.most_at_once, ended.count(SilenceVerdict.AGENT_LOST))
 
     def _working(self) -> list[int]:
         return [at for at, machine in enumerate(self.machines) if machine.ended is None]
@@ -137,7 +137,7 @@ class Fleet:
         self.few_since = (self.few_since or now) if company.is_few else None
         return replace(company, few_seconds=now - (self.few_since or now))
 
-    def _judge(self, at: int, now: float, company: Company) -> LeaseState:
+    def _judge(self, at: int, now: float, company: Company) -> SilenceVerdict:
         machine, silent = self.machines[at], now - self.heard_at[at]
         lease = NodeLease(now - self.node_heard_at[at], max(0.0, silent - missed_after_seconds(1, TIMEOUT)))
         silence = judge_silence(silent, TIMEOUT, witness_of("n", READY, lease, is_gone=False), company)
@@ -203,7 +203,7 @@ def test_a_dead_nodes_worker_is_always_lost_within_the_time_out_and_no_node_that
             assert machine.ended is not None
             assert machine.ended[0] <= machine.dies_at + TIMEOUT + 1
     for machine, at, silence in ends(fleet):
-        assert silence.verdict is not LeaseState.NODE_LOST or not machine.lives(at)
+        assert silence.verdict is not SilenceVerdict.NODE_LOST or not machine.lives(at)
 
 
 @given(st.integers(2, 45), st.integers(20, 60))
@@ -212,4 +212,4 @@ def test_one_stuck_agent_is_replaced_in_the_end(size: int, at: int) -> None:
     fleet = Fleet([Machine(stuck_at=float(at)), *(Machine(phase=float(i % 10)) for i in range(size - 1))])
     fleet.run(at + 120)
     (found,) = ends(fleet)
-    assert found[0] is fleet.machines[0] and found[2].verdict is LeaseState.AGENT_LOST
+    assert found[0] is fleet.machines[0] and found[2].verdict is SilenceVerdict.AGENT_LOST

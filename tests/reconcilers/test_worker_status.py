@@ -9,7 +9,7 @@ from crds.agent_report import AgentState
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
 from reconcilers.observed.conditions import condition_of
-from reconcilers.observed.silence import LeaseState, Silence
+from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.observed.worker_state import HEARTBEAT_ON_TIME, current_report, finished, stuck_by
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, failure, later, pod, report, terminated, worker
@@ -138,7 +138,7 @@ def test_a_node_that_restarted_is_named() -> None:
 def test_a_late_heartbeat_shows_only_where_the_job_may_wait_for_it(
     seconds: float, awaited: bool, shown: bool
 ) -> None:
-    silence = Silence(seconds, LeaseState.HEARD, missed_renewal=seconds > 5)
+    silence = Silence(seconds, SilenceVerdict.HEARD, missed_renewal=seconds > 5)
     of = worker(agent=report(0).to_wire())
     seen = after(of, pod=pod(), silence=silence, awaited=awaited, heartbeat_timeout_seconds=30.0)
     found = condition_of(seen.conditions, HEARTBEAT_ON_TIME)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from controller.errors import Conflict, Forbidden, Refused
+from controller.errors import ApiError, Conflict, Forbidden
 from controller.reconciler import Request, Result
 from controller.resources import LEASES, PODS, SERVICEACCOUNTS, Resource
 from crds.elasticjob import ElasticJob
@@ -32,7 +32,7 @@ class Api(memory.Api):
         super().__init__()
         self.requests: list[tuple[str, str]] = []
         """Verb and kind, of all controllers."""
-        self.refusals: dict[Resource, Refused] = {}
+        self.refusals: dict[Resource, ApiError] = {}
         """What to answer to a create."""
 
     def names(self, resource: Resource) -> list[str]:

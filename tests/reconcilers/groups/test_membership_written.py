@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from controller.errors import Conflict, Forbidden
-from controller.reconciler import Request
+from controller.errors import ApiError, Conflict, Forbidden, TimedOut
+from controller.reconciler import Request, Result
 from crds.grouping import MAX_GROUPS
 from crds.replica_groups import Membership
 from reconcilers.groups import reconciler
 from reconcilers.groups.children import group_job
 from reconcilers.groups.membership import decide
 from reconcilers.groups.plan import GroupsPlan
+from reconcilers.groups.warnings import GROUPS_NOT_MADE
 from reconcilers.job.published import world_spec
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
-from tests.reconcilers.api import merged
+from reconcilers.runtime.refused import RETRY_SECONDS
+from tests.reconcilers.api import Write, merged
 from tests.reconcilers.build import job
 from tests.reconcilers.groups.test_membership import able
 from tests.reconcilers.worker_stage import NAMESPACE, Api, Controller
@@ -30,11 +32,11 @@ GROUPS = 3
 class GroupsController(Controller):
     """A controller of grouped jobs."""
 
-    async def look_at_job(self, *, late: bool = False) -> None:
+    async def look_at_job(self, *, late: bool = False) -> Result:
         """With what the cache has, or with all there is."""
         if not late:
             self.deliver()
-        await self.reconcile("replicagroups", Request(NAMESPACE, JOB))
+        return await self.reconcile("replicagroups", Request(NAMESPACE, JOB))
 
     def deliver_worlds(self) -> None:
         """The watch of ElasticWorlds has caught up, and no other."""
@@ -211,6 +213,7 @@ async def test_groups_that_are_made_beside_one_that_is_refused_stay(api: Api) ->
         await controller.look_at_job()
     made = [api.get(ELASTICJOBS, f"{JOB}-group-{index}")["metadata"]["uid"] for index in (0, 2)]
     for again in (controller, GroupsController(api)):
+        api.seconds += RETRY_SECONDS
         with pytest.raises(Forbidden):
             await again.look_at_job()
         stored = api.get(ELASTICJOBS, JOB)["status"]
@@ -219,10 +222,80 @@ async def test_groups_that_are_made_beside_one_that_is_refused_stay(api: Api) ->
     (warning,) = stored["warnings"]
     assert f"{JOB}-group-1 is no group of this job: delete it" in warning["message"]
     api.remove(ELASTICJOBS, f"{JOB}-group-1")
+    api.seconds += RETRY_SECONDS
     await controller.look_at_job()
     await controller.look_at_job()
     assert api.get(ELASTICJOBS, JOB)["status"]["warnings"] == []
     assert [event.reason for event in api.events].count("FalseGroupDeleted") == 0
+
+
+QUOTA = Forbidden(403, "Forbidden", "exceeded quota: jobs, used: 3")
+
+
+@pytest.fixture
+async def refused(api: Api) -> GroupsController:
+    """A controller that was refused a group a moment ago, and the job has the warning."""
+    api.remove(ELASTICJOBS, f"{JOB}-group-1")
+    api.refusals[ELASTICJOBS] = QUOTA
+    controller = GroupsController(api)
+    with pytest.raises(Forbidden):
+        await controller.look_at_job()
+    await controller.look_at_job()
+    return controller
+
+
+def warning_since(api: Api) -> str:
+    (warning,) = api.get(ELASTICJOBS, JOB)["status"]["warnings"]
+    assert warning["type"] == GROUPS_NOT_MADE and str(QUOTA) in warning["message"]
+    return str(warning["since"])
+
+
+async def test_a_refused_group_is_tried_again_after_a_while_and_by_no_other_look(
+    api: Api, refused: GroupsController
+) -> None:
+    api.requests.clear()
+    trains(api, 2, round_=2)
+    result = await refused.look_at_job()
+    assert result.requeue_after_seconds == RETRY_SECONDS and ("create", "ElasticJob") not in api.requests
+    warning_since(api)
+    api.seconds += RETRY_SECONDS
+    with pytest.raises(Forbidden):
+        await refused.look_at_job()
+
+
+@pytest.mark.parametrize("error", [Conflict(409, "Conflict", "changed"), TimedOut("no answer")])
+async def test_an_error_that_is_no_refusal_does_not_end_the_warning(
+    api: Api, refused: GroupsController, error: ApiError
+) -> None:
+    since = warning_since(api)
+    api.seconds += RETRY_SECONDS
+    api.refusals[ELASTICJOBS] = error
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            await refused.look_at_job()
+    assert warning_since(api) == since
+    assert [event.reason for event in api.events].count(GROUPS_NOT_MADE) == 1
+
+
+async def test_a_refusal_is_told_though_the_job_changes_before_the_uids_are_written(api: Api) -> None:
+    """One group is made beside one whose name somebody else's ElasticJob has."""
+    api.remove(ELASTICJOBS, f"{JOB}-group-0")
+    api.remove(ELASTICJOBS, f"{JOB}-group-1")
+    api.put(ELASTICJOBS, job(f"{JOB}-group-1").to_wire())
+    controller = GroupsController(api)
+    note = controller.before_write
+
+    def change_job(write: Write) -> None:
+        note(write)
+        if (write.verb, write.name) == ("create", f"{JOB}-group-0"):
+            api.put(ELASTICJOBS, merged(api.get(ELASTICJOBS, JOB), {"metadata": {"labels": {"a": "b"}}}))
+
+    controller.before_write = change_job
+    with pytest.raises(Conflict):
+        await controller.look_at_job()
+    assert [event.reason for event in api.events].count("WriteRefused") == 1
+    await controller.look_at_job()
+    assert [each["type"] for each in api.get(ELASTICJOBS, JOB)["status"]["warnings"]] == [GROUPS_NOT_MADE]
 
 
 @pytest.mark.real
