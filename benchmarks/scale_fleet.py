@@ -96,7 +96,7 @@ class Fleet:
     def job_reconciler(self) -> ElasticJobReconciler:
         """Another one, which nothing wakes."""
         made = self.controller
-        return ElasticJobReconciler(made.client, made.cache, made.recorder, made.clock)
+        return ElasticJobReconciler(made.client, made.cache, made.recorder, made.client.contact, made.clock)
 
     def submit(self) -> Object:
         return self.server.create(ELASTICJOBS, job_of(self.size))
