@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -16,6 +17,16 @@ AFTER_MORE_MEMORY = (
     "resourceLimits.memory and the largest node allow, raise the limit."
 )
 """What to do about a worker whose Pods have got more memory."""
+WITHOUT_LAUNCHER = re.compile(
+    r"KeyError: '(?:(?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))'"
+    r"|environment variable \w{1,40} expected, but not set"
+)
+"""How a script ends that nothing has started as a rank; the second is torch.distributed's."""
+LAUNCHER_ADVICE = (
+    "Start the script by torchrun or dlr run in the container's command, in place of python: they set RANK, "
+    "WORLD_SIZE and the others, and report to dlr."
+)
+"""What to do about such an end."""
 SLOW_ADVICE = (
     "See who is not where the other ranks are, a few times: dlr job stacks {name}; and have the job's nodes "
     "measured, for which its training stops: dlr node-check --job {name}."

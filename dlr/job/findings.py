@@ -23,11 +23,13 @@ from dlr.job.advice import (
     CANNOT_START,
     FEWER_WORKERS,
     GROWS,
+    LAUNCHER_ADVICE,
     SLOW_ADVICE,
     TOO_LARGE_ADVICE,
     TROUBLE_ADVICE,
     UNSCHEDULABLE,
     WAITS,
+    WITHOUT_LAUNCHER,
     too_large,
 )
 from dlr.job.case import Case, Sentence, sentence
@@ -387,6 +389,8 @@ def blamed_lines(culprit: Culprit) -> tuple[str, ...]:
 def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
     if culprit.failure["exitClass"] == ExitClass.OOM and (given := memory_given(case, culprit.worker)):
         yield sentence(_said(AFTER_MORE_MEMORY, case, given=given))
+    elif WITHOUT_LAUNCHER.search(culprit.failure.get("message") or ""):
+        yield sentence(LAUNCHER_ADVICE)
     elif advice := meaning_of(culprit.failure["exitClass"]).advice:
         nodes = _failed_nodes(case, culprit) or ["NODE"]
         yield sentence(_said(advice, case, node=" ".join(nodes), nodes=",".join(nodes)))

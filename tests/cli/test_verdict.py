@@ -272,6 +272,25 @@ def test_after_a_failure_for_want_of_memory_the_advice_says_what_was_given() -> 
     assert advice.text.startswith("Nothing is to be done where the template has a limit of memory")
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "KeyError: 'RANK'",
+        "exited with code 1: last line says: KeyError: 'LOCAL_RANK'",
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+        "expected, but not set",
+    ],
+)
+def test_a_script_that_no_launcher_started_is_to_be_started_by_one(message: str) -> None:
+    last = {"worker": "digits-worker-1", "exitClass": "UserError", "message": message, "time": at(290)}
+    found = of(troubled_job(lastFailure=last, failures={"UserError": 1}), troubled_workers()).findings
+    ((advice,),) = [each.advice for each in found if each.cause == "UserError"]
+    assert advice.text.startswith("Start the script by torchrun or dlr run")
+    last["message"] = "KeyError: 'loss'"
+    found = of(troubled_job(lastFailure=last, failures={"UserError": 1}), troubled_workers()).findings
+    assert not any("torchrun" in advice.text for each in found for advice in each.advice)
+
+
 def test_a_pod_that_cannot_start_is_named_in_the_command_that_shows_it() -> None:
     late = warning("WorkersNotStarted", "ImagePullBackOff", worker="digits-worker-1", count=2)
     made = job(phase="Pending", reason="ImagePullBackOff", message="no image", warnings=[late])
