@@ -98,9 +98,13 @@ class ControllerBuilder:
         return controller
 
 
+def requests_for(objects: Iterable[Object]) -> list[Request]:
+    """The looks at these objects."""
+    return [Request(o["metadata"].get("namespace") or None, o["metadata"]["name"]) for o in objects]
+
+
 def itself(obj: Object) -> Iterable[Request]:
-    metadata = obj["metadata"]
-    return (Request(metadata.get("namespace") or None, metadata["name"]),)
+    return requests_for((obj,))
 
 
 def controller_owner(owner: Resource) -> MapFunction:

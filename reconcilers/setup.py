@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from controller.builder import ControllerBuilder
+from controller.builder import ControllerBuilder, requests_for
 from controller.cache import Cache
 from controller.manager import Manager
 from controller.reconciler import Request
@@ -144,7 +144,7 @@ def add_workers(
     workers = cache.store(ELASTICWORKERS)
 
     def owned_workers(owner: dict[str, Any]) -> Iterable[Request]:
-        return _requests(workers.by_index(BY_OWNER, owner["metadata"]["uid"]))
+        return requests_for(workers.by_index(BY_OWNER, owner["metadata"]["uid"]))
 
     def workers_of_job(job: dict[str, Any]) -> Iterable[Request]:
         """Only what concerns Pods: suspension and the end, and an edit of a job whose Pods are refused. World
@@ -152,18 +152,18 @@ def add_workers(
         halted = ("Suspended", "Succeeded", "Failed")
         found = workers.by_index(BY_OWNER, job["metadata"]["uid"])
         if job["spec"].get("suspend") or job.get("status", {}).get("phase") in halted:
-            return _requests(found)
-        return _requests(filter(is_refused_its_pod, found))
+            return requests_for(found)
+        return requests_for(filter(is_refused_its_pod, found))
 
     def workers_on_node(node: dict[str, Any]) -> Iterable[Request]:
         conditions = node.get("status", {}).get("conditions", ())
         if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
             return []
-        return _requests(workers.by_index(BY_NODE, node["metadata"]["name"]))
+        return requests_for(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
     def workers_beside(obj: dict[str, Any]) -> Iterable[Request]:
         """The workers of its owner: what their agents have rights by is gone."""
-        return _requests(found for uid in owner_uids(obj) for found in workers.by_index(BY_OWNER, uid))
+        return requests_for(found for uid in owner_uids(obj) for found in workers.by_index(BY_OWNER, uid))
 
     def owner(request: Request) -> Request:
         """Workers of different owners take turns, with each other and with the owner's own work."""
@@ -230,7 +230,3 @@ def _add_unreadable(manager: Manager, clock: Clock) -> None:
     }
     reconciler = UnreadableReconciler(manager.cache, manager.recorder, conditions)
     ControllerBuilder(manager, "unreadable").for_unreadable().build(reconciler)
-
-
-def _requests(objects: Iterable[dict[str, Any]]) -> list[Request]:
-    return [Request(o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]

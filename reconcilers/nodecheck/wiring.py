@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controller.builder import ControllerBuilder
+from controller.builder import ControllerBuilder, requests_for
 from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.manager import Manager
@@ -75,8 +75,7 @@ def _add_checks(manager: Manager, clock: Clock, options: PodOptions) -> None:
 
     def checks_of_job(job: Object) -> Iterable[Request]:
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
-        found = checks.by_index(BY_JOB, f"{namespace}/{name}")
-        return [Request(namespace, check["metadata"]["name"]) for check in found]
+        return requests_for(checks.by_index(BY_JOB, f"{namespace}/{name}"))
 
     reconciler = NodeCheckReconciler(
         manager.client, cache, manager.recorder, manager.contact, clock, options.workers_per_namespace
