@@ -21,10 +21,21 @@ def some_of(items: Sequence[str], most: int, separator: str = ", ") -> str:
     return f"{separator.join(items[:most])}{more}"
 
 
+def and_more(number: int, one: str) -> str:
+    """`; and 2 more workers`; empty for none."""
+    return f"; and {counted(number, f'more {one}')}" if number else ""
+
+
 def holders(finalizers: Sequence[str] | None) -> list[str]:
     """The finalizers that hold a deleted object until somebody takes them away. Garbage collection's own go
     by themselves."""
     return [each for each in finalizers or () if each not in ("orphan", "foregroundDeletion")]
+
+
+def held_by(finalizers: Sequence[str] | None) -> str:
+    """What holds a deleted object, in a few words; empty where no finalizer of others does."""
+    others = holders(finalizers)
+    return f"held by its finalizers {some_of(others, 3)}" if others else ""
 
 
 def printable(text: str) -> str:

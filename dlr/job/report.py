@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from controller.wording import first_line, holders, some_of
+from controller.wording import first_line, held_by
 from crds import names
 from crds.checkpoint_files import Tier
 from crds.grouping import is_grouped
@@ -79,9 +79,8 @@ def deletion_line(job: JSON, now: datetime) -> str:
     metadata = job["metadata"]
     if not metadata.get("deletionTimestamp"):
         return ""
-    finalizers = holders(metadata.get("finalizers"))
-    held = f", held by its finalizers {some_of(finalizers, 3)}" if finalizers else ""
-    return f"deleted {age(metadata['deletionTimestamp'], now)} ago{held}"
+    since = f"deleted {age(metadata['deletionTimestamp'], now)} ago"
+    return ", ".join(filter(None, (since, held_by(metadata.get("finalizers")))))
 
 
 def why_line(job: JSON) -> str:

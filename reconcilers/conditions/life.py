@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from controller.wording import counted, holders, some_of
+from controller.wording import counted, held_by
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import WorkerPhase
@@ -52,8 +52,8 @@ def why_stopped(job: ElasticJob) -> str:
     """Say why a job has no Pods."""
     if job.spec.suspend:
         return "the job is suspended"
-    if others := holders(job.metadata.finalizers):
-        return f"the job is deleted, held by its finalizers {some_of(others, 3)}"
+    if why := held_by(job.metadata.finalizers):
+        return f"the job is deleted, {why}"
     return "the job is being deleted"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from controller.wording import counted
+from controller.wording import and_more, counted
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
@@ -35,18 +35,15 @@ def not_made(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
         data = ConditionData(count=len(facts.strangers))
         return WarningState(_of_strangers(facts.job, facts.strangers), NAMES_TAKEN, data)
     if facts.held:
+        more = and_more(len(facts.held) - 1, "worker")
         message = (
             f"the deleted ElasticWorker {facts.held[0]}, so the next one of its name cannot be made: let who "
-            f"set them remove them, or do it yourself by kubectl edit elasticworkers{_and_more(facts.held)}"
+            f"set them remove them, or do it yourself by kubectl edit elasticworkers{more}"
         )
         return WarningState(message, NAMES_TAKEN, ConditionData(count=len(facts.held)))
     if facts.workers_refused:
         return WarningState(f"the API server refuses ElasticWorkers: {facts.workers_refused}", WRITE_REFUSED)
     return None
-
-
-def _and_more(found: Sequence[str]) -> str:
-    return f"; and {counted(len(found) - 1, 'more worker')}" if len(found) > 1 else ""
 
 
 def _of_strangers(job: ElasticJob, found: Sequence[str]) -> str:

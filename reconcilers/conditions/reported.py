@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
-from controller.wording import counted, some_of
+from controller.wording import and_more, counted, some_of
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import JobState, JobWarning
@@ -152,7 +152,7 @@ def checkpoints_failing(before: JobWarning | None, facts: JobFacts) -> WarningSt
     trouble = troubled[name]
     if before is not None and before.reason == trouble.reason and reporter == name:
         return before
-    others = f"; and {counted(len(troubled) - 1, 'more worker')}" if len(troubled) > 1 else ""
+    others = and_more(len(troubled) - 1, "worker")
     message = f"{name}, first: {trouble.message}{others}"
     return WarningState(message, trouble.reason, ConditionData(worker=name))
 
@@ -163,9 +163,8 @@ def process_lingers(_: JobWarning | None, facts: JobFacts) -> WarningState | Non
     found = [(name, report.lingers) for name, report in reports if report is not None and report.lingers]
     if not found:
         return None
-    (name, what), others = found[0], len(found) - 1
+    (name, what), more = found[0], and_more(len(found) - 1, "worker")
     limit = facts.job.spec.elastic_policy.hang_timeout_seconds
-    more = f"; and {counted(others, 'more worker')}" if others else ""
     return WarningState(
         f"{name} {what}{more}. A process is ended {limit:g} s after its script, with the script's exit code: "
         "end what it waits for in the script, or make the thread a daemon",
@@ -235,7 +234,7 @@ def heartbeat_late(_: JobWarning | None, facts: JobFacts) -> JobWarning | None:
     worker, since = min(late, key=lambda each: each[1])
     limit = float(facts.job.spec.elastic_policy.heartbeat_timeout_seconds)
     node = worker.status.node_name
-    others = f"; and {counted(len(late) - 1, 'more worker')}" if len(late) > 1 else ""
+    others = and_more(len(late) - 1, "worker")
     where = f"{worker.metadata.name} on {node}" if node else worker.metadata.name
     message = f"no heartbeat from {where}, which is lost after {limit:.0f} s of silence{others}"
     data = ConditionData(worker=worker.metadata.name, node=node, count=len(late), limit_seconds=limit)

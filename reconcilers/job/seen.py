@@ -15,6 +15,7 @@ from controller.reconciler import Request
 from controller.resources import NODES, PODS, Object
 from controller.slices import LARGE, computed
 from controller.store import ObjectMemory, Store
+from controller.wording import held_by
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -29,7 +30,7 @@ from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE, WorkerLimit
-from reconcilers.observed.ownership import BY_JOB, BY_OWNER, held_by, is_strangers, owner_uids, spares_its_own
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER, is_strangers, owner_uids, spares_its_own
 from reconcilers.observed.resources import template_digest
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import current_report, runs_unheard
@@ -141,7 +142,7 @@ class ObservedJob:
     strangers: tuple[str, ...] = ()
     """Names of those of them that do not go by themselves, since no job owns them."""
     held: tuple[str, ...] = ()
-    """Those of them that are deleted and do not go, each with what holds it."""
+    """Deleted ElasticWorkers that do not go and have such names, each with what holds it."""
     vacant: Vacant = field(default_factory=dict)
     """Retired slots of which nothing is left."""
     vetting: Vetting = field(default_factory=Vetting)
@@ -315,7 +316,9 @@ class JobReader:
             if (found := self._workers.get(metadata.namespace, name)) is not None:
                 taken.append((type_, index))
                 strangers += [name] * is_strangers(found, ours)
-                held += [f"{name} is {why}" for why in (held_by(found["metadata"]),) if why]
+                why = held_by(found["metadata"].get("finalizers"))
+                if why and found["metadata"].get("deletionTimestamp"):
+                    held.append(f"{name} is {why}")
         return frozenset(taken), tuple(strangers), tuple(held)
 
     def _named_after(self, job: ElasticJob) -> list[Object]:

@@ -12,7 +12,6 @@ from controller.client import AsyncClient
 from controller.errors import AlreadyExists, Forbidden, NotFound
 from controller.resources import Object, Resource
 from controller.store import Store
-from controller.wording import holders, some_of
 
 BY_JOB = "job"
 """Index of ElasticWorkers, Pods and NodeChecks, by namespace and name of their job."""
@@ -113,13 +112,6 @@ def spares_its_own(obj: Object) -> bool:
     """Whether an object is being deleted without what it owns (`--cascade=orphan`)."""
     metadata = obj["metadata"]
     return bool(metadata.get("deletionTimestamp")) and "orphan" in (metadata.get("finalizers") or ())
-
-
-def held_by(metadata: Object) -> str:
-    """Return whose finalizers keep an object that is deleted, in a few words; empty where nobody's do."""
-    others = holders(metadata.get("finalizers"))
-    is_held = bool(metadata.get("deletionTimestamp") and others)
-    return f"held by its finalizers {some_of(others, 3)}" if is_held else ""
 
 
 def staying(found: Iterable[Object]) -> Iterator[Object]:
