@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
@@ -76,3 +76,7 @@ class ElasticJob(Model):
         """Number of replica groups, as `crds.grouping.group_count` reads it from a plain object."""
         groups = self.spec.elastic_policy.replica_groups
         return self.spec.replica_specs[WORKER].replicas // groups.workers if groups else 0
+
+    def having(self, **update: Any) -> Self:
+        """The job with these fields of its status."""
+        return self.model_copy(update={"status": self.status.model_copy(update=update)})

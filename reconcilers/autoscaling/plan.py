@@ -55,12 +55,12 @@ def plan_autoscaling(look: SizeSeen, now: datetime) -> SizePlan:
     """Plan what autoscaling writes into a job: nothing over a request that the job has not merged yet."""
     job, plan = look.job, SizePlan()
     if usage.is_due(job):
-        job = _having(job, usage=usage.usage_of(job, look.workers))
+        job = job.having(usage=usage.usage_of(job, look.workers))
     if look.history is not None and is_merged(job):
         job, plan = _begin(look, job, look.history)
     elif growth.concerns(job) and is_merged(job):
         known, write, wait = growth.grow(job, look.workers, look.refused, now)
-        job, plan = _having(job, growth=known), SizePlan(write=write, look_again_seconds=wait)
+        job, plan = job.having(growth=known), SizePlan(write=write, look_again_seconds=wait)
     patch = validated_patch(look.raw.get("status") or {}, job.status) if job is not look.job else {}
     return replace(plan, status_patch={name: patch[name] for name in FIELDS if name in patch})
 
@@ -69,12 +69,8 @@ def _begin(look: SizeSeen, job: ElasticJob, history: Sequence[ElasticJob]) -> tu
     managed_fields = look.raw["metadata"].get("managedFields") or ()
     found = profile.begin(job, history, refusal_of(look.refused, Origin.PROFILE), managed_fields)
     if isinstance(found, ProfileUse):
-        return _having(job, profile=found), SizePlan(event=profile.event_of(found))
+        return job.having(profile=found), SizePlan(event=profile.event_of(found))
     if found is None:
         return job, SizePlan(look_again_seconds=LOOK_SECONDS)
     write, wait = own_write(job, found, look.refused, look.nodes)
     return job, SizePlan(write=write, look_again_seconds=wait)
-
-
-def _having(job: ElasticJob, **update: object) -> ElasticJob:
-    return job.model_copy(update={"status": job.status.model_copy(update=update)})

@@ -18,7 +18,6 @@ from reconcilers.conditions.table import TABLE, ConditionTable
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.policy import exhausted_workers
 from reconcilers.job.seen import ObservedJob
-from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
 from reconcilers.world.vetting import Standing
@@ -29,7 +28,7 @@ class Basis:
     """Each property is worked out when it is first read."""
 
     seen: ObservedJob
-    job: DesiredJob
+    job: ElasticJob
     workers: Workers
     """But for those that are deleted."""
     fresh: Freshness
@@ -91,7 +90,7 @@ def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozens
     )
 
 
-def with_departed(job: DesiredJob, surplus: Collection[ElasticWorker]) -> DesiredJob:
+def with_departed(job: ElasticJob, surplus: Collection[ElasticWorker]) -> ElasticJob:
     """The job with the counts of workers that are deleted (`status.departed`).
 
     They are taken over with the write that comes before the deletion, and the slot is remembered as counted

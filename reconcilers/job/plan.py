@@ -32,7 +32,6 @@ from reconcilers.job.status import ended, going_on, has_succeeded, over, phase_o
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
 from reconcilers.observed.conditions import failure_target
-from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.run_policy import (
     deadline_exceeded,
     seconds_to_deadline,
@@ -187,7 +186,7 @@ def plan_finished(seen: ObservedJob, now: datetime) -> JobPlan:
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
         return JobPlan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
-    look = Basis(seen, DesiredJob.of(seen.job), seen.workers, Freshness(), now)
+    look = Basis(seen, seen.job, seen.workers, Freshness(), now)
     return written(look, over(look), look_again=(remaining,))
 
 

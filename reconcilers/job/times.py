@@ -35,7 +35,7 @@ def with_times_by_our_clock(job: ElasticJob, now: datetime) -> ElasticJob:
     scaling = status.scaling
     if scaling is not None and scaling.at > limit:
         update["scaling"] = scaling.model_copy(update={"at": now})
-    return job.model_copy(update={"status": status.model_copy(update=update)}) if update else job
+    return job.having(**update) if update else job
 
 
 _OF_THE_JOB = ("suspected_at", "start_time", "completion_time")

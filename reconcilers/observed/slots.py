@@ -21,7 +21,6 @@ from crds.elasticworker import ElasticWorker
 from crds.job_spec import Opportunistic, ReplicaSpec
 from crds.job_status import Moves
 from crds.phases import RendezvousPhase
-from reconcilers.observed.desired import DesiredJob
 
 Slot = tuple[str, int]
 """Type and index."""
@@ -182,7 +181,7 @@ def present_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
     return slots_of(job, type_).present(_slot_count(job, type_))
 
 
-def with_slots(job: DesiredJob, changed: Mapping[str, Slots]) -> DesiredJob:
+def with_slots(job: ElasticJob, changed: Mapping[str, Slots]) -> ElasticJob:
     """The job, with these in its status."""
     retired = job.status.retired | {t: sorted(slots.retired) for t, slots in changed.items()}
     moves = job.status.migrations | {

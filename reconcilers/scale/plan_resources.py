@@ -8,7 +8,6 @@ from fractions import Fraction
 
 from crds.elasticjob import ElasticJob
 from crds.model import ResourceRequirements
-from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.quantities import format_bytes, parse
 from reconcilers.observed.resources import KINDS, mapping, memory_checkpoint_fault, resources_of
 from reconcilers.observed.slots import slot_count, training_types
@@ -87,7 +86,7 @@ def too_small(job: ElasticJob, type_: str, asked: Quantities) -> str:
     if "memory" not in asked:
         return ""
     merged = laid_over(job.status.resources.get(type_), requirements(job, type_, asked))
-    changed = DesiredJob.of(job).having(resources={**job.status.resources, type_: merged})
+    changed = job.having(resources={**job.status.resources, type_: merged})
     return memory_checkpoint_fault(changed, type_) or ""
 
 
@@ -112,7 +111,7 @@ def _in_all(
     merged = {**job.status.resources}
     for type_, asked in resources.items():
         merged[type_] = laid_over(merged.get(type_), asked)
-    changed = DesiredJob.of(job).having(resources=merged)
+    changed = job.having(resources=merged)
     total: dict[str, Fraction] = {}
     for type_ in training_types(job):
         spec = job.spec.replica_specs[type_]

@@ -17,7 +17,6 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import Scaling
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import (
     Migration,
     Slots,
@@ -44,7 +43,7 @@ SCALE_SUBRESOURCE = "the scale subresource"
 class Uptake:
     """What has become desired state."""
 
-    job: DesiredJob
+    job: ElasticJob
     """The job with the requested scale."""
     request: ScaleRequest | None = None
     """The request that is merged in this look."""
@@ -70,9 +69,7 @@ def take_up(
         vacant: slots that may be used again.
     """
     request = pending(job)
-    after = DesiredJob.of(job)
-    if request is not None:
-        after = _merged(after, request, fresh, vacant)
+    after = job if request is None else _merged(job, request, fresh, vacant)
     slots = {
         type_: _adjusted(after, type_, vacant.get(type_, frozenset())) for type_ in training_types(after)
     }
@@ -83,7 +80,7 @@ def take_up(
     return Uptake(after.having(scaling=scaling), request, before if changed else None)
 
 
-def with_sources(job: DesiredJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> DesiredJob:
+def with_sources(job: ElasticJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> ElasticJob:
     """Training workers in whose place others are to come, beside those that are known."""
     slots, count = slots_of(job, names.WORKER), slot_count(job.spec.replica_specs[names.WORKER])
     moving = slots.moving({*slots.moves, *sources}, count, vacant.get(names.WORKER, frozenset()))
@@ -91,8 +88,8 @@ def with_sources(job: DesiredJob, sources: frozenset[int], vacant: Vacant = NO_S
 
 
 def with_moves_done(
-    job: DesiredJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous | None
-) -> tuple[DesiredJob, list[Migration]]:
+    job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous | None
+) -> tuple[ElasticJob, list[Migration]]:
     """The job after the moves that this world completes, and those; without one, a running target does."""
     moves = migrations_of(job)
     if not moves:
@@ -124,7 +121,7 @@ def asked_through_scale(managed_fields: Sequence[Mapping[str, Any]]) -> bool:
     return last is not None and last.get("subresource") == "scale"
 
 
-def _merged(job: DesiredJob, request: ScaleRequest, fresh: Freshness, vacant: Vacant) -> DesiredJob:
+def _merged(job: ElasticJob, request: ScaleRequest, fresh: Freshness, vacant: Vacant) -> ElasticJob:
     slots = {}
     for type_ in training_types(job):
         count = slot_count(job.spec.replica_specs[type_])

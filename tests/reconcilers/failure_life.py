@@ -20,7 +20,6 @@ from reconcilers.job.seen import ObservedJob
 from reconcilers.job.status import ended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.nodecheck.job_checks import JobChecks
-from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness
 from reconcilers.world.decision import Constraints, decide
@@ -110,7 +109,7 @@ class Life:
             world = decision.rendezvous
         else:
             seen = ObservedJob(self.job, {"status": self.job.status.to_wire()}, workers)
-            look = Basis(seen, DesiredJob.of(self.job), workers, Freshness(), self.now)
+            look = Basis(seen, self.job, workers, Freshness(), self.now)
             status = ended(look, JobPhase.FAILED, found.ending.reason, found.ending.message, found)
             self.ended = next(c.message for c in status.conditions if c.type == "Failed")
             self.events += [*job_events.of_culprit(found.incident), *job_events.of_phase(look, status)]

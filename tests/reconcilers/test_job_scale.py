@@ -14,7 +14,6 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
-from reconcilers.observed.desired import DesiredJob
 from reconcilers.scale.request import Origin, ScaleRequest, own_request, pending
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import asked_through_scale, take_up, with_moves_done
@@ -158,7 +157,7 @@ def moved(workers: list[ElasticWorker], world: Rendezvous, type_: str = "worker"
         },
         status={"migrations": migrations},
     )
-    return with_moves_done(DesiredJob.of(of), workers, world)[0].status.retired
+    return with_moves_done(of, workers, world)[0].status.retired
 
 
 def test_without_a_world_a_target_that_runs_has_taken_over() -> None:
@@ -175,4 +174,4 @@ def test_without_a_world_a_target_that_runs_has_taken_over() -> None:
 def test_without_a_world_a_worker_that_runs_has_taken_over_though_its_agent_speaks() -> None:
     both = [worker(0, agent=report(0).to_wire()), worker(2, agent=report(2).to_wire())]
     of = job(replicas=2, status={"migrations": {"worker": {"sources": [0], "targets": [2]}}})
-    assert with_moves_done(DesiredJob.of(of), both, None)[0].status.retired == {"worker": [0]}
+    assert with_moves_done(of, both, None)[0].status.retired == {"worker": [0]}

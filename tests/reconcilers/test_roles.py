@@ -21,7 +21,6 @@ from reconcilers.job.plan import JobPlan
 from reconcilers.job.seen import ObservedJob
 from reconcilers.job.strategy import Strategies
 from reconcilers.observed.conditions import condition_of, warning_of
-from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
 from reconcilers.observed.workers import Workers
 from reconcilers.roles import wiring
@@ -85,7 +84,7 @@ def evolved(of: ElasticJob, members: Mapping[Any, ElasticWorker]) -> ElasticJob:
 
 def test_a_target_takes_its_sources_task_and_the_others_keep_theirs() -> None:
     first = evolved(roles_job(), all_of())
-    moved = with_slots(DesiredJob.of(first), {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
+    moved = with_slots(first, {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
     members = all_of() | {("ps", 2): member("ps", 2)}
     cluster = next_cluster(moved, members)
     assert (cluster.version, cluster.tasks["ps"], cluster.to_wire()["tasks"]["ps"]) == (2, [2, 1], "2,1")
@@ -150,7 +149,7 @@ def test_versions_only_rise_and_only_for_servers_and_a_wanted_slot_keeps_its_tas
 
 def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None:
     first = evolved(roles_job(status={"phase": "Running"}), all_of())
-    moved = with_slots(DesiredJob.of(first), {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
+    moved = with_slots(first, {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
     chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())
     members = all_of() | {("ps", 2): member("ps", 2), ("chief", 0): chief}
     of = after(moved, looked_at(moved, members))

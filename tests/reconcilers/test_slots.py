@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconcilers.observed import slots as slots_module
-from reconcilers.observed.desired import DesiredJob
 from reconcilers.observed.slots import (
     FEW_RETIRED,
     Slots,
@@ -35,7 +34,7 @@ def moving(replicas: int, *sources: int) -> Slots:
 def test_types_have_slots_of_their_own() -> None:
     template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
     specs = {"worker": {"replicas": 2, "template": template}, "ps": {"replicas": 1, "template": template}}
-    both = with_slots(DesiredJob.of(job(replicaSpecs=specs)), {"ps": moving(1, 0)})
+    both = with_slots(job(replicaSpecs=specs), {"ps": moving(1, 0)})
     assert (wanted_slots(both, "worker"), present_slots(both, "worker")) == ((0, 1), (0, 1))
     assert (wanted_slots(both, "ps"), present_slots(both, "ps")) == ((0,), (0, 1))
     assert wanted_slots(both, "evaluator") == ()
@@ -133,7 +132,7 @@ def test_a_slot_has_the_place_that_it_has_among_all_that_are_wanted(
 ) -> None:
     known = {"replicas": count, "by": "spec", "at": NOW, "base": base}
     of = job(replicas=count, elasticPolicy=GROWS, status={"scaling": known})
-    of = with_slots(DesiredJob.of(of), {"worker": Slots(frozenset(retired)).moving(sources, count)})
+    of = with_slots(of, {"worker": Slots(frozenset(retired)).moving(sources, count)})
     all_wanted = wanted_slots(of, "worker")
     for index in range(70):
         assert place_of(of, "worker", index) == (all_wanted.index(index) if index in all_wanted else None)
@@ -152,7 +151,7 @@ def test_never_more_pods_have_full_priority_than_workers_were_asked_for(
 ) -> None:
     """Whatever goes, moves or comes while a job has grown, and however many slots are used again."""
     known = {"replicas": base + more, "by": "spec", "at": NOW, "base": base}
-    of = DesiredJob.of(job(replicas=base + more, elasticPolicy=GROWS, status={"scaling": known}))
+    of = job(replicas=base + more, elasticPolicy=GROWS, status={"scaling": known})
     full: set[int] = set()
 
     def have_pods() -> None:

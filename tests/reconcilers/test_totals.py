@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from crds.job_status import Departed, ElasticJobStatus
 from reconcilers.failure.totals import failures_of
 from reconcilers.job.basis import with_departed
-from reconcilers.observed.desired import DesiredJob
 from tests.reconcilers.build import job, worker
 
 CLASSES = ("UserError", "OOM", "NodeLost")
@@ -38,10 +37,10 @@ def test_each_failure_counts_once_whoever_is_deleted(acts: list[tuple[str, int, 
         elif act == "scaled away" and index in workers:
             counts = dict(workers.pop(index))
             surplus = worker(index, restarts=counts, failures=counts)
-            known = DesiredJob.of(job(status=status.to_wire()))
+            known = job(status=status.to_wire())
             before = departed.restarts if departed else {}
             for _ in range(2):  # by another controller the second time
-                known = DesiredJob.model_validate(with_departed(known, [surplus]).to_wire())
+                known = type(known).model_validate(with_departed(known, [surplus]).to_wire())
             departed = with_departed(known, []).status.departed or Departed()
             assert Counter(departed.restarts) == Counter(before) + Counter(counts) and not departed.leaving
         failures, departed = failures_of(status, restarts, workers.values(), departed)
