@@ -27,7 +27,7 @@ from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.findings.finished import FinishedCheck
 from reconcilers.job.plan import JobPlan, plan_job
-from reconcilers.job.seen import ObservedJob
+from reconcilers.look import ObservedJob
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.workers import Workers, simply_runs

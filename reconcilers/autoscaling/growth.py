@@ -21,11 +21,11 @@ from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
 from reconcilers.autoscaling.opportunity import Room, Step, begun_anew, next_step, within
 from reconcilers.autoscaling.usage import is_known, marginal_efficiency, rates_of, sizes_of
-from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.goodput.rounds import all_run, reported_rounds
 from reconcilers.observed.conditions import warning_of
+from reconcilers.observed.refusal import PODS_NOT_ACCEPTED
 from reconcilers.observed.slots import base_of, opportunistic_policy
 from reconcilers.observed.worker_state import REFUSALS, stuck_by
 from reconcilers.observed.workers import Workers

@@ -15,15 +15,15 @@ from crds import names
 from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
-from reconcilers.conditions.facts import JobFacts, WarningState
+from reconcilers.look import DesiredJob, WarningState
 from reconcilers.observed.command import Remembered, command_words, launches_in
 from reconcilers.observed.minimum import expanded_words, known_variables
 
 LAUNCHER_FLAGS_IGNORED = "LauncherFlagsIgnored"
 
 
-def judge(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
-    found = ignored_flags(facts.job)
+def judge(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
+    found = ignored_flags(look.job)
     return WarningState(f"not obeyed by {LAUNCHER}: {'; '.join(found)}") if found else None
 
 

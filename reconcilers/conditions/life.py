@@ -12,15 +12,15 @@ from crds.job_status import JobWarning
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.texts import shortened
-from reconcilers.conditions.facts import JobFacts, Judge
 from reconcilers.conditions.pods import (
     WORKERS_GIVEN_UP,
     WORKERS_NOT_MADE,
     WORKERS_NOT_STARTED,
     WORKERS_UNSCHEDULED,
 )
-from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED
+from reconcilers.look import DesiredJob, Judge
 from reconcilers.observed.conditions import ConditionState, NextState, warning_of
+from reconcilers.observed.refusal import PODS_NOT_ACCEPTED
 from reconcilers.observed.slots import extra_slots, present_slots, training_types
 from reconcilers.runtime.acts import Event
 
@@ -36,11 +36,11 @@ HINDRANCES = (PODS_NOT_ACCEPTED, WORKERS_NOT_MADE, WORKERS_NOT_STARTED, WORKERS_
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
 
-def running(_: Condition | None, facts: JobFacts) -> ConditionState:
-    status = TRUE if facts.phase is JobPhase.RUNNING else FALSE
-    wants_pods = any(spec.replicas or spec.standby for spec in facts.job.spec.replica_specs.values())
-    if facts.phase.finished or wants_pods:
-        return ConditionState(status, facts.phase.value)
+def running(_: Condition | None, look: DesiredJob) -> ConditionState:
+    status = TRUE if look.phase is JobPhase.RUNNING else FALSE
+    wants_pods = any(spec.replicas or spec.standby for spec in look.job.spec.replica_specs.values())
+    if look.phase.finished or wants_pods:
+        return ConditionState(status, look.phase.value)
     return ConditionState(status, NO_REPLICAS, NO_REPLICAS_MESSAGE)
 
 
@@ -63,34 +63,34 @@ def suspension(before: Condition | None, job: ElasticJob) -> ConditionState | No
     return None if before is None else ConditionState(FALSE, "Resumed")
 
 
-def suspended(before: Condition | None, facts: JobFacts) -> ConditionState | None:
-    return suspension(before, facts.job)
+def suspended(before: Condition | None, look: DesiredJob) -> ConditionState | None:
+    return suspension(before, look.job)
 
 
-def world_formed(_: Condition | None, facts: JobFacts) -> ConditionState:
-    status = TRUE if facts.world.phase is RendezvousPhase.FORMED else FALSE
-    return ConditionState(status, facts.world.phase.value, shortened(facts.world.why, MAX_WHY))
+def world_formed(_: Condition | None, look: DesiredJob) -> ConditionState:
+    status = TRUE if look.world.phase is RendezvousPhase.FORMED else FALSE
+    return ConditionState(status, look.world.phase.value, shortened(look.world.why, MAX_WHY))
 
 
-def world_at_end(before: Condition | None, facts: JobFacts) -> NextState:
+def world_at_end(before: Condition | None, look: DesiredJob) -> NextState:
     """A world that was not formed may be why the job has ended, so its reason stays."""
     if before is None:
         return None
     if before.status is not FALSE:
-        return ConditionState(FALSE, facts.phase.value, ENDED)
-    return ConditionState(FALSE, before.reason, shortened(facts.world.why, MAX_WHY), before.data)
+        return ConditionState(FALSE, look.phase.value, ENDED)
+    return ConditionState(FALSE, before.reason, shortened(look.world.why, MAX_WHY), before.data)
 
 
-def workers_ready(_: Condition | None, facts: JobFacts) -> ConditionState:
+def workers_ready(_: Condition | None, look: DesiredJob) -> ConditionState:
     """Judges whether all Pods that the job wants run. Its warnings say more about each hindrance."""
-    found = list(hindrances(facts.warnings))
+    found = list(hindrances(look.warnings))
     if found:
         return ConditionState(FALSE, found[0].reason or found[0].type, "; ".join(map(_in_short, found)))
-    if not facts.goes_on:
-        return ConditionState(FALSE, facts.phase.value)
-    if (missing := _missing(facts)) > 0:
+    if not look.goes_on:
+        return ConditionState(FALSE, look.phase.value)
+    if (missing := _missing(look)) > 0:
         return ConditionState(FALSE, "Starting", f"{counted(missing, 'worker')} not running yet")
-    if (given_up := warning_of(facts.warnings, WORKERS_GIVEN_UP)) is not None:
+    if (given_up := warning_of(look.warnings, WORKERS_GIVEN_UP)) is not None:
         return ConditionState(FALSE, WORKERS_GIVEN_UP, _in_short(given_up))
     return ConditionState(TRUE, "AllRunning")
 
@@ -107,12 +107,12 @@ def _in_short(warning: JobWarning) -> str:
     return f"{warning.type} ({warning.reason})" if warning.reason else warning.type
 
 
-def _missing(facts: JobFacts) -> int:
+def _missing(look: DesiredJob) -> int:
     """Return how many Pods the job wants that do not run.
 
     Workers that get no further Pod do not count, nor does a probe for free room, which is expected to wait.
     """
-    job, workers = facts.job, facts.workers
+    job, workers = look.job, look.workers
     wanted = {type_: frozenset(present_slots(job, type_)) for type_ in training_types(job)}
     if names.WORKER in wanted:
         wanted[names.WORKER] -= extra_slots(job)
@@ -122,12 +122,12 @@ def _missing(facts: JobFacts) -> int:
         for worker in workers.exceptional
         if worker.spec.index in wanted.get(worker.spec.type, ())
         and worker.status.phase not in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
-        and worker.metadata.uid not in facts.exhausted_workers
+        and worker.metadata.uid not in look.exhausted_workers
     ]
     return absent + len(idle)
 
 
-def wait_at_end(before: Condition | None, _: JobFacts) -> NextState:
+def wait_at_end(before: Condition | None, _: DesiredJob) -> NextState:
     """What was missing may be why the job has ended, so it stays False; nothing waits any more."""
     if before is None or before.status is not FALSE:
         return before
@@ -136,4 +136,4 @@ def wait_at_end(before: Condition | None, _: JobFacts) -> NextState:
 
 
 def end_in(phase: JobPhase) -> Judge:
-    return lambda before, facts: facts.end if facts.phase is phase else before
+    return lambda before, look: look.end if look.phase is phase else before

@@ -10,8 +10,8 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData
-from reconcilers.conditions.facts import JobFacts, WarningState
 from reconcilers.failure.patterns import unfit_patterns
+from reconcilers.look import DesiredJob, WarningState
 from reconcilers.observed.conditions import data_of
 from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
 from reconcilers.observed.worker_state import OF_THE_TEMPLATE, hindered_by, stuck_by
@@ -29,20 +29,21 @@ MASTER_IGNORED = "MasterReplicaIgnored"
 PATTERNS_NOT_APPLIED = "PatternsNotApplied"
 
 
-def not_made(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
+def not_made(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges the ElasticWorkers that the job cannot make."""
-    if facts.strangers:
-        data = ConditionData(count=len(facts.strangers))
-        return WarningState(_of_strangers(facts.job, facts.strangers), NAMES_TAKEN, data)
-    if facts.held:
-        more = and_more(len(facts.held) - 1, "worker")
+    seen = look.seen
+    if seen.strangers:
+        data = ConditionData(count=len(seen.strangers))
+        return WarningState(_of_strangers(look.job, seen.strangers), NAMES_TAKEN, data)
+    if seen.held:
+        more = and_more(len(seen.held) - 1, "worker")
         message = (
-            f"the deleted ElasticWorker {facts.held[0]}, so the next one of its name cannot be made: let who "
+            f"the deleted ElasticWorker {seen.held[0]}, so the next one of its name cannot be made: let who "
             f"set them remove them, or do it yourself by kubectl edit elasticworkers{more}"
         )
-        return WarningState(message, NAMES_TAKEN, ConditionData(count=len(facts.held)))
-    if facts.workers_refused:
-        return WarningState(f"the API server refuses ElasticWorkers: {facts.workers_refused}", WRITE_REFUSED)
+        return WarningState(message, NAMES_TAKEN, ConditionData(count=len(seen.held)))
+    if seen.workers_refused:
+        return WarningState(f"the API server refuses ElasticWorkers: {seen.workers_refused}", WRITE_REFUSED)
     return None
 
 
@@ -57,15 +58,15 @@ def _of_strangers(job: ElasticJob, found: Sequence[str]) -> str:
     )
 
 
-def unscheduled(before: JobWarning | None, facts: JobFacts) -> WarningState | None:
+def unscheduled(before: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges the Pods that have no node. A probe for free room is expected to wait."""
-    if facts.goes_on and facts.limit.room == 0 and (missing := _missing(facts)) > 0:
-        why = facts.limit.reached(facts.job.metadata.namespace)
+    if look.goes_on and look.seen.limit.room == 0 and (missing := _missing(look)) > 0:
+        why = look.seen.limit.reached(look.job.metadata.namespace)
         message = f"{counted(missing, 'worker')} cannot be made: {why}"
         return WarningState(message, "NamespaceFull", ConditionData(count=missing))
-    probes, pending = extra_slots(facts.job), _pending(facts.workers)
+    probes, pending = extra_slots(look.job), _pending(look.workers)
     wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
-    return _wait(before, facts, wanted, _unscheduled_by, "cannot be scheduled")
+    return _wait(before, look, wanted, _unscheduled_by, "cannot be scheduled")
 
 
 def _unscheduled_by(worker: ElasticWorker) -> Condition | None:
@@ -74,15 +75,15 @@ def _unscheduled_by(worker: ElasticWorker) -> Condition | None:
     return None if found is None or found.reason in OF_THE_TEMPLATE else found
 
 
-def _missing(facts: JobFacts) -> int:
+def _missing(look: DesiredJob) -> int:
     """Workers that the job wants and has not."""
-    wanted = sum(len(wanted_slots(facts.job, type_)) for type_ in training_types(facts.job))
-    return wanted - len(facts.workers)
+    wanted = sum(len(wanted_slots(look.job, type_)) for type_ in training_types(look.job))
+    return wanted - len(look.workers)
 
 
-def not_started(before: JobWarning | None, facts: JobFacts) -> WarningState | None:
+def not_started(before: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges the Pods that do not start on their node."""
-    return _wait(before, facts, _pending(facts.workers), hindered_by, "cannot start")
+    return _wait(before, look, _pending(look.workers), hindered_by, "cannot start")
 
 
 def _pending(workers: Workers) -> list[ElasticWorker]:
@@ -91,7 +92,7 @@ def _pending(workers: Workers) -> list[ElasticWorker]:
 
 def _wait(
     before: JobWarning | None,
-    facts: JobFacts,
+    look: DesiredJob,
     workers: Collection[ElasticWorker],
     cause_of: Callable[[ElasticWorker], Condition | None],
     what: str,
@@ -100,28 +101,29 @@ def _wait(
     waiting = [(worker.metadata.name, found) for worker in workers if (found := cause_of(worker))]
     if not waiting:
         return None
-    since = facts.now if before is None else before.since
+    since = look.now if before is None else before.since
     (name, why), pods = waiting[0], counted(len(waiting), "Pod")
     message = f"{pods} {what}: {why.message} ({name}, since {since:%Y-%m-%dT%H:%M:%SZ})"
     return WarningState(message, why.reason, ConditionData(worker=name, count=len(waiting)))
 
 
-def given_up(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
+def given_up(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
     """Judges the workers that get no further Pod, with their reasons."""
-    if not facts.goes_on:
+    if not look.goes_on:
         return before
-    why = facts.exhausted_workers.values()
+    why = look.exhausted_workers.values()
     return WarningState("; ".join(why), data=ConditionData(count=len(why))) if why else None
 
 
-def template_changed(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
-    if not facts.outdated_pods:
+def template_changed(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
+    outdated, pods = look.seen.outdated_pods, len(look.seen.pods)
+    if not outdated:
         return None
     message = (
-        f"{facts.outdated_pods} of {counted(facts.pods, 'Pod was', 'Pods were')} made before the template "
+        f"{outdated} of {counted(pods, 'Pod was', 'Pods were')} made before the template "
         "was changed; to apply it now, suspend and resume the job"
     )
-    return WarningState(message, data=ConditionData(count=facts.outdated_pods))
+    return WarningState(message, data=ConditionData(count=outdated))
 
 
 def more_pods(old: JobWarning | None, new: JobWarning) -> bool:
@@ -130,14 +132,14 @@ def more_pods(old: JobWarning | None, new: JobWarning) -> bool:
     return (data_of(new).count or 0) > (data_of(old).count or 0)
 
 
-def master_ignored(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
-    masters = [type_ for type_ in facts.job.spec.replica_specs if type_ in names.MASTER_TYPES]
+def master_ignored(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
+    masters = [type_ for type_ in look.job.spec.replica_specs if type_ in names.MASTER_TYPES]
     return WarningState(f"replicaSpecs[{masters[0]}] is ignored: dlr has no master Pod") if masters else None
 
 
-def patterns_not_applied(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
+def patterns_not_applied(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges the patterns of failure rules, which must be RE2, and small together."""
-    found = unfit_patterns(facts.job.spec.failure_policy.rules)
+    found = unfit_patterns(look.job.spec.failure_policy.rules)
     if not found:
         return None
     more = counted(len(found) - 1, "further pattern is", "further patterns are")

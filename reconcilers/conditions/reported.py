@@ -15,9 +15,9 @@ from crds.model import ConditionData
 from crds.phases import RendezvousPhase
 from crds.ranges import as_ranges
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.facts import JobFacts, WarningState
 from reconcilers.failure.incidents import ranks_of
 from reconcilers.goodput.goodput import seconds_by_state, start_is_unknown
+from reconcilers.look import DesiredJob, WarningState
 from reconcilers.observed.conditions import condition_of, data_of, warning_of
 from reconcilers.observed.worker_state import (
     HEARTBEAT_ON_TIME,
@@ -59,12 +59,12 @@ BEHIND_LOOK_AGAIN_SECONDS = 30.0
 """Steps that are reported lead to no look at the job."""
 
 
-def no_steps(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
+def no_steps(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
     """Judges whether training makes steps that are reported or counted."""
-    job, workers = facts.job, facts.workers.telling_steps
+    job, workers = look.job, look.workers.telling_steps
     if _has_steps(job, workers):
         return None
-    left_seconds = seconds_to_notice(job, workers, facts.now)
+    left_seconds = seconds_to_notice(job, workers, look.now)
     if left_seconds is None or left_seconds > 0:
         return before
     return WarningState(NO_STEPS_MESSAGE.format(minutes=round(_patience_seconds(job) / 60, 1)))
@@ -94,13 +94,13 @@ def _patience_seconds(job: ElasticJob) -> float:
     return PATIENCE_FACTOR * job.spec.elastic_policy.hang_timeout_seconds
 
 
-def start_unknown(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
-    return WarningState(START_UNKNOWN_MESSAGE) if start_is_unknown(facts.job.status.goodput) else None
+def start_unknown(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
+    return WarningState(START_UNKNOWN_MESSAGE) if start_is_unknown(look.job.status.goodput) else None
 
 
-def non_finite_loss(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
+def non_finite_loss(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
     """Judges the losses of the newest round with steps."""
-    job, workers = facts.job, facts.workers  # whose world is the published one, of which the ranks are
+    job, workers = look.job, look.workers  # whose world is the published one, of which the ranks are
     reports = [(w, w.status.agent.rounds[-1]) for w in workers.telling_steps if w.status.agent]
     newest = max((figures.round for _, figures in reports), default=0)
     found = [
@@ -129,14 +129,14 @@ def _rank(job: ElasticJob, workers: Sequence[ElasticWorker], worker: ElasticWork
     return f" rank {ranks.start}" if len(ranks) == 1 else f" (one of the ranks {as_ranges(list(ranks))})"
 
 
-def checkpoints_failing(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
+def checkpoints_failing(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
     """Judges what processes report of their checkpoints.
 
     The message is kept as long as the same worker has the same trouble, whatever its newest step is. It is
     withdrawn when that worker reports it no more, is gone, or stands by while others make steps; while its
     Pod is replaced it stays.
     """
-    workers = facts.workers
+    workers = look.workers
     reports = ((worker.metadata.name, worker.status.agent) for worker in workers.telling_steps)
     reporting = {name: report.checkpoint_trouble for name, report in reports if report is not None}
     troubled = {name: trouble for name, trouble in reporting.items() if trouble is not None}
@@ -145,7 +145,7 @@ def checkpoints_failing(before: JobWarning | None, facts: JobFacts) -> WarningSt
         if reporter is None or reporter in reporting:
             return None
         who = next((worker for worker in workers if worker.metadata.name == reporter), None)
-        if who is None or _stands_by(who, facts.world, workers):
+        if who is None or _stands_by(who, look.world, workers):
             return None
         return before
     name = reporter if reporter in troubled else next(iter(troubled))
@@ -157,14 +157,14 @@ def checkpoints_failing(before: JobWarning | None, facts: JobFacts) -> WarningSt
     return WarningState(message, trouble.reason, ConditionData(worker=name))
 
 
-def process_lingers(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
+def process_lingers(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges processes whose scripts are over, and which something keeps, or kept until they were ended."""
-    reports = ((worker.metadata.name, worker.status.agent) for worker in facts.workers.training)
+    reports = ((worker.metadata.name, worker.status.agent) for worker in look.workers.training)
     found = [(name, report.lingers) for name, report in reports if report is not None and report.lingers]
     if not found:
         return None
     (name, what), more = found[0], and_more(len(found) - 1, "worker")
-    limit = facts.job.spec.elastic_policy.hang_timeout_seconds
+    limit = look.job.spec.elastic_policy.hang_timeout_seconds
     return WarningState(
         f"{name} {what}{more}. A process is ended {limit:g} s after its script, with the script's exit code: "
         "end what it waits for in the script, or make the thread a daemon",
@@ -180,9 +180,9 @@ def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bo
     return any(report.rounds[-1].round == world.round for report in reports if report is not None)
 
 
-def agents_silent(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
+def agents_silent(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges which agents are silent though their nodes are not lost (`reconcilers/observed/silence.py`)."""
-    job, workers = facts.job, facts.workers
+    job, workers = look.job, look.workers
     silent = {w.metadata.name: at for w in workers.exceptional if (at := silent_since(w)) is not None}
     if not silent:
         return None
@@ -196,15 +196,15 @@ def agents_silent(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
     )
 
 
-def agents_unheard(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
+def agents_unheard(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
     """Judges which Pods have run for long without a word of their agents; those of roles need none.
 
     The warning stays when the time begins again, as after an outage of the API server.
     """
-    if facts.job.status.cluster is not None:
+    if look.job.status.cluster is not None:
         return None
-    ages = facts.unheard_seconds
-    unheard = {w.metadata.name: w for w in facts.workers.exceptional if w.metadata.uid in ages}
+    ages = look.seen.unheard_seconds
+    unheard = {w.metadata.name: w for w in look.workers.exceptional if w.metadata.uid in ages}
     late = (name for name, worker in unheard.items() if ages[worker.metadata.uid] >= UNHEARD_SECONDS)
     found = {name: at for name in late if (at := unheard[name].status.history[-1].running_at) is not None}
     if not found:
@@ -225,14 +225,14 @@ def seconds_to_hear(unheard_seconds: Mapping[str, float]) -> float | None:
     return min((seconds for seconds in left if seconds > 0), default=None)
 
 
-def heartbeat_late(_: JobWarning | None, facts: JobFacts) -> JobWarning | None:
+def heartbeat_late(_: JobWarning | None, look: DesiredJob) -> JobWarning | None:
     """Judges which agents a job that does not train may wait for: since when, and when they are lost."""
-    found = ((w, condition_of(w.status.conditions, HEARTBEAT_ON_TIME)) for w in facts.workers.exceptional)
+    found = ((w, condition_of(w.status.conditions, HEARTBEAT_ON_TIME)) for w in look.workers.exceptional)
     late = [(worker, condition.last_transition_time) for worker, condition in found if condition is not None]
-    if not late or any(map(silent_since, facts.workers.exceptional)):  # AgentsSilent says more
+    if not late or any(map(silent_since, look.workers.exceptional)):  # AgentsSilent says more
         return None
     worker, since = min(late, key=lambda each: each[1])
-    limit = float(facts.job.spec.elastic_policy.heartbeat_timeout_seconds)
+    limit = float(look.job.spec.elastic_policy.heartbeat_timeout_seconds)
     node = worker.status.node_name
     others = and_more(len(late) - 1, "worker")
     where = f"{worker.metadata.name} on {node}" if node else worker.metadata.name
@@ -241,13 +241,13 @@ def heartbeat_late(_: JobWarning | None, facts: JobFacts) -> JobWarning | None:
     return JobWarning(type=HEARTBEAT_LATE, message=message, since=since, data=data)
 
 
-def ranks_behind(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
+def ranks_behind(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
     """Judges how many workers of the world are far behind the others."""
-    world = facts.world
+    world = look.world
     if world.phase is not RendezvousPhase.FORMED:
         return None
     members, found = set(world.members), []
-    for worker in facts.workers.telling_steps:
+    for worker in look.workers.telling_steps:
         report = current_report(worker)
         if report is None or report.progress is None or worker.spec.index not in members:
             continue
@@ -255,7 +255,7 @@ def ranks_behind(before: JobWarning | None, facts: JobFacts) -> WarningState | J
             found.append(
                 WorkerPace(worker.metadata.name, report.progress.step, report.progress.seconds_per_step)
             )
-    behind = far_behind(found, facts.job.spec.elastic_policy.heartbeat_timeout_seconds)
+    behind = far_behind(found, look.job.spec.elastic_policy.heartbeat_timeout_seconds)
     if not behind:
         return None
     if before is not None and data_of(before).count == len(behind):
@@ -299,11 +299,11 @@ def behind_line(behind: Sequence[WorkerPace], workers: int) -> str:
     return f"{len(behind)} of {counted(workers, 'worker')} {verb} far behind the others: {names_}"
 
 
-def sidecars_failed(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
+def sidecars_failed(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges the sidecars that failed by themselves, whatever training does."""
     failing = [
         (worker.metadata.name, found.message)
-        for worker in facts.workers.exceptional
+        for worker in look.workers.exceptional
         if (found := condition_of(worker.status.conditions, SIDECARS_WELL)) is not None
     ]
     if not failing:

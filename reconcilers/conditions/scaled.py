@@ -15,7 +15,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import Condition, ConditionStatus
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.facts import JobFacts
+from reconcilers.look import DesiredJob
 from reconcilers.observed.conditions import ConditionState, NextState, is_false
 from reconcilers.observed.slots import (
     Slot,
@@ -34,24 +34,24 @@ NAMED = 3
 """The others are counted."""
 
 
-def judge(before: Condition | None, facts: JobFacts) -> NextState:
+def judge(before: Condition | None, look: DesiredJob) -> NextState:
     """Judges the job's size and resources; there is no condition before any was requested."""
-    return judge_by(_too_few, before, facts)
+    return judge_by(_too_few, before, look)
 
 
 def judge_by(
-    too_few: Callable[[JobFacts], list[str]], before: Condition | None, facts: JobFacts
+    too_few: Callable[[DesiredJob], list[str]], before: Condition | None, look: DesiredJob
 ) -> NextState:
     """Judges the same, with another judgement of the counts."""
-    job, workers, fresh, requested = facts.job, facts.workers, facts.fresh, facts.scale_requested
-    if not facts.goes_on:
+    job, workers, fresh, requested = look.job, look.workers, look.fresh, look.scale_requested
+    if not look.goes_on:
         return before
     under_way = before is not None and before.status is ConditionStatus.FALSE
     moving = bool(job.status.migrations or fresh.outdated)
     if not (requested or under_way or moving):
         return before
     missing = [
-        *too_few(facts),
+        *too_few(look),
         *_moves(job),
         *_yet_to_go(job, workers),
         *_outdated(fresh, unknown_too=requested or under_way),
@@ -66,24 +66,24 @@ def phase_while_scaling(phase: JobPhase, conditions: Sequence[Condition]) -> Job
     return JobPhase.SCALING if phase is JobPhase.RUNNING and under_way else phase
 
 
-def _too_few(facts: JobFacts) -> list[str]:
-    job, world = facts.job, facts.world
+def _too_few(look: DesiredJob) -> list[str]:
+    job, world = look.job, look.world
     types = training_types(job)
-    if names.WORKER not in types or not _has_world(facts.workers, world):
-        return too_few_pods(facts, types)
+    if names.WORKER not in types or not _has_world(look.workers, world):
+        return too_few_pods(look, types)
     wanted, count = set(wanted_slots(job, names.WORKER)), job.spec.replica_specs[names.WORKER].replicas
     there = set(world.members) if world.phase is RendezvousPhase.FORMED else set()
-    others = too_few_pods(facts, [type_ for type_ in types if type_ != names.WORKER])
-    if there <= wanted and is_complete(there, wanted, bounds_of(job), facts.left_out):
+    others = too_few_pods(look, [type_ for type_ in types if type_ != names.WORKER])
+    if there <= wanted and is_complete(there, wanted, bounds_of(job), look.left_out):
         return others
     return [f"the world has {len(there & wanted)} of {counted(count, 'worker')}", *others]
 
 
-def too_few_pods(facts: JobFacts, types: Sequence[str]) -> list[str]:
+def too_few_pods(look: DesiredJob, types: Sequence[str]) -> list[str]:
     """The types of which fewer Pods run than the job wants."""
-    job, running = facts.job, defaultdict[str, set[int]](set)
-    for worker in facts.workers if types else ():
-        is_exhausted = worker.metadata.uid in facts.exhausted_workers
+    job, running = look.job, defaultdict[str, set[int]](set)
+    for worker in look.workers if types else ():
+        is_exhausted = worker.metadata.uid in look.exhausted_workers
         if is_exhausted or worker.status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED):
             running[worker.spec.type].add(worker.spec.index)
     missing = []

@@ -14,7 +14,7 @@ from crds.model import ConditionData
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.texts import shortened
-from reconcilers.conditions.facts import JobFacts, Neighbour, WarningState
+from reconcilers.look import DesiredJob, Neighbour, WarningState
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers
@@ -30,12 +30,12 @@ MAX_WHY = 64
 NOTHING_CHANGED = "then neither round nor nodes changed, nor did another job begin on them"
 
 
-def judge(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
+def judge(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
     """Judges the pace by rank 0's report; while the world does not train, the warning stays.
 
     The message is kept as long as the figures are the same: what changed then is looked for once.
     """
-    speaker = speaker_of(facts.workers, facts.world)
+    speaker = speaker_of(look.workers, look.world)
     if speaker is None:
         return before
     slow = _slow_of(speaker)
@@ -43,8 +43,8 @@ def judge(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarni
         return None
     if is_shown(before, slow):
         return before
-    began = began_at(speaker, facts.now)
-    found = changes(began, facts.workers, facts.world, facts.neighbours)
+    began = began_at(speaker, look.now)
+    found = changes(began, look.workers, look.world, look.seen.neighbours)
     what = "; ".join(found) or NOTHING_CHANGED
     return WarningState(f"{_figures(slow, began)}; {what}", data=_facts(slow))
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.events import EventType
 from crds.job_status import ElasticJobStatus, JobWarning
 from crds.model import Condition
 from crds.phases import JobPhase
@@ -14,39 +13,18 @@ from reconcilers.conditions import (
     launcher_flags,
     life,
     pods,
-    refusal,
     reported,
     scaled,
     slow,
 )
-from reconcilers.conditions.facts import JobFacts, Judge, Warn, WarningState
+from reconcilers.look import ConditionKind, ConditionTable, DesiredJob, WarningKind, WarningState, is_changed
+from reconcilers.observed import refusal
 from reconcilers.observed.conditions import ConditionState, condition_of, data_of, stated, warning_of
 from reconcilers.runtime.acts import Event
 
 
-def _keep(old: Any, _: JobFacts) -> Any:
-    return old
-
-
-def _withdraw(_: JobWarning | None, __: JobFacts) -> None:
+def _withdraw(_: JobWarning | None, __: DesiredJob) -> None:
     return None
-
-
-def _quietly(_: Condition | None, __: Condition) -> None:
-    return None
-
-
-@dataclass(frozen=True)
-class ConditionKind:
-    """A type of condition."""
-
-    type: str
-    judge: Judge = _keep
-    """The judgement in a job that goes on, or is suspended."""
-    at_end: Judge = _keep
-    """The judgement when the job ends."""
-    event: Callable[[Condition | None, Condition], Event | None] = _quietly
-    """The Event of a change, from the condition before and after."""
 
 
 CONDITIONS = (
@@ -67,16 +45,6 @@ def _states(condition: Condition | None) -> tuple[Any, ...]:
     return condition.status, condition.reason, data_of(condition), condition.last_transition_time
 
 
-def is_changed(old: JobWarning | None, new: JobWarning) -> bool:
-    """Whether it states other facts than before, or began again. A count alone is no news: it changes with
-    each Pod of a large job."""
-    return old is None or _facts(old) != _facts(new)
-
-
-def _facts(warning: JobWarning) -> tuple[Any, ...]:
-    return warning.reason, warning.since, data_of(warning).model_copy(update={"count": None})
-
-
 def _is_taken_anew(old: JobWarning | None, new: JobWarning) -> bool:
     """Whether names were taken; a refusal has an Event of its own."""
     return new.reason == pods.NAMES_TAKEN and is_changed(old, new)
@@ -86,26 +54,8 @@ def _has_another_reason(old: JobWarning | None, new: JobWarning) -> bool:
     return old is None or old.reason != new.reason
 
 
-@dataclass(frozen=True)
-class WarningKind:
-    """A type of warning."""
-
-    type: str
-    judge: Warn
-    """The judgement in a job that goes on, or is suspended."""
-    at_end: Warn = _keep
-    """The judgement when the job ends."""
-    event: EventType | None = None
-    """Type of the Event when it begins or changes; None for no Event."""
-    by_reason: bool = False
-    """The Event has the warning's reason, and not its type."""
-    is_news: Callable[[JobWarning | None, JobWarning], bool] = is_changed
-    over: tuple[str, str] | None = None
-    """Reason and message of the Event when it is over."""
-
-
-def _pods(_: JobWarning | None, facts: JobFacts) -> JobWarning | None:
-    return facts.pods_not_accepted
+def _pods(_: JobWarning | None, look: DesiredJob) -> JobWarning | None:
+    return None if look.refusal is None else look.refusal.warning
 
 
 _HEARD = ("AgentsHeard", "all agents are heard again")
@@ -146,20 +96,7 @@ WARNINGS = (
 )
 
 
-@dataclass(frozen=True)
-class ConditionTable:
-    """All that is stated about jobs of one kind."""
-
-    conditions: Sequence[ConditionKind] = CONDITIONS
-    warnings: Sequence[WarningKind] = WARNINGS
-    """The gravest first."""
-
-    def beside(self, conditions: Sequence[ConditionKind]) -> ConditionTable:
-        """The table with conditions of features."""
-        return replace(self, conditions=(*self.conditions, *conditions))
-
-
-TABLE = ConditionTable()
+TABLE = ConditionTable(CONDITIONS, WARNINGS)
 """The table of jobs with a world."""
 
 
@@ -171,29 +108,30 @@ class Judgement:
     warnings: Sequence[JobWarning]
 
 
-def judged(before: ElasticJobStatus, facts: JobFacts, table: ConditionTable = TABLE) -> Judgement:
+def judged(look: DesiredJob) -> Judgement:
     """Return the conditions and warnings after this look; conditions of other writers stay."""
-    warnings = warned(table.warnings, before.warnings, facts)
-    facts = replace(facts, warnings=warnings)
+    before = look.seen.job.status
+    warnings = warned(look.table.warnings, before.warnings, look)
+    look = replace(look, warnings=warnings)
     found = {condition.type: condition for condition in before.conditions}
-    for kind in table.conditions:
+    for kind in look.table.conditions:
         old = found.pop(kind.type, None)
-        judgement = (kind.at_end if facts.phase.finished else kind.judge)(old, facts)
+        judgement = (kind.at_end if look.phase.finished else kind.judge)(old, look)
         if isinstance(judgement, ConditionState):
-            judgement = stated(old, kind.type, judgement, facts.now)
+            judgement = stated(old, kind.type, judgement, look.now)
         if judgement is not None:
             found[kind.type] = judgement
     return Judgement(list(found.values()), warnings)
 
 
-def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], facts: JobFacts) -> list[JobWarning]:
+def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], look: DesiredJob) -> list[JobWarning]:
     """Return the warnings of these kinds, in their order."""
     known, found = {warning.type: warning for warning in before}, []
     for kind in kinds:
         old = known.get(kind.type)
-        judgement = (kind.at_end if facts.phase.finished else kind.judge)(old, facts)
+        judgement = (kind.at_end if look.phase.finished else kind.judge)(old, look)
         if isinstance(judgement, WarningState):
-            since = facts.now.replace(microsecond=0) if old is None else old.since
+            since = look.now.replace(microsecond=0) if old is None else old.since
             judgement = JobWarning(
                 type=kind.type,
                 reason=judgement.reason,
@@ -206,9 +144,7 @@ def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], facts: Jo
     return found
 
 
-def events(
-    before: ElasticJobStatus, after: ElasticJobStatus, table: ConditionTable = TABLE
-) -> Iterator[Event]:
+def events(before: ElasticJobStatus, after: ElasticJobStatus, table: ConditionTable) -> Iterator[Event]:
     """Yield the Events of what changed, began or is over."""
     for kind in table.conditions:
         old, new = condition_of(before.conditions, kind.type), condition_of(after.conditions, kind.type)

@@ -65,8 +65,6 @@ class Moment:
     """The status that will be written."""
     workers: Workers
     now: datetime
-    checking: bool = False
-    """A check of its nodes goes on."""
     broken_at: datetime | None = None
     """When the world failed, if it is given up just now because it did."""
 
@@ -152,7 +150,7 @@ def _state(last: JobState, before: Goodput, moment: Moment, recovering: bool) ->
     if world.phase is RendezvousPhase.FORMED:
         if _trains(last, before, moment):
             return JobState.TRAINING
-    elif moment.checking:
+    elif moment.status.active_check is not None:
         return JobState.CHECKING
     elif world.phase is RendezvousPhase.FORMING:
         return JobState.PENDING

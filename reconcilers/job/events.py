@@ -13,12 +13,11 @@ from crds.rendezvous import Rendezvous, Resume
 from reconcilers.conditions.life import why_stopped
 from reconcilers.failure.incidents import Incident, in_one_line
 from reconcilers.failure.policy import Assessment
-from reconcilers.job.basis import Basis
+from reconcilers.look import DesiredJob
 from reconcilers.observed.slots import Migration, named
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from reconcilers.scale.request import Origin, overridden
-from reconcilers.scale.uptake import Uptake
 from reconcilers.world.rendezvous import Decision
 
 TOO_LATE = (
@@ -27,13 +26,13 @@ TOO_LATE = (
 )
 
 
-def of_phase(of: Basis, status: ElasticJobStatus) -> Iterator[Event]:
+def of_phase(look: DesiredJob, status: ElasticJobStatus) -> Iterator[Event]:
     """Yields an Event for a job that is suspended, resumed or ends, and for an edit that comes too late."""
-    before, phase = of.seen.job.status, status.phase
+    before, phase = look.seen.job.status, status.phase
     if before.phase is not None and before.phase.finished:
         # The write of the end had the generation of its time: a later one is an edit that came too late.
         known = before.observed_generation
-        if known is not None and known < of.seen.job.metadata.generation:
+        if known is not None and known < look.seen.job.metadata.generation:
             message = TOO_LATE.format(phase=before.phase.value.lower())
             yield Event("Warning", "EditWithoutEffect", message)
     elif phase is not None and phase.finished:
@@ -41,9 +40,9 @@ def of_phase(of: Basis, status: ElasticJobStatus) -> Iterator[Event]:
         yield Event("Normal" if phase is JobPhase.SUCCEEDED else "Warning", end.reason, end.message)
     elif phase is JobPhase.SUSPENDED:
         if before.phase not in (phase, None):  # a job that begins suspended has no Pods
-            message = f"{why_stopped(of.seen.job)}: its Pods are being deleted"
+            message = f"{why_stopped(look.seen.job)}: its Pods are being deleted"
             yield Event("Normal", "Suspended", message)
-    elif before.phase is JobPhase.SUSPENDED and of.published.round:  # else it begins, and does not go on
+    elif before.phase is JobPhase.SUSPENDED and look.published.round:  # else it begins, and does not go on
         yield Event("Normal", "Resumed", "the job is resumed: its Pods are being created")
 
 
@@ -101,16 +100,15 @@ def of_culprit(incident: Incident | None) -> Iterator[Event]:
         yield Event("Warning", "WorldBroken", message)
 
 
-def of_scale(uptake: Uptake) -> Iterator[Event]:
+def of_scale(look: DesiredJob) -> Iterator[Event]:
     """Yields Events for a count or plan that has just become desired state; none for counts of which not all
     are needed: such come and go."""
-    request = uptake.request
-    scaling, before = uptake.job.status.scaling, uptake.count_changed_from
+    request, scaling, before = look.request, look.job.status.scaling, look.count_changed_from
     if scaling is not None and before is not None and (request is None or request.base is None):
         message = f"from {before} to {counted(scaling.replicas, 'worker')}, by {scaling.by}"
         yield Event("Normal", "ScaleRequested", message)
     if request is not None and request.origin is Origin.PLAN:
-        why = overridden(uptake.job, request.id)
+        why = overridden(look.job, request.id)
         asked = request.in_words() + (f" ({why})" if why else "")
         yield Event("Normal", "ScalePlanTaken", f"{request.by}: {asked}")
 

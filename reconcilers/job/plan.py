@@ -8,29 +8,37 @@ plans what is left.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from controller.resources import Object
-from crds.elasticworker import ElasticWorker
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase
-from reconcilers.conditions import refusal, reported
+from reconcilers.conditions import reported
 from reconcilers.conditions.life import why_stopped
-from reconcilers.conditions.table import TABLE, ConditionTable
+from reconcilers.conditions.table import TABLE
 from reconcilers.conditions.table import events as events_of_conditions
+from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.hangs import was_counted
-from reconcilers.failure.policy import Assessment, assess, spare_workers
+from reconcilers.failure.policy import Assessment, assess, exhausted_workers, spare_workers
+from reconcilers.failure.totals import with_departed
 from reconcilers.goodput.ledger import Moment, failed_at, seconds_to_refresh, with_account
 from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.job import events as events_of_job
-from reconcilers.job.basis import Basis, with_departed
 from reconcilers.job.published import seconds_to_write
-from reconcilers.job.seen import ObservedJob
 from reconcilers.job.status import ended, going_on, has_succeeded, over, phase_of, suspended
 from reconcilers.job.times import with_times_by_our_clock
-from reconcilers.job.workers import created, needs_standby_update, relaunches_of, standby_updated, standing_by
+from reconcilers.job.workers import (
+    created,
+    needs_standby_update,
+    relaunches_of,
+    standby_updated,
+    standing_by,
+    suspended_pods,
+)
+from reconcilers.look import ConditionTable, DesiredJob, ObservedJob
+from reconcilers.observed import refusal
 from reconcilers.observed.conditions import failure_target
 from reconcilers.observed.run_policy import (
     deadline_exceeded,
@@ -39,13 +47,13 @@ from reconcilers.observed.run_policy import (
     seconds_to_sizing,
 )
 from reconcilers.observed.status_patch import patch_of, validated_patch
-from reconcilers.observed.workers import WorkerPlan, plan_workers
+from reconcilers.observed.workers import plan_workers
 from reconcilers.runtime.acts import Act, Event, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.scale.request import pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
-from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
+from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.world.decision import Constraints, decide, resumed
 from reconcilers.world.extra import with_extra
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
@@ -84,32 +92,29 @@ def plan_job(seen: ObservedJob, now: datetime) -> JobPlan:
     seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     if seen.job.status.finished:
         return plan_finished(seen, now)
-    uptake, slots = workers_to_be(seen, now)
-    look = basis_of(seen, slots.surplus, uptake, now)
+    look = without_surplus(wanted(seen, now))
     if seen.job.stops:
         plan = written(look, suspended(look, dissolve(look.published, why_stopped(seen.job))))
     else:
         plan = plan_end(look, _success(look)) or _train(look)
-    return completed(plan, look, slots, uptake)
+    return completed(plan, look)
 
 
-def completed(
-    plan: JobPlan, look: Basis, slots: WorkerPlan, uptake: Uptake, look_again_seconds: float | None = None
-) -> JobPlan:
+def completed(plan: JobPlan, look: DesiredJob, look_again_seconds: float | None = None) -> JobPlan:
     """The plan with what is the same for all jobs: slots that come and go."""
     if plan.is_interim:
         return plan
     seen, now = look.seen, look.now
-    most = most_acts(len(seen.workers) + len(slots.missing))
-    sizing_seconds = seconds_to_sizing(seen.job, now) if slots.missing else None
+    most = most_acts(len(seen.workers) + len(look.missing))
+    sizing_seconds = seconds_to_sizing(seen.job, now) if look.missing else None
     waits = look.is_held or sizing_seconds is not None or seen.workers_refused_seconds is not None
-    missing = () if waits else slots.missing[: min(most, seen.limit.room)]
-    surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in slots.surplus[:most]]
-    is_more = len(missing) == most < len(slots.missing) or len(surplus) < len(slots.surplus)
+    missing = () if waits else look.missing[: min(most, seen.limit.room)]
+    surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in look.surplus[:most]]
+    is_more = len(missing) == most < len(look.missing) or len(surplus) < len(look.surplus)
     more = 0.0 if is_more else None
     plan = replace(
         plan,
-        events=(*events_of_job.of_scale(uptake), *plan.events),
+        events=(*events_of_job.of_scale(look), *plan.events),
         acts=(*created(seen.job, missing), *surplus, *plan.acts),
         look_again_seconds=soonest(
             plan.look_again_seconds,
@@ -117,7 +122,7 @@ def completed(
             more,
             sizing_seconds,
             seen.workers_refused_seconds,
-            RETRY_SECONDS if len(slots.missing) > seen.limit.room else None,
+            RETRY_SECONDS if len(look.missing) > seen.limit.room else None,
             STRANGERS_RETRY_SECONDS if seen.strangers else None,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             look.refusal.seconds_to_failure(look.job, now) if look.refusal is not None else None,
@@ -131,14 +136,14 @@ def most_acts(workers: int) -> int:
     return max(MIN_ACTS, workers // ACT_LOOKS)
 
 
-def workers_to_be(seen: ObservedJob, now: datetime) -> tuple[Uptake, WorkerPlan]:
-    """The requested scale, and the workers that are wanted by it."""
+def wanted(seen: ObservedJob, now: datetime) -> DesiredJob:
+    """The job with the requested scale, and the workers that are wanted by it."""
     job = seen.job
     fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
-    uptake = take_up(job, fresh, seen.managed_fields, now, seen.vacant)
-    slots = plan_workers(uptake.job, seen.workers, seen.published)
-    missing = tuple(slot for slot in slots.missing if slot not in seen.taken)
-    return uptake, replace(slots, missing=missing)
+    job, request, before = take_up(job, fresh, seen.managed_fields, now, seen.vacant)
+    missing, surplus = plan_workers(job, seen.workers, seen.job.status.world)
+    missing = [slot for slot in missing if slot not in seen.taken]
+    return DesiredJob(seen, job, seen.workers, now, request, before, missing, surplus)
 
 
 def _paced(seen: ObservedJob, plan: JobPlan) -> JobPlan:
@@ -151,32 +156,25 @@ def _paced(seen: ObservedJob, plan: JobPlan) -> JobPlan:
     return replace(plan, status_patch={}, look_again_seconds=soonest(plan.look_again_seconds, wait))
 
 
-def basis_of(
-    seen: ObservedJob,
-    surplus: Collection[ElasticWorker],
-    uptake: Uptake,
-    now: datetime,
-    fault: refusal.Fault | None = None,
-    table: ConditionTable = TABLE,
-) -> Basis:
-    """The job as it is wanted by now.
+def without_surplus(
+    look: DesiredJob, fault: refusal.Fault | None = None, table: ConditionTable = TABLE
+) -> DesiredJob:
+    """The job without the workers that are deleted, and whether Pods of the others can be made.
 
     Args:
-        surplus: the workers that are deleted.
         fault: why the job's Pods cannot be made, as far as that is special to its planner.
         table: the conditions and warnings of jobs of its kind.
     """
-    job = seen.job
-    seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
+    seen, surplus = look.seen, look.surplus
+    seen = replace(seen, workers=with_comparable_steps(seen.job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
-    return Basis(
+    return replace(
+        look,
         seen=seen,
-        job=with_departed(uptake.job, surplus),
+        job=with_departed(look.job, surplus),
         workers=workers,
-        fresh=freshness(job, workers, seen.pods),
-        now=now,
-        scale_requested=uptake.scale_requested,
-        refusal=refusal.judge(job, workers, now, fault),
+        fresh=freshness(seen.job, workers, seen.pods),
+        refusal=refusal.judge(seen.job, workers, look.now, fault),
         table=table.beside(seen.kinds),
     )
 
@@ -186,11 +184,11 @@ def plan_finished(seen: ObservedJob, now: datetime) -> JobPlan:
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
         return JobPlan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
-    look = Basis(seen, seen.job, seen.workers, Freshness(), now)
+    look = DesiredJob(seen, seen.job, seen.workers, now)
     return written(look, over(look), look_again=(remaining,))
 
 
-def plan_end(look: Basis, success: str) -> JobPlan | None:
+def plan_end(look: DesiredJob, success: str) -> JobPlan | None:
     """The plan of a job whose training is over, or whose time is; None if it goes on.
 
     Args:
@@ -203,7 +201,7 @@ def plan_end(look: Basis, success: str) -> JobPlan | None:
     return written(look, ended(look, *end)) if end is not None else None
 
 
-def _end_of(look: Basis, success: str) -> tuple[JobPhase, str, str] | None:
+def _end_of(look: DesiredJob, success: str) -> tuple[JobPhase, str, str] | None:
     """Phase, reason and message of the end."""
     job, now = look.job, look.now
     if success and job.status.phase is not JobPhase.SUSPENDED:
@@ -217,13 +215,13 @@ def _end_of(look: Basis, success: str) -> tuple[JobPhase, str, str] | None:
     return None
 
 
-def _success(look: Basis) -> str:
+def _success(look: DesiredJob) -> str:
     return "all workers finished" if has_succeeded(look.workers, look.published) else ""
 
 
-def _train(look: Basis) -> JobPlan:
+def _train(look: DesiredJob) -> JobPlan:
     """The plan of a job that runs: its world, and what its failures come to."""
-    look = replace(look, spare=spare_workers(look.job, look.workers))
+    look = with_standing(look, spare_workers(look.job, look.workers))
     published, workers, now = look.published, look.workers, look.now
     people, bounds, roll = _people(look)
     breaks = broken_members(published, people)
@@ -250,7 +248,22 @@ def _train(look: Basis) -> JobPlan:
     return relaunching(plan, look, due, retry_seconds)
 
 
-def plan_failure(look: Basis, failures: Assessment, broken_at: datetime | None = None) -> JobPlan | None:
+def with_standing(look: DesiredJob, spare: Mapping[str, Overdrawn]) -> DesiredJob:
+    """The look at a job that runs, with how its workers stand.
+
+    Args:
+        spare: the workers that may fail for good, by uid.
+    """
+    return replace(
+        look,
+        spare=spare,
+        exhausted_workers=exhausted_workers(look.workers, spare),
+        leaving=suspended_pods(look.job, look.workers),
+        standing=look.seen.vetting.standing(look.job, look.workers, look.now),
+    )
+
+
+def plan_failure(look: DesiredJob, failures: Assessment, broken_at: datetime | None = None) -> JobPlan | None:
     """The plan of a job that its failures end; None if it goes on.
 
     Args:
@@ -263,7 +276,7 @@ def plan_failure(look: Basis, failures: Assessment, broken_at: datetime | None =
     return written(look, end, events=events, broken_at=broken_at)
 
 
-def waits_of_all(look: Basis) -> tuple[float | None, ...]:
+def waits_of_all(look: DesiredJob) -> tuple[float | None, ...]:
     """Times until a look is due of any job that runs."""
     return (
         seconds_to_deadline(look.job, look.now),
@@ -273,7 +286,7 @@ def waits_of_all(look: Basis) -> tuple[float | None, ...]:
     )
 
 
-def relaunching(plan: JobPlan, look: Basis, due: Sequence[Act], retry_seconds: float | None) -> JobPlan:
+def relaunching(plan: JobPlan, look: DesiredJob, due: Sequence[Act], retry_seconds: float | None) -> JobPlan:
     """The plan with as many new incarnations as one look makes.
 
     They come first, and all of them before anything else, where the status that is written no longer shows
@@ -292,7 +305,7 @@ def relaunching(plan: JobPlan, look: Basis, due: Sequence[Act], retry_seconds: f
     return replace(plan, acts=(*relaunches, *plan.acts), look_again_seconds=again)
 
 
-def _people(look: Basis) -> tuple[Sequence[Participant], Bounds, Roll]:
+def _people(look: DesiredJob) -> tuple[Sequence[Participant], Bounds, Roll]:
     """Return the world's participants, its bounds, and the Pods to make with new resources now."""
     job, workers, published = look.job, look.workers, look.published
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
@@ -303,7 +316,7 @@ def _people(look: Basis) -> tuple[Sequence[Participant], Bounds, Roll]:
     return on_faulty_nodes(roll.marked(people), look.standing.faulty), bounds, roll
 
 
-def _constraints(look: Basis, failures: Assessment) -> Constraints:
+def _constraints(look: DesiredJob, failures: Assessment) -> Constraints:
     claim = look.seen.vetting.claim
     return Constraints(
         slow=look.standing.slow,
@@ -319,7 +332,7 @@ def _constraints(look: Basis, failures: Assessment) -> Constraints:
 
 
 def _go_on(
-    look: Basis,
+    look: DesiredJob,
     decision: Decision,
     failures: Assessment,
     broken_at: datetime | None,
@@ -328,9 +341,9 @@ def _go_on(
     """The status of a job that goes on, and what becomes of its standby."""
     workers, world = look.workers, decision.rendezvous
     job, moved = with_moves_done(look.job, workers, world)
-    look = replace(look, job=job) if moved else look
-    standby, phase = standing_by(job, workers, world), phase_of(job, workers, world)
-    status = going_on(look, phase, world, failures, decision.left_out, len(standby))
+    look = replace(look, job=job, left_out=decision.left_out)
+    standby = standing_by(job, workers, world)
+    status = going_on(look, failures, phase_of(job, workers, world), world, len(standby))
     counted = was_counted(look.seen.job.status)
     events = (
         *events_of_job.of_world(look.published, decision, failures, workers, was_counted=counted),
@@ -341,7 +354,7 @@ def _go_on(
 
 
 def written(
-    look: Basis,
+    look: DesiredJob,
     status: ElasticJobStatus,
     acts: Collection[Act] = (),
     look_again: Collection[float | None] = (),
@@ -356,8 +369,7 @@ def written(
         broken_at: when the world failed that is given up now.
     """
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status
-    is_claimed = status.active_check is not None
-    moment = Moment(look.job, status, look.workers, look.now, is_claimed, broken_at)
+    moment = Moment(look.job, status, look.workers, look.now, broken_at)
     wire = status.to_wire()
     differs = bool(patch_of(raw, wire))
     after = with_account(moment, differs, look.seen.account_age_seconds)

@@ -25,8 +25,8 @@ from controller.store import ObjectMemory
 from crds.elasticjob import ElasticJob
 from reconcilers.job.plan import JobPlan, plan_job
 from reconcilers.job.published import writes_of_world
-from reconcilers.job.seen import JobReader, ObservedJob
-from reconcilers.job.vetter import NOBODY, Vetter
+from reconcilers.job.seen import NOBODY, JobReader, Vetter
+from reconcilers.look import ObservedJob
 from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
 from reconcilers.runtime.acts import Act, RequestVerb, carry_out, tell, telling_refusals, write_status
 from reconcilers.runtime.clock import Clock

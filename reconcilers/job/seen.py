@@ -1,31 +1,27 @@
-"""What one look at a job decides from: `ObservedJob`, and `JobReader`, which reads it from the caches.
+"""Reads what one look at a job decides from, an `ObservedJob`, from the caches.
 
 Ages count on our own clock, from when we first saw a thing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from controller.cache import Cache
 from controller.reconciler import Request
-from controller.resources import NODES, PODS, Object
+from controller.resources import NODES, PODS, Object, Resource
 from controller.slices import LARGE, computed
-from controller.store import ObjectMemory, Store
+from controller.store import Change, ObjectMemory, Store
 from controller.wording import held_by
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
-from crds.rendezvous import Rendezvous
-from reconcilers.conditions.facts import OF_ANOTHER_NAMESPACE, Neighbour
 from reconcilers.conditions.slow import news_of
-from reconcilers.conditions.table import ConditionKind
-from reconcilers.failure.memory import has_run_out
-from reconcilers.job.vetter import NOBODY, Vetter
+from reconcilers.look import OF_ANOTHER_NAMESPACE, ConditionKind, Neighbour, ObservedJob
 from reconcilers.observed.builder import companion_metadata, pod_name
 from reconcilers.observed.ending import is_over
 from reconcilers.observed.observations import Observations
@@ -37,7 +33,6 @@ from reconcilers.observed.worker_state import current_report, runs_unheard
 from reconcilers.observed.workers import Workers, worker_name
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
-from reconcilers.scale.uptake import Vacant
 from reconcilers.scale.writer import VacantSlots
 from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seconds_behind_checkpoint
 from reconcilers.world.vetting import Vetting
@@ -131,70 +126,31 @@ class NodesWhenRead(Collection[Object]):
         return node in self._all
 
 
+async def _nobody(_: ElasticJob, __: Workers) -> Vetting:
+    return Vetting()
+
+
 @dataclass(frozen=True)
-class ObservedJob:
-    job: ElasticJob
-    raw: Object
-    """The job as it is stored."""
-    workers: Workers = field(default_factory=lambda: Workers(()))
-    taken: frozenset[Slot] = frozenset()
-    """Slots of the job whose names other workers have: they are made when those are gone."""
-    strangers: tuple[str, ...] = ()
-    """Names of those of them that do not go by themselves, since no job owns them."""
-    held: tuple[str, ...] = ()
-    """Deleted ElasticWorkers that do not go and have such names, each with what holds it."""
-    vacant: Vacant = field(default_factory=dict)
-    """Retired slots of which nothing is left."""
-    vetting: Vetting = field(default_factory=Vetting)
+class Wake:
+    """Changes of other objects that lead to a look at a job."""
+
+    resource: Resource
+    jobs_of: Callable[[Object], Iterable[Request]]
+    predicate: Callable[[Change], bool]
+
+
+@dataclass(frozen=True)
+class Vetter:
+    """A feature that holds workers back from a job's world. By default, nobody does."""
+
+    look: Callable[[ElasticJob, Workers], Awaitable[Vetting]] = _nobody
+    """Reads the answers for a job and its workers."""
     kinds: Sequence[ConditionKind] = ()
-    """Conditions that features state of the job."""
-    pods: Mapping[str, str | None] = field(default_factory=dict)
-    """Digest of the resources that the Pod of a worker's present incarnation was built with, by uid of the
-    worker; without those whose Pod the cache does not show."""
-    outdated_pods: int = 0
-    """How many of these were made of an earlier template of the job."""
-    nodes: Collection[Object] = ()
-    ages: Ages = field(default_factory=Ages)
-    account_age_seconds: float = 0.0
-    """How long ago the job's account was written."""
-    status_age_seconds: float = float("inf")
-    """Time since the status was last written."""
-    round_age_seconds: float = float("inf")
-    """How long ago the published round was first seen."""
-    hang_asked: bool = True
-    """The ElasticWorld asks the members of a world that hangs for their stacks."""
-    neighbours: Sequence[Neighbour] = ()
-    """Other workers on the job's nodes, if it has just become slow."""
-    request_refused: str = ""
-    """Why the API server does not take the request to test workers that this look makes."""
-    limit: WorkerLimit = field(default_factory=WorkerLimit)
-    """How many ElasticWorkers its namespace may have."""
-    contact_seconds: float = float("inf")
-    """Time of unbroken contact with the API server."""
-    workers_refused: str = ""
-    """Why the API server refused ElasticWorkers when it was last asked for some."""
-    workers_refused_seconds: float | None = None
-    """Time without further ElasticWorkers, since the API server has just refused some."""
+    """Conditions that it states of the job."""
+    wakes: Sequence[Wake] = ()
 
-    @property
-    def unheard_seconds(self) -> Mapping[str, float]:
-        """How long Pods have run without a report of their agents, by uid of the worker. What could not have
-        come to our ears does not count."""
-        return {uid: min(seconds, self.contact_seconds) for uid, seconds in self.ages.unheard.items()}
 
-    @property
-    def published(self) -> Rendezvous:
-        return self.job.status.world
-
-    @property
-    def nodes_to_compare(self) -> int:
-        """Number of nodes that amounts of memory to be raised are compared with."""
-        return len(self.nodes) if any(map(has_run_out, self.workers)) else 0
-
-    @property
-    def managed_fields(self) -> Sequence[Object]:
-        """The job's, if the server keeps them."""
-        return self.raw["metadata"].get("managedFields") or ()
+NOBODY = Vetter()
 
 
 class JobReader:

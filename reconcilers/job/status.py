@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from controller.wording import first_line
 from crds import names
@@ -21,14 +21,13 @@ from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from crds.replica_groups import ReplicaGroupStatus
 from crds.texts import shortened
-from reconcilers.conditions.facts import JobFacts
 from reconcilers.conditions.life import FAILED, NO_REPLICAS, RUNNING, WORLD_FORMED, hindrances
 from reconcilers.conditions.scaled import phase_while_scaling
 from reconcilers.conditions.table import Judgement, judged
 from reconcilers.failure.facts import last_failure
 from reconcilers.failure.policy import Assessment, blame_of
 from reconcilers.failure.totals import failures_of
-from reconcilers.job.basis import Basis
+from reconcilers.look import DesiredJob
 from reconcilers.observed.conditions import ConditionState, condition_of, is_false, is_true, observed_at
 from reconcilers.observed.groups import group_of
 from reconcilers.observed.slots import training_types
@@ -43,115 +42,72 @@ QUIET_PHASES = (JobPhase.RUNNING, JobPhase.SUCCEEDED, JobPhase.SUSPENDED)
 
 
 def going_on(
-    of: Basis,
-    phase: JobPhase,
-    world: Rendezvous | None,
-    failures: Assessment,
-    left_out: frozenset[int] = frozenset(),
-    standby: int = 0,
+    look: DesiredJob, failures: Assessment, phase: JobPhase, world: Rendezvous | None, standby: int = 0
 ) -> ElasticJobStatus:
     """The status of a job that goes on.
 
     Args:
         world: None for a job that has none.
-        left_out: workers on slow nodes that the world does without.
     """
-    job, claim = of.job, of.seen.vetting.claim
-    facts = _facts(
-        of,
-        phase,
-        world,
-        vetting=of.seen.vetting,
-        standing=of.standing,
-        request_refused=of.seen.request_refused,
-        left_out=left_out,
-        exhausted_workers=of.exhausted_workers,
-        fresh=freshness(job, of.workers, of.seen.pods) if of.scale_requested else of.fresh,
-        scale_requested=of.scale_requested,
-        neighbours=of.seen.neighbours,
-    )
-    judgement = judged(of.seen.job.status, facts, of.table)
+    job, claim = look.job, look.seen.vetting.claim
+    fresh = freshness(job, look.workers, look.seen.pods) if look.scale_requested else look.fresh
+    look = replace(look, phase=phase, rendezvous=world, fresh=fresh)
+    judgement = judged(look)
     return status_of(
-        of,
-        phase_while_scaling(phase, judgement.conditions),
-        world,
+        look,
         judgement,
+        phase_while_scaling(phase, judgement.conditions),
         failures=failures,
         active_check=claim.name if claim else None,
-        suspected_at=of.standing.suspected_at,
-        start_time=job.status.start_time or of.now,
+        suspected_at=look.standing.suspected_at,
+        start_time=job.status.start_time or look.now,
         standby=standby,
     )
 
 
-def suspended(of: Basis, world: Rendezvous | None) -> ElasticJobStatus:
+def suspended(look: DesiredJob, world: Rendezvous | None) -> ElasticJobStatus:
     """The status of a suspended job, or one whose Pods from before are still being replaced."""
-    judgement = judged(of.seen.job.status, _facts(of, JobPhase.SUSPENDED, world), of.table)
-    return status_of(of, JobPhase.SUSPENDED, world, judgement)
+    look = replace(look, phase=JobPhase.SUSPENDED, rendezvous=world)
+    return status_of(look, judged(look))
 
 
 def ended(
-    of: Basis, phase: JobPhase, reason: str, message: str, failures: Assessment | None = None
+    look: DesiredJob, phase: JobPhase, reason: str, message: str, failures: Assessment | None = None
 ) -> ElasticJobStatus:
     """The status of a job that ends now, by failures or otherwise."""
-    world = of.job.status.rendezvous
+    world = look.job.status.rendezvous
     if world is not None:
         blame = blame_of(failures.incident) if failures and failures.incident else None
         world = at_the_end(blaming(world, blame))
     end = ConditionState(ConditionStatus.TRUE, reason, message)
-    facts = _facts(of, phase, world, end=end)
+    look = replace(look, phase=phase, rendezvous=world, end=end)
     ending = failures.ending if failures else None
-    failure = ending.failure if ending else last_failure(of.job, of.workers)
     return status_of(
-        of,
-        phase,
-        world,
-        judged(of.seen.job.status, facts, of.table),
+        look,
+        judged(look),
         failures=failures,
-        last_failure=failure,
-        start_time=of.job.status.start_time,
-        completion_time=of.now,
+        last_failure=ending.failure if ending else last_failure(look.job, look.workers),
+        start_time=look.job.status.start_time,
+        completion_time=look.now,
     )
 
 
-def over(of: Basis) -> ElasticJobStatus:
+def over(look: DesiredJob) -> ElasticJobStatus:
     """The status of a finished job: its counts follow its Pods."""
-    before = of.seen.job.status
+    before = look.seen.job.status
     assert before.phase is not None
     return status_of(
-        of,
-        before.phase,
-        before.rendezvous,
+        replace(look, phase=before.phase, rendezvous=before.rendezvous),
         Judgement(before.conditions, before.warnings),
         start_time=before.start_time,
         completion_time=before.completion_time,
     )
 
 
-def _facts(of: Basis, phase: JobPhase, world: Rendezvous | None, **decided: Any) -> JobFacts:
-    return JobFacts(
-        job=of.job,
-        workers=of.workers,
-        phase=phase,
-        world=world or Rendezvous(),
-        now=of.now,
-        pods_not_accepted=None if of.refusal is None else of.refusal.warning,
-        strangers=of.seen.strangers,
-        held=of.seen.held,
-        workers_refused=of.seen.workers_refused,
-        unheard_seconds=of.seen.unheard_seconds,
-        outdated_pods=of.seen.outdated_pods,
-        pods=len(of.seen.pods),
-        limit=of.seen.limit,
-        **decided,
-    )
-
-
 def status_of(
-    of: Basis,
-    phase: JobPhase,
-    world: Rendezvous | None,
+    look: DesiredJob,
     judgement: Judgement,
+    phase: JobPhase | None = None,
     *,
     failures: Assessment | None = None,
     last_failure: JobFailure | None = None,
@@ -164,15 +120,17 @@ def status_of(
     """All fields of the status that is written here, but for the account of time, which follows from it.
 
     Args:
+        phase: None for the look's own.
         failures: None where no failure is judged in this look.
     """
-    before, wanted, job = of.seen.job.status, of.job.status, of.job
+    before, wanted, job, world = look.seen.job.status, look.job.status, look.job, look.rendezvous
+    phase = phase or look.phase
     reason, message = why_not_training(phase, judgement, world)
     selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
     restarts = failures.restarts if failures else before.restarts
     counted, departed = before.failures, wanted.departed
     if not before.finished:
-        of_pods = (worker.status.failures for worker in of.workers.exceptional)
+        of_pods = (worker.status.failures for worker in look.workers.exceptional)
         counted, departed = failures_of(before, restarts, of_pods, departed)
     status = before.model_copy(
         update={
@@ -181,10 +139,10 @@ def status_of(
             "message": message,
             "conditions": list(judgement.conditions),
             "warnings": list(judgement.warnings),
-            "replica_statuses": replica_statuses(job, of.workers, standby),
+            "replica_statuses": replica_statuses(job, look.workers, standby),
             "rendezvous": world,
             "cluster": wanted.cluster,
-            "replica_group": replica_group_of(of.job, of.workers, world),
+            "replica_group": replica_group_of(job, look.workers, world),
             "scaling": wanted.scaling,
             "scale_request": wanted.scale_request,
             "retired": wanted.retired,
@@ -192,7 +150,7 @@ def status_of(
             "resources": wanted.resources,
             "active_check": active_check,
             "suspected_at": suspected_at or before.suspected_at,
-            "replicas": worker_pods(job, of.workers),
+            "replicas": worker_pods(job, look.workers),
             "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
             "restarts": restarts,
             "failures": counted,

@@ -10,8 +10,8 @@ from controller.resources import Object
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.job.plan import JobPlan, plan_job
-from reconcilers.job.seen import ObservedJob
-from reconcilers.job.vetter import NOBODY, Vetter
+from reconcilers.job.seen import NOBODY, Vetter
+from reconcilers.look import ObservedJob
 from reconcilers.scale.permission import CountsFault, no_fault
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.companions import ServiceOf, no_service

@@ -13,14 +13,14 @@ from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureAction
-from crds.phases import RendezvousPhase
+from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.goodput.ledger import NOT_YET_TRAINING
-from reconcilers.job.basis import Basis
 from reconcilers.job.times import TOLERANCE
+from reconcilers.look import DesiredJob
 from reconcilers.observed.slots import Slot, present_slots, training_types
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK, current_report, stuck_by
 from reconcilers.observed.workers import new_worker, slot_of
@@ -142,7 +142,7 @@ def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
 
 
 def relaunches_of(
-    look: Basis,
+    look: DesiredJob,
     world: Rendezvous,
     bounds: Bounds,
     roll: Roll,
@@ -188,7 +188,7 @@ def _is_cleared(worker: ElasticWorker, standing: Standing) -> bool:
     return not standing.cleared.isdisjoint(worker.spec.faulty_nodes)
 
 
-def spare_pod_wait_seconds(look: Basis, world: Rendezvous, bounds: Bounds, ready: int) -> float:
+def spare_pod_wait_seconds(look: DesiredJob, world: Rendezvous, bounds: Bounds, ready: int) -> float:
     """The wait for new Pods of slots that this world does without: until it trains, if it is complete; or
     that the next does without, which waits for processes to leave. Their agents may report that meanwhile.
 
@@ -247,6 +247,24 @@ def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = N
     body = {"metadata": {"resourceVersion": metadata.resource_version}, "spec": spec}
     return Act(
         RequestVerb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, events=tuple(events)
+    )
+
+
+def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozenset[str]:
+    """Uids of the workers of a job that is resumed whose Pod the suspension has ended, or still has to.
+
+    Such a Pod is being deleted, and its agent leaves for the suspension that it saw: whatever the agent has
+    reported, it joins no world, and that it has left is no success. Another Pod need not wait for that one's
+    grace period, nor for a dead node.
+    """
+    if job.status.phase is not JobPhase.SUSPENDED or job.stops:
+        return frozenset()
+    return frozenset(
+        worker.metadata.uid
+        for worker in workers
+        if worker.status.pod_uid is not None
+        and worker.status.observed_incarnation == worker.spec.incarnation
+        and worker.status.phase is not WorkerPhase.FAILED
     )
 
 

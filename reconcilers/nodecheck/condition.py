@@ -9,8 +9,6 @@ from crds.findings import MAX_EVIDENCE, WORST_FIRST
 from crds.model import MAX_CONDITION_MESSAGE, Condition, ConditionData, ConditionStatus
 from crds.nodecheck import NodeCheck, NodeCheckPhase, NodeCheckStatus
 from crds.texts import shortened
-from reconcilers.conditions.facts import JobFacts
-from reconcilers.conditions.table import ConditionKind
 from reconcilers.findings.finished import FinishedCheck
 from reconcilers.findings.reasons import (
     CHECKING,
@@ -22,6 +20,7 @@ from reconcilers.findings.reasons import (
     QUIET,
     REFUSED,
 )
+from reconcilers.look import ConditionKind, DesiredJob
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.nodecheck.status import summary_of
@@ -47,14 +46,14 @@ class CheckState:
     """Workers on slow nodes that the world does without."""
 
 
-def judge(before: Condition | None, facts: JobFacts) -> NextState:
-    checks = facts.vetting
-    if not isinstance(checks, JobChecks):
+def judge(before: Condition | None, look: DesiredJob) -> NextState:
+    checks = look.seen.vetting
+    if not look.goes_on or not isinstance(checks, JobChecks):
         return _interrupted(before)
     state = CheckState(
-        checks.finished, checks.active, facts.request_refused, facts.standing.unvetted, facts.left_out
+        checks.finished, checks.active, look.seen.request_refused, look.standing.unvetted, look.left_out
     )
-    found = finding_of(facts.job, state)
+    found = finding_of(look.job, state)
     return before if found is None else found
 
 

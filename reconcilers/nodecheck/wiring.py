@@ -14,8 +14,8 @@ from controller.store import Change
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from reconcilers.findings.finished import is_finished
+from reconcilers.job.seen import Vetter, Wake
 from reconcilers.job.strategy import Strategies
-from reconcilers.job.vetter import Vetter, Wake
 from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
 from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.condition import KIND

@@ -128,15 +128,10 @@ def slot_of(worker: ElasticWorker) -> Slot:
     return worker.spec.type, worker.spec.index
 
 
-@dataclass(frozen=True)
-class WorkerPlan:
-    missing: tuple[Slot, ...]
-    """The slots to make."""
-    surplus: tuple[ElasticWorker, ...]
-    """Slots that nobody wants and no formed world has."""
-
-
-def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> WorkerPlan:
+def plan_workers(
+    job: ElasticJob, workers: Workers, published: Rendezvous
+) -> tuple[list[Slot], list[ElasticWorker]]:
+    """Return the slots to make, and the workers of slots that nobody wants and no formed world has."""
     missing: list[Slot] = []
     surplus: list[ElasticWorker] = []
     wanted = {type_: present_slots(job, type_) for type_ in training_types(job)}
@@ -146,7 +141,7 @@ def plan_workers(job: ElasticJob, workers: Workers, published: Rendezvous) -> Wo
         keep = {*wanted.get(type_, ()), *(members if type_ == names.WORKER else ())}
         missing += [(type_, index) for index in wanted.get(type_, ()) if index not in there]
         surplus += [worker for index, worker in there.items() if index not in keep]
-    return WorkerPlan(() if job.stops else tuple(missing), tuple(surplus))
+    return [] if job.stops else missing, surplus
 
 
 def worker_name(job: str, type_: str, index: int) -> str:

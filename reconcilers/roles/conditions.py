@@ -11,8 +11,8 @@ from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
 from crds.model import Condition, ConditionData, ConditionStatus
 from reconcilers.conditions import life, reported, scaled
-from reconcilers.conditions.facts import JobFacts, WarningState
-from reconcilers.conditions.table import CONDITIONS, WARNINGS, ConditionKind, ConditionTable, WarningKind
+from reconcilers.conditions.table import CONDITIONS, WARNINGS
+from reconcilers.look import ConditionKind, ConditionTable, DesiredJob, WarningKind, WarningState
 from reconcilers.observed.conditions import ConditionState, NextState
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.worker_state import current_report, runs
@@ -31,37 +31,37 @@ HOT_LOOK_SECONDS = 30.0
 """Agents report their use every 30 s, and that leads to no look at the job."""
 
 
-def cluster_formed(_: Condition | None, facts: JobFacts) -> ConditionState:
+def cluster_formed(_: Condition | None, look: DesiredJob) -> ConditionState:
     """Judges whether all that training needs runs."""
-    lacking = missing(facts.job, facts.workers)
+    lacking = missing(look.job, look.workers)
     if not lacking:
         return ConditionState(ConditionStatus.TRUE, "Complete")
     return ConditionState(ConditionStatus.FALSE, "Incomplete", f"not running: {some_of(lacking, NAMED)}")
 
 
-def cluster_at_end(before: Condition | None, facts: JobFacts) -> NextState:
+def cluster_at_end(before: Condition | None, look: DesiredJob) -> NextState:
     """What was missing may be why the job has ended, so it stays."""
     is_incomplete = before is not None and before.status is ConditionStatus.FALSE
-    return before if is_incomplete else life.world_at_end(before, facts)
+    return before if is_incomplete else life.world_at_end(before, look)
 
 
-def is_scaled(before: Condition | None, facts: JobFacts) -> NextState:
+def is_scaled(before: Condition | None, look: DesiredJob) -> NextState:
     """Judges the job's size and resources by the Pods of all types."""
-    return scaled.judge_by(lambda facts: scaled.too_few_pods(facts, training_types(facts.job)), before, facts)
+    return scaled.judge_by(lambda look: scaled.too_few_pods(look, training_types(look.job)), before, look)
 
 
-def parameter_server_hot(before: JobWarning | None, facts: JobFacts) -> WarningState | JobWarning | None:
+def parameter_server_hot(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
     """Judges whether one parameter server works far more than its siblings; its first figures stay.
 
     The variables that all workers read are on it, and the others wait for it.
     """
     found = hottest(
-        cores_by_server(facts.job, facts.workers), HOT_RATIO if before is None else HOT_RATIO_TO_STAY
+        cores_by_server(look.job, look.workers), HOT_RATIO if before is None else HOT_RATIO_TO_STAY
     )
     if found is None:
         return None
     index, own, others = found
-    data = ConditionData(worker=facts.workers.by_slot[(names.PS, index)].metadata.name)
+    data = ConditionData(worker=look.workers.by_slot[(names.PS, index)].metadata.name)
     if before is not None and before.data == data:
         return before
     message = (
@@ -94,9 +94,9 @@ def seconds_to_hot_look(job: ElasticJob) -> float | None:
     return HOT_LOOK_SECONDS if job.spec.replica_specs[names.PS].replicas > 1 else None
 
 
-def tf_config_kept(_: JobWarning | None, facts: JobFacts) -> WarningState | None:
+def tf_config_kept(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges whether the user sets the variable that Pods learn their cluster from."""
-    kept = own_tf_config(facts.job)
+    kept = own_tf_config(look.job)
     if not kept:
         return None
     return WarningState(

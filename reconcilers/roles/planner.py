@@ -12,23 +12,23 @@ from crds import names
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.policy import Assessment, assess
 from reconcilers.job import events as events_of_job
-from reconcilers.job.basis import Basis
 from reconcilers.job.plan import (
     JobPlan,
-    basis_of,
     completed,
     plan_end,
     plan_failure,
     plan_finished,
     relaunching,
     waits_of_all,
-    workers_to_be,
+    wanted,
+    with_standing,
+    without_surplus,
     written,
 )
-from reconcilers.job.seen import ObservedJob
 from reconcilers.job.status import going_on, suspended
 from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.job.workers import relaunches_of
+from reconcilers.look import DesiredJob, ObservedJob
 from reconcilers.roles.conditions import TABLE, seconds_to_hot_look
 from reconcilers.roles.pods import cluster_fault
 from reconcilers.roles.progress import ending, phase_of, spare_workers
@@ -43,20 +43,20 @@ def plan_cluster(seen: ObservedJob, now: datetime) -> JobPlan:
     seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     if seen.job.status.finished:
         return plan_finished(seen, now)
-    uptake, slots = workers_to_be(seen, now)
-    served = still_served(seen.job, slots.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
-    slots = replace(slots, surplus=tuple(w for w in slots.surplus if w.metadata.uid not in served.uids))
-    look = basis_of(seen, slots.surplus, uptake, now, cluster_fault(seen.job), TABLE)
-    look = replace(look, spare=spare_workers(look.job, look.workers))
+    look = wanted(seen, now)
+    served = still_served(seen.job, look.surplus, seen.workers.of_type.get(names.CHIEF, ()), now)
+    surplus = [worker for worker in look.surplus if worker.metadata.uid not in served.uids]
+    look = without_surplus(replace(look, surplus=surplus), cluster_fault(seen.job), TABLE)
     if seen.job.stops:
         plan = written(look, suspended(look, None))
     else:
         plan = plan_end(look, ending(look.job, look.workers)) or _train(look)
-    return completed(plan, look, slots, uptake, served.seconds)
+    return completed(plan, look, served.seconds)
 
 
-def _train(look: Basis) -> JobPlan:
+def _train(look: DesiredJob) -> JobPlan:
     """The plan of a job that runs: its cluster, and what its failures come to."""
+    look = with_standing(look, spare_workers(look.job, look.workers))
     job, workers = look.job, look.workers
     failures = assess(job, workers, look.spare, (), look.now)
     if (failed := plan_failure(look, failures)) is not None:
@@ -66,12 +66,12 @@ def _train(look: Basis) -> JobPlan:
     return relaunching(_go_on(look, failures, waits_of_all(look)), look, due, retry_seconds)
 
 
-def _go_on(look: Basis, failures: Assessment, waits: tuple[float | None, ...]) -> JobPlan:
+def _go_on(look: DesiredJob, failures: Assessment, waits: tuple[float | None, ...]) -> JobPlan:
     """The status of a job that goes on."""
     job, moved = with_moves_done(look.job, look.workers, None)
     known = job.status.cluster
     cluster = dated(known, next_cluster(job, look.workers.by_slot), look.now)
     look = replace(look, job=job.having(cluster=cluster))
-    status = going_on(look, phase_of(job, look.workers), None, failures)
+    status = going_on(look, failures, phase_of(job, look.workers), None)
     told = (*events_of_job.of_moves(moved), *events(known, cluster))
     return written(look, status, look_again=(*waits, seconds_to_hot_look(job)), events=told)

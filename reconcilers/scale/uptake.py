@@ -7,7 +7,6 @@ Counts arrive in the job's spec, whoever asks. The rest of a request comes with 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -39,30 +38,15 @@ SPEC = "spec"
 SCALE_SUBRESOURCE = "the scale subresource"
 
 
-@dataclass(frozen=True)
-class Uptake:
-    """What has become desired state."""
-
-    job: ElasticJob
-    """The job with the requested scale."""
-    request: ScaleRequest | None = None
-    """The request that is merged in this look."""
-    count_changed_from: int | None = None
-
-    @property
-    def scale_requested(self) -> bool:
-        """Whether something was requested just now."""
-        return self.request is not None or self.count_changed_from is not None
-
-
 def take_up(
     job: ElasticJob,
     fresh: Freshness,
     managed_fields: Sequence[Mapping[str, Any]],
     now: datetime,
     vacant: Vacant = NO_SLOTS,
-) -> Uptake:
-    """The job's desired state after this look.
+) -> tuple[ElasticJob, ScaleRequest | None, int | None]:
+    """The job with the requested scale; the request that is merged in this look; the count, where it changed
+    from that.
 
     Args:
         fresh: workers with outdated resources: their moves go on, whatever is asked.
@@ -77,7 +61,7 @@ def take_up(
     scaling = _scaling(job, request, managed_fields, now)
     before = _count_before(job)
     changed = before is not None and scaling is not None and before != scaling.replicas
-    return Uptake(after.having(scaling=scaling), request, before if changed else None)
+    return after.having(scaling=scaling), request, before if changed else None
 
 
 def with_sources(job: ElasticJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> ElasticJob:

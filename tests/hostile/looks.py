@@ -27,8 +27,8 @@ from dlr.job.verdict import verdict
 from reconcilers import predicates
 from reconcilers.gang.podgroup import pod_group_of
 from reconcilers.job.plan import JobPlan
-from reconcilers.job.seen import ObservedJob
 from reconcilers.job.strategy import Strategies
+from reconcilers.look import ObservedJob
 from reconcilers.metrics import job_samples, worker_samples
 from reconcilers.nodecheck import wiring as checks
 from reconcilers.nodecheck.condition import KIND

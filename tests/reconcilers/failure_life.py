@@ -12,16 +12,15 @@ from crds.elasticworker import ElasticWorker, WorkerExit, WorkerPhase
 from crds.job_status import FailureBudget
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.table import TABLE
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, spare_workers
 from reconcilers.job import events as job_events
-from reconcilers.job.basis import Basis
-from reconcilers.job.seen import ObservedJob
 from reconcilers.job.status import ended
 from reconcilers.job.times import with_times_by_our_clock
+from reconcilers.look import DesiredJob, ObservedJob
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.observed.workers import Workers
-from reconcilers.scale.rolling import Freshness
 from reconcilers.world.decision import Constraints, decide
 from reconcilers.world.participants import Ages, bounds_of, participants_of
 from reconcilers.world.rendezvous import broken_members
@@ -109,7 +108,7 @@ class Life:
             world = decision.rendezvous
         else:
             seen = ObservedJob(self.job, {"status": self.job.status.to_wire()}, workers)
-            look = Basis(seen, self.job, workers, Freshness(), self.now)
+            look = DesiredJob(seen, self.job, workers, self.now, table=TABLE)
             status = ended(look, JobPhase.FAILED, found.ending.reason, found.ending.message, found)
             self.ended = next(c.message for c in status.conditions if c.type == "Failed")
             self.events += [*job_events.of_culprit(found.incident), *job_events.of_phase(look, status)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +13,9 @@ from crds.job_status import JobWarning
 from crds.model import Condition
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.facts import JobFacts
 from reconcilers.conditions.table import TABLE, WARNINGS, events, judged, warned
 from reconcilers.job.plan import JobPlan
-from reconcilers.job.seen import ObservedJob
+from reconcilers.look import DesiredJob, ObservedJob
 from reconcilers.nodecheck.condition import KIND
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.observed.workers import Workers
@@ -31,17 +31,19 @@ def judge(
     phase: JobPhase = JobPhase.PENDING,
     world: Rendezvous | None = None,
     now: datetime = NOW,
-    **facts: Any,
+    **more: Any,
 ) -> tuple[ElasticJob, list[Event]]:
     """The job with these warnings, or else all warnings and conditions; and the Events of their change."""
-    seen = JobFacts(of, Workers(workers), phase, world or Rendezvous(), now, **facts)
+    observed = {field.name: more.pop(field.name) for field in fields(ObservedJob) if field.name in more}
+    seen, table = ObservedJob(of, {}, **observed), TABLE.beside((KIND,))
+    look = DesiredJob(seen, of, Workers(workers), now, table=table, phase=phase, rendezvous=world, **more)
     if warnings:
         kinds = [kind for kind in WARNINGS if kind.type in warnings]
-        after = with_status(of, warnings=warned(kinds, of.status.warnings, seen))
+        after = with_status(of, warnings=warned(kinds, of.status.warnings, look))
     else:
-        found = judged(of.status, seen, TABLE.beside((KIND,)))
+        found = judged(look)
         after = with_status(of, conditions=found.conditions, warnings=found.warnings)
-    return after, list(events(of.status, with_status(after, phase=phase).status))
+    return after, list(events(of.status, with_status(after, phase=phase).status, TABLE))
 
 
 def seen_of(of: ElasticJob, workers: Iterable[ElasticWorker] = (), **more: Any) -> ObservedJob:

@@ -18,7 +18,9 @@ class Looks:
 
     def see(self, outdated: int, pods: int = 2) -> int:
         """How many Events this look tells."""
-        after, events = judge(self.job, TEMPLATE_CHANGED, outdated_pods=outdated, pods=pods)
+        after, events = judge(
+            self.job, TEMPLATE_CHANGED, outdated_pods=outdated, pods=dict.fromkeys(map(str, range(pods)))
+        )
         status = observed_at(after.status, after.metadata.generation)
         self.job = after.model_copy(update={"status": status})
         return len(events)

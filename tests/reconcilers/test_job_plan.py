@@ -16,7 +16,7 @@ from crds.failure_texts import early_finish_text
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import ACT_LOOKS, MIN_ACTS, JobPlan, plan_job
-from reconcilers.job.seen import ObservedJob
+from reconcilers.look import ObservedJob
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import RequestVerb
 from reconcilers.scale.request import Origin, ScaleRequest

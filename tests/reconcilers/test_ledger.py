@@ -55,7 +55,6 @@ class Life:
         world: Rendezvous | None = None,
         phase: JobPhase = JobPhase.RUNNING,
         broken_at: datetime | None = None,
-        checking: bool = False,
         active_check: str | None = None,
         failure: JobFailure | None = None,
     ) -> None:
@@ -68,7 +67,7 @@ class Life:
             "last_failure": failure or known.last_failure,
         }
         status = known.model_copy(update=update)
-        moment = Moment(self.job, status, Workers(self.workers), later(self.seconds), checking, broken_at)
+        moment = Moment(self.job, status, Workers(self.workers), later(self.seconds), broken_at)
         account = balanced(moment)
         if account is not None:
             self.writes += 1
@@ -275,12 +274,12 @@ def test_until_the_first_step_of_all_is_told_the_script_was_only_thought_to_trai
 
 def test_a_check_is_its_own_state_and_recovery_goes_on_after_it(training: Life) -> None:
     training.look(10, reforming(1), broken_at=later(24))
-    training.look(1, checking=True, active_check="digits-check-2")
+    training.look(1, active_check="digits-check-2")
     assert training.state is JobState.CHECKING
     assert training.job.status.history[-1].reason == "check digits-check-2"
     training.look(10, formed(2))
     assert training.state is JobState.RECOVERING
-    training.look(1, reforming(2), broken_at=later(36.5), checking=True, active_check="digits-check-3")
+    training.look(1, reforming(2), broken_at=later(36.5), active_check="digits-check-3")
     training.look(10, formed(3))
     assert training.state is JobState.RECOVERING
     assert [e[0] for e in training.episodes[3:]] == [
@@ -390,7 +389,7 @@ def test_all_time_since_submission_is_in_some_state_and_the_history_stays_bounde
                 life.told(figures(life.round, step, step), at=now - seconds / 3)
                 life.look(seconds)
             case "check":
-                life.look(seconds, checking=True, active_check="c")
+                life.look(seconds, active_check="c")
             case "suspend":
                 life.look(seconds, Rendezvous(round=life.round), phase=JobPhase.SUSPENDED)
             case "wait":

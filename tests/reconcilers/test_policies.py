@@ -89,7 +89,7 @@ def test_finished_worker_is_needed_again_when_the_world_breaks_without_it() -> N
 
 def test_missing_workers_are_made_and_masters_are_not() -> None:
     two = job(replicas=2)
-    assert plan_workers(two, Workers([worker(0)]), Rendezvous()).missing == (("worker", 1),)
+    assert plan_workers(two, Workers([worker(0)]), Rendezvous())[0] == [("worker", 1)]
     made = new_worker(two, "worker", 1)
     assert made["metadata"]["name"] == "digits-worker-1"
     assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-digits"
@@ -98,9 +98,9 @@ def test_missing_workers_are_made_and_masters_are_not() -> None:
 def test_surplus_worker_goes_only_when_no_world_has_it() -> None:
     one, both = job(replicas=1), [worker(0), worker(1)]
     world = Rendezvous(round=1, phase=FORMED, members=[0, 1], incarnations=[1, 1])
-    assert not plan_workers(one, Workers(both), world).surplus
+    assert plan_workers(one, Workers(both), world)[1] == []
     smaller = Rendezvous(round=2, phase=FORMED, members=[0], incarnations=[1])
-    assert [w.spec.index for w in plan_workers(one, Workers(both), smaller).surplus] == [1]
+    assert [w.spec.index for w in plan_workers(one, Workers(both), smaller)[1]] == [1]
 
 
 # --- phase and conditions ---------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from crds.job_status import FailureBudget
 from crds.phases import JobPhase
 from reconcilers.failure.policy import exhausted_workers
 from reconcilers.job.plan import JobPlan
-from reconcilers.job.seen import ObservedJob
 from reconcilers.job.strategy import Strategies
+from reconcilers.look import ObservedJob
 from reconcilers.observed.conditions import condition_of, warning_of
 from reconcilers.observed.slots import slots_of, wanted_slots, with_slots
 from reconcilers.observed.workers import Workers

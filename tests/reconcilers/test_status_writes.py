@@ -13,7 +13,7 @@ from crds.agent_report import AgentState
 from crds.job_status import ElasticJobStatus, JobWarning
 from reconcilers.job.plan import plan_job
 from reconcilers.job.published import FOR_PEOPLE, WRITE_SECONDS, seconds_to_write, world_spec
-from reconcilers.job.seen import ObservedJob
+from reconcilers.look import ObservedJob
 from reconcilers.observed.status_patch import validated_patch
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, later, report, worker

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.job_status import Departed, ElasticJobStatus
-from reconcilers.failure.totals import failures_of
-from reconcilers.job.basis import with_departed
+from reconcilers.failure.totals import failures_of, with_departed
 from tests.reconcilers.build import job, worker
 
 CLASSES = ("UserError", "OOM", "NodeLost")

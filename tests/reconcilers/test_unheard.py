@@ -31,7 +31,7 @@ def running(index: int, since: datetime = NOW, **status: Any) -> ElasticWorker:
 def told(of: ElasticJob, workers: Sequence[ElasticWorker], seconds: float) -> list[str]:
     """The warnings when they have run unheard for so long."""
     unheard = {each.metadata.uid: seconds for each in workers if runs_unheard(each)}
-    after, _ = judge(of, AGENTS_UNHEARD, workers=workers, unheard_seconds=unheard)
+    after, _ = judge(of, AGENTS_UNHEARD, workers=workers, ages=Ages(unheard=unheard))
     return [each.message for each in after.status.warnings]
 
 

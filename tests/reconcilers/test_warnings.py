@@ -14,7 +14,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobWarning
 from crds.phases import JobPhase
 from reconcilers.conditions.life import WORKERS_READY
-from reconcilers.conditions.refusal import PODS_NOT_ACCEPTED
+from reconcilers.observed.refusal import PODS_NOT_ACCEPTED, PodRefusal
 from reconcilers.observed.start import STARTED
 from reconcilers.observed.worker_state import AGENT_HEARD, SCHEDULED, SIDECARS_WELL
 from tests.reconcilers.build import NOW, job, later, report, worker
@@ -76,9 +76,9 @@ def look(of: Any, troubles: Sequence[str], seconds: float, round_: int = 1) -> t
         phase=JobPhase.RUNNING,
         now=later(seconds),
         exhausted_workers={"w6": "failed 4 times"} if "WorkersGivenUp" in troubles else {},
-        pods_not_accepted=REFUSED if PODS_NOT_ACCEPTED in troubles else None,
+        refusal=PodRefusal(REFUSED, has_begun=True) if PODS_NOT_ACCEPTED in troubles else None,
         outdated_pods="TemplateChanged" in troubles,
-        pods=len(TROUBLES),
+        pods=dict.fromkeys(TROUBLES),
     )
     return after, [event.reason for event in events]
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.job.plan import JobPlan, plan_job
-from reconcilers.job.seen import ObservedJob
+from reconcilers.look import ObservedJob
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Act
 from tests.played.jobs import play
