@@ -148,7 +148,9 @@ class DesiredJob:
     end: ConditionState | None = None
     """What `Succeeded` or `Failed` states of a job that ends now."""
     warnings: Sequence[JobWarning] = ()
-    """The warnings after this look, when its conditions are judged."""
+    """The warnings after this look; its conditions are judged by them, too."""
+    conditions: Sequence[Condition] = ()
+    """The conditions after this look."""
 
     @property
     def published(self) -> Rendezvous:

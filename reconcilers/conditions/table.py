@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from crds.job_status import ElasticJobStatus, JobWarning
@@ -100,19 +100,10 @@ TABLE = ConditionTable(CONDITIONS, WARNINGS)
 """The table of jobs with a world."""
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What a look states about a job."""
-
-    conditions: Sequence[Condition]
-    warnings: Sequence[JobWarning]
-
-
-def judged(look: DesiredJob) -> Judgement:
-    """Return the conditions and warnings after this look; conditions of other writers stay."""
+def judged(look: DesiredJob) -> DesiredJob:
+    """The look with the conditions and warnings after it; conditions of other writers stay."""
     before = look.seen.job.status
-    warnings = warned(look.table.warnings, before.warnings, look)
-    look = replace(look, warnings=warnings)
+    look = replace(look, warnings=warned(look.table.warnings, before.warnings, look))
     found = {condition.type: condition for condition in before.conditions}
     for kind in look.table.conditions:
         old = found.pop(kind.type, None)
@@ -121,7 +112,7 @@ def judged(look: DesiredJob) -> Judgement:
             judgement = stated(old, kind.type, judgement, look.now)
         if judgement is not None:
             found[kind.type] = judgement
-    return Judgement(list(found.values()), warnings)
+    return replace(look, conditions=list(found.values()))
 
 
 def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], look: DesiredJob) -> list[JobWarning]:

@@ -83,7 +83,9 @@ class Blame:
 
     round: int
     line: str
-    """The worker and its failure in one line."""
+    """The worker and its failure in one line: `worker 1 was lost: the Pod was deleted`."""
+    instead_of: str = ""
+    """The worker that was blamed before, if the first failure is a loss that was noticed late."""
 
 
 def reached(job: ElasticJob, workers: Sequence[ElasticWorker]) -> int | None:

@@ -61,7 +61,7 @@ class Renewal:
     """The class of the failure that it is for."""
     reason: str
     avoids_node: bool
-    out_of_memory: bool = False
+    """The next Pod is for another node; without that, it is for more memory."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,6 @@ class Ending:
     reason: str
     message: str
     failure: JobFailure | None
-
-
-@dataclass(frozen=True)
-class LateLoss:
-    """A Pod's end that is noticed only after its peers' failures were reported and one of them was blamed."""
-
-    round: int
-    line: str
-    """The sentence of a loss that is noticed in time: `worker 1 was lost: the Pod was deleted`."""
-    blamed: str
-    """The worker that was blamed instead."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +89,14 @@ class Assessment:
     """No world is formed before the worker that failed has its new Pod."""
     inquiry: Inquiry | None = None
     """A hang that is not judged yet: until it is, no world is formed, and the job does not end by it."""
-    late_loss: LateLoss | None = None
+    late_loss: Blame | None = None
+    """A Pod's end that is noticed only after its peers' failures were reported and one of them was blamed."""
 
     @property
     def blame(self) -> Blame | None:
         """The first failure of the round that broke; None where no look has found it yet."""
         if self.late_loss is not None:
-            return Blame(self.late_loss.round, self.late_loss.line)
+            return self.late_loss
         return blame_of(self.incident) if self.incident is not None and not self.incident.follows else None
 
     @property
@@ -270,7 +260,7 @@ def _explains(end: JobFailure | None, status: ElasticJobStatus, workers: Workers
     return lost.spec.index not in published.members or not takes_part
 
 
-def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> LateLoss | None:
+def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> Blame | None:
     """Describe a Pod's end, and the worker that its peers' failures are blamed on by now.
 
     A Pod that ends when the next world stands has nothing to do with how the one before broke.
@@ -280,7 +270,7 @@ def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Worker
         return None
     index = _worker_of(end, workers).spec.index
     line = f"worker {index} was lost: {first_line(end.message)}".removesuffix(": ")
-    return LateLoss(blamed.round, line, blamed.worker)
+    return Blame(blamed.round, line, blamed.worker)
 
 
 def _worker_of(end: JobFailure, workers: Workers) -> ElasticWorker:
@@ -316,7 +306,7 @@ def _renewal(
     if class_ is ExitClass.HARDWARE_ERROR and not are_tested:
         return Renewal(class_, f"{class_}: {line}", avoids_node=True)
     if class_ is ExitClass.OOM and memory_of(job, worker) is not None:
-        return Renewal(class_, f"{class_}: {line}", avoids_node=False, out_of_memory=True)
+        return Renewal(class_, f"{class_}: {line}", avoids_node=False)
     return None
 
 

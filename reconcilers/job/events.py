@@ -57,7 +57,7 @@ def of_world(
     new, incident = decision.rendezvous, failures.incident
     yield from of_culprit(incident)
     if (loss := failures.late_loss) is not None:
-        message = f"round {loss.round}: {loss.line}; what {loss.blamed} reported follows from that"
+        message = f"round {loss.round}: {loss.line}; what {loss.instead_of} reported follows from that"
         yield Event("Warning", "WorldBroken", message)
     if decision.failed and incident is not None and incident.exit_class is ExitClass.DAMAGED_CHECKPOINT:
         yield Event("Warning", "CheckpointDamaged", in_one_line(incident.failure))

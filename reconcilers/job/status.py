@@ -6,7 +6,7 @@ A job goes on, is suspended, ends, or has ended: each has a function, and `statu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -23,7 +23,7 @@ from crds.replica_groups import ReplicaGroupStatus
 from crds.texts import shortened
 from reconcilers.conditions.life import FAILED, NO_REPLICAS, RUNNING, WORLD_FORMED, hindrances
 from reconcilers.conditions.scaled import phase_while_scaling
-from reconcilers.conditions.table import Judgement, judged
+from reconcilers.conditions.table import judged
 from reconcilers.failure.facts import last_failure
 from reconcilers.failure.policy import Assessment, blame_of
 from reconcilers.failure.totals import failures_of
@@ -51,12 +51,9 @@ def going_on(
     """
     job, claim = look.job, look.seen.vetting.claim
     fresh = freshness(job, look.workers, look.seen.pods) if look.scale_requested else look.fresh
-    look = replace(look, phase=phase, rendezvous=world, fresh=fresh)
-    judgement = judged(look)
+    look = judged(replace(look, phase=phase, rendezvous=world, fresh=fresh))
     return status_of(
-        look,
-        judgement,
-        phase_while_scaling(phase, judgement.conditions),
+        replace(look, phase=phase_while_scaling(phase, look.conditions)),
         failures=failures,
         active_check=claim.name if claim else None,
         suspected_at=look.standing.suspected_at,
@@ -67,8 +64,7 @@ def going_on(
 
 def suspended(look: DesiredJob, world: Rendezvous | None) -> ElasticJobStatus:
     """The status of a suspended job, or one whose Pods from before are still being replaced."""
-    look = replace(look, phase=JobPhase.SUSPENDED, rendezvous=world)
-    return status_of(look, judged(look))
+    return status_of(judged(replace(look, phase=JobPhase.SUSPENDED, rendezvous=world)))
 
 
 def ended(
@@ -80,11 +76,9 @@ def ended(
         blame = blame_of(failures.incident) if failures and failures.incident else None
         world = at_the_end(blaming(world, blame))
     end = ConditionState(ConditionStatus.TRUE, reason, message)
-    look = replace(look, phase=phase, rendezvous=world, end=end)
     ending = failures.ending if failures else None
     return status_of(
-        look,
-        judged(look),
+        judged(replace(look, phase=phase, rendezvous=world, end=end)),
         failures=failures,
         last_failure=ending.failure if ending else last_failure(look.job, look.workers),
         start_time=look.job.status.start_time,
@@ -97,8 +91,13 @@ def over(look: DesiredJob) -> ElasticJobStatus:
     before = look.seen.job.status
     assert before.phase is not None
     return status_of(
-        replace(look, phase=before.phase, rendezvous=before.rendezvous),
-        Judgement(before.conditions, before.warnings),
+        replace(
+            look,
+            phase=before.phase,
+            rendezvous=before.rendezvous,
+            conditions=before.conditions,
+            warnings=before.warnings,
+        ),
         start_time=before.start_time,
         completion_time=before.completion_time,
     )
@@ -106,8 +105,6 @@ def over(look: DesiredJob) -> ElasticJobStatus:
 
 def status_of(
     look: DesiredJob,
-    judgement: Judgement,
-    phase: JobPhase | None = None,
     *,
     failures: Assessment | None = None,
     last_failure: JobFailure | None = None,
@@ -120,12 +117,10 @@ def status_of(
     """All fields of the status that is written here, but for the account of time, which follows from it.
 
     Args:
-        phase: None for the look's own.
         failures: None where no failure is judged in this look.
     """
     before, wanted, job, world = look.seen.job.status, look.job.status, look.job, look.rendezvous
-    phase = phase or look.phase
-    reason, message = why_not_training(phase, judgement, world)
+    reason, message = why_not_training(look.phase, look.conditions, look.warnings, world)
     selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
     restarts = failures.restarts if failures else before.restarts
     counted, departed = before.failures, wanted.departed
@@ -134,11 +129,11 @@ def status_of(
         counted, departed = failures_of(before, restarts, of_pods, departed)
     status = before.model_copy(
         update={
-            "phase": phase,
+            "phase": look.phase,
             "reason": reason,
             "message": message,
-            "conditions": list(judgement.conditions),
-            "warnings": list(judgement.warnings),
+            "conditions": list(look.conditions),
+            "warnings": list(look.warnings),
             "replica_statuses": replica_statuses(job, look.workers, standby),
             "rendezvous": world,
             "cluster": wanted.cluster,
@@ -250,12 +245,15 @@ def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPh
 
 
 def why_not_training(
-    phase: JobPhase | None, judgement: Judgement, world: Rendezvous | None
+    phase: JobPhase | None,
+    conditions: Sequence[Condition],
+    warnings: Sequence[JobWarning],
+    world: Rendezvous | None,
 ) -> tuple[str, str]:
     """Reason and message, for people who read one line; empty where the phase is explanation enough."""
     if phase is None or phase in QUIET_PHASES:
         return "", ""
-    cause = _cause(phase, judgement, world)
+    cause = _cause(phase, conditions, warnings, world)
     if cause is not None:
         return cause.reason or cause.type, shortened(first_line(cause.message), MAX_MESSAGE)
     if world is None or world.phase is RendezvousPhase.FORMED or phase.finished:
@@ -263,14 +261,15 @@ def why_not_training(
     return "", shortened(first_line(world.why), MAX_MESSAGE)
 
 
-def _cause(phase: JobPhase, judgement: Judgement, world: Rendezvous | None) -> Condition | JobWarning | None:
-    conditions = judgement.conditions
+def _cause(
+    phase: JobPhase, conditions: Sequence[Condition], warnings: Sequence[JobWarning], world: Rendezvous | None
+) -> Condition | JobWarning | None:
     if phase is JobPhase.FAILED:
         return condition_of(conditions, FAILED) if is_true(conditions, FAILED) else None
     running = condition_of(conditions, RUNNING)
     if running is not None and running.reason == NO_REPLICAS:
         return running
-    if (hindrance := next(hindrances(judgement.warnings), None)) is not None:
+    if (hindrance := next(hindrances(warnings), None)) is not None:
         return hindrance
     # A world has a sentence of its own; what else training waits for has this one.
     waits = world is None and is_false(conditions, WORLD_FORMED)

@@ -240,7 +240,7 @@ def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = N
     }
     message = f"{metadata.name} gets a new Pod, incarnation {spec['incarnation']}: {relaunch.reason}"
     events = [Event("Normal", "WorkerRelaunched", message)]
-    raised = room.raised_memory(worker, in_place=renewal is not None and renewal.out_of_memory)
+    raised = room.raised_memory(worker, in_place=renewal is not None and not renewal.avoids_node)
     if raised is not None:
         spec["resources"] = raised.resources.to_wire()
         events.append(Event("Normal", "MemoryRaised", raised.message))

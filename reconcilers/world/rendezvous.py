@@ -139,11 +139,6 @@ class Decision:
         """Whether that is by a failure: who stops in good order leaves, as when the world shrinks."""
         return leaves_dead_peers(self.breaks)
 
-    def changes(self, published: Rendezvous) -> bool:
-        """Whether the world becomes another; in other words it stays the same."""
-        words = {field: getattr(published, field) for field in WORDS}
-        return self.rendezvous.model_copy(update=words) != published
-
 
 def propose(
     published: Rendezvous,

@@ -230,14 +230,14 @@ def test_replace_gives_the_culprit_a_new_pod_once_its_failure_is_written() -> No
 @pytest.mark.parametrize(
     ("spec", "told", "renewed"),
     [
-        ({}, {"cause": "Device", "message": "Xid 79"}, {"avoids_node": True, "out_of_memory": False}),
+        ({}, {"cause": "Device", "message": "Xid 79"}, {"avoids_node": True}),
         ({"nodeCheck": {"enabled": True}}, {"cause": "Device", "message": "Xid 79"}, None),
         (
             {"failurePolicy": rule("Restart", onExitCodes={"operator": "In", "values": [201]})},
             {"exit_code": 201},
             None,
         ),
-        ({"template": MEMORY}, {"cause": "OOM"}, {"avoids_node": False, "out_of_memory": True}),
+        ({"template": MEMORY}, {"cause": "OOM"}, {"avoids_node": False}),
         ({}, {"cause": "OOM"}, None),
         ({"template": MEMORY}, {}, None),
     ],
@@ -249,7 +249,7 @@ def test_device_faults_and_want_of_memory_get_a_new_pod_unless_something_better_
     life.train()
     life.fail(0, **told)
     renewals = life.look().renewals
-    found = {uid: {k: getattr(r, k) for k in ("avoids_node", "out_of_memory")} for uid, r in renewals.items()}
+    found = {uid: {"avoids_node": renewal.avoids_node} for uid, renewal in renewals.items()}
     assert found == ({"w0": renewed} if renewed else {})
 
 

@@ -9,7 +9,6 @@ from crds.job_status import JobWarning
 from crds.model import Condition
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.table import Judgement
 from reconcilers.job.plan import plan_job
 from reconcilers.job.status import why_not_training
 from tests.reconcilers.build import NOW, job, later, worker
@@ -73,11 +72,9 @@ def test_the_gravest_hindrance_says_why(
     world: Rendezvous | None,
     why: tuple[str, str],
 ) -> None:
-    judgement = Judgement(
-        [each for each in found if isinstance(each, Condition)],
-        [each for each in found if isinstance(each, JobWarning)],
-    )
-    assert why_not_training(phase, judgement, world) == why
+    conditions = [each for each in found if isinstance(each, Condition)]
+    warnings = [each for each in found if isinstance(each, JobWarning)]
+    assert why_not_training(phase, conditions, warnings, world) == why
 
 
 def test_a_job_whose_pods_find_no_node_says_so_where_kubectl_get_shows_it() -> None:
