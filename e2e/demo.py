@@ -21,7 +21,7 @@ from e2e.embedded import EmbeddedCluster
 from e2e.faults import Broken, NodeProbes
 from e2e.observation import Observation
 from e2e.screen import IN_SERVICE, NodeRow, Screen, WorkerRow
-from reconcilers.goodput.rounds import first_step_at
+from reconcilers.goodput.goodput import first_step_at
 
 WORKERS = 3
 NODES = 4

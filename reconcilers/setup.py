@@ -51,9 +51,8 @@ from reconcilers.scale.writer import pods_job
 from reconcilers.scaleplan import wiring as scaleplan
 from reconcilers.shapes import SHAPES
 from reconcilers.shards import wiring as shards
-from reconcilers.worker.assignment import OtherOwner
+from reconcilers.worker.assignment import Gate, OtherOwner
 from reconcilers.worker.companions import CompanionReconciler
-from reconcilers.worker.gates import Gate
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
 

@@ -47,7 +47,7 @@ class DeviceFault:
 
     @property
     def message(self) -> str:
-        """One line, in which `reconcilers/failure/hardware_smell.py` recognises hardware too."""
+        """One line, in which `reconcilers/failure/meaning.py` recognises hardware too."""
         where = f"GPU {self.device}" if self.device is not None else "a GPU"
         where += f" ({self.pci_bus_id})" if self.pci_bus_id else ""
         if self.xid is None:

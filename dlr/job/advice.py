@@ -9,7 +9,7 @@ from typing import Any
 
 from crds import names
 from dlr.kube.api import JSON
-from reconcilers.observed.quantities import format_bytes, parse
+from reconcilers.observed.resources import format_bytes, parse
 
 AFTER_MORE_MEMORY = (
     "Nothing is to be done as long as its next Pod gets more memory: so far {given}. If that is never "

@@ -39,7 +39,7 @@ from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import memory_of, steps_between
 from reconcilers.findings.reasons import NODES_CHECKED, QUIET
-from reconcilers.observed.quantities import format_bytes
+from reconcilers.observed.resources import format_bytes
 
 PEOPLE = "{people}"
 """Stands for the workers or groups of a job in a headline."""

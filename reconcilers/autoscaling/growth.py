@@ -1,7 +1,7 @@
 """Growth into free room: what is seen of a job's extra workers, and what follows from it. Pure.
 
 A probe raises the job's count, and its request says how many workers are needed (`base`): no world waits for
-the others (`reconcilers/world/extra.py`). What is remembered between two looks is `status.growth`.
+the others (`reconcilers/world/participants.py`). What is remembered between two looks is `status.growth`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reconcilers.autoscaling.opportunity import Room, Step, begun_anew, next_ste
 from reconcilers.autoscaling.usage import is_known, marginal_efficiency, rates_of, sizes_of
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.failure.meaning import meaning_of
-from reconcilers.goodput.rounds import all_run, reported_rounds
+from reconcilers.goodput.goodput import all_run, reported_rounds
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.refusal import PODS_NOT_ACCEPTED
 from reconcilers.observed.slots import base_of, opportunistic_policy
@@ -32,7 +32,7 @@ from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event
 from reconcilers.scale.permission import own_write, refusal_of
 from reconcilers.scale.request import MAX_REMOVED, Origin, RefusedRequest, ScaleWrite, own_request
-from reconcilers.world.extra import Extra, checkpoint_seconds, extra_of, keeps_in_memory
+from reconcilers.world.participants import Extra, checkpoint_seconds, extra_of, keeps_in_memory
 
 GIVEN_BACK = "ExtraWorkersGivenBack"
 

@@ -15,7 +15,7 @@ from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from reconcilers.autoscaling import growth, profile, usage
 from reconcilers.autoscaling.plan import SizePlan, SizeSeen, plan_autoscaling
-from reconcilers.goodput.rounds import with_comparable_steps
+from reconcilers.goodput.goodput import with_comparable_steps
 from reconcilers.observed.ownership import BY_OWNER, staying, workers_owned_by
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import tell, write_status

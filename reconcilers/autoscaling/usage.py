@@ -14,7 +14,7 @@ from crds.agent_report import RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.job_status import MAX_WORLD_SIZES, ElasticJobStatus, Episode, JobUsage, WorldSize
 from crds.phases import RendezvousPhase
-from reconcilers.goodput.rounds import reported_rounds
+from reconcilers.goodput.goodput import reported_rounds
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers
 

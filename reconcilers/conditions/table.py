@@ -10,7 +10,6 @@ from crds.job_status import ElasticJobStatus, JobWarning
 from crds.model import Condition
 from crds.phases import JobPhase
 from reconcilers.conditions import (
-    launcher_flags,
     life,
     pods,
     reported,
@@ -91,7 +90,7 @@ WARNINGS = (
         pods.TEMPLATE_CHANGED, pods.template_changed, pods.template_changed, "Normal", is_news=pods.more_pods
     ),
     WarningKind(pods.PATTERNS_NOT_APPLIED, pods.patterns_not_applied, event="Warning"),
-    WarningKind(launcher_flags.LAUNCHER_FLAGS_IGNORED, launcher_flags.judge),
+    WarningKind(pods.LAUNCHER_FLAGS_IGNORED, pods.launcher_flags_ignored),
     WarningKind(pods.MASTER_IGNORED, pods.master_ignored, event="Normal"),
 )
 

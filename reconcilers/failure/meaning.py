@@ -1,4 +1,5 @@
-"""What each exit class means: the one table that decisions, budgets and advice read. Pure."""
+"""What each exit class means: the one table that decisions, budgets and advice read; and which ends
+smell of hardware. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +8,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
+import re2
+
+from crds import xids
 from crds.elasticworker import ExitClass
+from reconcilers.observed.exit_class import names_device_fault, xid_numbers
 
 
 class Guilt(IntEnum):
@@ -128,3 +133,36 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
 def meaning_of(exit_class: str) -> Meaning:
     """Return the row of a class; that of a class which is none has nothing set."""
     return MEANING.get(exit_class) or Meaning(f"ended ({exit_class})")
+
+
+PATTERNS = (
+    # ncclGetErrorString of ncclSystemError, and torch's explanation of it (c10d/NCCLUtils.cpp)
+    r"unhandled system error|ncclSystemError",
+)
+"""What is likely to be the hardware's; what is certain, exit_class.py knows as HardwareError."""
+
+INNOCENT = (
+    # torch's addition to ncclSystemError for NCCL < 2.13, which has no ncclRemoteError yet
+    r"caused by unexpected exit of a remote peer",
+    # NCCL's ncclSystemError of a /dev/shm that is too small
+    r"shared memory segment|No space left on device",
+)
+"""With these in it, an `unhandled system error` has another explanation."""
+
+_LIKELY = re2.compile("|".join(PATTERNS))
+_INNOCENT = re2.compile("|".join(INNOCENT))
+
+
+def smells_of_hardware(exit_class: ExitClass, text: str) -> bool:
+    """Whether an end of this class, that says this, calls for a test of its node: no earlier one counts then.
+
+    A wrong suspicion costs one test, so all that is likely counts; but not what merely follows from a peer's
+    death (`follows_from_a_peer`), or every process failure would be followed by a test.
+    """
+    if exit_class is ExitClass.HARDWARE_ERROR:
+        return True
+    if meaning_of(exit_class).free:
+        return False  # it was ended from outside: what it said before has been judged before
+    if names_device_fault(text) or xids.call_for_check(xid_numbers(text)):
+        return True
+    return bool(_LIKELY.search(text)) and not _INNOCENT.search(text)

@@ -16,8 +16,7 @@ from crds.agent_report import FailureCause
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.model import ResourceRequirements
-from reconcilers.observed.quantities import format_bytes, whole
-from reconcilers.observed.resources import mapping, resources_of
+from reconcilers.observed.resources import format_bytes, mapping, resources_of, whole
 from reconcilers.observed.suitable import Placement, Sizes, allocatable, amounts_of, others_of
 
 MEMORY = "memory"

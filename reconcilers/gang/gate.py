@@ -15,7 +15,7 @@ from reconcilers.gang.podgroup import UNAVAILABLE_RETRY_SECONDS, PodGroup, pod_g
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import belongs_to, is_leftover
 from reconcilers.runtime.refused import not_served, retry_seconds
-from reconcilers.worker.gates import STARTS_PER_SECOND, Obstacle
+from reconcilers.worker.assignment import STARTS_PER_SECOND, Obstacle
 
 ANSWER_SECONDS = 0.2
 RETRY_SECONDS = 0.25

@@ -11,7 +11,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import reporter
-from reconcilers.worker.gates import Gate
+from reconcilers.worker.assignment import Gate
 
 WORKERS = 4
 

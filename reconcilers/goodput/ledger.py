@@ -37,14 +37,17 @@ from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.goodput.goodput import (
     AFTER_A_FAILURE,
+    all_run,
     begun,
+    first_step_at,
     goodput_now,
     in_state,
+    last_step_at,
     reassigned,
+    reported_rounds,
     with_ratio,
     with_rounds,
 )
-from reconcilers.goodput.rounds import all_run, first_step_at, last_step_at, reported_rounds
 from reconcilers.observed.slots import present_slots
 from reconcilers.observed.worker_state import stuck_by
 from reconcilers.observed.workers import Workers

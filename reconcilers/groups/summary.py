@@ -27,7 +27,7 @@ from reconcilers.conditions.life import (
     suspension,
 )
 from reconcilers.conditions.scaled import SCALED
-from reconcilers.failure.totals import failures_of
+from reconcilers.failure.facts import failures_of
 from reconcilers.findings.reasons import NODES_CHECKED
 from reconcilers.groups.account import goodput_of, history_of
 from reconcilers.groups.membership import GroupView

@@ -20,11 +20,11 @@ from reconcilers.conditions.life import why_stopped
 from reconcilers.conditions.table import TABLE
 from reconcilers.conditions.table import events as events_of_conditions
 from reconcilers.failure.budgets import Overdrawn
+from reconcilers.failure.facts import with_departed
 from reconcilers.failure.hangs import was_counted
 from reconcilers.failure.policy import Assessment, assess, exhausted_workers, spare_workers
-from reconcilers.failure.totals import with_departed
+from reconcilers.goodput.goodput import with_comparable_steps
 from reconcilers.goodput.ledger import Moment, failed_at, seconds_to_refresh, with_account
-from reconcilers.goodput.rounds import with_comparable_steps
 from reconcilers.job import events as events_of_job
 from reconcilers.job.published import seconds_to_write
 from reconcilers.job.status import ended, going_on, has_succeeded, over, phase_of, suspended
@@ -55,8 +55,14 @@ from reconcilers.scale.request import pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.world.decision import Constraints, decide, resumed
-from reconcilers.world.extra import with_extra
-from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
+from reconcilers.world.participants import (
+    Bounds,
+    Participant,
+    bounds_of,
+    on_faulty_nodes,
+    participants_of,
+    with_extra,
+)
 from reconcilers.world.rendezvous import Decision, broken_members, dissolve
 
 MIN_ACTS = 100

@@ -24,9 +24,8 @@ from crds.texts import shortened
 from reconcilers.conditions.life import FAILED, NO_REPLICAS, RUNNING, WORLD_FORMED, hindrances
 from reconcilers.conditions.scaled import phase_while_scaling
 from reconcilers.conditions.table import judged
-from reconcilers.failure.facts import last_failure
+from reconcilers.failure.facts import failures_of, last_failure
 from reconcilers.failure.policy import Assessment, blame_of
-from reconcilers.failure.totals import failures_of
 from reconcilers.look import DesiredJob
 from reconcilers.observed.conditions import ConditionState, condition_of, is_false, is_true, observed_at
 from reconcilers.observed.groups import group_of

@@ -28,8 +28,7 @@ from reconcilers.runtime.acts import Act, Event, RequestVerb, create
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Roll
-from reconcilers.world.extra import extra_of
-from reconcilers.world.participants import Bounds
+from reconcilers.world.participants import Bounds, extra_of
 from reconcilers.world.vetting import UNJUDGED, Standing
 
 _IDLE = (AgentState.READY, AgentState.FAILED)

@@ -12,7 +12,7 @@ from crds.elasticworker import ElasticWorker
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.conditions.slow import news_of
-from reconcilers.failure.hardware_smell import smells_of_hardware
+from reconcilers.failure.meaning import smells_of_hardware
 from reconcilers.observed.exit_class import classify_process
 from reconcilers.observed.worker_state import current_report
 from reconcilers.observed.workers import Workers

@@ -12,8 +12,7 @@ from typing import Any
 
 from controller.resources import Object
 from reconcilers.observed.builder import REQUIRED
-from reconcilers.observed.quantities import MAX_CHARACTERS, parse
-from reconcilers.observed.resources import KINDS, mapping
+from reconcilers.observed.resources import KINDS, MAX_CHARACTERS, mapping, parse
 
 Part = Mapping[str, Any]
 """A part of an object."""

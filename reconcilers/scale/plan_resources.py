@@ -8,8 +8,14 @@ from fractions import Fraction
 
 from crds.elasticjob import ElasticJob
 from crds.model import ResourceRequirements
-from reconcilers.observed.quantities import format_bytes, parse
-from reconcilers.observed.resources import KINDS, mapping, memory_checkpoint_fault, resources_of
+from reconcilers.observed.resources import (
+    KINDS,
+    format_bytes,
+    mapping,
+    memory_checkpoint_fault,
+    parse,
+    resources_of,
+)
 from reconcilers.observed.slots import slot_count, training_types
 from reconcilers.observed.suitable import Sizes, allocatable, amount_of, amounts_of, others_of
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from controller.cache import Cache
 from controller.resources import Object, Resource
@@ -29,6 +29,30 @@ from reconcilers.observed.slots import is_extra, priority_class_of, slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.worker.pod_refusal import PodSource
+
+STARTS_PER_SECOND = 250
+"""Pods that a cluster's scheduler manages at least; those of more workers may take as much longer."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a Pod is not made now."""
+
+    reason: str
+    message: str
+    retry_seconds: float
+    worth_telling: bool = True
+
+
+class Gate(Protocol):
+    """A feature that Pods of some jobs wait for."""
+
+    async def obstacle(self, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
+        """Return why the worker's Pod cannot come yet; None if it may."""
+
+    def enlist(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> None:
+        """Mark a Pod that is about to be made."""
+
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
 

@@ -25,8 +25,7 @@ from crds.failure_policy import FailureRule
 from crds.texts import shortened
 from reconcilers.failure import budgets
 from reconcilers.failure.facts import RESTARTED, highest_step
-from reconcilers.failure.hardware_smell import smells_of_hardware
-from reconcilers.failure.meaning import meaning_of
+from reconcilers.failure.meaning import meaning_of, smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.ending import reported_failure
 from reconcilers.observed.exit_class import PodEnd, classify_process

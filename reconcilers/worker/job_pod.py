@@ -25,8 +25,7 @@ from reconcilers.observed.builder import (
 )
 from reconcilers.observed.groups import group_labels, group_of
 from reconcilers.observed.minimum import minimum_workers
-from reconcilers.observed.quantities import whole
-from reconcilers.observed.resources import limits_of, resources_digest, resources_of, template_digest
+from reconcilers.observed.resources import limits_of, resources_digest, resources_of, template_digest, whole
 from reconcilers.observed.slots import priority_class_of, slot_count
 
 

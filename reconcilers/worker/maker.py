@@ -37,8 +37,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.access import MISSED_RECHECK_SECONDS, OwnerKeys, WorkerAccess
-from reconcilers.worker.assignment import Assignment
-from reconcilers.worker.gates import Gate, Obstacle
+from reconcilers.worker.assignment import Assignment, Gate, Obstacle
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.pod_refusal import PodRefused, PodSource, refused_pod, with_unknown_fields
 from reconcilers.worker.silences import lease_of

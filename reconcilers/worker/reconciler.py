@@ -43,8 +43,16 @@ from reconcilers.runtime.acts import in_parallel
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
-from reconcilers.worker.assignment import Assignment, Assignments, AssignToJob, JobAssignment, OtherOwner
-from reconcilers.worker.gates import STARTS_PER_SECOND, Gate, Obstacle
+from reconcilers.worker.assignment import (
+    STARTS_PER_SECOND,
+    Assignment,
+    Assignments,
+    AssignToJob,
+    Gate,
+    JobAssignment,
+    Obstacle,
+    OtherOwner,
+)
 from reconcilers.worker.leavers import LOOK_SECONDS, NOBODY_LEAVES, Leavers, SlotPods
 from reconcilers.worker.maker import LatePods, PodMaker
 from reconcilers.worker.silences import Silences

@@ -7,7 +7,7 @@ import pytest
 from agent.supervision import post_mortem
 from agent.supervision.post_mortem import shared_memory_hint as hint
 from crds.elasticworker import ExitClass
-from reconcilers.failure.hardware_smell import smells_of_hardware
+from reconcilers.failure.meaning import smells_of_hardware
 
 LOADER = (
     "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error. It is possible that dataloader's "

@@ -12,7 +12,7 @@ from agent.monitor import xid
 from agent.monitor.xid import DeviceFault, DeviceWatch
 from crds import xids
 from crds.elasticworker import ExitClass
-from reconcilers.failure.hardware_smell import smells_of_hardware
+from reconcilers.failure.meaning import smells_of_hardware
 from tests.cli.scripted import Clock
 
 

@@ -15,7 +15,7 @@ from crds.xids import XIDS, Effect, XidBlame
 from healthcheck.probes.device_faults import xid_faults, xid_notes
 from healthcheck.probes.kernel_log import KernelLogLine
 from healthcheck.probes.kernel_log import xids as xids_in
-from reconcilers.failure.hardware_smell import smells_of_hardware
+from reconcilers.failure.meaning import smells_of_hardware
 from reconcilers.observed.exit_class import classify_pod, classify_process
 
 

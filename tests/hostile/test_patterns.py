@@ -9,15 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.failure_policy import FailureRule
-from reconcilers.failure.patterns import (
+from reconcilers.failure.rules import (
     MOST_BYTES,
     MOST_INSTRUCTIONS,
+    Happened,
     Pattern,
+    action_for,
     patterns_of,
     searched,
     unfit_patterns,
 )
-from reconcilers.failure.rules import Happened, action_for
 from tests.counting import cpu_seconds
 from tests.hostile.strategies import PATTERNS
 

@@ -6,8 +6,15 @@ import pytest
 
 from crds.failure_policy import FailureAction, FailureRule
 from reconcilers.conditions.pods import PATTERNS_NOT_APPLIED
-from reconcilers.failure.patterns import MOST_BYTES, Pattern, searched, unfit_patterns
-from reconcilers.failure.rules import action_for, of_pod, of_process
+from reconcilers.failure.rules import (
+    MOST_BYTES,
+    Pattern,
+    action_for,
+    of_pod,
+    of_process,
+    searched,
+    unfit_patterns,
+)
 from reconcilers.observed.exit_class import classify_pod, end_of_deleted
 from tests.reconcilers.build import failure, job, pod, terminated
 from tests.reconcilers.judging import judge, warnings

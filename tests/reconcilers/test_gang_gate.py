@@ -13,7 +13,7 @@ from crds.elasticjob import ElasticJob
 from reconcilers.gang.gate import ANSWER_SECONDS, PATIENCE_SECONDS, GangGate
 from reconcilers.gang.podgroup import pod_group_of
 from reconcilers.runtime.refused import TRIES_PER_SECOND
-from reconcilers.worker.gates import STARTS_PER_SECOND
+from reconcilers.worker.assignment import STARTS_PER_SECOND
 from tests.reconcilers.build import job, worker
 
 

@@ -15,10 +15,10 @@ from crds.job_status import Goodput, JobState
 from reconcilers.goodput.goodput import (
     effective_seconds,
     goodput_now,
+    reported_rounds,
     seconds_by_state,
     with_rounds,
 )
-from reconcilers.goodput.rounds import reported_rounds
 from tests.reconcilers.build import NOW, job, later, report, worker
 
 

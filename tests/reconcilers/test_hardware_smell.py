@@ -6,7 +6,7 @@ from crds.agent_report import AgentFailure, AgentState
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.failure.hardware_smell import smells_of_hardware
+from reconcilers.failure.meaning import smells_of_hardware
 from reconcilers.nodecheck.suspicion import suspected_by_failures
 from tests.reconcilers.build import NOW, later, report, worker
 

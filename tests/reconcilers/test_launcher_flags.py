@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
 from crds.model import MAX_CONDITION_MESSAGE
-from reconcilers.conditions.launcher_flags import LAUNCHER_FLAGS_IGNORED, ignored_flags
+from reconcilers.conditions.pods import LAUNCHER_FLAGS_IGNORED, ignored_flags
 from reconcilers.observed.command import MAX_TEXT, command_words, launches_in
 from reconcilers.observed.minimum import MAX_WORDS, expanded_words
 from tests.reconcilers.build import NOW, job, later

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crds.job_spec import LIMIT_PATTERN
 from localcluster.quantities import parse_quantity
-from reconcilers.observed.quantities import (
+from reconcilers.observed.resources import (
     BINARY,
     DECIMAL,
     SMALL,

@@ -13,8 +13,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_status import Goodput, JobState, JobWarning
 from reconcilers.conditions.reported import NO_STEPS, START_UNKNOWN, seconds_to_notice
-from reconcilers.goodput.goodput import effective_seconds, goodput_now, with_rounds
-from reconcilers.goodput.rounds import with_comparable_steps
+from reconcilers.goodput.goodput import effective_seconds, goodput_now, with_comparable_steps, with_rounds
 from reconcilers.observed.workers import Workers
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.judging import judge, warnings, with_status

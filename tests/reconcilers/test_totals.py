@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.job_status import Departed, ElasticJobStatus
-from reconcilers.failure.totals import failures_of, with_departed
+from reconcilers.failure.facts import failures_of, with_departed
 from tests.reconcilers.build import job, worker
 
 CLASSES = ("UserError", "OOM", "NodeLost")
