@@ -56,14 +56,12 @@ from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
 from reconcilers.world.decision import Constraints, decide, resumed
 from reconcilers.world.participants import (
-    Bounds,
-    Participant,
     bounds_of,
     on_faulty_nodes,
     participants_of,
     with_extra,
 )
-from reconcilers.world.rendezvous import Decision, broken_members, dissolve
+from reconcilers.world.rendezvous import Assembly, Decision, dissolve
 
 MIN_ACTS = 100
 ACT_LOOKS = 10
@@ -228,21 +226,21 @@ def _success(look: DesiredJob) -> str:
 def _train(look: DesiredJob) -> JobPlan:
     """The plan of a job that runs: its world, and what its failures come to."""
     look = with_standing(look, spare_workers(look.job, look.workers))
-    published, workers, now = look.published, look.workers, look.now
-    people, bounds, roll = _people(look)
-    breaks = broken_members(published, people)
+    workers, now = look.workers, look.now
+    there, roll = _assembly(look)
+    breaks = there.breaks
     if roll.sources:
         look = replace(look, job=with_sources(look.job, roll.sources, look.seen.vacant))
-    broken_at = failed_at(breaks, published.round, workers, now)
+    broken_at = failed_at(breaks, look.published.round, workers, now)
     are_tested = look.seen.vetting.follows_failures(look.job)
     failures = assess(
         look.job, workers, look.spare, breaks, now, is_asked=look.seen.hang_asked, are_tested=are_tested
     )
     if (failed := plan_failure(look, failures, broken_at)) is not None:
         return failed
-    decision = decide(published, people, bounds, now, _constraints(look, failures), breaks)
+    decision = decide(there, _constraints(look, failures))
     request = look.seen.vetting.request(look.job, decision.to_vet) if decision.to_vet else None
-    ready = sum(person.joinable for person in people)
+    ready, bounds = len(there.joinable), there.bounds
     due, retry_seconds = relaunches_of(look, decision.rendezvous, bounds, roll, failures.renewals, ready)
     waits = (
         decision.look_again_seconds,
@@ -311,15 +309,16 @@ def relaunching(plan: JobPlan, look: DesiredJob, due: Sequence[Act], retry_secon
     return replace(plan, acts=(*relaunches, *plan.acts), look_again_seconds=again)
 
 
-def _people(look: DesiredJob) -> tuple[Sequence[Participant], Bounds, Roll]:
-    """Return the world's participants, its bounds, and the Pods to make with new resources now."""
+def _assembly(look: DesiredJob) -> tuple[Assembly, Roll]:
+    """Return who is there for a world, and the Pods to make with new resources now."""
     job, workers, published = look.job, look.workers, look.published
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
     bounds, roll = with_extra(bounds_of(job), job, workers, published, people), Roll()
     if look.seen.vetting.claim is None and not look.is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
-    return on_faulty_nodes(roll.marked(people), look.standing.faulty), bounds, roll
+    there = on_faulty_nodes(roll.marked(people), look.standing.faulty)
+    return Assembly(published, there, bounds, look.now), roll
 
 
 def _constraints(look: DesiredJob, failures: Assessment) -> Constraints:

@@ -8,26 +8,24 @@ What is decided says why, once, at the end.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous, Resume
 from crds.texts import shortened
-from reconcilers.failure.facts import Blame, Break, Hold
+from reconcilers.failure.facts import Blame, Hold
 from reconcilers.observed.slots import named
 from reconcilers.observed.workers import Workers
-from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import (
     MAX_BREAKS,
+    Assembly,
     Decision,
     awaiting_checkpoint,
-    broken_members,
     checkpoint_wait,
     form,
     given_up,
-    is_ending,
     last_call,
     leaves_dead_peers,
     propose,
@@ -37,66 +35,57 @@ from reconcilers.world.vetting import Claim
 
 @dataclass(frozen=True)
 class Settled:
-    participants: Sequence[Participant]
+    there: Assembly
     """The participants that count; those that go without a world are marked as leaving."""
     look_again_seconds: float | None = None
     awaits_checkpoint: bool = False
 
 
-def settle(
-    published: Rendezvous, participants: Sequence[Participant], bounds: Bounds, now: datetime
-) -> Settled:
+def settle(there: Assembly) -> Settled:
     """A target that is not ready does not count yet; one that is takes over, unless its source trains.
 
     Then it waits for other targets on their way and for the next checkpoint, as newcomers do; and as long as
     the world is ending, or would be smaller without the source.
     """
-    targets = [p for p in participants if p.replaces is not None]
+    targets = [p for p in there.people if p.replaces is not None]
     if not targets:
-        return Settled(participants)
+        return Settled(there)
     ready = {p.index for p in targets if p.joinable}
-    trains = _trains(published, participants)
+    trains = there.members - {b.index for b in there.breaks} if there.is_formed else frozenset[int]()
     patient = {p.index for p in targets if p.index in ready and p.replaces in trains}
-    eager = _with(participants, ready - patient)
+    eager = _with(there, ready - patient)
     if not patient:
         return Settled(eager)
-    people = _with(participants, ready)
-    if broken_members(published, eager):
-        return Settled(people)  # there is a new round anyway
-    if is_ending(published, participants) or _would_shrink(published, people, bounds):
+    all_ready = _with(there, ready)
+    if eager.breaks:
+        return Settled(all_ready)  # there is a new round anyway
+    if there.is_ending or _would_shrink(all_ready):
         return Settled(eager)
     newcomers = [p for p in targets if p.index in patient]
     on_the_way = any(p.index not in ready and p.replaces in trains for p in targets)
-    for_checkpoint = checkpoint_wait(published, participants, newcomers, bounds, now)
-    wait = max(last_call(newcomers, bounds) if on_the_way else 0.0, for_checkpoint)
-    awaits = for_checkpoint > 0 or published.checkpoint_awaited_since is not None
-    return Settled(eager, wait, awaits) if wait > 0 else Settled(people)
+    for_checkpoint = checkpoint_wait(there, newcomers)
+    wait = max(last_call(newcomers, there.bounds) if on_the_way else 0.0, for_checkpoint)
+    awaits = for_checkpoint > 0 or there.published.checkpoint_awaited_since is not None
+    return Settled(eager, wait, awaits) if wait > 0 else Settled(all_ready)
 
 
-def _trains(published: Rendezvous, participants: Sequence[Participant]) -> frozenset[int]:
-    """The members that are in their world as they should be."""
-    if published.phase is not RendezvousPhase.FORMED:
-        return frozenset()
-    return frozenset(published.members) - {b.index for b in broken_members(published, participants)}
-
-
-def _with(participants: Sequence[Participant], targets: Collection[int]) -> list[Participant]:
-    """Return the participants with these targets in place of their sources, without the other targets."""
-    places = {p.replaces: p.index for p in participants if p.index in targets}
-    return [
+def _with(there: Assembly, targets: Collection[int]) -> Assembly:
+    """Return the assembly with these targets in place of their sources, without the other targets."""
+    places = {p.replaces: p.index for p in there.people if p.index in targets}
+    people = [
         replace(p, leaving=f"worker {places[p.index]} takes the place of worker {p.index}")
         if p.index in places
         else p
-        for p in participants
+        for p in there.people
         if p.replaces is None or p.index in targets
     ]
+    return replace(there, people=people)
 
 
-def _would_shrink(published: Rendezvous, people: Sequence[Participant], bounds: Bounds) -> bool:
+def _would_shrink(there: Assembly) -> bool:
     """Whether the world would lose more than those who leave it: not all who stay need be there any more."""
-    members = set(published.members)
-    stays = all(p.joinable or p.leaving for p in people if p.index in members)
-    return not stays or bounds.floor(sum(p.joinable for p in people)) < len(members)
+    stays = all(p.joinable or p.leaving for p in there.people if p.index in there.members)
+    return not stays or there.size < len(there.members)
 
 
 FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
@@ -126,36 +115,25 @@ class Constraints:
 FREE = Constraints()
 
 
-def decide(
-    published: Rendezvous,
-    participants: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-    constraints: Constraints = FREE,
-    breaks: Sequence[Break] | None = None,
-) -> Decision:
-    """Decides which world to publish, and which workers have to be vetted before the next.
-
-    Args:
-        breaks: `broken_members` of these participants, if they are at hand.
-    """
-    if constraints.claim_has_ended and published.phase is REFORMING:
-        published = published.model_copy(update={"reforming_since": now})
-    claim = constraints.claim
-    replacing = _replacing(published, participants, bounds, now, constraints)
-    people, decision = replacing or _proposal(published, participants, bounds, now, constraints.slow, breaks)
+def decide(there: Assembly, constraints: Constraints = FREE) -> Decision:
+    """Decides which world to publish, and which workers have to be vetted before the next."""
+    if constraints.claim_has_ended and there.published.phase is REFORMING:
+        published = there.published.model_copy(update={"reforming_since": there.now})
+        there = replace(there, published=published)
+    claim, unvetted = constraints.claim, constraints.unvetted
+    replacing = _replacing(there, constraints)
+    settled, decision = replacing or _proposal(there, constraints.slow)
     if claim is not None and replacing is None:
-        decision = _during(claim, published, decision, people, now)
+        decision = _during(claim, settled, decision)
     elif not constraints.request_refused and (
-        first := _to_vet(published, decision, people, constraints.unvetted)
-        or _to_vet_meanwhile(published, participants, bounds, now, constraints)
+        first := _to_vet(settled, decision, unvetted) or _to_vet_meanwhile(there, constraints)
     ):
-        decision = replace(_without_new_world(published, decision, now), to_vet=first)
+        decision = replace(_without_new_world(there, decision), to_vet=first)
     else:
         if not constraints.request_refused:
-            decision = _vetting_idle(published, decision, people, bounds, constraints.unvetted)
-        decision = _held(published, decision, constraints.hold, now)
-    return replace(decision, rendezvous=_explained(published, decision.rendezvous, constraints))
+            decision = _vetting_idle(settled, decision, unvetted)
+        decision = _held(there, decision, constraints.hold)
+    return replace(decision, rendezvous=_explained(there.published, decision.rendezvous, constraints))
 
 
 def blaming(world: Rendezvous, blame: Blame | None) -> Rendezvous:
@@ -186,173 +164,127 @@ def resumed(published: Rendezvous, workers: Workers) -> Resume | None:
 
 # --- the proposal: a world of these people ----------------------------------------------------------------
 
-_Proposal = tuple[Sequence[Participant], Decision]
-"""The participants that count, with those marked that leave for another's sake; and the world of them."""
+_Proposal = tuple[Assembly, Decision]
+"""Who counts, with those marked that leave for another's sake; and the world of them."""
 
 
-def _proposal(
-    published: Rendezvous,
-    participants: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-    slow: Collection[int],
-    breaks: Sequence[Break] | None = None,
-) -> _Proposal:
+def _proposal(there: Assembly, slow: Collection[int]) -> _Proposal:
     """A worker on a slow node that takes another's place keeps it: the world would be smaller without."""
-    settled = settle(published, participants, bounds, now)
-    people = settled.participants
-    slow = frozenset(slow).difference(p.index for p in people if p.replaces is not None)
-    breaks = breaks if people is participants else None
-    decision = _without_slow(published, people, bounds, now, slow, breaks)
-    decision = _sooner(decision, settled.look_again_seconds)
-    world = decision.rendezvous
-    if settled.awaits_checkpoint and world.round == published.round and published.phase is FORMED:
-        since = published.checkpoint_awaited_since or now
+    settled = settle(there)
+    there = settled.there
+    slow = frozenset(slow).difference(p.index for p in there.people if p.replaces is not None)
+    decision = _sooner(_without_slow(there, slow), settled.look_again_seconds)
+    world, published = decision.rendezvous, there.published
+    if settled.awaits_checkpoint and world.round == published.round and there.is_formed:
+        since = published.checkpoint_awaited_since or there.now
         decision = replace(decision, rendezvous=awaiting_checkpoint(world, since))
-    return people, decision
+    return there, decision
 
 
-def _without_slow(
-    published: Rendezvous,
-    people: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-    slow: Collection[int],
-    breaks: Sequence[Break] | None,
-) -> Decision:
+def _without_slow(there: Assembly, slow: Collection[int]) -> Decision:
     """Judges without the slow that could join, where the others make an allowed world.
 
     A world that stands is not given up for that. Members that leave for it stay in sight, so that nobody
     waits for their replacement.
     """
     out: frozenset[int] = frozenset()
-    if slow and bounds.floor(sum(p.joinable for p in people if p.index not in slow)):
-        out = frozenset(p.index for p in people if p.index in slow and p.joinable)
-    members = published.members if published.phase is FORMED else ()
-    left_out = out.difference(members)
-    breaks = None if left_out else breaks
-    decision = propose(published, _leaving(people, left_out), bounds.without(len(left_out)), now, breaks)
-    if published.phase is not FORMED or not _is_new(published, decision):
+    if slow and there.bounds.floor(sum(p.index not in slow for p in there.joinable)):
+        out = frozenset(p.index for p in there.joinable if p.index in slow)
+    left_out = out.difference(there.members if there.is_formed else ())
+    decision = propose(_leaving(there, left_out))
+    if not there.is_formed or not _is_new(there, decision):
         return replace(decision, left_out=left_out)
     world = decision.rendezvous
-    if out & set(world.members):
-        joinable = [p for p in _leaving(people, out) if p.joinable]
-        lean = form(published, joinable, bounds.without(len(out)), world.reason, now, keep=set(members))
+    if out.intersection(world.members):
+        lean = form(_leaving(there, out), world.reason)
         world = lean.model_copy(update={"broken_round": world.broken_round})
     return replace(decision, rendezvous=world, left_out=out)
 
 
-def _leaving(people: Sequence[Participant], out: frozenset[int]) -> Sequence[Participant]:
-    marks = {index: "its node is slow" for index in out}
-    return [replace(p, leaving=marks[p.index]) if p.index in marks else p for p in people] if out else people
+def _leaving(there: Assembly, out: frozenset[int]) -> Assembly:
+    if not out:
+        return there
+    people = [replace(p, leaving="its node is slow") if p.index in out else p for p in there.people]
+    return replace(there, people=people, bounds=there.bounds.without(len(out)))
 
 
-def _replacing(
-    published: Rendezvous,
-    participants: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-    constraints: Constraints,
-) -> _Proposal | None:
+def _replacing(there: Assembly, constraints: Constraints) -> _Proposal | None:
     """A full world in place of a broken one, of workers that the claim does not test.
 
     While only idle workers are tested, others that stand by may step in.
     """
     claim = constraints.claim
-    if claim is None or not bounds.standby or any(map(claim.tests, published.members)):
+    if claim is None or not there.bounds.standby or any(map(claim.tests, there.members)):
         return None
     untested = [
-        replace(p, leaving=f"{claim.name} tests it") if claim.tests(p.index) else p for p in participants
+        replace(p, leaving=f"{claim.name} tests it") if claim.tests(p.index) else p for p in there.people
     ]
-    people, decision = _proposal(published, untested, bounds, now, constraints.slow)
-    is_broken = decision.broken or published.phase is REFORMING
-    is_full = len(decision.rendezvous.members) >= bounds.desired
-    if not is_broken or not is_full or not _is_new(published, decision):
+    there, decision = _proposal(replace(there, people=untested), constraints.slow)
+    is_broken = decision.broken or there.published.phase is REFORMING
+    is_full = len(decision.rendezvous.members) >= there.bounds.desired
+    if not is_broken or not is_full or not _is_new(there, decision):
         return None
-    needs_vetting = _to_vet(published, decision, people, constraints.unvetted)
-    return None if needs_vetting else (people, decision)
+    return None if _to_vet(there, decision, constraints.unvetted) else (there, decision)
 
 
 # --- whether it is formed now -----------------------------------------------------------------------------
 
 
-def _is_new(published: Rendezvous, decision: Decision) -> bool:
+def _is_new(there: Assembly, decision: Decision) -> bool:
     """Whether another world than the published one is formed."""
     world = decision.rendezvous
-    return world.phase is FORMED and world.round != published.round
+    return world.phase is FORMED and world.round != there.published.round
 
 
-def _without_new_world(published: Rendezvous, decision: Decision, now: datetime) -> Decision:
+def _without_new_world(there: Assembly, decision: Decision) -> Decision:
     """The decision without the world that it forms; that the old one broke, and why, stays."""
-    if not _is_new(published, decision):
+    if not _is_new(there, decision):
         return replace(decision, look_again_seconds=None)
     if not decision.broken:
-        return replace(decision, rendezvous=published, breaks=(), look_again_seconds=None)
+        return replace(decision, rendezvous=there.published, breaks=(), look_again_seconds=None)
     broken = leaves_dead_peers(decision.breaks)
-    waiting = given_up(published, decision.rendezvous.reason, now, broken=broken)
+    waiting = given_up(there.published, decision.rendezvous.reason, there.now, broken=broken)
     return replace(decision, rendezvous=waiting, look_again_seconds=None)
 
 
-def _during(
-    claim: Claim,
-    published: Rendezvous,
-    decision: Decision,
-    people: Sequence[Participant],
-    now: datetime,
-) -> Decision:
+def _during(claim: Claim, there: Assembly, decision: Decision) -> Decision:
     """No world is formed, and one of which a member is tested is given up, unless training is ending."""
-    tested = [member for member in published.members if claim.tests(member)]
-    stands = published.phase is FORMED and not decision.broken
-    if not stands or not tested or is_ending(published, people):
-        return _without_new_world(published, decision, now)
-    world = given_up(published, f"{claim} tests {named(tested)}", now)
+    tested = [member for member in there.published.members if claim.tests(member)]
+    stands = there.is_formed and not decision.broken
+    if not stands or not tested or there.is_ending:
+        return _without_new_world(there, decision)
+    world = given_up(there.published, f"{claim} tests {named(tested)}", there.now)
     return Decision(world, left_out=decision.left_out)
 
 
-def _to_vet(
-    published: Rendezvous, decision: Decision, people: Sequence[Participant], unvetted: frozenset[int]
-) -> tuple[int, ...]:
+def _to_vet(there: Assembly, decision: Decision, unvetted: frozenset[int]) -> tuple[int, ...]:
     """The workers to vet before this world may form. Members that train on are not tested again."""
-    if not _is_new(published, decision):
+    if not _is_new(there, decision):
         return ()
-    grows = published.phase is FORMED and not decision.broken
-    old = set(published.members) if grows else set()
+    old = there.members if there.is_formed and not decision.broken else frozenset[int]()
     if not unvetted & (set(decision.rendezvous.members) - old):
         return ()
-    return tuple(p.index for p in people if p.joinable and p.index not in old)
+    return tuple(p.index for p in there.joinable if p.index not in old)
 
 
-def _to_vet_meanwhile(
-    published: Rendezvous,
-    participants: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-    constraints: Constraints,
-) -> tuple[int, ...]:
+def _to_vet_meanwhile(there: Assembly, constraints: Constraints) -> tuple[int, ...]:
     """The workers to vet before the world that forms once all Pods that leave have left."""
-    if not constraints.unvetted or not any(p.leaving_pod for p in participants):
+    if not constraints.unvetted or not any(p.leaving_pod for p in there.people):
         return ()
-    left = [replace(p, leaving_pod="") for p in participants]
-    people, decision = _proposal(published, left, bounds, now, constraints.slow)
-    return _to_vet(published, decision, people, constraints.unvetted)
+    left = [replace(p, leaving_pod="") for p in there.people]
+    return _to_vet(*_proposal(replace(there, people=left), constraints.slow), constraints.unvetted)
 
 
-def _vetting_idle(
-    published: Rendezvous,
-    decision: Decision,
-    people: Sequence[Participant],
-    bounds: Bounds,
-    unvetted: frozenset[int],
-) -> Decision:
+def _vetting_idle(there: Assembly, decision: Decision, unvetted: frozenset[int]) -> Decision:
     """The decision to vet standby workers beside a complete world; workers that come together share
     one, so it waits for the last call."""
-    world = decision.rendezvous
-    stands = world.phase is FORMED and world.round == published.round
+    world, bounds = decision.rendezvous, there.bounds
+    stands = world.phase is FORMED and world.round == there.published.round
     if not bounds.standby or not stands or len(world.members) < bounds.desired:
         return decision
-    beside = [p for p in people if p.index not in world.members and p.alive]
+    beside = [p for p in there.people if p.index not in world.members and p.alive]
     new = [p for p in beside if p.joinable and p.index in unvetted]
-    if not new or is_ending(published, people):
+    if not new or there.is_ending:
         return decision
     wait = last_call(new, bounds) if any(p.report is None for p in beside) else 0.0
     if wait > 0:
@@ -360,13 +292,13 @@ def _vetting_idle(
     return replace(decision, to_vet=tuple(p.index for p in new))
 
 
-def _held(published: Rendezvous, decision: Decision, hold: Hold | None, now: datetime) -> Decision:
+def _held(there: Assembly, decision: Decision, hold: Hold | None) -> Decision:
     """No world replaces a broken one before the hold ends; one that stands may grow."""
-    wait = 0.0 if hold is None else (hold.until - now).total_seconds()
-    stands = published.phase is FORMED and not decision.broken
-    if hold is None or wait <= 0 or stands or not _is_new(published, decision):
+    wait = 0.0 if hold is None else (hold.until - there.now).total_seconds()
+    stands = there.is_formed and not decision.broken
+    if hold is None or wait <= 0 or stands or not _is_new(there, decision):
         return decision
-    kept = _without_new_world(published, decision, now)
+    kept = _without_new_world(there, decision)
     world = kept.rendezvous.model_copy(update={"waits_for": f"the next world waits {hold.reason}"})
     return replace(kept, rendezvous=world, look_again_seconds=wait)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from operator import attrgetter
+from functools import cached_property
 
 from controller.wording import counted
 from crds.agent_report import AgentReport, AgentState, FailureCause
@@ -140,26 +140,55 @@ class Decision:
         return leaves_dead_peers(self.breaks)
 
 
-def propose(
-    published: Rendezvous,
-    participants: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-    breaks: Sequence[Break] | None = None,
-) -> Decision:
-    """Proposes the next world by who is there; the published one where nothing changes.
+@dataclass(frozen=True)
+class Assembly:
+    """Who is there when a world may follow the published one. What is asked often is worked out once."""
 
-    Args:
-        participants: the workers that count, one an index; of a slot and its replacement, one (`settle`).
-        breaks: `broken_members` of these participants, if they are at hand.
-    """
-    ranked = sorted(participants, key=attrgetter("index"))
-    if published.phase is RendezvousPhase.FORMED:
-        breaks = broken_members(published, ranked) if breaks is None else breaks
-        return _propose_when_formed(published, ranked, bounds, now, tuple(breaks))
-    if published.phase is RendezvousPhase.REFORMING:
-        return _propose_when_reforming(published, ranked, bounds, now)
-    return _propose_when_forming(published, ranked, bounds, now)
+    published: Rendezvous
+    people: Sequence[Participant]
+    """The workers that count, by index; of a slot and its replacement, one (`settle` in decision.py)."""
+    bounds: Bounds
+    now: datetime
+
+    @cached_property
+    def members(self) -> frozenset[int]:
+        """Members of the published world."""
+        return frozenset(self.published.members)
+
+    @cached_property
+    def joinable(self) -> Sequence[Participant]:
+        return [p for p in self.people if p.joinable]
+
+    @cached_property
+    def breaks(self) -> tuple[Break, ...]:
+        return broken_members(self.published, self.people)
+
+    @cached_property
+    def is_ending(self) -> bool:
+        return is_ending(self.published, self.people)
+
+    @property
+    def is_formed(self) -> bool:
+        return self.published.phase is RendezvousPhase.FORMED
+
+    @property
+    def size(self) -> int:
+        """The largest allowed size of a world of those who can join; 0 if they are too few."""
+        return self.bounds.floor(len(self.joinable))
+
+    def is_complete(self, departed: Collection[int]) -> bool:
+        """Whether there is nobody to wait for: there are enough, or all members who are to stay."""
+        stay = self.members.difference(departed)
+        return len(self.joinable) >= self.bounds.desired or stay <= {p.index for p in self.joinable}
+
+
+def propose(there: Assembly) -> Decision:
+    """Proposes the next world by who is there; the published one where nothing changes."""
+    if there.is_formed:
+        return _propose_when_formed(there)
+    if there.published.phase is RendezvousPhase.REFORMING:
+        return _propose_when_reforming(there)
+    return _propose_when_forming(there)
 
 
 def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
@@ -213,68 +242,51 @@ def is_ending(published: Rendezvous, participants: Sequence[Participant]) -> boo
     )
 
 
-def checkpoint_wait(
-    published: Rendezvous,
-    people: Sequence[Participant],
-    newcomers: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-) -> float:
+def checkpoint_wait(there: Assembly, newcomers: Sequence[Participant]) -> float:
     """Seconds for which ready newcomers are still kept waiting for the world to save a checkpoint.
 
     A test of their nodes comes behind this wait, and after it they join again: they do not wait twice.
     """
-    if not bounds.grow_at_checkpoint_seconds:
+    limit_seconds = there.bounds.grow_at_checkpoint_seconds
+    if not limit_seconds:
         return 0.0
     joined = [p.seconds_since_joined for p in newcomers]
-    members = frozenset(published.members)
-    saved = [p.seconds_since_checkpoint for p in people if p.index in members]
+    saved = [p.seconds_since_checkpoint for p in there.people if p.index in there.members]
     if any(seconds is not None and seconds < min(joined) for seconds in saved):
         return 0.0
-    since = published.checkpoint_awaited_since
-    waited = max(joined) if since is None else max(*joined, (now - since).total_seconds())
-    return max(bounds.grow_at_checkpoint_seconds - waited, 0.0)
+    since = there.published.checkpoint_awaited_since
+    waited = max(joined) if since is None else max(*joined, (there.now - since).total_seconds())
+    return max(limit_seconds - waited, 0.0)
 
 
-def _propose_when_formed(
-    published: Rendezvous,
-    ranked: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-    breaks: tuple[Break, ...],
-) -> Decision:
-    joinable = [p for p in ranked if p.joinable]
+def _propose_when_formed(there: Assembly) -> Decision:
+    published, bounds, breaks = there.published, there.bounds, there.breaks
     if all(b.trains_on for b in breaks):
-        too_few = bounds.floor(bounds.desired) and not bounds.floor(len(joinable))
-        if is_ending(published, ranked) or (breaks and too_few):
+        too_few = bounds.floor(bounds.desired) and not there.size
+        if there.is_ending or (breaks and too_few):
             return Decision(published)  # who is to leave has to stay for now
     if breaks:
-        named = sorted(breaks, key=lambda b: b.took_part)[:NAMED_BREAKS]
-        reason = shortened("; ".join(b.reason for b in named), MAX_BREAKS)
-        if len(breaks) > NAMED_BREAKS:
-            reason += f"; and {len(breaks) - NAMED_BREAKS} more"
-        complete = len(joinable) >= bounds.desired or _nobody_is_lost(
-            published, {b.index for b in breaks if b.departed}, joinable
-        )
-        broken, waits = leaves_dead_peers(breaks), bounds.shrink_after_seconds
-        if complete and bounds.floor(len(joinable)):
-            if not (apart := _still_to_leave(published, ranked)):
-                keep = set(published.members)
-                return Decision(
-                    form(published, joinable, bounds, reason, now, keep=keep, broken=broken), breaks
-                )
-            waiting = _with_leaving(given_up(published, reason, now, broken=broken), apart)
-            return Decision(waiting, breaks, bounds.grace_seconds + waits)
-        waiting = given_up(published, reason, now, broken=broken)
-        return Decision(_with_shortage(waiting, ranked, bounds), breaks, waits)
-    if len(published.members) > bounds.desired and bounds.floor(len(joinable)):
-        return _shrink(published, joinable, bounds, now)
-    return _grow(published, ranked, joinable, bounds, now)
+        return _propose_when_broken(there)
+    if len(published.members) > bounds.desired and there.size:
+        return _shrink(there)
+    return _grow(there)
 
 
-def _still_to_leave(
-    published: Rendezvous, ranked: Sequence[Participant], *, overdue: bool = False
-) -> frozenset[int]:
+def _propose_when_broken(there: Assembly) -> Decision:
+    breaks, broken, waits = there.breaks, leaves_dead_peers(there.breaks), there.bounds.shrink_after_seconds
+    shown = sorted(breaks, key=lambda b: b.took_part)[:NAMED_BREAKS]
+    reason = shortened("; ".join(b.reason for b in shown), MAX_BREAKS)
+    if len(breaks) > NAMED_BREAKS:
+        reason += f"; and {len(breaks) - NAMED_BREAKS} more"
+    waiting = given_up(there.published, reason, there.now, broken=broken)
+    if not there.size or not there.is_complete({b.index for b in breaks if b.departed}):
+        return Decision(_with_shortage(waiting, there), breaks, waits)
+    if apart := _still_to_leave(there):
+        return Decision(_with_leaving(waiting, apart), breaks, there.bounds.grace_seconds + waits)
+    return Decision(form(there, reason, broken=broken), breaks)
+
+
+def _still_to_leave(there: Assembly, *, overdue: bool = False) -> frozenset[int]:
     """Members whose processes run, where no member of the next world waits for their end.
 
     Members meet when the last process of each has ended, and all of a world save together. Where nobody of it
@@ -285,11 +297,9 @@ def _still_to_leave(
     Args:
         overdue: those that are to leave in a Pod that lives count as lost.
     """
-    incarnations = published.incarnation_by_index()
-    old = [p for p in ranked if p.alive and incarnations.get(p.index) == p.incarnation]
-    leaving = frozenset(p.index for p in ranked if p.leaving_pod)
+    old, leaving = _survivors(there), frozenset(p.index for p in there.people if p.leaving_pod)
     if any(p.joinable for p in old):
-        return leaving.intersection(published.members[:1])
+        return leaving.intersection(there.published.members[:1])
     if overdue:
         return leaving
     return leaving.union(p.index for p in old if p.report and p.report.state is AgentState.RUNNING)
@@ -305,48 +315,32 @@ def leaves_dead_peers(breaks: Sequence[Break]) -> bool:
     return any(not (b.trains_on or b.stops_in_good_order) for b in breaks)
 
 
-def _nobody_is_lost(
-    published: Rendezvous, departed: Collection[int], joinable: Sequence[Participant]
-) -> bool:
-    """Whether all the members who are to stay are there: then there is nobody to wait for."""
-    return set(published.members).difference(departed) <= {p.index for p in joinable}
-
-
-def _shrink(
-    published: Rendezvous, joinable: Sequence[Participant], bounds: Bounds, now: datetime
-) -> Decision:
+def _shrink(there: Assembly) -> Decision:
     """The world of a smaller count. Its slots are all still wanted: who is not in it stands by."""
-    reason = f"the world shrinks from {len(published.members)} to {counted(bounds.desired, 'worker')}"
-    world = form(published, joinable, bounds, reason, now, keep=set(published.members))
+    members = there.published.members
+    reason = f"the world shrinks from {len(members)} to {counted(there.bounds.desired, 'worker')}"
+    world = form(there, reason)
     stays = frozenset(world.members)
-    gone = [index for index in published.members if index not in stays]
+    gone = [index for index in members if index not in stays]
     breaks = (Break(i, f"worker {i} stands by", departed=True, trains_on=True) for i in gone)
     return Decision(world, tuple(breaks))
 
 
-def _grow(
-    published: Rendezvous,
-    ranked: Sequence[Participant],
-    joinable: Sequence[Participant],
-    bounds: Bounds,
-    now: datetime,
-) -> Decision:
+def _grow(there: Assembly) -> Decision:
     """Ready newcomers join a healthy world in whole units, batched by the last call.
 
     A member that stops before it has begun is not joinable.
     """
-    members = set(published.members)
+    published, joinable, members = there.published, there.joinable, there.members
     newcomers = [p for p in joinable if p.index not in members]
-    size = bounds.floor(len(joinable))
-    if size <= len(members):
+    if there.size <= len(members):
         return Decision(awaiting_checkpoint(published, None))
-    for_more = 0.0 if len(joinable) >= bounds.desired else last_call(newcomers, bounds)
-    for_checkpoint = checkpoint_wait(published, ranked, newcomers, bounds, now)
+    for_more = 0.0 if len(joinable) >= there.bounds.desired else last_call(newcomers, there.bounds)
+    for_checkpoint = checkpoint_wait(there, newcomers)
     if (wait := max(for_more, for_checkpoint)) > 0:
-        since = published.checkpoint_awaited_since or (now if for_checkpoint > 0 else None)
+        since = published.checkpoint_awaited_since or (there.now if for_checkpoint > 0 else None)
         return Decision(awaiting_checkpoint(published, since), look_again_seconds=wait)
-    reason = f"the world grows from {len(members)} to {counted(size, 'worker')}"
-    return Decision(form(published, joinable, bounds, reason, now, keep=members))
+    return Decision(form(there, f"the world grows from {len(members)} to {counted(there.size, 'worker')}"))
 
 
 def awaiting_checkpoint(published: Rendezvous, since: datetime | None) -> Rendezvous:
@@ -356,64 +350,54 @@ def awaiting_checkpoint(published: Rendezvous, since: datetime | None) -> Rendez
     return published.model_copy(update={"checkpoint_awaited_since": since})
 
 
-def _propose_when_reforming(
-    published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
-) -> Decision:
-    joinable = [p for p in ranked if p.joinable]
-    reason = published.reason
-    leaving = {p.index for p in ranked if p.leaving}
-    complete = len(joinable) >= bounds.desired or _nobody_is_lost(published, leaving, joinable)
-    can_form = bounds.floor(len(joinable)) > 0
-    since = published.reforming_since or now
-    wait = bounds.shrink_after_seconds - (now - since).total_seconds()
+def _propose_when_reforming(there: Assembly) -> Decision:
+    published, bounds, can_form = there.published, there.bounds, there.size > 0
+    since = published.reforming_since or there.now
+    wait = bounds.shrink_after_seconds - (there.now - since).total_seconds()
     to_leave = bounds.grace_seconds + wait
-    apart = _still_to_leave(published, ranked, overdue=to_leave <= 0) if can_form else frozenset()
+    apart = _still_to_leave(there, overdue=to_leave <= 0) if can_form else frozenset()
     if apart:
         wait_seconds = to_leave if to_leave > 0 else None  # what leaves with its Pod wakes us
         return Decision(_with_leaving(published, apart), look_again_seconds=wait_seconds)
-    if complete and can_form:
-        return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
-    waiting = _with_shortage(published, ranked, bounds)
+    if can_form and there.is_complete({p.index for p in there.people if p.leaving}):
+        return Decision(form(there, published.reason))
+    waiting = _with_shortage(published, there)
     if wait > 0:
         return Decision(waiting, look_again_seconds=wait)
     if not can_form:
         return Decision(waiting)  # fewer than the minimum: the next worker to join wakes us
-    if not _has_survivors(published, ranked) and (wait := last_call(joinable, bounds)) > 0:
+    if not _survivors(there) and (wait := last_call(there.joinable, bounds)) > 0:
         return Decision(waiting, look_again_seconds=wait)  # nobody goes on: all begin anew, as at first
-    reason = f"{reason}; no replacement within {bounds.shrink_after_seconds:g} s"
-    return Decision(form(published, joinable, bounds, reason, now, keep=set(published.members)))
+    late = f"no replacement within {bounds.shrink_after_seconds:g} s"
+    return Decision(form(there, f"{published.reason}; {late}"))
 
 
-def _has_survivors(published: Rendezvous, ranked: Sequence[Participant]) -> bool:
-    """Whether a Pod of the world is left, be it one that is to leave."""
-    incarnations = published.incarnation_by_index()
-    return any(p.alive and incarnations.get(p.index) == p.incarnation for p in ranked)
+def _survivors(there: Assembly) -> list[Participant]:
+    """The people whose Pods are of the world, be they to leave."""
+    incarnations = there.published.incarnation_by_index()
+    return [p for p in there.people if p.alive and incarnations.get(p.index) == p.incarnation]
 
 
-def _propose_when_forming(
-    published: Rendezvous, ranked: Sequence[Participant], bounds: Bounds, now: datetime
-) -> Decision:
-    joinable = [p for p in ranked if p.joinable]
-    waiting = _with_shortage(published.model_copy(update={"reason": ""}), ranked, bounds)
-    if not bounds.floor(len(joinable)) or any(p.leaving_pod for p in ranked):
+def _propose_when_forming(there: Assembly) -> Decision:
+    bounds, ready = there.bounds, len(there.joinable)
+    waiting = _with_shortage(there.published.model_copy(update={"reason": ""}), there)
+    if not there.size or any(p.leaving_pod for p in there.people):
         return Decision(waiting)
-    if len(joinable) >= bounds.desired:
-        return Decision(form(published, joinable, bounds, "all workers are ready", now))
-    wait = last_call(joinable, bounds)
-    if wait > 0:
+    if ready >= bounds.desired:
+        return Decision(form(there, "all workers are ready"))
+    if (wait := last_call(there.joinable, bounds)) > 0:
         return Decision(waiting, look_again_seconds=wait)
-    reason = f"{len(joinable)} of {bounds.desired} workers are ready after the last call"
-    return Decision(form(published, joinable, bounds, reason, now))
+    return Decision(form(there, f"{ready} of {bounds.desired} workers are ready after the last call"))
 
 
-def _with_shortage(waiting: Rendezvous, ranked: Sequence[Participant], bounds: Bounds) -> Rendezvous:
+def _with_shortage(waiting: Rendezvous, there: Assembly) -> Rendezvous:
     """The world with who has still to leave in `waitsFor`; or the number of ready workers, if they are too
     few."""
-    if leaving := frozenset(p.index for p in ranked if p.leaving_pod):
+    if leaving := frozenset(p.index for p in there.people if p.leaving_pod):
         return _with_leaving(waiting, leaving)
-    ready = sum(p.joinable for p in ranked)
-    few = f"{ready} of at least {bounds.least} workers are ready" if ready else ""
-    return waiting.model_copy(update={"waits_for": "" if bounds.floor(ready) else few})
+    ready = len(there.joinable)
+    few = f"{ready} of at least {there.bounds.least} workers are ready" if ready else ""
+    return waiting.model_copy(update={"waits_for": "" if there.size else few})
 
 
 def last_call(joined: Sequence[Participant], bounds: Bounds) -> float:
@@ -421,23 +405,14 @@ def last_call(joined: Sequence[Participant], bounds: Bounds) -> float:
     return bounds.last_call_seconds - min(p.seconds_since_joined for p in joined)
 
 
-def form(
-    published: Rendezvous,
-    joinable: Sequence[Participant],
-    bounds: Bounds,
-    reason: str,
-    now: datetime,
-    keep: set[int] | None = None,
-    *,
-    broken: bool = False,
-) -> Rendezvous:
-    """Round + 1, of the lowest indices among the joinable, enough for a world; those in `keep` come first.
+def form(there: Assembly, reason: str, *, broken: bool = False) -> Rendezvous:
+    """Round + 1, of the lowest indices among the joinable, enough for a world; present members come first.
 
     `broken` says that processes of the published world, which was formed, are dead.
     """
-    size = bounds.floor(len(joinable))
-    preferred = sorted(joinable, key=lambda p: (p.index not in keep if keep else False, p.index))
-    members = sorted(preferred[:size], key=lambda p: p.index)
+    published, present = there.published, there.members
+    preferred = sorted(there.joinable, key=lambda p: (p.index not in present, p.index))
+    members = sorted(preferred[: there.size], key=lambda p: p.index)
     reports = [p.report for p in members if p.report is not None]
     return Rendezvous(
         round=published.round + 1,
@@ -448,6 +423,6 @@ def form(
         master_address=reports[0].address,
         master_port=reports[0].store_port,
         reason=reason,
-        formed_at=now,
+        formed_at=there.now,
         broken_round=published.round if broken else published.broken_round,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -13,7 +14,10 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
+from reconcilers.world import decision
+from reconcilers.world.decision import FREE, Constraints
 from reconcilers.world.participants import Bounds, Participant
+from reconcilers.world.rendezvous import Assembly, Decision
 
 REPORTS = TypeAdapter(AgentReport)
 FAILURES = TypeAdapter(AgentFailure)
@@ -178,3 +182,16 @@ GOOD = [
 ]
 BAD = [outcome("device_state", "Failed", reason="Xid 79", faults=["GPU 0: Xid 79"])]
 NO_GPU = [outcome("device_state", "Unavailable", reason="a GPU was asked for, and there is none")]
+
+
+def decide(
+    published: Rendezvous,
+    people: Iterable[Participant],
+    bounds: Bounds,
+    now: datetime,
+    constraints: Constraints = FREE,
+) -> Decision:
+    """The decision about the world that follows the published one."""
+    return decision.decide(
+        Assembly(published, sorted(people, key=attrgetter("index")), bounds, now), constraints
+    )

@@ -21,10 +21,10 @@ from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.look import DesiredJob, ObservedJob
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.observed.workers import Workers
-from reconcilers.world.decision import Constraints, decide
+from reconcilers.world.decision import Constraints
 from reconcilers.world.participants import Ages, bounds_of, participants_of
 from reconcilers.world.rendezvous import broken_members
-from tests.reconcilers.build import NOW, failure, job, report, worker
+from tests.reconcilers.build import NOW, decide, failure, job, report, worker
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
 

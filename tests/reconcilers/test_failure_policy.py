@@ -13,9 +13,9 @@ from crds.agent_report import AgentState
 from crds.elasticworker import WorkerPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Hold
-from reconcilers.world.decision import Constraints, decide
+from reconcilers.world.decision import Constraints
 from reconcilers.world.rendezvous import Decision
-from tests.reconcilers.build import NOW, bounds, failure, later, participant, worker
+from tests.reconcilers.build import NOW, bounds, decide, failure, later, participant, worker
 from tests.reconcilers.failure_life import FORMED, REFORMING, Life
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"

@@ -24,11 +24,11 @@ from reconcilers.nodecheck.job_checks import (
 )
 from reconcilers.observed.slots import named
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.world.decision import Constraints, Decision, decide
+from reconcilers.world.decision import Constraints, Decision
 from reconcilers.world.participants import Bounds, Participant, on_faulty_nodes
 from reconcilers.world.vetting import Claim
 from tests.reconcilers.api import Api
-from tests.reconcilers.build import NOW, bounds, in_lists, later, participant
+from tests.reconcilers.build import NOW, bounds, decide, in_lists, later, participant
 from tests.reconcilers.cluster_model import Script, add_nodes
 from tests.reconcilers.job_stage import checked_job, job_check
 from tests.reconcilers.life import JOB, Run, edit, lose_pod, submit

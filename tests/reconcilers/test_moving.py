@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.world.decision import decide
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.rendezvous import Decision
-from tests.reconcilers.build import NOW, bounds, later, participant
+from tests.reconcilers.build import NOW, bounds, decide, later, participant
 from tests.reconcilers.test_rendezvous import formed, running
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING

@@ -6,9 +6,8 @@ from crds.agent_report import PROTOCOL
 from crds.elasticworker import WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.world.decision import decide
 from reconcilers.world.participants import Ages, bounds_of, participants_of, seconds_behind_checkpoint
-from tests.reconcilers.build import NOW, job, participant, report, worker
+from tests.reconcilers.build import NOW, decide, job, participant, report, worker
 
 
 def test_ended_worker_is_not_alive_and_says_why_in_one_line() -> None:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState, Departure
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.world.decision import Constraints, decide
+from reconcilers.world.decision import Constraints
 from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.rendezvous import checkpoint_wait, dissolve
+from reconcilers.world.rendezvous import Assembly, checkpoint_wait, dissolve
 from reconcilers.world.vetting import Claim
 from tests.counting import Searched
-from tests.reconcilers.build import NOW, bounds, later, participant, report
+from tests.reconcilers.build import NOW, bounds, decide, later, participant, report
 
 FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
 
@@ -409,5 +409,5 @@ def test_nobody_is_searched_for_among_all_members_while_a_growth_waits_for_a_che
     world = formed(*members).model_copy(update={"members": members})
     newcomer = participant(50)
     waits = replace(bounds(51), grow_at_checkpoint_seconds=60.0)
-    assert checkpoint_wait(world, running(*range(50)), [newcomer], waits, NOW) > 0
+    assert checkpoint_wait(Assembly(world, running(*range(50)), waits, NOW), [newcomer]) > 0
     assert members.times == 0

@@ -14,10 +14,10 @@ from reconcilers.job.events import of_resume as events
 from reconcilers.observed.exit_class import classify_process
 from reconcilers.observed.resources import memory_checkpoint_fault
 from reconcilers.observed.workers import Workers
-from reconcilers.world.decision import Constraints, decide
+from reconcilers.world.decision import Constraints
 from reconcilers.world.decision import resumed as of_rank_0
 from reconcilers.world.participants import Ages, participants_of
-from tests.reconcilers.build import NOW, bounds, failure, job, report, worker
+from tests.reconcilers.build import NOW, bounds, decide, failure, job, report, worker
 
 WORLD = Rendezvous(round=4, phase=RendezvousPhase.FORMED, members=[1, 2], incarnations=[1, 1], world_size=2)
 

@@ -19,10 +19,10 @@ from reconcilers.job.workers import SPARE_POD_SECONDS, needs_standby_update, pla
 from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.world.decision import Constraints, decide
+from reconcilers.world.decision import Constraints
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.vetting import Claim
-from tests.reconcilers.build import NOW, bounds, in_lists, job, later, participant, report, worker
+from tests.reconcilers.build import NOW, bounds, decide, in_lists, job, later, participant, report, worker
 from tests.reconcilers.job_stage import at
 from tests.reconcilers.life import Run, beginning, edit, lose_pod, submit
 from tests.reconcilers.scale_stage import JOB, Stage

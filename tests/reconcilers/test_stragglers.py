@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.world.decision import Constraints, Decision, decide
+from reconcilers.world.decision import Constraints, Decision
 from reconcilers.world.participants import Bounds, Participant
-from tests.reconcilers.build import NOW, bounds, participant
+from tests.reconcilers.build import NOW, bounds, decide, participant
 from tests.reconcilers.test_rendezvous import published_worlds, running, situations
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
