@@ -19,8 +19,8 @@ from reconcilers.look import DesiredJob
 from reconcilers.observed.conditions import ConditionState, NextState, is_false
 from reconcilers.observed.slots import (
     Slot,
+    all_present_slots,
     migrations_of,
-    present_slots,
     training_types,
     wanted_slots,
 )
@@ -108,8 +108,7 @@ def _moves(job: ElasticJob) -> list[str]:
 
 
 def _yet_to_go(job: ElasticJob, workers: Sequence[ElasticWorker]) -> list[str]:
-    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
-    gone = {slot_of(w) for w in workers} - present
+    gone = {slot_of(w) for w in workers} - all_present_slots(job)
     return [f"still to go: {_named(gone)}"] if gone else []
 
 

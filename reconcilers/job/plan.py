@@ -313,12 +313,14 @@ def _assembly(look: DesiredJob) -> tuple[Assembly, Roll]:
     """Return who is there for a world, and the Pods to make with new resources now."""
     job, workers, published = look.job, look.workers, look.published
     people = participants_of(job, workers.without(look.leaving), look.seen.ages)
-    bounds, roll = with_extra(bounds_of(job), job, workers, published, people), Roll()
+    bounds = with_extra(bounds_of(job), job, workers, published, people)
+    there, roll = Assembly(published, people, bounds, look.now), Roll()
     if look.seen.vetting.claim is None and not look.is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
-        roll = plan_roll(job, workers, people, published, bounds, look.fresh, look.standing.slow | stopped)
-    there = on_faulty_nodes(roll.marked(people), look.standing.faulty)
-    return Assembly(published, there, bounds, look.now), roll
+        roll = plan_roll(job, workers, there, look.fresh, look.standing.slow | stopped)
+    if roll.leaving or look.standing.faulty:
+        there = replace(there, people=on_faulty_nodes(roll.marked(people), look.standing.faulty))
+    return there, roll
 
 
 def _constraints(look: DesiredJob, failures: Assessment) -> Constraints:

@@ -21,7 +21,7 @@ from reconcilers.failure.policy import Renewal
 from reconcilers.goodput.ledger import NOT_YET_TRAINING
 from reconcilers.job.times import TOLERANCE
 from reconcilers.look import DesiredJob
-from reconcilers.observed.slots import Slot, present_slots, training_types
+from reconcilers.observed.slots import Slot, all_present_slots, present_slots
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK, current_report, stuck_by
 from reconcilers.observed.workers import new_worker, slot_of
 from reconcilers.runtime.acts import Act, Event, RequestVerb, create
@@ -166,7 +166,7 @@ def relaunches_of(
     concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
     if not concerned:
         return [], None
-    present = {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
+    present = all_present_slots(job)
     there = (worker for worker in concerned if slot_of(worker) in present)
     lost = {(names.WORKER, index) for index in extra_of(job, look.workers, look.published).lost}
     wanted = [

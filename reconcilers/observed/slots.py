@@ -181,6 +181,11 @@ def present_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
     return slots_of(job, type_).present(_slot_count(job, type_))
 
 
+def all_present_slots(job: ElasticJob) -> set[Slot]:
+    """The same of all types that get workers."""
+    return {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
+
+
 def with_slots(job: ElasticJob, changed: Mapping[str, Slots]) -> ElasticJob:
     """The job, with these in its status."""
     retired = job.status.retired | {t: sorted(slots.retired) for t, slots in changed.items()}

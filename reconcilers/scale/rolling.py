@@ -17,11 +17,11 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.observed.resources import resources_digest, resources_of
-from reconcilers.observed.slots import Slot, present_slots, slots_of, wanted_slots
+from reconcilers.observed.slots import Slot, all_present_slots, present_slots, slots_of, wanted_slots
 from reconcilers.observed.worker_state import ENDED, current_report, runs, stuck_by
 from reconcilers.observed.workers import Workers, slot_of
 from reconcilers.world.participants import Bounds, Participant
-from reconcilers.world.rendezvous import is_ending
+from reconcilers.world.rendezvous import Assembly
 
 REASON = "its resources were changed"
 
@@ -81,13 +81,7 @@ def freshness(job: ElasticJob, workers: Iterable[ElasticWorker], pods: Mapping[s
 
 
 def plan_roll(
-    job: ElasticJob,
-    workers: Workers,
-    participants: Sequence[Participant],
-    published: Rendezvous,
-    bounds: Bounds,
-    fresh: Freshness,
-    without: Collection[int] = (),
+    job: ElasticJob, workers: Workers, there: Assembly, fresh: Freshness, without: Collection[int] = ()
 ) -> Roll:
     """What to do next for those that are outdated.
 
@@ -97,8 +91,7 @@ def plan_roll(
     """
     if not fresh.outdated:
         return Roll()
-    members = frozenset(published.members)
-    present = {(type_, index) for type_ in workers.of_type for index in present_slots(job, type_)}
+    published, bounds, members, present = there.published, there.bounds, there.members, all_present_slots(job)
     old = [w for w in workers if slot_of(w) in fresh.outdated]
     idle = [w for w in old if slot_of(w) in present and _loses_nothing(w, published, members)]
     settled = {slot_of(worker) for worker in idle}
@@ -106,11 +99,11 @@ def plan_roll(
     relaunches = [*idle, *_one_each(job, workers, lonely)]
     waiting = frozenset(w.spec.index for w in idle if w.spec.type == names.WORKER)
     unit = sorted(fresh.of(names.WORKER) & members)[: bounds.node_unit]
-    if not unit or fresh.unknown or not _all_train(job, participants, published, bounds, without):
+    if not unit or fresh.unknown or not _all_train(job, there, without):
         return Roll(waiting, tuple(relaunches))
     expected = {w.spec.index for w in workers.training if stuck_by(w) is None}
     beside = expected.intersection(present_slots(job, names.WORKER)).difference(members, without)
-    ready = {p.index for p in participants if p.joinable}.intersection(beside - waiting)
+    ready = {p.index for p in there.joinable}.intersection(beside - waiting)
     if bounds.standby and len(ready) < len(unit) <= len(beside):
         return Roll(waiting, tuple(relaunches))  # they are on their way, with the new amounts
     if bounds.floor(len(published.members) - len(unit) + len(ready)):
@@ -121,7 +114,7 @@ def plan_roll(
 def roll_without_world(job: ElasticJob, workers: Workers, fresh: Freshness) -> Roll:
     """What to do next where there is no world: each type gets its new Pods one by one, and at once where they
     have not started."""
-    present = {(type_, index) for type_ in workers.of_type for index in present_slots(job, type_)}
+    present = all_present_slots(job) if fresh.outdated else set[Slot]()
     old = [w for w in workers if slot_of(w) in fresh.outdated] if fresh.outdated else []
     idle = [w for w in old if slot_of(w) in present and w.status.phase is WorkerPhase.PENDING]
     settled = {slot_of(worker) for worker in idle}
@@ -166,23 +159,15 @@ def _all_run(job: ElasticJob, type_: str, workers: Workers) -> bool:
     return running.issuperset(wanted_slots(job, type_))
 
 
-def _all_train(
-    job: ElasticJob,
-    participants: Sequence[Participant],
-    published: Rendezvous,
-    bounds: Bounds,
-    without: Collection[int],
-) -> bool:
+def _all_train(job: ElasticJob, there: Assembly, without: Collection[int]) -> bool:
     """Whether the world is complete, everybody in it has begun, and nobody in it is done."""
-    members = set(published.members)
-    complete = is_complete(members, wanted_slots(job, names.WORKER), bounds, without)
-    if published.phase is not RendezvousPhase.FORMED or not complete or slots_of(job, names.WORKER).moves:
+    members, round_ = there.members, there.published.round
+    complete = is_complete(members, wanted_slots(job, names.WORKER), there.bounds, without)
+    if not there.is_formed or not complete or slots_of(job, names.WORKER).moves:
         return False
     begun = all(
-        p.report is not None
-        and p.report.state is AgentState.RUNNING
-        and p.report.observed_round == published.round
-        for p in participants
+        p.report is not None and p.report.state is AgentState.RUNNING and p.report.observed_round == round_
+        for p in there.people
         if p.index in members
     )
-    return begun and not is_ending(published, participants)
+    return begun and not there.is_ending

@@ -12,8 +12,9 @@ from reconcilers.observed.workers import Workers
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
 from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.world.participants import Ages, bounds_of, participants_of
+from reconcilers.world.rendezvous import Assembly
 from tests.counting import Searched
-from tests.reconcilers.build import job, report, worker
+from tests.reconcilers.build import NOW, job, report, worker
 from tests.reconcilers.test_rendezvous import formed
 
 TEMPLATE = {
@@ -26,7 +27,7 @@ def rolled(
 ) -> Roll:
     fresh = Freshness(frozenset(("worker", index) for index in outdated))
     people = participants_of(of, workers, Ages())
-    return plan_roll(of, Workers(workers), people, world, bounds_of(of), fresh, **more)
+    return plan_roll(of, Workers(workers), Assembly(world, people, bounds_of(of), NOW), fresh, **more)
 
 
 def trains(index: int, round_: int = 1, state: AgentState = AgentState.RUNNING) -> ElasticWorker:
