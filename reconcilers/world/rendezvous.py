@@ -165,7 +165,13 @@ class Assembly:
 
     @cached_property
     def is_ending(self) -> bool:
-        return is_ending(self.published, self.people)
+        """Whether a member of a formed world has finished: so near to its end, training is not disturbed."""
+        round_ = self.published.round
+        reports = ((p, p.report) for p in self.people if p.index in self.members)
+        return any(
+            p.succeeded or (r is not None and r.state is AgentState.SUCCEEDED and r.observed_round == round_)
+            for p, r in reports
+        )
 
     @property
     def is_formed(self) -> bool:
@@ -224,21 +230,6 @@ def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool 
             "resume": None,
             "broken_round": published.round if broken else published.broken_round,
         }
-    )
-
-
-def is_ending(published: Rendezvous, participants: Sequence[Participant]) -> bool:
-    """Whether a member of a formed world has finished: so near to its end, training is not disturbed."""
-    members, round_ = set(published.members), published.round
-    return any(
-        p.succeeded
-        or (
-            p.report is not None
-            and p.report.state is AgentState.SUCCEEDED
-            and p.report.observed_round == round_
-        )
-        for p in participants
-        if p.index in members
     )
 
 
