@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from crds.elasticjob import ElasticJob
 from crds.findings import MAX_EVIDENCE, WORST_FIRST
@@ -32,28 +33,12 @@ QUOTED = 3
 """Verdicts whose evidence is shown; all are in the NodeCheck."""
 
 
-@dataclass(frozen=True)
-class CheckState:
-    """How the job's checks are, by now."""
-
-    finished: tuple[FinishedCheck, ...] = ()
-    active: NodeCheck | None = None
-    refused: str = ""
-    """Why the check that was wanted could not be made."""
-    unchecked: frozenset[int] = frozenset()
-    """Workers that no world is formed with before a check."""
-    left_out: frozenset[int] = frozenset()
-    """Workers on slow nodes that the world does without."""
-
-
 def judge(before: Condition | None, look: DesiredJob) -> NextState:
     checks = look.seen.vetting
     if not look.goes_on or not isinstance(checks, JobChecks):
         return _interrupted(before)
-    state = CheckState(
-        checks.finished, checks.active, look.seen.request_refused, look.standing.unvetted, look.left_out
-    )
-    found = finding_of(look.job, state)
+    refused, unvetted = look.seen.request_refused, look.standing.unvetted
+    found = finding_of(look.job, checks.finished, checks.active, refused, unvetted, look.left_out)
     return before if found is None else found
 
 
@@ -67,16 +52,28 @@ def event(_: Condition | None, new: Condition) -> Event | None:
 KIND = ConditionKind(NODES_CHECKED, judge, judge, event)
 
 
-def finding_of(job: ElasticJob, state: CheckState) -> ConditionState | None:
-    """None if the job has nothing to do with checks."""
-    finding = _finding(job, state)
-    if finding is None or not state.left_out:
+def finding_of(
+    job: ElasticJob,
+    finished: Sequence[FinishedCheck] = (),
+    active: NodeCheck | None = None,
+    refused: str = "",
+    unvetted: Collection[int] = (),
+    left_out: Collection[int] = (),
+) -> ConditionState | None:
+    """None if the job has nothing to do with checks.
+
+    Args:
+        refused: why the check that was wanted could not be made.
+        unvetted: workers that no world is formed with before a check.
+        left_out: workers on slow nodes that the world does without.
+    """
+    finding = _finding(job, finished, active, refused, unvetted)
+    if finding is None or not left_out:
         return finding
-    are = "are" if len(state.left_out) > 1 else "is"
-    left_out = f"; {named(state.left_out)} {are} left out of the world, being slow"
-    message = shortened(finding.message, MAX_CONDITION_MESSAGE - len(left_out))
-    data = (finding.data or NO_DATA).model_copy(update={"count": len(state.left_out)})
-    return replace(finding, message=f"{message}{left_out}", data=data)
+    slow = f"; {named(left_out)} {'are' if len(left_out) > 1 else 'is'} left out of the world, being slow"
+    message = shortened(finding.message, MAX_CONDITION_MESSAGE - len(slow))
+    data = (finding.data or NO_DATA).model_copy(update={"count": len(left_out)})
+    return replace(finding, message=f"{message}{slow}", data=data)
 
 
 def _interrupted(before: Condition | None) -> NextState:
@@ -86,23 +83,27 @@ def _interrupted(before: Condition | None) -> NextState:
     return ConditionState(ConditionStatus.UNKNOWN, INTERRUPTED, message)
 
 
-def _finding(job: ElasticJob, state: CheckState) -> ConditionState | None:
+def _finding(
+    job: ElasticJob,
+    finished: Sequence[FinishedCheck],
+    active: NodeCheck | None,
+    refused: str,
+    unvetted: Collection[int],
+) -> ConditionState | None:
     unknown = ConditionStatus.UNKNOWN
-    if state.active is not None:
-        return ConditionState(unknown, CHECKING, _progress(state.active), _about(state.active))
-    if state.refused:
-        return ConditionState(
-            unknown, REFUSED, f"no node check can be created; training goes on: {state.refused}"
-        )
-    if state.finished:
-        return _outcome(max(state.finished, key=lambda done: done.ended))
+    if active is not None:
+        return ConditionState(unknown, CHECKING, _progress(active), _about(active))
+    if refused:
+        return ConditionState(unknown, REFUSED, f"no node check can be created; training goes on: {refused}")
+    if finished:
+        return _outcome(max(finished, key=lambda done: done.ended))
     if any(c.type == NODES_CHECKED and c.reason == CHECKING for c in job.status.conditions):
         return ConditionState(unknown, GONE, "the node check was deleted before it had finished")
     if not job.spec.node_check.enabled:
         return None
-    if state.unchecked:
+    if unvetted:
         return ConditionState(
-            unknown, NOT_YET, f"a node check of {named(state.unchecked)} comes before the next world"
+            unknown, NOT_YET, f"a node check of {named(unvetted)} comes before the next world"
         )
     return ConditionState(
         ConditionStatus.TRUE, FRESH, "all nodes have passed a check within nodeCheck.freshSeconds"

@@ -33,40 +33,36 @@ from reconcilers.world.rendezvous import (
 from reconcilers.world.vetting import Claim
 
 
-@dataclass(frozen=True)
-class Settled:
-    there: Assembly
-    """The participants that count; those that go without a world are marked as leaving."""
-    look_again_seconds: float | None = None
-    awaits_checkpoint: bool = False
-
-
-def settle(there: Assembly) -> Settled:
+def settle(there: Assembly) -> tuple[Assembly, float, bool]:
     """A target that is not ready does not count yet; one that is takes over, unless its source trains.
 
     Then it waits for other targets on their way and for the next checkpoint, as newcomers do; and as long as
     the world is ending, or would be smaller without the source.
+
+    Returns:
+        the people who count, of whom those are marked as leaving that go without a world; the seconds for
+        which a target waits; and whether it waits for a checkpoint.
     """
     targets = [p for p in there.people if p.replaces is not None]
     if not targets:
-        return Settled(there)
+        return there, 0.0, False
     ready = {p.index for p in targets if p.joinable}
     trains = there.members - {b.index for b in there.breaks} if there.is_formed else frozenset[int]()
     patient = {p.index for p in targets if p.index in ready and p.replaces in trains}
     eager = _with(there, ready - patient)
     if not patient:
-        return Settled(eager)
+        return eager, 0.0, False
     all_ready = _with(there, ready)
     if eager.breaks:
-        return Settled(all_ready)  # there is a new round anyway
+        return all_ready, 0.0, False  # there is a new round anyway
     if there.is_ending or _would_shrink(all_ready):
-        return Settled(eager)
+        return eager, 0.0, False
     newcomers = [p for p in targets if p.index in patient]
     on_the_way = any(p.index not in ready and p.replaces in trains for p in targets)
     for_checkpoint = checkpoint_wait(there, newcomers)
     wait = max(last_call(newcomers, there.bounds) if on_the_way else 0.0, for_checkpoint)
     awaits = for_checkpoint > 0 or there.published.checkpoint_awaited_since is not None
-    return Settled(eager, wait, awaits) if wait > 0 else Settled(all_ready)
+    return (eager, wait, awaits) if wait > 0 else (all_ready, 0.0, False)
 
 
 def _with(there: Assembly, targets: Collection[int]) -> Assembly:
@@ -170,12 +166,11 @@ _Proposal = tuple[Assembly, Decision]
 
 def _proposal(there: Assembly, slow: Collection[int]) -> _Proposal:
     """A worker on a slow node that takes another's place keeps it: the world would be smaller without."""
-    settled = settle(there)
-    there = settled.there
+    there, wait, awaits_checkpoint = settle(there)
     slow = frozenset(slow).difference(p.index for p in there.people if p.replaces is not None)
-    decision = _sooner(_without_slow(there, slow), settled.look_again_seconds)
+    decision = _sooner(_without_slow(there, slow), wait or None)
     world, published = decision.rendezvous, there.published
-    if settled.awaits_checkpoint and world.round == published.round and there.is_formed:
+    if awaits_checkpoint and world.round == published.round and there.is_formed:
         since = published.checkpoint_awaited_since or there.now
         decision = replace(decision, rendezvous=awaiting_checkpoint(world, since))
     return there, decision

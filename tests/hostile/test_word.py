@@ -28,7 +28,7 @@ from reconcilers.findings.finished import FinishedCheck
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.claiming import ClaimView
 from reconcilers.nodecheck.claims import HOLD_SECONDS, REST_SECONDS, Precedence
-from reconcilers.nodecheck.condition import CheckState, finding_of
+from reconcilers.nodecheck.condition import finding_of
 from reconcilers.nodecheck.job_checks import JobChecksView, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
 from reconcilers.observed.options import CordonOptions
@@ -313,12 +313,12 @@ async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_tr
         assert await made.reconcile("prod-check-1") == pytest.approx(60, abs=1)
         check = NodeCheck.model_validate(made.get(NODECHECKS, "prod-check-1"))
         job = ElasticJob.model_validate(made.get(ELASTICJOBS, "prod"))
-        said = finding_of(job, CheckState(active=check))
+        said = finding_of(job, active=check)
         assert said is not None and "waits: node n1 is being checked by a check in another" in said.message
         done = await made.play("prod-check-1")
         assert made.seconds == pytest.approx(60, abs=2)
         assert made.verdicts("prod-check-1") == {"n1": "Inconclusive", "n2": "Healthy"}
-        told = finding_of(job, CheckState(finished=(FinishedCheck(done),)))
+        told = finding_of(job, finished=(FinishedCheck(done),))
         assert told is not None and told.reason == "Inconclusive"
         assert "a check in another namespace had it for all of timeoutSeconds (60 s)" in told.message
         assert EVIL not in told.message and "hold" not in told.message

@@ -6,7 +6,7 @@ from crds.elasticjob import ElasticJob
 from crds.model import ConditionStatus
 from crds.nodecheck import NodeCheck
 from crds.phases import JobPhase
-from reconcilers.nodecheck.condition import NODES_CHECKED, CheckState, event, finding_of
+from reconcilers.nodecheck.condition import NODES_CHECKED, event, finding_of
 from reconcilers.observed.conditions import ConditionState, stated
 from tests.reconcilers.build import NOW, job, later
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
@@ -17,7 +17,7 @@ GOING_ON = job_check(2, "Running", workers=[0, 1])
 
 
 def told(*checks: NodeCheck, of: ElasticJob | None = None, **state: Any) -> ConditionState:
-    found = finding_of(of or checked_job(), CheckState(all_checks(*checks).finished, **state))
+    found = finding_of(of or checked_job(), all_checks(*checks).finished, **state)
     assert found is not None
     return found
 
@@ -73,11 +73,11 @@ def test_a_check_that_could_not_be_is_told_with_the_reason() -> None:
 
 
 def test_before_any_check_it_is_said_whether_one_will_come() -> None:
-    coming = told(unchecked=frozenset({0, 1}))
+    coming = told(unvetted=frozenset({0, 1}))
     assert (coming.status, coming.reason) == ("Unknown", "NotYetChecked")
     assert event(None, stated(None, NODES_CHECKED, coming, NOW)) is None
     assert told().reason == "Fresh"
-    assert finding_of(job(), CheckState()) is None
+    assert finding_of(job()) is None
 
 
 def test_a_check_that_is_deleted_or_interrupted_does_not_go_on_for_ever() -> None:
