@@ -117,7 +117,7 @@ class DesiredJob:
     job: ElasticJob
     """The job with the requested scale in its status."""
     workers: Workers
-    """All but `surplus`."""
+    """The job's workers, but for the surplus."""
     now: datetime
     request: ScaleRequest | None = None
     """The scale request that is merged in this look."""
@@ -125,7 +125,7 @@ class DesiredJob:
     missing: Sequence[Slot] = ()
     """Slots that get a worker."""
     surplus: Sequence[ElasticWorker] = ()
-    """Workers that are deleted, as long as they are there."""
+    """Workers that are deleted: nobody wants their slots, and no formed world has them."""
     fresh: Freshness = field(default_factory=Freshness)
     """Workers whose Pods lack the resources that the published job wants."""
     refusal: PodRefusal | None = None

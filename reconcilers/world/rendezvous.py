@@ -142,7 +142,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Assembly:
-    """Who is there when a world may follow the published one. What is asked often is worked out once."""
+    """The people who may make the world after the published one. What is asked often is worked out once."""
 
     published: Rendezvous
     people: Sequence[Participant]
