@@ -21,9 +21,9 @@ from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.memory import has_run_out
+from reconcilers.failure.refusal import PodRefusal
 from reconcilers.observed.conditions import ConditionState, NextState, data_of
 from reconcilers.observed.options import WorkerLimit
-from reconcilers.observed.refusal import PodRefusal
 from reconcilers.observed.slots import Slot
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Event

@@ -23,9 +23,9 @@ from reconcilers.autoscaling.opportunity import Room, Step, begun_anew, next_ste
 from reconcilers.autoscaling.usage import is_known, marginal_efficiency, rates_of, sizes_of
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.failure.meaning import meaning_of
+from reconcilers.failure.refusal import PODS_NOT_ACCEPTED
 from reconcilers.goodput.goodput import all_run, reported_rounds
 from reconcilers.observed.conditions import warning_of
-from reconcilers.observed.refusal import PODS_NOT_ACCEPTED
 from reconcilers.observed.slots import base_of, opportunistic_policy
 from reconcilers.observed.worker_state import REFUSALS, stuck_by
 from reconcilers.observed.workers import Workers

@@ -18,9 +18,9 @@ from reconcilers.conditions.pods import (
     WORKERS_NOT_STARTED,
     WORKERS_UNSCHEDULED,
 )
+from reconcilers.failure.refusal import PODS_NOT_ACCEPTED
 from reconcilers.look import DesiredJob, Judge
 from reconcilers.observed.conditions import ConditionState, NextState, warning_of
-from reconcilers.observed.refusal import PODS_NOT_ACCEPTED
 from reconcilers.observed.slots import extra_slots, present_slots, training_types
 from reconcilers.runtime.acts import Event
 

@@ -16,8 +16,8 @@ from reconcilers.conditions import (
     scaled,
     slow,
 )
+from reconcilers.failure import refusal
 from reconcilers.look import ConditionKind, ConditionTable, DesiredJob, WarningKind, WarningState, is_changed
-from reconcilers.observed import refusal
 from reconcilers.observed.conditions import ConditionState, condition_of, data_of, stated, warning_of
 from reconcilers.runtime.acts import Event
 

@@ -19,6 +19,7 @@ from reconcilers.conditions import reported
 from reconcilers.conditions.life import why_stopped
 from reconcilers.conditions.table import TABLE
 from reconcilers.conditions.table import events as events_of_conditions
+from reconcilers.failure import refusal
 from reconcilers.failure.budgets import Overdrawn
 from reconcilers.failure.facts import with_departed
 from reconcilers.failure.hangs import was_counted
@@ -38,7 +39,6 @@ from reconcilers.job.workers import (
     suspended_pods,
 )
 from reconcilers.look import ConditionTable, DesiredJob, ObservedJob
-from reconcilers.observed import refusal
 from reconcilers.observed.conditions import failure_target
 from reconcilers.observed.run_policy import (
     deadline_exceeded,

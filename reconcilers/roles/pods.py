@@ -9,8 +9,8 @@ from controller.resources import SERVICES, Object
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from reconcilers.failure.refusal import Fault
 from reconcilers.observed.builder import Variables, companion_metadata, plain
-from reconcilers.observed.refusal import Fault
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.worker_state import POD_INVALID
 from reconcilers.roles.tasks import cluster_of, config_fault

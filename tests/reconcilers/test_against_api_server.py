@@ -34,7 +34,7 @@ from controller.resources import (
 )
 from crds import names
 from crds.names import ANNOTATION_STACKS
-from reconcilers.observed import refusal
+from reconcilers.failure import refusal
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from tests.reconcilers.cluster import NAMESPACE, ApiServer, Hollow, connected
 

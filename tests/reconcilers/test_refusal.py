@@ -18,9 +18,9 @@ from crds.phases import JobPhase
 from crds.template import POD_TEMPLATE_SCHEMA
 from localcluster.builtin import components
 from localcluster.schema import CompiledSchema
+from reconcilers.failure import refusal
 from reconcilers.job.plan import JobPlan, plan_job
 from reconcilers.nodecheck.pod import CheckAssignment
-from reconcilers.observed import refusal
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.ownership import name_taken

@@ -14,7 +14,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobWarning
 from crds.phases import JobPhase
 from reconcilers.conditions.life import WORKERS_READY
-from reconcilers.observed.refusal import PODS_NOT_ACCEPTED, PodRefusal
+from reconcilers.failure.refusal import PODS_NOT_ACCEPTED, PodRefusal
 from reconcilers.observed.start import STARTED
 from reconcilers.observed.worker_state import AGENT_HEARD, SCHEDULED, SIDECARS_WELL
 from tests.reconcilers.build import NOW, job, later, report, worker
