@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -107,16 +108,33 @@ PATTERNS = st.builds(
 ).filter(lambda pattern: len(pattern) <= MAX_PATTERN)
 """Patterns of failure rules, many of which compile to thousands of instructions."""
 
-_ANY_TEXT = st.sampled_from(TEXTS) | st.text(max_size=20)
-JUNK: st.SearchStrategy[Any] = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | _ANY_TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_ANY_TEXT, inner, max_size=3),
-    max_leaves=5,
-)
+ODD = [*map(chr, range(128)), *"äßǅ٣中‮\u2028\ufeff\U0001f600"]
+"""Characters of which texts are made."""
+
+
+def _any_text(dice: Random, least: int = 0, most: int = 20) -> str:
+    return "".join(dice.choices(ODD, k=dice.randint(least, most)))
+
+
+def _text_or_known(dice: Random) -> str:
+    return dice.choice(TEXTS) if dice.random() < 0.5 else _any_text(dice)
+
+
+def _junk(dice: Random, levels: int = 3) -> Any:
+    """Anything that JSON has."""
+    match dice.randrange(7 if levels else 5):
+        case 0:
+            return dice.choice((None, True, False))
+        case 1:
+            return dice.choice((0, -1, dice.randint(-(2**63), 2**63 - 1)))
+        case 2:
+            return dice.choice((0.0, -0.0, 5e-324, 1.7e308, dice.uniform(-1e6, 1e6)))
+        case 3 | 4:
+            return _text_or_known(dice)
+        case 5:
+            return [_junk(dice, levels - 1) for _ in range(dice.randint(0, 3))]
+        case _:
+            return {_text_or_known(dice): _junk(dice, levels - 1) for _ in range(dice.randint(0, 3))}
 
 
 def nested(levels: int) -> Any:
@@ -130,93 +148,121 @@ def nested(levels: int) -> Any:
 DEEP = st.sampled_from((100, 240, 300, 1_000, 1_100, 9_990)).map(nested)
 
 
+Drawer = Callable[[Random, st.DrawFn], Any]
+"""How a value is drawn: by dice, and by Hypothesis where a text follows a pattern. Hypothesis alone takes 20 times as long."""
+
+
 def of_schema(schema: JSON, *, optional: float = 0.25) -> st.SearchStrategy[Any]:
     """Values that satisfy a structural schema, but for its rules.
 
     Args:
         optional: how likely a field is that may be missing.
     """
-    value = _of_kind(schema, optional)
-    return st.none() | value if schema.get("nullable") else value
-
-
-def _of_kind(schema: JSON, optional: float) -> st.SearchStrategy[Any]:
-    if "enum" in schema:
-        return st.sampled_from(schema["enum"])
-    if schema.get("x-kubernetes-int-or-string"):
-        return st.integers(-(2**63), 2**63 - 1) | _texts(schema)
-    drawn: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
-        "object": lambda: _objects(schema, optional),
-        "array": lambda: st.lists(
-            of_schema(schema["items"], optional=optional),
-            min_size=schema.get("minItems", 0),
-            max_size=min(schema.get("maxItems", 4), max(3, schema.get("minItems", 0))),
-        ),
-        "string": lambda: _texts(schema),
-        "integer": lambda: _integers(schema),
-        "number": lambda: _numbers(schema),
-        "boolean": st.booleans,
-    }
-    return drawn[schema["type"]]()
-
-
-def _objects(schema: JSON, optional: float) -> st.SearchStrategy[JSON]:
-    properties, required = schema.get("properties", {}), schema.get("required", ())
-    more: st.SearchStrategy[JSON] = st.just({})
-    if "additionalProperties" in schema:
-        values = of_schema(schema["additionalProperties"], optional=optional)
-        more = st.dictionaries(
-            st.sampled_from(NAMES), values, max_size=min(schema.get("maxProperties", 4), 4)
-        )
-    elif schema.get("x-kubernetes-preserve-unknown-fields"):
-        more = st.dictionaries(st.sampled_from(NAMES), JUNK, max_size=2)
-    known = {name: of_schema(value, optional=optional) for name, value in properties.items()}
+    value = _drawer(schema, optional)
 
     @st.composite
-    def drawn(draw: st.DrawFn) -> JSON:
-        found = dict(draw(more))
-        for name, strategy in known.items():
-            if name in required or draw(st.floats(0, 1)) < optional:
-                found[name] = draw(strategy)
-        return found
+    def drawn(draw: st.DrawFn) -> Any:
+        return value(draw(st.randoms(use_true_random=True)), draw)
 
     return drawn()
 
 
-def _texts(schema: JSON) -> st.SearchStrategy[str]:
+def _drawer(schema: JSON, optional: float) -> Drawer:
+    value = _of_kind(schema, optional)
+    if not schema.get("nullable"):
+        return value
+    return lambda dice, draw: value(dice, draw) if dice.random() < 0.5 else None
+
+
+def _of_kind(schema: JSON, optional: float) -> Drawer:
+    if "enum" in schema:
+        return lambda dice, _: dice.choice(schema["enum"])
+    if schema.get("x-kubernetes-int-or-string"):
+        text = _texts(schema)
+        return lambda dice, draw: (
+            text(dice, draw) if dice.random() < 0.5 else dice.randint(-(2**63), 2**63 - 1)
+        )
+    drawn: dict[str, Callable[[], Drawer]] = {
+        "object": lambda: _objects(schema, optional),
+        "array": lambda: _lists(schema, optional),
+        "string": lambda: _texts(schema),
+        "integer": lambda: _integers(schema),
+        "number": lambda: _numbers(schema),
+        "boolean": lambda: lambda dice, _: dice.random() < 0.5,
+    }
+    return drawn[schema["type"]]()
+
+
+def _lists(schema: JSON, optional: float) -> Drawer:
+    item, least = _drawer(schema["items"], optional), schema.get("minItems", 0)
+    most = min(schema.get("maxItems", 4), max(3, least))
+    return lambda dice, draw: [item(dice, draw) for _ in range(dice.randint(least, most))]
+
+
+def _objects(schema: JSON, optional: float) -> Drawer:
+    properties, required = schema.get("properties", {}), schema.get("required", ())
+    values, most = None, 0
+    if "additionalProperties" in schema:
+        values = _drawer(schema["additionalProperties"], optional)
+        most = min(schema.get("maxProperties", 4), 4)
+    elif schema.get("x-kubernetes-preserve-unknown-fields"):
+        values, most = (lambda dice, _: _junk(dice)), 2
+    known = {name: _drawer(value, optional) for name, value in properties.items()}
+
+    def drawn(dice: Random, draw: st.DrawFn) -> JSON:
+        found = {}
+        if values:
+            found = {dice.choice(NAMES): values(dice, draw) for _ in range(dice.randint(0, most))}
+        for name, value in known.items():
+            if name in required or dice.random() < optional:
+                found[name] = value(dice, draw)
+        return found
+
+    return drawn
+
+
+def _texts(schema: JSON) -> Drawer:
     least, most = schema.get("minLength", 0), schema.get("maxLength", 100_000)
     if schema.get("x-kubernetes-validations", [{}])[0].get("rule", "").startswith("''.matches(self)"):
-        return PATTERNS
+        return lambda _, draw: draw(PATTERNS)
     if schema.get("format") == "date-time":
         found = [time for time in (*[TIMES[0]] * 12, *TIMES) if re.search(schema.get("pattern", ""), time)]
-        return st.sampled_from(found)
+        return lambda dice, _: dice.choice(found)
+    known = [text for text in TEXTS if least <= len(text) <= most]
     if "pattern" in schema:
         regex = re.compile(schema["pattern"])
-        known = [text for text in TEXTS if regex.search(text) and least <= len(text) <= most]
+        known = [text for text in known if regex.search(text)]
         drawn = st.from_regex(regex, alphabet=st.characters(codec="ascii")).filter(
             lambda text: least <= len(text) <= most and "\n" not in text
         )
-        return st.sampled_from(known) | drawn if known else drawn
-    known = [text for text in TEXTS if least <= len(text) <= most]
-    return st.sampled_from(known) | st.text(min_size=least, max_size=min(most, max(least, 10)))
-
-
-def _integers(schema: JSON) -> st.SearchStrategy[int]:
-    least, most = schema.get("minimum", -(2**63)), schema.get("maximum", 2**63 - 1)
-    least, most = least + schema.get("exclusiveMinimum", False), most - schema.get("exclusiveMaximum", False)
-    near = {number for number in (least, most, 0, 1, 2, 3) if least <= number <= most}
-    return (
-        st.sampled_from(sorted(near)) | st.integers(least, min(most, least + 10)) | st.integers(least, most)
+        return lambda dice, draw: dice.choice(known) if known and dice.random() < 0.8 else draw(drawn)
+    return lambda dice, _: (
+        dice.choice(known) if dice.random() < 0.5 else _any_text(dice, least, min(most, max(least, 10)))
     )
 
 
-def _numbers(schema: JSON) -> st.SearchStrategy[float]:
+def _integers(schema: JSON) -> Drawer:
+    least, most = schema.get("minimum", -(2**63)), schema.get("maximum", 2**63 - 1)
+    least, most = least + schema.get("exclusiveMinimum", False), most - schema.get("exclusiveMaximum", False)
+    near = sorted({number for number in (least, most, 0, 1, 2, 3) if least <= number <= most})
+
+    def drawn(dice: Random, _: st.DrawFn) -> int:
+        return dice.choice(
+            (dice.choice(near), dice.randint(least, min(most, least + 10)), dice.randint(least, most))
+        )
+
+    return drawn
+
+
+def _numbers(schema: JSON) -> Drawer:
     least, most = schema.get("minimum", -1.7e308), schema.get("maximum", 1.7e308)
-    return st.floats(
-        least,
-        most,
-        exclude_min=schema.get("exclusiveMinimum", False),
-        exclude_max=schema.get("exclusiveMaximum", False),
+    return lambda _, draw: draw(
+        st.floats(
+            least,
+            most,
+            exclude_min=schema.get("exclusiveMinimum", False),
+            exclude_max=schema.get("exclusiveMaximum", False),
+        )
     )
 
 
@@ -285,15 +331,18 @@ def api_objects(kind: str, name: str) -> st.SearchStrategy[JSON]:
     """What an account that may write this kind can store: a spec, labels and annotations."""
     spec = of_schema(SCHEMAS[kind]["properties"]["spec"])
     spec = spec.map(_by_the_rules) if kind == "ElasticJob" else spec
-    texts = st.dictionaries(st.sampled_from((*NAMES, "elastic.iml.github.io/profile")), _ANY_TEXT, max_size=2)
+    names = (*NAMES, "elastic.iml.github.io/profile")
 
-    def stored(drawn: tuple[JSON, JSON, JSON]) -> JSON:
-        given, labels, annotations = drawn
+    def texts(dice: Random) -> dict[str, str]:
+        return {dice.choice(names): _text_or_known(dice) for _ in range(dice.randint(0, 2))}
+
+    def stored(given: JSON, dice: Random) -> JSON:
         obj = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": kind, "spec": given}
-        obj["metadata"] = metadata(name, labels=labels, annotations=annotations)
+        obj["metadata"] = metadata(name, labels=texts(dice), annotations=texts(dice))
         return defaulted(kind, obj)
 
-    shallow = st.tuples(spec, texts, texts).map(stored).filter(lambda obj: is_taken(kind, obj))
+    dice = st.randoms(use_true_random=True)
+    shallow = st.builds(stored, spec, dice).filter(lambda obj: is_taken(kind, obj))
     depth = st.integers(0, 9).flatmap(lambda chance: st.just(None) if chance else DEEP)
     return st.builds(_with_depth, shallow, depth)
 
