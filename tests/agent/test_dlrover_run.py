@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.run import get_args_parser
 
 from agent import dlrover_run
-from agent.arguments import _add_our_flags
+from agent.arguments import launch_parser
 from agent.dlrover_run import translated
 from crds.dlrover import FLAGS, SWITCHES
 
 
 def never() -> bool:
     return False
-
-
-def parser() -> argparse.ArgumentParser:
-    """`dlr run`'s: torchrun's, with our flags."""
-    found: argparse.ArgumentParser = get_args_parser()
-    _add_our_flags(found)
-    return found
 
 
 # --- Examples ---------------------------------------------------------------------------------------------
@@ -122,7 +113,7 @@ def test_every_flag_without_a_value_is_known() -> None:
     """Of another, the script would be taken for the value."""
     switches = {
         name.lstrip("-").replace("_", "-")
-        for action in parser()._actions
+        for action in launch_parser()._actions
         for name in action.option_strings
         if action.nargs == 0
     }
