@@ -16,7 +16,7 @@ import typer
 
 from controller.wording import counted
 from dlr.commands.errors import CommandError
-from dlr.commands.options import Context, Group, JobName, Kubeconfig, Namespace, not_empty
+from dlr.commands.options import Group, JobName, not_empty, with_cluster
 from dlr.commands.output import show
 from dlr.job.failures import Culprit, find_culprit, heading
 from dlr.job.logs import (
@@ -34,7 +34,6 @@ from dlr.job.stacks import merge, stack_lines
 from dlr.job.unreadable import naming_what_cannot_be_read
 from dlr.job.wording import in_command, plain, printable_line, utc_now
 from dlr.kube.api import PODS, Api
-from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 
 TERMINAL_COMMANDS = re.compile(r"\x1b(?!\[[0-9;:]*m)|[\x00-\x08\x0a-\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
@@ -48,7 +47,9 @@ CLOSE_BEHIND = timedelta(seconds=1)
 """A dying process's last words reach the log a little after its end was seen."""
 
 
+@with_cluster
 def logs(
+    api: Api,
     name: JobName,
     rank: Annotated[int | None, typer.Option(min=0, help="Only the worker with this node rank.")] = None,
     group: Group = None,
@@ -68,13 +69,8 @@ def logs(
         bool,
         typer.Option("--failed", help="Of the rank that failed first, up to its failure, with its message."),
     ] = False,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Print what a job's workers print."""
-    connection = connect(kubeconfig, context, namespace)
-    api = Api(connection)
     if group is not None:
         name = get_group(api, get_job(api, name), group)["metadata"]["name"]
     if failed:
@@ -89,7 +85,7 @@ def logs(
     wanted = Wanted(container, tail_lines, previous)
     if follow:
         try:
-            Following(connection, job, workers, wanted, _print_line).join()
+            Following(api.connection, job, workers, wanted, _print_line).join()
         except BaseException:
             LogLines.lock.acquire(timeout=LAST_LINE_SECONDS)  # no thread writes while the interpreter ends
             raise
