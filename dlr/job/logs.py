@@ -78,10 +78,8 @@ def why_no_log(pod: JSON) -> str | None:
     if pod["spec"].get("nodeName") or status.get("phase") != "Pending":
         return None
     name = pod["metadata"]["name"]
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("message"):
-            return f"{name} has no node yet: {condition['message'].rstrip('.')}."
-    return f"{name} has no node yet."
+    why = report.condition_of(pod, "PodScheduled").get("message")
+    return f"{name} has no node yet: {why.rstrip('.')}." if why else f"{name} has no node yet."
 
 
 def lines_of(stream: Iterable[str]) -> Iterator[tuple[datetime | None, str]]:
