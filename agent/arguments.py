@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from agent.environment import Environment, grace_of_processes
 from agent.rendezvous.handler import JOIN_TIMEOUT_SECONDS
 from agent.torch_compat import elastic
 from agent.torch_compat.elastic import UNLIMITED_RESTARTS
-from crds.dlrover import OUR_BACKEND, OUR_FLAGS, options
+from crds.dlrover import OUR_BACKEND, options
 from crds.phases import HANG_TIMEOUT_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def parse(argv: Sequence[str]) -> Any:
         SystemExit: they ask for help.
         ValueError: they cannot be read, or ask for what only torchrun can do.
     """
-    parser, ours = _parsers()
+    parser = launch_parser()
     defaults = {
         "max_restarts": UNLIMITED_RESTARTS,
         "rdzv_backend": OUR_BACKEND,
@@ -107,13 +107,11 @@ def parse(argv: Sequence[str]) -> Any:
     parser.set_defaults(
         **{name: value for name, value in defaults.items() if f"PET_{name.upper()}" not in os.environ}
     )
-    # What is behind the script is the script's; torch's parser would take it for its flags, shortened.
+    # What is behind the script is the script's; torch's parser would take it for its flags.
     found = options(argv)
     front = sum(len(option.words) for option in found)
     end = front + (2 if argv[front : front + 1] == ["--"] else 1)
-    torchs = [word for option in found if option.name not in OUR_FLAGS for word in option.words]
-    args = parser.parse_args([*torchs, *argv[front:end]])
-    ours.parse_args([word for each in found if each.name in OUR_FLAGS for word in each.words], args)
+    args = parser.parse_args([*(word for option in found for word in option.in_full), *argv[front:end]])
     args.training_script_args = list(argv[end:])
     if args.standalone:
         standalone.check(args.nnodes, os.environ)
@@ -140,33 +138,20 @@ def parse(argv: Sequence[str]) -> Any:
     return args
 
 
-def _parsers() -> tuple[ArgumentParser, ArgumentParser]:
-    """Return the parser of torchrun's flags, whose help has ours too, and that of ours, which are whole."""
-    parser, both, ours = get_args_parser(), get_args_parser(), ArgumentParser(allow_abbrev=False)
-    for each in (parser, both, ours):
-        each.prog = "dlr run"
-        each.error = _unreadable(parser)  # type: ignore[method-assign, assignment]
-    both.description = "Runs the training processes of one worker of an ElasticJob."
-    for action in both._actions:
-        if "--standalone" in action.option_strings:
-            action.help = "train on this machine alone, without a cluster"
-    _add_our_flags(both)
-    _add_our_flags(ours)
-    parser.format_help = both.format_help  # type: ignore[method-assign]
-    return parser, ours
+def launch_parser() -> ArgumentParser:
+    """Return torchrun's parser with our flags; what it cannot read is refused like any other argument."""
 
-
-def _unreadable(parser: ArgumentParser) -> Callable[[str], NoReturn]:
-    """What a parser does with arguments that it cannot read: they are refused like any others."""
-
-    def error(message: str) -> NoReturn:
+    def refuse(message: str) -> NoReturn:
         parser.print_usage(sys.stderr)
         raise ValueError(message)
 
-    return error
-
-
-def _add_our_flags(parser: ArgumentParser) -> None:
+    parser = get_args_parser()
+    parser.prog, parser.allow_abbrev = "dlr run", False  # `options` has written flags out
+    parser.error = refuse  # type: ignore[method-assign]
+    parser.description = "Runs the training processes of one worker of an ElasticJob."
+    for action in parser._actions:
+        if "--standalone" in action.option_strings:
+            action.help = "train on this machine alone, without a cluster"
     parser.add_argument(
         "--no-warm-start",
         action="store_true",
@@ -199,6 +184,7 @@ def _add_our_flags(parser: ArgumentParser) -> None:
         metavar="SIZE",
         help="with --standalone: memory for the checkpoints of dlr.checkpoint, such as 4Gi",
     )
+    return parser
 
 
 def stop_grace_seconds(termination_grace_seconds: float, shutdown_timeout: int | None) -> float:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agent.launch import main as launch
-from agent.warm import PADDING_VARIABLE
 from crds.dlrover import FLAGS, LAUNCHER, NUMA_AFFINITY, Option, ignored, options
 
 NUMA_BINDING = "--numa-binding=node"
@@ -24,7 +23,7 @@ NVIDIA_DEVICE = Path("/dev/nvidiactl")
 
 
 def main(argv: Sequence[str], sdk: Sequence[str] = (), clients: Sequence[str] = ()) -> int:
-    """Run the command, and return the exit code of `agent.launch.main`, which starts it again with padding.
+    """Run the command, and return the exit code of `agent.launch.main`.
 
     Args:
         argv: flags of torchrun's and of DLRover's, the script, and the script's own arguments.
@@ -32,15 +31,14 @@ def main(argv: Sequence[str], sdk: Sequence[str] = (), clients: Sequence[str] = 
         clients: folders in which scripts find our stand-ins for DLRover's modules. They come first in
             PYTHONPATH: DLRover itself may be installed, and its client waits for a master that is not there.
     """
-    second = PADDING_VARIABLE in os.environ
-    words, padding = (argv[:-1], argv[-1:]) if second else (argv, ())
-    command, not_obeyed = translated(words, can_bind_to_numa_nodes)
-    if not second:
-        python_path = [*clients, *filter(None, [os.environ.get("PYTHONPATH")])]
-        os.environ["PYTHONPATH"] = os.pathsep.join(python_path)
-        for advice in not_obeyed:
-            print(f"{LAUNCHER}: not obeyed: {advice}", file=sys.stderr)
-    return launch([*command, *padding], sdk)
+    command, not_obeyed = translated(argv, can_bind_to_numa_nodes)
+    python_path = [*clients, *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(python_path)
+    first = 0 if getattr(sys.flags, "safe_path", False) else 1  # 0 is where the command was started from
+    sys.path[first:first] = clients
+    for advice in not_obeyed:
+        print(f"{LAUNCHER}: not obeyed: {advice}", file=sys.stderr)
+    return launch(command, sdk)
 
 
 def translated(argv: Sequence[str], can_bind: Callable[[], bool]) -> tuple[list[str], list[str]]:

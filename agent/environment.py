@@ -113,6 +113,9 @@ class Environment:
                 raise InvalidEnvironmentError(f"{name} is not set, so {_NOT_A_WORKER[owner]}")
             return value
 
+        def number(name: str, default: float = 0) -> float:
+            return _number(name, environ.get(name) or default)
+
         try:
             key = key_from_text(environ[names.ENV_JOB_KEY]) if names.ENV_JOB_KEY in environ else b""
         except ValueError as error:
@@ -127,21 +130,13 @@ class Environment:
             pod_ip=text(names.ENV_POD_IP),
             replica_type=environ.get(names.ENV_REPLICA_TYPE) or cls.replica_type,
             node_name=environ.get(names.ENV_NODE_NAME, ""),
-            heartbeat_seconds=_number(
-                names.ENV_HEARTBEAT_SECONDS, environ.get(names.ENV_HEARTBEAT_SECONDS) or cls.heartbeat_seconds
-            ),
-            termination_grace_seconds=_number(
-                names.ENV_GRACE_SECONDS, environ.get(names.ENV_GRACE_SECONDS) or cls.termination_grace_seconds
-            ),
-            memory_bytes=int(_number(names.ENV_MEMORY_BYTES, environ.get(names.ENV_MEMORY_BYTES) or 0)),
-            memory_replicas=int(
-                _number(names.ENV_MEMORY_REPLICAS, environ.get(names.ENV_MEMORY_REPLICAS) or 0)
-            ),
-            persist_on_failure=bool(
-                _number(names.ENV_MEMORY_PERSIST, environ.get(names.ENV_MEMORY_PERSIST) or 0)
-            ),
+            heartbeat_seconds=number(names.ENV_HEARTBEAT_SECONDS, cls.heartbeat_seconds),
+            termination_grace_seconds=number(names.ENV_GRACE_SECONDS, cls.termination_grace_seconds),
+            memory_bytes=int(number(names.ENV_MEMORY_BYTES)),
+            memory_replicas=int(number(names.ENV_MEMORY_REPLICAS)),
+            persist_on_failure=bool(number(names.ENV_MEMORY_PERSIST)),
             grouped_job=environ.get(names.ENV_GROUPED_JOB, ""),
-            group_index=int(_number(names.ENV_GROUP_INDEX, environ.get(names.ENV_GROUP_INDEX) or 0)),
+            group_index=int(number(names.ENV_GROUP_INDEX)),
             key=key,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from agent.flags import Flags
 from agent.standalone import prepare
-from agent.warm import PADDING, PADDING_VARIABLE, Preloads
+from agent.warm import Preloads
 from crds.names import ENV_JOB_KEY, ENV_JOB_NAME, ENV_MEMORY_BYTES
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 THREADS = "OMP_NUM_THREADS"
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """torch asks the kernel for huge pages where a tensor has 2 MB or more (madvise(2), MADV_HUGEPAGE)."""
+
+UNBUFFERED = 2
+"""_IONBF (setvbuf(3))."""
 
 
 def main(argv: Sequence[str], sdk: Sequence[str] = ()) -> int:
@@ -39,7 +42,6 @@ def main(argv: Sequence[str], sdk: Sequence[str] = ()) -> int:
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would make each exit code 0
     signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
     flags = Flags.read(argv, os.environ)
     if flags.standalone:
@@ -49,23 +51,14 @@ def main(argv: Sequence[str], sdk: Sequence[str] = ()) -> int:
     preloads = Preloads(tuple(sdk), flags.preloads)
     if env is None:
         return run(argv, preloads, None)
-    if PADDING_VARIABLE not in os.environ:
-        with contextlib.suppress(OSError):  # arguments or environment are as long as they may be
-            restart_with_padding(os.environ)
-        return run(argv, preloads, None)
-    del os.environ[PADDING_VARIABLE], env[PADDING_VARIABLE]
-    argv = argv[:-1]
-    from agent.warm.parent import reason_not_to_fork  # only now: the first start has been short
-    from agent.warm.script import show_command
+    from agent.warm.parent import reason_not_to_fork
 
+    unbuffer()
     import_torch(env)
     if reason_not_to_fork():
-        return run(argv, preloads, None)  # which starts a parent of its own, and tells what that says
+        return run(argv, preloads, None)  # which starts a parent of its own, and reports its reason
     parent = fork_parent(env, preloads)
-    if parent is None:
-        return 0
-    show_command(sys.orig_argv[:-1])
-    return run(argv, preloads, parent)
+    return 0 if parent is None else run(argv, preloads, parent)
 
 
 def run(argv: Sequence[str], preloads: Preloads, parent: WarmParent | None) -> int:
@@ -144,18 +137,21 @@ def prefer_huge_pages(environ: MutableMapping[str, str]) -> None:
         environ.setdefault(HUGE_PAGES, "1")
 
 
-def restart_with_padding(environ: Mapping[str, str]) -> None:
-    """Start this very command again, with padding for what training processes show in `ps` and /proc.
-
-    Raises:
-        OSError: the arguments and the environment are too long.
-    """
-    command = [sys.executable, "-u", *sys.orig_argv[1:], PADDING]
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it waits until there is a handler again
-    try:
-        os.execve(sys.executable, command, {**environ, PADDING_VARIABLE: PADDING})
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+def unbuffer() -> None:
+    """Have stdout and stderr as `python -u` has them, with which torch starts training processes."""
+    libc = ctypes.CDLL(None)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if not isinstance(stream, io.TextIOWrapper) or stream.write_through:
+            continue
+        stream.flush()
+        raw = io.FileIO(descriptor, "w", closefd=False)
+        raw.name = f"<{name}>"
+        unbuffered = io.TextIOWrapper(raw, stream.encoding, stream.errors, "\n", write_through=True)
+        unbuffered.__dict__["mode"] = "w"
+        setattr(sys, name, unbuffered)
+        setattr(sys, f"__{name}__", unbuffered)
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, name), None, UNBUFFERED, 0)
 
 
 def foreseen_environment(flags: Flags, environ: Mapping[str, str]) -> dict[str, str] | None:

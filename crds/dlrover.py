@@ -103,6 +103,15 @@ class Option(NamedTuple):
     words: tuple[str, ...]
     """All of it, as it was written."""
 
+    @property
+    def in_full(self) -> tuple[str, ...]:
+        """All of it, with the flag's whole name where it was shortened."""
+        written, *value = self.words
+        if not written.startswith("--"):
+            return self.words
+        _, equals, text = written.partition("=")
+        return f"--{self.name}{equals}{text}", *value
+
 
 class Ignored(NamedTuple):
     """What a command asks for and the launcher does not do."""
@@ -151,7 +160,7 @@ def options(words: Sequence[str]) -> list[Option]:
 
 def _whole(name: str) -> str:
     """Return the name of torchrun's flag that begins so; the name itself if there is no such one."""
-    if name in FLAGS or name in OUR_FLAGS or name in TORCHS_FLAGS:
+    if len(name) > 1 and (name in FLAGS or name in OUR_FLAGS or name in TORCHS_FLAGS):
         return name
     meant = [flag for flag in TORCHS_FLAGS if flag.startswith(name) and len(flag) > 1]
     return meant[0] if len(meant) == 1 else name

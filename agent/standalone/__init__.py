@@ -28,10 +28,7 @@ _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)}
 
 
 def prepare(flags: Flags, environ: MutableMapping[str, str]) -> None:
-    """Set the environment of the worker, as the controller does in a Pod.
-
-    A command that starts itself again finds there what it has set.
-    """
+    """Set the environment of the worker, as the controller does in a Pod."""
     environ.setdefault(names.ENV_JOB_NAME, NAME)
     environ.setdefault(names.ENV_NAMESPACE, NAME)
     environ.setdefault(names.ENV_WORKER_NAME, f"{NAME}-{names.WORKER}-0")

@@ -19,7 +19,7 @@ from agent.connection import handshake
 from agent.connection.listener import Inbox
 from agent.facts.world import AgentWorld
 from agent.supervision.ballot import Ballot, Traffic
-from agent.supervision.vote import LocalProcesses, Message, MessageKind, VoteResult
+from agent.supervision.vote import LocalProcesses, Message, MessageKind
 from crds.checkpoint_files import KeptIn
 from crds.progress_record import BOUNDARY, GO_ON, KEEPS_IN, ORDER, SPEAKS, TAKES_PART
 
@@ -170,30 +170,12 @@ class LiveBallot:
             self._add(line)
         else:
             self._epoll.register(line.fileno(), select.EPOLLIN)
-        self._ballot = Ballot(size, chair_line)
+        self.ballot = Ballot(size, chair_line)
+        """The vote; times in it are of CLOCK_MONOTONIC."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when `look` has something to do."""
         return self._epoll.fileno()
-
-    @property
-    def agreed(self) -> VoteResult | None:
-        return self._ballot.agreed
-
-    @property
-    def lost_at(self) -> float | None:
-        """Time at which an agent was lost whose processes had not left (CLOCK_MONOTONIC)."""
-        return self._ballot.lost_at
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a vote that is not over, or one that was decided."""
-        return self._ballot.is_open
-
-    @property
-    def wake_at(self) -> float | None:
-        """Time by which `look` is to be called (CLOCK_MONOTONIC)."""
-        return self._ballot.wake_at
 
     def read(self, *, all_live: bool) -> LocalProcesses:
         """Return what the processes here say of themselves."""
@@ -206,12 +188,12 @@ class LiveBallot:
     def ask(self, tier: KeptIn, *, all_live: bool) -> None:
         """Ask for a vote. To be called if the processes here take part."""
         now = time.monotonic()
-        self._carry_out(self._ballot.ask(tier, now, self.read(all_live=all_live)), all_live=all_live)
+        self._carry_out(self.ballot.ask(tier, now, self.read(all_live=all_live)), all_live=all_live)
 
     def note_left(self) -> None:
         """Take note that the processes here have left as it was agreed."""
         now = time.monotonic()
-        self._carry_out(self._ballot.note_left(now, self.read(all_live=False)), all_live=False)
+        self._carry_out(self.ballot.note_left(now, self.read(all_live=False)), all_live=False)
 
     def look(self, *, all_live: bool) -> None:
         """Take in what has come, answer it, and give the processes their order.
@@ -221,12 +203,12 @@ class LiveBallot:
         """
         came = [item for fd, _ in self._epoll.poll(0) for item in self._take(fd)]
         now = time.monotonic()
-        self._carry_out(self._ballot.look(now, self.read(all_live=all_live), came), all_live=all_live)
+        self._carry_out(self.ballot.look(now, self.read(all_live=all_live), came), all_live=all_live)
 
     def close(self) -> None:
         """Take part in nothing more. Processes that are held go on; what was agreed stays their order."""
-        self._ballot.close()
-        self._words.set_order(self._ballot.order)
+        self.ballot.close()
+        self._words.set_order(self.ballot.order)
         self._words.close()
         for peer in self._peers.values():
             peer.close()
@@ -236,8 +218,8 @@ class LiveBallot:
     def _carry_out(self, traffic: Traffic, *, all_live: bool) -> None:
         """Give the processes their order, and send what is to be sent."""
         while True:
-            self._words.set_order(self._ballot.order)
-            self._ballot.note_order(time.monotonic())  # two holds of one millisecond are the same word
+            self._words.set_order(self.ballot.order)
+            self.ballot.note_order(time.monotonic())  # two holds of one millisecond are the same word
             broken: Traffic = []
             for fd, message in traffic:
                 if fd in self._peers and (message is None or not self._send(fd, message)):
@@ -246,7 +228,7 @@ class LiveBallot:
             if not broken:
                 return
             now = time.monotonic()
-            traffic = self._ballot.look(now, self.read(all_live=all_live), broken)
+            traffic = self.ballot.look(now, self.read(all_live=all_live), broken)
 
     def _take(self, fd: int) -> Traffic:
         """Return what has come by a connection, or by those that are new."""

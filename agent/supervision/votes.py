@@ -104,7 +104,7 @@ class Votes:
             return False
         with deferred():
             self._ballot.look(all_live=_all_live(processes))
-        return self._ballot.is_open
+        return self._ballot.ballot.is_open
 
     # One vote.
 
@@ -165,15 +165,15 @@ class Votes:
 
     def have_left(self, processes: TrainingProcesses) -> list[int]:
         """Return the local ranks of the processes that have left as it was agreed."""
-        if self._ballot is None or self._ballot.agreed is None:
+        if self._ballot is None or self._ballot.ballot.agreed is None:
             return []
         processes.collect_exits()
         return self._vote(self._ballot, processes, 0.0, wish=False).have_left
 
     def _vote(
-        self, ballot: LiveBallot, processes: TrainingProcesses, begun_at: float, *, wish: bool
+        self, live: LiveBallot, processes: TrainingProcesses, begun_at: float, *, wish: bool
     ) -> LeaveVote:
-        now = time.monotonic()
+        ballot, now = live.ballot, time.monotonic()
         return LeaveVote(
             ballot.is_open,
             wish,
@@ -181,7 +181,7 @@ class Votes:
             None if ballot.lost_at is None else now - ballot.lost_at,
             self._membership.standing.peers_are_dead,
             processes.exit_codes,  # those that the ballot has seen: `_wait` looks for the others
-            ballot.ended(),
+            live.ended(),
             now - begun_at,
             None if ballot.wake_at is None else ballot.wake_at - now,
         )

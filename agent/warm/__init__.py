@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PADDING = "." * 2048
-"""The last argument of a command that processes are forked from, and the value of `PADDING_VARIABLE`.
-Training processes write over both, so that `ps` shows what they run (proc(5), arg_start)."""
-PADDING_VARIABLE = "DLR_ARGV_PADDING"
-
 
 @dataclass(frozen=True)
 class Preloads:

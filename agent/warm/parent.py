@@ -55,12 +55,11 @@ def main(argv: list[str], path: list[str]) -> None:
     """Run as `agent.warm.warm_parent.BOOT`. In training processes it returns too.
 
     Args:
-        argv: `FD SDK [MODULE…] PADDING`. SDK has modules with commas between them; PADDING is as long as the
-            training processes' own commands may be for `ps` to show them.
+        argv: `FD SDK [MODULE…]`. SDK has modules with commas between them.
         path: `sys.path` from the user's modules on.
     """
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
-    preloads = Preloads(tuple(filter(None, argv[2].split(","))), tuple(argv[3:-1]))
+    preloads = Preloads(tuple(filter(None, argv[2].split(","))), tuple(argv[3:]))
     run_parent(socket.socket(fileno=int(argv[1])), preloads, path)
 
 

@@ -187,18 +187,18 @@ def _same_file(one: str, other: str) -> bool:
 
 
 def show_command(argv: Sequence[str]) -> None:
-    """Have `ps` and `pkill -f` see a command, as far as the padding goes."""
+    """Have `ps` and `pkill -f` see a command, as far as there is room."""
     _show("arguments", argv)
 
 
 def show_environment() -> None:
-    """Have /proc/PID/environ show the environment, as far as the padding goes; first the `MARKER`."""
+    """Have /proc/PID/environ show the environment, as far as there is room; first the `MARKER`."""
     variables = sorted(os.environ.items(), key=lambda variable: variable[0] != MARKER)
     _show("environment", [f"{name}={value}" for name, value in variables])
 
 
 def _show(area: str, strings: Sequence[str]) -> None:
-    """Write over what the process was started with, as setproctitle(3) does (proc(5), arg_start, env_start).
+    """Write over what this process, or its parent, was started with (proc(5), arg_start, env_start).
 
     Nothing points there any more: `os.environ` was emptied, and Python has copied its arguments.
     """

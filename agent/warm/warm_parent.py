@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agent.processes.orphans import become_subreaper, open_exit_fd
-from agent.warm import PADDING, PADDING_VARIABLE, Preloads
+from agent.warm import Preloads
 from agent.warm.messages import MAX_BYTES, REQUEST, ForkRequest, ParentReply, socket_pair
 from agent.warm.script import runs_python
 
@@ -94,11 +94,11 @@ class WarmParent:
     def started(cls, env: Mapping[str, str], preloads: Preloads) -> WarmParent:
         """Start one as an interpreter of its own."""
         control, theirs = socket_pair()
-        arguments = [ROOT, str(theirs.fileno()), ",".join(preloads.sdk), *preloads.users, PADDING]
+        arguments = [ROOT, str(theirs.fileno()), ",".join(preloads.sdk), *preloads.users]
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-u", "-c", BOOT, *arguments],
-                env={**without_round_variables(env), PADDING_VARIABLE: PADDING},
+                env=without_round_variables(env),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the agent, which tells the others
             )

@@ -16,7 +16,7 @@ from crds.grouping import group_count
 from dlr.job import report
 from dlr.job.deletion import wait_until_gone
 from dlr.job.groups import refuse_group, training
-from dlr.job.logs import Following, Wanted, choose_workers, job_and_workers, log_lines, send_log
+from dlr.job.logs import Following, choose_workers, job_and_workers, log_lines, send_log
 from dlr.job.lookup import NoSuchJob, get_group, get_job, groups_of, list_workers, set_replicas, workers_of
 from dlr.job.progress import progress_of, total_steps
 from dlr.job.stacks import ask_all, merge, stack_lines, together, without_answer
@@ -201,8 +201,7 @@ class Job:
         """
         job, found = job_and_workers(self._api, self._fetch, await_them=follow)
         workers = choose_workers(job, found, rank)
-        wanted = Wanted(None, tail_lines, previous=False)
-        return self._followed(job, workers, wanted) if follow else self._present(workers, wanted)
+        return self._followed(job, workers, tail_lines) if follow else self._present(workers, tail_lines)
 
     def stacks(self, timeout_seconds: float = STACKS_SECONDS) -> str:
         """Return the present stacks of all training processes: equal ones once, the odd ones first.
@@ -250,20 +249,20 @@ class Job:
             raise NoSuchJob(f"The job {self.name!r} was deleted, and another has its name now.")
         return job
 
-    def _present(self, workers: list[JSON], wanted: Wanted) -> Iterator[str]:
+    def _present(self, workers: list[JSON], tail_lines: int | None) -> Iterator[str]:
         found: list[str] = []
         reasons = []
         for worker, lines in zip(workers, log_lines(workers, found.append), strict=True):
-            reasons.append(send_log(self._api, worker, wanted, lines))
+            reasons.append(send_log(self._api, worker, tail_lines, lines))
             yield from found
             found.clear()
         if missing := [reason for reason in reasons if reason]:
             raise ApiError(" ".join(missing))
 
-    def _followed(self, job: JSON, workers: list[JSON], wanted: Wanted) -> Iterator[str]:
+    def _followed(self, job: JSON, workers: list[JSON], tail_lines: int | None) -> Iterator[str]:
         lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         following = Following(
-            self._api.connection, job, workers, wanted, lines.put, on_end=lambda: lines.put(None)
+            self._api.connection, job, workers, tail_lines, lines.put, on_end=lambda: lines.put(None)
         )
         for _ in workers:
             while (line := lines.get()) is not None:

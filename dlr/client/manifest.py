@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from crds import names
 from dlr.client.program import FOLDER, Program
-from dlr.kube.amounts import is_amount
 from dlr.kube.api import JSON
 from dlr.kube.errors import UsageError
+from reconcilers.observed.quantities import is_quantity, parse
 
 VOLUME = "dlr-code"
 LONGEST_STEM = 30
@@ -74,7 +74,7 @@ def _check(launch: JobLaunch) -> None:
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise UsageError(f"{name} is a whole number, {least} or more, and not {value!r}.")
     for name, amount in launch.requests.items():
-        if not isinstance(amount, str) or not is_amount(amount):
+        if not isinstance(amount, str) or not is_quantity(amount) or parse(amount) < 0:
             raise UsageError(f"{name} is an amount such as '500m', '4' or '2Gi', and not {amount!r}.")
     for name, value in launch.env.items():
         if not isinstance(value, str) or not isinstance(name, str) or not _VARIABLE.fullmatch(name):

@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from controller.garbage import keep_pauses_short
-from dlr.commands.options import Context, Kubeconfig, Namespace, complete_job_name, object_name
+from dlr.commands.options import complete_job_name, object_name, with_cluster
 from dlr.dashboard.opening import open_in_browser
 from dlr.dashboard.server import Dashboard, serve
 from dlr.kube.api import Api
-from dlr.kube.connection import connect
 
 
+@with_cluster
 def dashboard(
+    api: Api,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -24,18 +25,14 @@ def dashboard(
             autocompletion=complete_job_name,
         ),
     ] = None,
-    namespace: Namespace = None,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="On 127.0.0.1; 0 is any free one.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Show jobs on a web page of this machine alone."""
     keep_pauses_short()
-    api = Api(connect(kubeconfig, context, namespace))
     begin = f"#/job/{api.namespace}/{name}" if name else ""
     page = Dashboard(api, all_namespaces=all_namespaces)
     asyncio.run(_serve(page, port, begin, open_browser=open_browser))

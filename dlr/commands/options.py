@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from typing import Annotated
+from collections.abc import Callable
+from inspect import Parameter
+from typing import Annotated, Any
 
 import typer
 
@@ -140,3 +144,21 @@ JobName = Annotated[
 Group = Annotated[
     int | None, typer.Option(min=0, metavar="I", help="Only this replica group of the job, by its index.")
 ]
+
+CLUSTER = tuple(
+    Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
+    for name, annotation in (("namespace", Namespace), ("kubeconfig", Kubeconfig), ("context", Context))
+)
+
+
+def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say which cluster and namespace, in place of its parameter `api`."""
+
+    @functools.wraps(command)
+    def called(*, namespace: str | None, kubeconfig: str | None, context: str | None, **given: Any) -> None:
+        command(api=Api(connect(kubeconfig, context, namespace)), **given)
+
+    signature = inspect.signature(command, eval_str=True)
+    own = [each for name, each in signature.parameters.items() if name != "api"]
+    vars(called)["__signature__"] = signature.replace(parameters=[*own, *CLUSTER])
+    return called

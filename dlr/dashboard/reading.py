@@ -13,7 +13,7 @@ from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
 from dlr.dashboard.job_page import job_page
 from dlr.dashboard.watching import WatchingApi
 from dlr.job.case import read_case
-from dlr.job.logs import Wanted, lines_of, why_no_log
+from dlr.job.logs import lines_of, parameters_of, why_no_log
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.report import ranks
 from dlr.job.unreadable import naming_what_cannot_be_read
@@ -129,7 +129,7 @@ def _log_of(api: Api, pod: str) -> JSON:
         found = api.get(PODS, pod)
         if why := why_no_log(found):
             return {"lines": [], "note": why}
-        parameters = Wanted(None, LOG_LINES, previous=False).parameters(found) | {"limitBytes": LOG_BYTES}
+        parameters = parameters_of(found, LOG_LINES) | {"limitBytes": LOG_BYTES}
         with api.log(pod, parameters, follow=False) as lines:
             return {"lines": [text for _, text in lines_of(lines)], "note": ""}
     except ApiError as failure:

@@ -182,13 +182,6 @@ class Case:
         found = ((worker.get("status") or {}).get("nodeName") for worker in self.workers)
         return frozenset(name for name in found if name)
 
-    def condition(self, type_: str, status: str) -> JSON | None:
-        """The job's condition of that type, if it has that status."""
-        for each in self.status.get("conditions") or ():
-            if (each.get("type"), each.get("status")) == (type_, status):
-                return dict(each)
-        return None
-
     def warning(self, type_: str) -> JSON | None:
         """The job's warning of that type, if it has one."""
         return next((dict(each) for each in warnings_of(self.job) if each.get("type") == type_), None)

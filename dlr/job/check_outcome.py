@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from crds.findings import Verdict
 from crds.nodecheck import NodeCheckPhase
+from dlr.job.report import condition_of, message_of
 from dlr.kube.api import JSON
 from healthcheck.local import LocalHealth
 from healthcheck.measurements import Metric
@@ -102,7 +103,4 @@ def message(check: JSON) -> str:
 
 def condition_message(check: JSON, kind: str, status: str | None = None) -> str:
     """Return the message of the condition of that type, if it has that status."""
-    for condition in (check.get("status") or {}).get("conditions") or []:
-        if condition["type"] == kind and status in (None, condition["status"]):
-            return str(condition.get("message") or condition.get("reason") or "")
-    return ""
+    return message_of(condition_of(check, kind, status))

@@ -82,7 +82,7 @@ def _unobserved(case: Case) -> Iterator[JobFinding]:
 def _failed(case: Case) -> Iterator[JobFinding]:
     if report.phase(case.job) != "Failed":
         return
-    condition = case.condition("Failed", "True") or {}
+    condition = report.condition_of(case.job, "Failed", "True")
     reason = str(condition.get("reason") or "Failed")
     culprit = case.culprit
     if culprit is not None and reason not in ("PodInvalid", "PodForbidden", "ShardsFailed"):
@@ -134,7 +134,7 @@ def _nodes(case: Case) -> Iterator[JobFinding]:
         check = in_command(case.job["metadata"], word.check)
         advice = sentence(f"See the evidence: kubectl describe nc {check}; docs/cordon.md")
         yield JobFinding(word.reason, sentence(word.text), (advice,))
-    condition = case.condition(NODES_CHECKED, "False") or {}
+    condition = report.condition_of(case.job, NODES_CHECKED, "False")
     if condition and not checked and not case.trains and condition.get("reason") not in QUIET:
         text = f"A node check says {condition['reason']}: {condition.get('message')}"
         yield JobFinding(str(condition["reason"]), sentence(text))
@@ -328,7 +328,7 @@ def _troubles(case: Case) -> Iterator[JobFinding]:
             saves_failed = report.phase(case.job) == "Succeeded" and type_ == "CheckpointsFailing"
             shown = "and its checkpoints failed" if saves_failed else _if_training(case, clause)
             yield JobFinding(cause, statement, tuple(advice), shown)
-    if condition := case.condition("Reconciled", "False"):
+    if condition := report.condition_of(case.job, "Reconciled", "False"):
         text = f"The controller does not cope with the job: {condition.get('message')}"
         clause = _if_training(case, "and its controller does not cope with it")
         yield JobFinding(str(condition.get("reason")), sentence(text), (), clause)

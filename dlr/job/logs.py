@@ -35,24 +35,10 @@ RANK_TWICE = re.compile(r"^(\[rank\d+\]:) ?(?=\1)")
 """torch's excepthook names the rank at the beginning of each line, and torchrun before each line of a log."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What to show of each Pod."""
-
-    container: str | None
-    tail_lines: int | None
-    previous: bool
-
-    def parameters(self, pod: JSON) -> dict[str, str | int]:
-        parameters: dict[str, str | int] = {
-            "container": self.container or default_container(pod),
-            "timestamps": "true",
-        }
-        if self.tail_lines is not None:
-            parameters["tailLines"] = self.tail_lines
-        if self.previous:
-            parameters["previous"] = "true"
-        return parameters
+def parameters_of(pod: JSON, tail_lines: int | None = None) -> dict[str, str | int]:
+    """Return the parameters of a request for the log of a Pod: stamped lines, all or the last ones."""
+    parameters: dict[str, str | int] = {"container": default_container(pod), "timestamps": "true"}
+    return parameters if tail_lines is None else parameters | {"tailLines": tail_lines}
 
 
 def default_container(pod: JSON) -> str:
@@ -62,26 +48,14 @@ def default_container(pod: JSON) -> str:
     return named or (DEFAULT_CONTAINER if DEFAULT_CONTAINER in containers else str(containers[0]))
 
 
-def refuse_unknown_container(pod: JSON, name: str | None) -> None:
-    """Raise UsageError unless the Pod has the container: the API server answers as for one yet to run."""
-    kinds = ("containers", "initContainers", "ephemeralContainers")
-    there = [container["name"] for kind in kinds for container in pod["spec"].get(kind) or ()]
-    if name is not None and name not in there:
-        raise UsageError(
-            f"The Pod {pod['metadata']['name']} has no container {name}; it has {plain(', '.join(there))}."
-        )
-
-
 def why_no_log(pod: JSON) -> str | None:
     """Explain why there is nothing to read yet, where the API server does not: the Pod has no node."""
     status = pod.get("status") or {}
     if pod["spec"].get("nodeName") or status.get("phase") != "Pending":
         return None
     name = pod["metadata"]["name"]
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("message"):
-            return f"{name} has no node yet: {condition['message'].rstrip('.')}."
-    return f"{name} has no node yet."
+    why = report.condition_of(pod, "PodScheduled").get("message")
+    return f"{name} has no node yet: {why.rstrip('.')}." if why else f"{name} has no node yet."
 
 
 def lines_of(stream: Iterable[str]) -> Iterator[tuple[datetime | None, str]]:
@@ -91,7 +65,7 @@ def lines_of(stream: Iterable[str]) -> Iterator[tuple[datetime | None, str]]:
         yield parse_time(stamp), RANK_TWICE.sub("", text)
 
 
-def send_log(api: Api, worker: JSON, wanted: Wanted, lines: LogLines) -> str | None:
+def send_log(api: Api, worker: JSON, tail_lines: int | None, lines: LogLines) -> str | None:
     """Send one log up to its present end; return the reason if that cannot be."""
     name = worker["metadata"]["name"]
     pod = (worker.get("status") or {}).get("podName")
@@ -101,7 +75,7 @@ def send_log(api: Api, worker: JSON, wanted: Wanted, lines: LogLines) -> str | N
         found = api.get(PODS, pod)
         if why := why_no_log(found):
             return why
-        with api.log(pod, wanted.parameters(found), follow=False) as stream:
+        with api.log(pod, parameters_of(found, tail_lines), follow=False) as stream:
             lines.take(stream)
     except ApiError as failure:
         if failure.reason == "NotFound":
@@ -117,7 +91,7 @@ class Follower:
     api: Api
     job: JSON
     worker: str
-    wanted: Wanted
+    tail_lines: int | None
     lines: LogLines
     finished_pod: str | None = None
     reason: str = ""
@@ -169,7 +143,6 @@ class Follower:
             if why := why_no_log(pod):
                 self._print_reason(why)
                 return
-            refuse_unknown_container(pod, self.wanted.container)
             with self.api.log(pod_name, self._parameters(pod), follow=True) as stream:
                 self.lines.take(stream)
             if _has_ended(self.api.get(PODS, pod_name)):
@@ -190,7 +163,7 @@ class Follower:
                 print(f"dlr: waiting: {plain(why)}", file=sys.stderr, flush=True)
 
     def _parameters(self, pod: JSON) -> dict[str, str | int]:
-        parameters = self.wanted.parameters(pod)
+        parameters = parameters_of(pod, self.tail_lines)
         if self.lines.last_time:
             parameters.pop("tailLines", None)
             parameters["sinceTime"] = self.lines.last_time.isoformat(timespec="seconds").replace(
@@ -241,7 +214,7 @@ class Following:
         connection: Connection,
         job: JSON,
         workers: Sequence[JSON],
-        wanted: Wanted,
+        tail_lines: int | None,
         send: Callable[[str], None],
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
@@ -254,7 +227,7 @@ class Following:
         def follow_one(worker: JSON, lines: LogLines) -> None:
             failure = None
             try:
-                Follower(Api(connection), job, worker["metadata"]["name"], wanted, lines).run()
+                Follower(Api(connection), job, worker["metadata"]["name"], tail_lines, lines).run()
             except Exception as error:
                 failure = error
             finally:

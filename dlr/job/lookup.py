@@ -8,6 +8,7 @@ from controller.wording import counted
 from crds import names
 from crds.grouping import is_grouped, owner_of_group
 from crds.ranges import as_ranges
+from dlr.job.report import condition_of
 from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, NAMESPACES, NODES, SHARDSETS, Api
 from dlr.kube.errors import ApiError, UsageError
 
@@ -110,8 +111,7 @@ def workers_of(api: Api, job: JSON, groups: Sequence[JSON] | None = None) -> lis
 
 def shard_sets_of(api: Api, job: JSON) -> list[JSON]:
     """Return the ShardSets of a job; none are looked for before its conditions tell of any."""
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    if not any(each["type"] == SHARDS_DONE for each in conditions):
+    if not condition_of(job, SHARDS_DONE):
         return []
     metadata = job["metadata"]
     found = api.find(SHARDSETS, label_selector=f"{names.LABEL_JOB_UID}={metadata['uid']}")

@@ -37,21 +37,29 @@ def is_finished(job: JSON) -> bool:
 
 def phase_since(job: JSON) -> str | None:
     """When the job entered its phase, by the condition that says so; None if none does."""
-    status = job.get("status", {})
-    conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
-    phase = status.get("phase")
+    phase = job.get("status", {}).get("phase")
     if not phase:
         return str(job["metadata"]["creationTimestamp"])
-    of_phase = conditions.get(phase) or {}
-    scaled, running = conditions.get("Scaled") or {}, conditions.get("Running") or {}
-    if of_phase.get("status") == "True":
-        return str(of_phase["lastTransitionTime"])
-    if phase == "Scaling":
-        return str(scaled["lastTransitionTime"]) if scaled.get("status") == "False" else None
-    waits = running.get("status") == "False" and running.get("reason") in (phase, "NoReplicas")
-    if waits:
-        return str(running["lastTransitionTime"])
-    return None
+    found = condition_of(job, phase, "True")
+    if not found and phase == "Scaling":
+        found = condition_of(job, "Scaled", "False")
+    elif not found:
+        running = condition_of(job, "Running", "False")
+        found = running if running.get("reason") in (phase, "NoReplicas") else {}
+    return str(found["lastTransitionTime"]) if found else None
+
+
+def condition_of(item: JSON, type_: str, status: str | None = None) -> JSON:
+    """Return an object's condition of that type, if it has that status; {} without one."""
+    for each in (item.get("status") or {}).get("conditions") or ():
+        if each.get("type") == type_ and status in (None, each.get("status")):
+            return dict(each)
+    return {}
+
+
+def message_of(condition: JSON) -> str:
+    """Return a condition's message, or its reason; empty without either."""
+    return str(condition.get("message") or condition.get("reason") or "")
 
 
 def list_row(job: JSON, now: datetime) -> Row:
@@ -113,9 +121,9 @@ def phase_line(job: JSON, now: datetime) -> str:
     if status.get("completionTime"):
         took = age(job["metadata"]["creationTimestamp"], parse_time(status["completionTime"]) or now)
         line = f"{phase(job)} {age(status['completionTime'], now)} ago, {took} after its submission"
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "Failed" == phase(job) and condition.get("reason"):
-            line += f": {condition['reason']}: {first_line(condition.get('message'))}"
+    failed = condition_of(job, "Failed")
+    if phase(job) == "Failed" and failed.get("reason"):
+        line += f": {failed['reason']}: {first_line(failed.get('message'))}"
     if status.get("reason") == "NoReplicas":  # other reasons have a warning, which has a line of its own
         line += f": {status.get('message')}"
     return line
@@ -194,8 +202,7 @@ def state_of(worker: JSON) -> str | None:
 
 
 def is_ready(node_or_pod: JSON) -> bool:
-    conditions = (node_or_pod.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return bool(condition_of(node_or_pod, "Ready", "True"))
 
 
 def sort_workers(workers: Sequence[JSON]) -> list[JSON]:

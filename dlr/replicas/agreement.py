@@ -9,7 +9,8 @@ that meet hold them, they all apply it: one that is gone may have, and may have 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any
 
 HEALING_STEPS = 2
 """Steps from a meeting on to which a member that was behind contributes nothing: in the first it only takes
@@ -50,9 +51,9 @@ class MeetingGroup:
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> MeetingGroup:
         """The reverse of `to_numbers`."""
-        trained, applied, applied_in, complete_in, is_ready, inner_steps, has_loaded, is_last, ends = numbers
-        flags = bool(is_ready), inner_steps, bool(has_loaded), bool(is_last), bool(ends)
-        return cls(bool(trained), applied, applied_in, complete_in, *flags)
+        pairs = zip(fields(cls), numbers, strict=True)
+        values: list[Any] = [value != 0 if field.type == "bool" else value for field, value in pairs]
+        return cls(*values)
 
 
 @dataclass(frozen=True)

@@ -127,12 +127,12 @@ class OuterReplicas(Replicas):
                 returns True on any rank of any group.
         """
         self._global.copy()
-        self._begin(total, until)
+        self._begin_loop(total, until)
         while self._next is not Do.LEAVE:
             self._watch.begin()
             yield from self._inner_steps(total)
             self._global.restore()
-            self._go_on(Computed(self._state[INNER_STEP]))
+            self._advance(Computed(self._state[INNER_STEP]))
         self._watch.begin()
 
     def _inner_steps(self, total: int | None) -> Iterator[int]:

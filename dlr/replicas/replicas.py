@@ -208,7 +208,7 @@ class Replicas:
         Raises:
             RuntimeError: the loop's body made no step, or there was a loop before.
         """
-        self._begin(total, until)
+        self._begin_loop(total, until)
         while self._next is not Do.LEAVE:
             quorum = self._quorum()
             sends = len(quorum.membership.groups) > 1 and quorum.counts(self.applied)
@@ -219,10 +219,10 @@ class Replicas:
                     f"step {self.applied} ended without optimizer.step(): the other groups wait for this "
                     "one's gradients; call optimizer.step() or replicas.average() in each step"
                 )
-            self._go_on(Applied())
+            self._advance(Applied())
         self._watch.begin()
 
-    def _begin(self, total: int | None, until: Until | None) -> None:
+    def _begin_loop(self, total: int | None, until: Until | None) -> None:
         """Meet the others; one loop that follows another could not tell which one they are in."""
         if self._next is not None:
             raise RuntimeError(
@@ -231,7 +231,7 @@ class Replicas:
             )
         self._until, self._at = until, replace(self._at, total=total)
         self._news.follow()
-        self._go_on(LoopStarted())
+        self._advance(LoopStarted())
 
     def average(self) -> None:
         """Make the gradients their mean over the groups; return when all groups that live have it.
@@ -241,7 +241,7 @@ class Replicas:
         step counts as made.
         """
         if self._at.is_open:
-            self._go_on(Computed())
+            self._advance(Computed())
 
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -273,21 +273,21 @@ class Replicas:
 
     def _send(self, number: int) -> None:
         """Send a bucket that backward has filled."""
-        exchange = self._of_version()
+        exchange = self._joined_exchange()
         if not exchange.is_overtaken:
             self._average.send(exchange, number)
 
     # --- what the protocol asks for ----------------------------------------------------------------------
 
-    def _go_on(self, event: Event | None) -> None:
+    def _advance(self, event: Event | None) -> None:
         """Carry out what follows from an event, until the script has something to do."""
         while event is not None:
             self._at, (*acts, last) = protocol.after(self._at, event)
             for act in acts:
-                self._do(act)
-            event = self._ask(last)
+                self._carry_out(act)
+            event = self._answer_to(last)
 
-    def _do(self, act: protocol.Act) -> None:
+    def _carry_out(self, act: protocol.Act) -> None:
         """Carry out an act that is not answered."""
         match act:
             case Do.TAKE_MEAN:
@@ -305,28 +305,28 @@ class Replicas:
             case ReportPosition(version, applied):
                 self._channel.at(version, applied)
 
-    def _ask(self, act: protocol.Act) -> Event | None:
+    def _answer_to(self, act: protocol.Act) -> Event | None:
         """Carry out an act, and return its answer; None if the script has it."""
         match act:
             case Meet(newest):
-                return self._meet(newest)
+                return self._join_version(newest)
             case Do.MEET_AGAIN:
-                return self._come_together()
+                return self._agree_on_quorum()
             case Do.LOAD:
                 return self._load()
             case Do.HEAL:
                 return self._heal()
             case Do.VOTE:
-                return self._vote()
+                return self._vote_on_commit()
             case Do.END:
-                return self._end()
+                return self._vote_on_end()
             case Do():
                 self._next = act
         return None
 
     # --- quorums -----------------------------------------------------------------------------------------
 
-    def _meet(self, newest: int) -> Event:
+    def _join_version(self, newest: int) -> Event:
         """Connect to the others of a version, and agree with them."""
         membership = self._news.await_membership(newest, has_met=self._at.quorum is not None)
         number = membership.version
@@ -350,11 +350,11 @@ class Replicas:
             ),
         )
         self._exchange.start()
-        return self._come_together()
+        return self._agree_on_quorum()
 
-    def _come_together(self) -> Event:
+    def _agree_on_quorum(self) -> Event:
         """Agree with the groups of the version in which this process meets them."""
-        membership, exchange = self._meeting, self._of_version()
+        membership, exchange = self._meeting, self._joined_exchange()
         assert membership is not None
         met: list[MeetingGroup] = []
         mine = self._at.as_member(membership.version)
@@ -385,8 +385,8 @@ class Replicas:
     # --- heals -------------------------------------------------------------------------------------------
 
     def _begin_heal(self) -> Healing:
-        quorum = self._quorum()
-        healing = Healing(quorum.agreement, self._of_version(), self._state, self._device, self._news.changed)
+        agreement, exchange = self._quorum().agreement, self._joined_exchange()
+        healing = Healing(agreement, exchange, self._state, self._device, self._news.changed)
         healing.begin()
         return healing
 
@@ -395,7 +395,7 @@ class Replicas:
         ok = True
         if self._quorum().heals:
             self._healing = self._begin_heal()
-            ok = self._news.succeeds(self._of_version(), self._healing.wait)
+            ok = self._news.succeeds(self._joined_exchange(), self._healing.wait)
         (all_ok,), _ = self._own.span(ok)
         return Healed(bool(all_ok))
 
@@ -410,9 +410,9 @@ class Replicas:
 
     # --- commits -----------------------------------------------------------------------------------------
 
-    def _vote(self) -> Event:
+    def _vote_on_commit(self) -> Event:
         """Average and agree."""
-        quorum, exchange, step = self._quorum(), self._of_version(), self.applied
+        quorum, exchange, step = self._quorum(), self._joined_exchange(), self.applied
         has_all = ends = False
 
         def average() -> None:
@@ -433,14 +433,14 @@ class Replicas:
 
     def _commit(self, step: int, groups: Sequence[int]) -> None:
         self._average = Average(self._buckets)
-        is_shared = self._of_version().seat.size > 1
+        is_shared = self._joined_exchange().seat.size > 1
         self._pace.note(time.monotonic() if is_shared else None)
         for act in self._on_commit:
             act(step, groups)
 
-    def _end(self) -> Event:
+    def _vote_on_end(self) -> Event:
         """Leave when all groups have applied the last step: until then one may need this one's state."""
-        exchange, has_state = self._of_version(), False
+        exchange, has_state = self._joined_exchange(), False
 
         def agree_to_end() -> None:
             nonlocal has_state
@@ -459,6 +459,6 @@ class Replicas:
             )
         return self._at.quorum
 
-    def _of_version(self) -> Exchange:
+    def _joined_exchange(self) -> Exchange:
         assert self._exchange is not None
         return self._exchange

@@ -29,6 +29,8 @@ RETRIES = 3
 """As often as DLRover tries a shard again. Then it drops the shard; here the job fails and names it."""
 SHUFFLED_TOGETHER = 50_000
 """So many shards of a table are shuffled among each other."""
+MOST_ARGUMENTS = 8
+"""Of `ShardingClient`; DLRover's other client takes `num_workers` behind them."""
 PREFETCHED = 2
 """Shards whose indices are fetched ahead."""
 
@@ -278,33 +280,11 @@ class ShardingClient:
 class IndexShardingClient(ShardingClient):
     """Gives out the indices of records, one at a time; forked processes may share it.
 
-    Args:
-        num_workers: has no meaning here.
-        others: as for `ShardingClient`.
+    The arguments are those of `ShardingClient`, and `num_workers`, which has no meaning here.
     """
 
-    def __init__(
-        self,
-        dataset_name: str,
-        batch_size: int,
-        num_epochs: int,
-        dataset_size: int,
-        shuffle: bool = False,
-        task_type: Any = None,
-        num_minibatches_per_shard: int = 10,
-        storage_type: str = "",
-        num_workers: int = 1,
-    ) -> None:
-        super().__init__(
-            dataset_name,
-            batch_size,
-            num_epochs,
-            dataset_size,
-            shuffle,
-            task_type,
-            num_minibatches_per_shard,
-            storage_type,
-        )
+    def __init__(self, *arguments: Any, num_workers: int = 1, **named: Any) -> None:
+        super().__init__(*arguments[:MOST_ARGUMENTS], **named)
         self._indices: multiprocessing.SimpleQueue[tuple[int, bool] | str] = multiprocessing.SimpleQueue()
         """(index, whether its shard has no more); at the end why there are none, empty if all are done."""
         self._room = multiprocessing.Semaphore(PREFETCHED)

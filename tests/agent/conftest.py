@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from agent.kube.api import ApiClient
-from agent.warm import PADDING, PADDING_VARIABLE
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT, Fork, ForkServer
 from tests.agent.patience import PATIENT, SECONDS, wait_for
@@ -69,7 +68,6 @@ class Agents:
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.directory)]),
             "OMP_NUM_THREADS": "1",
             "OUT": str(self.directory),
-            **({PADDING_VARIABLE: PADDING} if warm and forked else {}),
             **self._cluster.environ(index, incarnation),
             **environ,
         }

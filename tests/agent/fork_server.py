@@ -1,4 +1,4 @@
-"""`python -u -m tests.agent.fork_server FD PADDING`: agents are forks of one process that has imported torch.
+"""`python -u -m tests.agent.fork_server FD`: agents are forks of one process that has imported torch.
 
 An interpreter of its own costs an agent two seconds of a core, nearly all of them for the same imports. Nothing
 of dlr is imported here.
@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.warm import PADDING, PADDING_VARIABLE
 from agent.warm.parent import USUAL_MODULES
 from agent.warm.script import show_command
 from tests.agent.patience import Patience
@@ -40,12 +39,11 @@ class ForkServer:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "tests.agent.fork_server", str(theirs.fileno()), PADDING],
+                [sys.executable, "-u", "-m", "tests.agent.fork_server", str(theirs.fileno())],
                 env={
                     **{name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ},
                     "PYTHONPATH": str(ROOT),
                     "OMP_NUM_THREADS": "1",
-                    PADDING_VARIABLE: PADDING,
                 },
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -178,8 +176,6 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
         os.close(file)
     os.chdir(request["directory"])
     module, argv, env = request["module"], request["argv"], request["env"]
-    if PADDING_VARIABLE in env:
-        argv = [*argv, PADDING]
     os.environ.clear()
     os.environ.update(env)
     sys.path[:2] = [request["directory"], *env["PYTHONPATH"].split(os.pathsep)]  # were: our directory, ROOT

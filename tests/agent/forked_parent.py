@@ -1,4 +1,4 @@
-"""`python -u -m tests.agent.forked_parent FOLDER PADDING`: what `dlr run` has forked, without a cluster.
+"""`python -m tests.agent.forked_parent FOLDER …`: what `dlr run` has forked, without a cluster.
 
 FOLDER/orders.json has commands by name; each one's output goes to NAME.out and NAME.err, all exit codes to
 codes.json.
@@ -10,8 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
-from agent.launch import fork_parent, import_torch
-from agent.warm import PADDING_VARIABLE, Preloads
+from agent.launch import fork_parent, import_torch, unbuffer
+from agent.warm import Preloads
 from agent.warm.parent import reason_not_to_fork
 from agent.warm.warm_parent import WarmStart
 
@@ -28,7 +28,8 @@ def run(warm: WarmStart, argv: list[str], stem: Path, env: dict[str, str]) -> in
 def main() -> None:
     folder = Path(sys.argv[1])
     signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # the agent's, and none of the scripts'
-    env = {name: value for name, value in os.environ.items() if name != PADDING_VARIABLE}
+    env = dict(os.environ)
+    unbuffer()
     import_torch(env)
     assert not reason_not_to_fork()
     parent = fork_parent(env, Preloads())

@@ -99,16 +99,16 @@ def test_two_agents_agree_and_one_that_is_killed_is_lost(listener: Listener, tmp
     other.start()
 
     def is_agreed() -> bool:
-        if not ballot.is_open:  # until the other one has come, votes are off
+        if not ballot.ballot.is_open:  # until the other one has come, votes are off
             ballot.ask(KeptIn.STORAGE, all_live=True)
-        return ballot.agreed is not None
+        return ballot.ballot.agreed is not None
 
     look_until(ballot, is_agreed)
-    assert ballot.agreed == VoteResult(12, KeptIn.STORAGE)
+    assert ballot.ballot.agreed == VoteResult(12, KeptIn.STORAGE)
     look_until(ballot, lambda: word(records[1], ORDER) == leave_at(12, KeptIn.STORAGE))
-    assert ballot.lost_at is None
+    assert ballot.ballot.lost_at is None
     other.kill()
-    look_until(ballot, lambda: ballot.lost_at is not None)
+    look_until(ballot, lambda: ballot.ballot.lost_at is not None)
     other.join()
     ballot.close()
     assert word(records[0], ORDER) == leave_at(12, KeptIn.STORAGE), "what was agreed stays"
@@ -176,7 +176,7 @@ def test_a_vote_that_begins_within_the_millisecond_of_the_last_is_answered_too(
     ballot.__dict__ |= {
         "_line": line,
         "_words": ProcessWords([record_of(tmp_path / "0", 5)]),
-        "_ballot": Ballot(2, 7),
+        "ballot": Ballot(2, 7),
         "_peers": {7: line},
         "_frames": {7: Frames()},
         "_epoll": SimpleNamespace(poll=lambda _: [(7, 1)] if line.came else [], close=lambda: None),

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
+import os
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.run import get_args_parser
 
 from agent import dlrover_run
-from agent.arguments import _add_our_flags
+from agent.arguments import launch_parser
 from agent.dlrover_run import translated
-from agent.warm import PADDING, PADDING_VARIABLE
 from crds.dlrover import FLAGS, SWITCHES
 
 
 def never() -> bool:
     return False
-
-
-def parser() -> argparse.ArgumentParser:
-    """`dlr run`'s: torchrun's, with our flags."""
-    found: argparse.ArgumentParser = get_args_parser()
-    _add_our_flags(found)
-    return found
 
 
 # --- Examples ---------------------------------------------------------------------------------------------
@@ -98,20 +90,20 @@ def test_numa_affinity_becomes_torchs_numa_binding_where_that_works() -> None:
     assert translated(own, lambda: True) == (own[1:], [])
 
 
-def test_it_speaks_at_the_first_start_alone_and_leaves_the_padding_at_the_end(
+def test_it_says_what_is_not_obeyed_and_scripts_find_its_clients_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launched: list[list[str]] = []
     monkeypatch.setattr(dlrover_run, "launch", lambda argv, _: launched.append(argv) or 0)
-    assert dlrover_run.main(["--network-check", "train.py"]) == 0
+    monkeypatch.setattr("sys.path", ["/started/from", "/installed"])
+    monkeypatch.setenv("PYTHONPATH", "/own")
+    assert dlrover_run.main(["--network-check", "train.py"], clients=("/clients",)) == 0
+    assert launched == [["train.py"]]
     assert capsys.readouterr().err == (
         "dlrover-run: not obeyed: --network-check: set the job's spec.nodeCheck.enabled: true\n"
     )
-    monkeypatch.setenv(PADDING_VARIABLE, PADDING)
-    dlrover_run.main(["--network-check", "train.py", PADDING])
-    dlrover_run.main(["--node-unit", PADDING])
-    assert launched == [["train.py"], ["train.py", PADDING], [PADDING]]
-    assert capsys.readouterr().err == ""
+    assert sys.path == ["/started/from", "/clients", "/installed"]
+    assert os.environ["PYTHONPATH"] == "/clients:/own"
 
 
 # --- The table and torch's parser -------------------------------------------------------------------------
@@ -121,7 +113,7 @@ def test_every_flag_without_a_value_is_known() -> None:
     """Of another, the script would be taken for the value."""
     switches = {
         name.lstrip("-").replace("_", "-")
-        for action in parser()._actions
+        for action in launch_parser()._actions
         for name in action.option_strings
         if action.nargs == 0
     }

@@ -8,16 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from agent.warm import PADDING, PADDING_VARIABLE, Preloads
+from agent.warm import Preloads
 from agent.warm.warm_parent import ForkedProcess, WarmStart
 from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
-from tests.agent.conftest import Agents, children, runs, training_processes
+from tests.agent.conftest import Agents, children, command, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.patience import wait_for
 
@@ -27,7 +28,8 @@ SECONDS = 300.0
 ALL_SECONDS = 600.0
 """For two dozen scripts, one after the other. One took more than 30 s beside two dozen busy processes."""
 PRELOADS = Preloads(sdk=("dlr.checkpoint",))
-ENV = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+WITHOUT = ("PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED")
+ENV = {name: value for name, value in os.environ.items() if name not in WITHOUT}
 STUB = str(Path(__file__).with_name("without_torch"))
 QUICK = {**ENV, "PYTHONPATH": STUB}
 """Environment of parents that have nothing to import: for tests of what becomes of processes."""
@@ -78,7 +80,7 @@ SCRIPTS = {
         import sys, os
         print(__name__, __file__, __package__, __spec__, __doc__, __builtins__, type(__loader__).__name__)
         print(sys.argv, sys.path[0], os.getcwd(), sorted(k for k in globals()))
-        print(sys.stdout.write_through, sys.stdin.readline(), os.getpgid(0) == os.getpid())
+        print(sys.stdout, sys.stderr, sys.stdout.write_through, sys.stdin.readline(), os.getpgid(0) == os.getpid())
     """,
     "exception_with_a_cause": """
         def inner():
@@ -140,9 +142,15 @@ SCRIPTS = {
     "what_others_see": """
         def words(name):
             return open(f"/proc/self/{name}").read().rstrip("\\0").split("\\0")
-        print(words("cmdline"), "LOCAL_RANK=3" in words("environ"))
+        print(words("cmdline"), [each for each in words("environ") if each.startswith("DLR_PROGRESS_FILE=")])
     """,
-    "exits_at_once": "import os; print('x', flush=True); os._exit(5)",
+    "exits_at_once": """
+        import ctypes, os, sys
+        print("x", end="")
+        print("y", end="", file=sys.stderr)
+        ctypes.CDLL(None).printf(b"of C")
+        os._exit(5)
+    """,
 }
 
 
@@ -171,8 +179,9 @@ def from_the_agent(scripts: Scripts, tmp_path_factory: pytest.TempPathFactory) -
     results = tmp_path_factory.mktemp("results")
     orders = {name: scripts.argv(name) for name in SCRIPTS}
     (results / "orders.json").write_text(json.dumps(orders))
-    command = [sys.executable, "-u", "-m", "tests.agent.forked_parent", str(results), PADDING]
-    env = {**ENV, "LOCAL_RANK": "3", PADDING_VARIABLE: PADDING}
+    room = ["train.py", "--epochs", "3"]  # a launcher has the script and its arguments
+    command = [sys.executable, "-m", "tests.agent.forked_parent", str(results), *room]
+    env = {**ENV, ENV_PROGRESS_FILE: str(scripts.folder / "step.0")}
     subprocess.run(command, env=env, check=True, timeout=ALL_SECONDS, stdin=subprocess.DEVNULL)
     codes = json.loads((results / "codes.json").read_text())
     return {
@@ -185,7 +194,7 @@ def from_the_agent(scripts: Scripts, tmp_path_factory: pytest.TempPathFactory) -
 def test_script_does_the_same_warm_and_cold(
     name: str, warm: WarmStart, scripts: Scripts, from_the_agent: Mapping[str, Ended], tmp_path: Path
 ) -> None:
-    env = {**ENV, "LOCAL_RANK": "3"}
+    env = {**ENV, ENV_PROGRESS_FILE: str(scripts.folder / "step.0")}
     cold = run_cold(scripts.argv(name), env)
     assert run_warm(warm, scripts.argv(name), tmp_path, env) == cold
     assert from_the_agent[name] == cold
@@ -320,6 +329,11 @@ def forked_ahead(starter: WarmStart) -> list[int]:
     return found
 
 
+def shows(pid: int, words: Sequence[str]) -> bool:
+    """Whether `ps` shows these words of a process in a row."""
+    return "\0".join(["", *words, ""]) in command(pid)
+
+
 def test_agent_forks_round_after_round_and_leaves_nothing_behind(
     cluster: FakeCluster, agents: Agents
 ) -> None:
@@ -331,13 +345,13 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
         cluster.wait_state({0: "Running"}, round_)
         cluster.wait(lambda: training_processes(agent.pid), "the process", SECONDS)
         (process,) = training_processes(agent.pid)
+        wait_for(partial(shows, process, ["-u", script]), "the command that `ps` shows")
         os.kill(process, signal.SIGKILL)
         cluster.wait_state({0: "Failed"}, round_)
         assert cluster.agent(0)["failure"]["signal"] == "SIGKILL"
     while len(helpers := children(agent.pid)) < 2:  # the parent, and the process that it has forked ahead
         time.sleep(0.02)
-    shown = Path(f"/proc/{agent.pid}/cmdline").read_text()
-    assert "script.py" in shown and PADDING not in shown
+    assert shows(agent.pid, [script])
     agent.terminate()
     assert agent.wait(300) == 143
     wait_for(lambda: not any(runs(pid) for pid in helpers), "the end of the helpers")

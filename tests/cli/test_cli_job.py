@@ -16,7 +16,6 @@ from dlr.job import deletion, logs
 from dlr.job.report import world_line
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import UsageError
 from tests.cli.scripted import GROUP_PATH, Answer, Request, Script, event, job, listing, pod, refusal, worker
 
 Dlr = Callable[..., Any]
@@ -273,11 +272,11 @@ class TestStatus:
         assert "The job 'digits' failed: ValueError: no" in done.err
 
 
-def follow(container: str | None = None) -> list[str]:
+def follow() -> list[str]:
     """The lines of worker 1, up to the end of the job."""
     sent: list[str] = []
-    wanted, lines = logs.Wanted(container, None, previous=False), logs.LogLines("", sent.append)
-    follower = logs.Follower(Api(connect(None, None, None)), job(), "digits-worker-1", wanted, lines)
+    lines = logs.LogLines("", sent.append)
+    follower = logs.Follower(Api(connect(None, None, None)), job(), "digits-worker-1", None, lines)
     while follower.look() is not None:
         pass
     return sent
@@ -323,8 +322,7 @@ class TestLogs:
         def send(_line: str) -> None:
             raise BrokenPipeError
 
-        wanted = logs.Wanted(None, None, previous=False)
-        following = logs.Following(connect(None, None, None), job(), [worker(1), worker(2)], wanted, send)
+        following = logs.Following(connect(None, None, None), job(), [worker(1), worker(2)], None, send)
         try:
             with pytest.raises(BrokenPipeError):
                 following.join()
@@ -360,16 +358,6 @@ class TestLogs:
         }
         assert follow() == []
         assert capsys.readouterr().err == f"dlr: waiting: {said}\n", "it is told once"
-
-    def test_followed_of_a_container_that_is_not_there_are_refused(self, server: Script) -> None:
-        script_job(server)
-        server.answers |= {
-            f"GET {WORKERS}/digits-worker-1": worker(1),
-            f"GET {PODS}/digits-worker-1-1": pod("digits-worker-1-1", "Running", "side", "trainer"),
-            f"GET {PODS}/digits-worker-1-1/log": refusal(400, "BadRequest", "container is not valid"),
-        }
-        with pytest.raises(UsageError, match=r"1-1 has no container nope; it has side, trainer\.$"):
-            follow("nope")
 
     @pytest.mark.real
     def test_followed_wait_for_all_workers_of_a_job_just_made(self, server: Script, dlr: Dlr) -> None:

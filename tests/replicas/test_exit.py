@@ -13,7 +13,7 @@ import pytest
 
 ENDS = """
 import os, sys, threading, torch
-from agent.replicas.client import Line, LineStore
+from agent.replicas.client import AgentConnection, LineStore
 from dlr.replicas.exchange import Exchange, Seat
 
 class Last:
@@ -22,7 +22,7 @@ class Last:
         os.read(0, 1)
 
 exchange = Exchange(
-    Seat(1, 0, 1, 2), lambda: LineStore(Line(sys.argv[1])), torch.device("cpu"), lambda: False, threading.Condition(), None
+    Seat(1, 0, 1, 2), lambda: LineStore(AgentConnection(sys.argv[1])), torch.device("cpu"), lambda: False, threading.Condition(), None
 )
 exchange.start()
 os.read(0, 1)
@@ -40,6 +40,7 @@ def test_a_process_that_ends_while_it_connects_ends_in_peace(tmp_path: Path) -> 
         )  # fmt: skip
         assert process.stdin and process.stdout and process.stderr
         try:
+            agent.settimeout(60)  # it may have ended
             connection, _ = agent.accept()
             with connection, connection.makefile("r") as requests:
                 while "get" not in json.loads(requests.readline()):

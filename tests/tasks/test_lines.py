@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.commands.map.command import worker_range
+from dlr.commands.map.command import times, worker_range
 from dlr.commands.map.manifest import (
     MapWorkers,
     chunks_of,
@@ -20,7 +20,6 @@ from dlr.commands.map.manifest import (
     job_of,
     task_and_lines,
 )
-from dlr.kube.amounts import is_amount, times
 from dlr.kube.errors import UsageError
 from dlr.tasks import lines as packing
 from dlr.tasks.lines import Lines, LinesError, check, packed, unpacked
@@ -91,16 +90,15 @@ def test_the_program_is_known_where_no_shell_has_to_say(template: str, program: 
 
 @pytest.mark.parametrize(
     ("amount", "slots", "found"),
-    [("500m", 8, "4000m"), ("2Gi", 3, "6Gi"), ("1.5", 4, "6"), ("0.25G", 3, "0.75G"), ("2", 1, "2")],
+    [("500m", 8, "4"), ("500m", 3, "1500m"), ("2Gi", 3, "6Gi"), ("1.5", 4, "6"), ("0.25G", 3, "750M")],
 )
 def test_a_worker_has_so_many_times_what_a_slot_has(amount: str, slots: int, found: str) -> None:
-    assert is_amount(amount) and times(amount, slots) == found
+    assert times(amount, slots) == found
 
 
-@pytest.mark.parametrize("text", ["", "much", "2ki", "1mi", "2GB", "-1", "1.", ".5", "1e3", "٣", "2 Gi"])
+@pytest.mark.parametrize("text", ["", "much", "2ki", "1mi", "2GB", "-1", "٣", "2 Gi"])
 def test_what_kubernetes_would_not_take_is_no_amount(text: str) -> None:
-    assert not is_amount(text)
-    with pytest.raises(UsageError, match="is no amount; it is written such as"):
+    with pytest.raises(UsageError, match=r"is not a quantity such as|is less than nothing"):
         times(text, 1)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from dlr.job.report import condition_of, message_of
 from dlr.kube.api import JSON
 
 
@@ -20,11 +21,10 @@ def crds_reading(crds: Iterable[JSON]) -> Reading:
     waiting = []
     for crd in crds:
         name = crd["metadata"]["name"]
-        conditions = {c["type"]: c for c in (crd.get("status") or {}).get("conditions") or ()}
-        if conditions.get("Established", {}).get("status") == "True":
+        if condition_of(crd, "Established", "True"):
             continue
-        refused = conditions.get("NamesAccepted", {})
-        waiting.append(f"{name} ({refused.get('message')})" if refused.get("status") == "False" else name)
+        refused = condition_of(crd, "NamesAccepted", "False")
+        waiting.append(f"{name} ({refused.get('message')})" if refused else name)
     if waiting:
         return Reading(False, f"These CRDs are not established yet: {', '.join(waiting)}.")
     return Reading(True, "The CRDs are established.")
@@ -37,7 +37,7 @@ def controller_reading(deployment: JSON, pods: Iterable[JSON], lease: JSON | Non
     seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     if not seen or updated < wanted or available < wanted or status.get("replicas", 0) > updated:
         ready = min(updated, available) if seen else 0
-        why = "; ".join(sorted(set(_waits(status, pods))))
+        why = "; ".join(sorted(set(_waits(deployment, pods))))
         return Reading(
             False, f"{ready} of {wanted} Pods of the controller are ready" + (f" ({why})." if why else ".")
         )
@@ -57,17 +57,14 @@ def leader(lease: JSON | None, now: datetime) -> str | None:
     return str(holder).partition("_")[0] if age_seconds <= spec.get("leaseDurationSeconds", 0) else None
 
 
-def _waits(status: JSON, pods: Iterable[JSON]) -> Iterable[str]:
+def _waits(deployment: JSON, pods: Iterable[JSON]) -> Iterable[str]:
     """What keeps Pods from being made (by the Deployment's status) or from being ready (by their own)."""
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield str(condition.get("message") or condition.get("reason"))
+    if why := message_of(condition_of(deployment, "ReplicaFailure", "True")):
+        yield why
     for pod in pods:
-        status = pod.get("status") or {}
-        for condition in status.get("conditions") or ():
-            if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                yield f"not scheduled: {condition.get('message') or condition.get('reason')}"
-        for container in status.get("containerStatuses") or ():
+        if why := message_of(condition_of(pod, "PodScheduled", "False")):
+            yield f"not scheduled: {why}"
+        for container in (pod.get("status") or {}).get("containerStatuses") or ():
             waiting = (container.get("state") or {}).get("waiting") or {}
             if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
                 text = waiting.get("message") or container.get("image") or ""

@@ -10,31 +10,18 @@ import typer
 
 from controller.wording import counted
 from dlr.commands.errors import CommandError, Interrupted
-from dlr.commands.options import (
-    Context,
-    JobName,
-    Kubeconfig,
-    Namespace,
-    complete_job_name,
-    number,
-    object_names,
-)
+from dlr.commands.options import JobName, complete_job_name, number, object_names, with_cluster
 from dlr.job.deletion import wait_until_gone
 from dlr.job.groups import refuse_group
 from dlr.job.lookup import NoSuchJob, get_job, get_unfinished_job, set_replicas
 from dlr.kube.api import ELASTICJOBS, JSON, Api
-from dlr.kube.connection import connect
 
 
+@with_cluster
 def scale(
-    name: JobName,
-    replicas: Annotated[int, typer.Option(min=0, help="The number of workers.")],
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    api: Api, name: JobName, replicas: Annotated[int, typer.Option(min=0, help="The number of workers.")]
 ) -> None:
     """Change the number of a job's workers."""
-    api = Api(connect(kubeconfig, context, namespace))
     refuse_group(get_job(api, name), "scale")
     before = set_replicas(api, name, replicas)
     after = counted(replicas, "worker")
@@ -42,19 +29,15 @@ def scale(
     print(f"elasticjob {api.namespace}/{name} {done}")
 
 
-def suspend(
-    name: JobName, namespace: Namespace = None, kubeconfig: Kubeconfig = None, context: Context = None
-) -> None:
+@with_cluster
+def suspend(api: Api, name: JobName) -> None:
     """Stop a job's training after time to save; its state stays."""
-    api = Api(connect(kubeconfig, context, namespace))
     _set_suspend(api, name, True, "suspended: its Pods are being deleted", "suspended already")
 
 
-def resume(
-    name: JobName, namespace: Namespace = None, kubeconfig: Kubeconfig = None, context: Context = None
-) -> None:
+@with_cluster
+def resume(api: Api, name: JobName) -> None:
     """Let a suspended job train again."""
-    api = Api(connect(kubeconfig, context, namespace))
     _set_suspend(api, name, False, "resumed: its Pods are being made", "not suspended")
 
 
@@ -68,7 +51,9 @@ def _set_suspend(api: Api, name: str, value: bool, done: str, already: str) -> N
     print(f"elasticjob {api.namespace}/{name} {done}")
 
 
+@with_cluster
 def delete(
+    api: Api,
     job_names: Annotated[
         list[str],
         typer.Argument(
@@ -82,12 +67,8 @@ def delete(
     timeout_seconds: Annotated[
         float, typer.Option("--timeout", min=0, callback=number, help="How many seconds to wait.")
     ] = 120.0,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Delete ElasticJobs with everything they made."""
-    api = Api(connect(kubeconfig, context, namespace))
     job_names = list(dict.fromkeys(job_names))
     found, missing = _found(api, job_names)
     for job in found.values():

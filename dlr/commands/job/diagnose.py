@@ -11,7 +11,7 @@ from rich.text import Text
 
 from controller.wording import counted
 from crds.release import VERSION
-from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
+from dlr.commands.options import JobName, Output, with_cluster
 from dlr.commands.output import Format, console, print_json, show
 from dlr.job.case import Case, Sentence, read_case
 from dlr.job.evidence import EvidenceSection, sections
@@ -19,7 +19,6 @@ from dlr.job.unreadable import naming_what_cannot_be_read
 from dlr.job.verdict import JobVerdict, verdict
 from dlr.job.wording import plain, printable_line
 from dlr.kube.api import JSON, Api
-from dlr.kube.connection import connect
 from dlr.kube.waiting import waiting_for
 
 WIDTH = 100
@@ -29,15 +28,13 @@ MOST_LINES = 12
 """Of a traceback or of stacks, the last ones; `dlr job logs --failed` shows the rest."""
 
 
+@with_cluster
 def diagnose(
+    api: Api,
     name: JobName,
-    namespace: Namespace = None,
     output: Output = Format.TABLE,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Say on one page how a job is, why, and what to do."""
-    api = Api(connect(kubeconfig, context, namespace))
     with naming_what_cannot_be_read(api, name):
         with waiting_for("what there is to know of the job"):
             case, unread = read_case(api, name)

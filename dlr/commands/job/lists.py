@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
+from dlr.commands.options import JobName, Output, with_cluster
 from dlr.commands.output import Format, cell, is_narrow, print_json, show, show_table
 from dlr.job import report
 from dlr.job.groups import GROUP_MARK, headline_of_jobs, list_row, tree
@@ -17,20 +17,17 @@ from dlr.job.lookup import get_job, require_namespace
 from dlr.job.unreadable import of_all
 from dlr.job.wording import utc_now
 from dlr.kube.api import ELASTICJOBS, EVENTS, JSON, Api
-from dlr.kube.connection import connect
 
 
+@with_cluster
 def list_jobs(
-    namespace: Namespace = None,
+    api: Api,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")
     ] = False,
     output: Output = Format.TABLE,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """List ElasticJobs."""
-    api = Api(connect(kubeconfig, context, namespace))
     found = api.find(ELASTICJOBS, all_namespaces=all_namespaces)
     if not found and not all_namespaces:
         require_namespace(api)
@@ -64,15 +61,13 @@ def _rows(jobs: Sequence[JSON], now: datetime) -> list[dict[str, object]]:
     return rows
 
 
+@with_cluster
 def events(
+    api: Api,
     name: JobName,
-    namespace: Namespace = None,
     output: Output = Format.TABLE,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Show the Events of a job, its workers and its Pods."""
-    api = Api(connect(kubeconfig, context, namespace))
     job = get_job(api, name)
     found, now = report.job_events(api.find(EVENTS), job), utc_now()
     if output is Format.JSON:

@@ -16,17 +16,17 @@ import typer
 
 from controller.wording import counted
 from dlr.commands.errors import CommandError
-from dlr.commands.options import Context, Group, JobName, Kubeconfig, Namespace, not_empty
+from dlr.commands.options import Group, JobName, with_cluster
 from dlr.commands.output import show
 from dlr.job.failures import Culprit, find_culprit, heading
 from dlr.job.logs import (
     Following,
     LogLines,
-    Wanted,
     choose_workers,
     job_and_workers,
     lines_of,
     log_lines,
+    parameters_of,
     send_log,
 )
 from dlr.job.lookup import get_group, get_job, workers_of
@@ -34,7 +34,6 @@ from dlr.job.stacks import merge, stack_lines
 from dlr.job.unreadable import naming_what_cannot_be_read
 from dlr.job.wording import in_command, plain, printable_line, utc_now
 from dlr.kube.api import PODS, Api
-from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 
 TERMINAL_COMMANDS = re.compile(r"\x1b(?!\[[0-9;:]*m)|[\x00-\x08\x0a-\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
@@ -48,54 +47,44 @@ CLOSE_BEHIND = timedelta(seconds=1)
 """A dying process's last words reach the log a little after its end was seen."""
 
 
+@with_cluster
 def logs(
+    api: Api,
     name: JobName,
     rank: Annotated[int | None, typer.Option(min=0, help="Only the worker with this node rank.")] = None,
     group: Group = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends, from Pod to Pod.")
     ] = False,
-    container: Annotated[
-        str | None, typer.Option("--container", "-c", callback=not_empty, help="Not the training container.")
-    ] = None,
     tail_lines: Annotated[
         int | None, typer.Option("--tail", min=0, help="Only so many last lines a Pod.")
     ] = None,
-    previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="Of the container's run before its last restart.")
-    ] = False,
     failed: Annotated[
         bool,
         typer.Option("--failed", help="Of the rank that failed first, up to its failure, with its message."),
     ] = False,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Print what a job's workers print."""
-    connection = connect(kubeconfig, context, namespace)
-    api = Api(connection)
     if group is not None:
         name = get_group(api, get_job(api, name), group)["metadata"]["name"]
     if failed:
-        if rank is not None or follow or previous:
-            raise UsageError("--failed finds the rank and the Pod itself; drop --rank, -f and -p.")
+        if rank is not None or follow:
+            raise UsageError("--failed finds the rank and the Pod itself; drop --rank and -f.")
         with naming_what_cannot_be_read(api, name):
-            _print_failed(api, name, Wanted(container, tail_lines, previous=False))
+            _print_failed(api, name, tail_lines)
         return
     with naming_what_cannot_be_read(api, name):
         job, found = job_and_workers(api, lambda: get_job(api, name), await_them=follow)
         workers = choose_workers(job, found, rank)
-    wanted = Wanted(container, tail_lines, previous)
     if follow:
         try:
-            Following(connection, job, workers, wanted, _print_line).join()
+            Following(api.connection, job, workers, tail_lines, _print_line).join()
         except BaseException:
             LogLines.lock.acquire(timeout=LAST_LINE_SECONDS)  # no thread writes while the interpreter ends
             raise
         return
     pairs = zip(workers, log_lines(workers, _print_line), strict=True)
-    reasons = [send_log(api, worker, wanted, lines) for worker, lines in pairs]
+    reasons = [send_log(api, worker, tail_lines, lines) for worker, lines in pairs]
     if missing := [reason for reason in reasons if reason]:
         raise CommandError("\n     ".join(missing))
 
@@ -107,7 +96,7 @@ def _print_line(line: str) -> None:
     sys.stdout.flush()
 
 
-def _print_failed(api: Api, name: str, wanted: Wanted) -> None:
+def _print_failed(api: Api, name: str, tail_lines: int | None) -> None:
     job = get_job(api, name)
     culprit = find_culprit(job, workers_of(api, job))
     if culprit is None:
@@ -116,7 +105,7 @@ def _print_failed(api: Api, name: str, wanted: Wanted) -> None:
     _print_heading(culprit)
     if culprit.stacks:
         _print_section("Stacks, the innermost frame first", stack_lines(merge(culprit.stacks)))
-    if lines := _pod_log(api, culprit, wanted):
+    if lines := _pod_log(api, culprit, FAILED_LINES if tail_lines is None else tail_lines):
         _print_section(f"Log of Pod {culprit.pod} up to the failure, {counted(len(lines), 'line')}", lines)
     elif culprit.kept_log:
         _print_section("End of the process's log, as status kept it", culprit.kept_log.splitlines())
@@ -153,17 +142,16 @@ def _print_section(title: str, lines: list[str]) -> None:
         print(printable_line(line))
 
 
-def _pod_log(api: Api, culprit: Culprit, wanted: Wanted) -> list[str]:
+def _pod_log(api: Api, culprit: Culprit, most: int) -> list[str]:
     """Return the lines before the failure; none if the Pod or its log is gone."""
     if culprit.pod is None:
         return []
     try:
-        parameters = wanted.parameters(api.get(PODS, culprit.pod))
-        parameters.pop("tailLines", None)
+        parameters = parameters_of(api.get(PODS, culprit.pod))
         since = (culprit.time - LOOK_BACK).strftime("%Y-%m-%dT%H:%M:%SZ")
         recent = parameters | {"sinceTime": since}
         for each in (recent, parameters):
-            if lines := _lines_before(api, culprit, each, wanted):
+            if lines := _lines_before(api, culprit, each, most):
                 return lines
     except ApiError as failure:
         if failure.reason in ("NotFound", "BadRequest"):  # the Pod, or its container's log, is gone
@@ -175,8 +163,7 @@ def _pod_log(api: Api, culprit: Culprit, wanted: Wanted) -> list[str]:
     return []
 
 
-def _lines_before(api: Api, culprit: Culprit, parameters: dict[str, str | int], wanted: Wanted) -> list[str]:
-    most = FAILED_LINES if wanted.tail_lines is None else wanted.tail_lines
+def _lines_before(api: Api, culprit: Culprit, parameters: dict[str, str | int], most: int) -> list[str]:
     kept: deque[str] = deque(maxlen=most)
     until = culprit.time + CLOSE_BEHIND
     with api.log(str(culprit.pod), parameters, follow=False) as stream:

@@ -16,7 +16,7 @@ from rich.text import Text
 from controller.wording import some_of
 from crds.grouping import is_grouped
 from dlr.commands.errors import CommandError
-from dlr.commands.options import Context, Group, JobName, Kubeconfig, Namespace, Output
+from dlr.commands.options import Group, JobName, Output, with_cluster
 from dlr.commands.output import Format, print_json, show
 from dlr.job.groups import index_of, refuse_grouped
 from dlr.job.lookup import get_group, get_unfinished_job, groups_of
@@ -24,7 +24,6 @@ from dlr.job.report import is_finished
 from dlr.job.stacks import MOST_NAMED, Answers, ask, ask_all, merge, stack_lines, together, without_answer
 from dlr.job.wording import printable_line
 from dlr.kube.api import JSON, Api
-from dlr.kube.connection import connect
 from dlr.kube.errors import UsageError
 
 MOST_GROUPS = 32
@@ -32,7 +31,9 @@ MOST_GROUPS = 32
 ANSWER_SECONDS, NATIVE_SECONDS = 15.0, 60.0
 
 
+@with_cluster
 def stacks(
+    api: Api,
     name: JobName,
     rank: Annotated[
         int | None, typer.Option(min=0, metavar="R", help="Show this process alone, by its global rank.")
@@ -51,12 +52,8 @@ def stacks(
         ),
     ] = None,
     output: Output = Format.TABLE,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Show where all training processes are now."""
-    api = Api(connect(kubeconfig, context, namespace))
     ended = (
         f"none of its processes runs any more; `dlr job diagnose {name} -n {api.namespace}` says how it ended"
     )

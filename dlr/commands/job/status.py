@@ -14,7 +14,7 @@ from rich.live import Live
 from crds.grouping import is_grouped
 from dlr.commands.errors import JobFailedError
 from dlr.commands.job.screen import render
-from dlr.commands.options import Context, JobName, Kubeconfig, Namespace, Output
+from dlr.commands.options import JobName, Output, with_cluster
 from dlr.commands.output import Format, console, print_json, show
 from dlr.job import report
 from dlr.job.case import Case, read_people
@@ -23,22 +23,19 @@ from dlr.job.groups import groups_line
 from dlr.job.unreadable import naming_what_cannot_be_read
 from dlr.job.wording import plain
 from dlr.kube.api import JSON, Api
-from dlr.kube.connection import connect
 from dlr.kube.following import until_finished
 
 
+@with_cluster
 def status(
+    api: Api,
     name: JobName,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Show changes until the job ends; exit code 2 if it failed.")
     ] = False,
-    namespace: Namespace = None,
     output: Output = Format.TABLE,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Show a job on one screen: phase, world, workers, Events."""
-    api = Api(connect(kubeconfig, context, namespace))
     with naming_what_cannot_be_read(api, name):
         if watch:
             _watch(api, name, output)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from dlr.commands.errors import CommandError
+from dlr.commands.creation import create
 from dlr.commands.job.file import STDIN, JobFile, read_jobs
 from dlr.commands.options import Context, Kubeconfig, Namespace, Output, none_empty
 from dlr.commands.output import Format, print_json
 from dlr.convert.dlrover import OF_REPLICAS, OF_SPEC
-from dlr.job.lookup import require_namespace
-from dlr.kube.api import ELASTICJOBS, JSON, Api
+from dlr.kube.api import ELASTICJOBS, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, StatusCause, UsageError
 
@@ -46,7 +45,7 @@ def submit(
     try:
         for job in found:
             api.namespace = job.namespace or default_namespace
-            made.append(_create(api, job))
+            made.append(create(api, ELASTICJOBS, job.body, partial(_refusal, api, job)))
             if output is Format.TABLE:
                 print(
                     f"elasticjob {api.namespace}/{job.name} created; "
@@ -63,18 +62,6 @@ def _refuse_two_namespaces(job: JobFile, namespace: str | None) -> None:
             f"{job.where('metadata.namespace')}: the job says namespace {job.namespace!r} and "
             f"--namespace says {namespace!r}; drop one of them."
         )
-
-
-def _create(api: Api, job: JobFile) -> JSON:
-    try:
-        created, warnings = api.create(ELASTICJOBS, job.body)
-    except ApiError as failure:
-        if failure.reason == "NotFound" and failure.names_object:
-            require_namespace(api)
-        raise CommandError(_refusal(api, job, failure)) from failure
-    for warning in warnings:
-        print(f"dlr: warning: {warning}", file=sys.stderr)
-    return created
 
 
 def _refusal(api: Api, job: JobFile, failure: ApiError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from pathlib import Path
@@ -25,12 +26,12 @@ from dlr.commands.options import (
     not_empty,
     object_name,
 )
-from dlr.kube.amounts import times
 from dlr.kube.api import JSON, Api, is_embedded
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 from dlr.tasks.lines import Lines, LinesError, check
 from dlr.tasks.task import LineTask
+from reconcilers.observed.quantities import format_bytes, parse
 
 WHERE = "What it runs in"
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
@@ -182,6 +183,21 @@ def worker_range(text: str) -> tuple[int, int]:
             f"--workers {text!r} must be a number or MIN:MAX, from 1 to {MOST_WORKERS}, such as 2:50."
         )
     return least, most
+
+
+def times(text: str, count: int) -> str:
+    """So many times an amount of CPU or memory.
+
+    Raises:
+        UsageError: the text is no amount.
+    """
+    try:
+        amount = parse(text) * count
+    except ValueError as error:
+        raise UsageError(f"{error}.") from None
+    if amount < 0:
+        raise UsageError(f"{text!r} is less than nothing.")
+    return format_bytes(int(amount)) if amount.denominator == 1 else f"{math.ceil(amount * 1000)}m"
 
 
 def _read_lines() -> Lines:

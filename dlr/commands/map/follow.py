@@ -155,10 +155,7 @@ def _numbers(places: Intervals) -> str:
 
 
 def why_failed(job: JSON) -> str:
-    for condition in job.get("status", {}).get("conditions") or ():
-        if condition["type"] == "Failed" and condition["status"] == "True":
-            return plain(condition.get("message") or condition.get("reason") or "")
-    return "see its conditions"
+    return plain(report.message_of(report.condition_of(job, "Failed", "True"))) or "see its conditions"
 
 
 def choose_after_interrupt(api: Api, made: Submitted) -> Interrupted:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import secrets
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from dlr.commands.creation import create
 from dlr.commands.errors import CommandError
 from dlr.commands.interrupts import deferred
 from dlr.commands.map.manifest import (
@@ -17,7 +19,7 @@ from dlr.commands.map.manifest import (
     job_of,
     task_and_lines,
 )
-from dlr.job.lookup import get_job, require_namespace
+from dlr.job.lookup import get_job
 from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, JSON, Api
 from dlr.kube.errors import ApiError
 from dlr.tasks.lines import Lines, LinesError, read
@@ -61,7 +63,8 @@ def submit(api: Api, name: str, task: LineTask, lines: Lines | None, workers: Ma
         raise CommandError(f"{error}.") from error
     with ExitStack() as undo:
         with deferred():  # else nobody would know whether there is a job now
-            job = _create(api, job_of(name, task, workers, len(chunks)))
+            body = job_of(name, task, workers, len(chunks))
+            job = create(api, ELASTICJOBS, body, partial(_refusal, api, name))
             undo.callback(_take_back, api, name)
         for config_map in config_maps(name, job["metadata"]["uid"], chunks):
             api.create(CONFIGMAPS, config_map)
@@ -70,20 +73,13 @@ def submit(api: Api, name: str, task: LineTask, lines: Lines | None, workers: Ma
     return Submitted(job, task, lines)
 
 
-def _create(api: Api, manifest: JSON) -> JSON:
-    name = manifest["metadata"]["name"]
-    try:
-        job, _ = api.create(ELASTICJOBS, manifest)
-    except ApiError as failure:
-        if failure.reason == "NotFound" and failure.names_object:
-            require_namespace(api)
-        if failure.reason == "AlreadyExists":
-            raise CommandError(
-                f"There is an ElasticJob {name!r} in namespace {api.namespace!r} already; attach to it with "
-                f"`dlr map --attach {name} -n {api.namespace}`, or choose another --name."
-            ) from failure
-        raise
-    return job
+def _refusal(api: Api, name: str, failure: ApiError) -> str:
+    if failure.reason != "AlreadyExists":
+        return str(failure)
+    return (
+        f"There is an ElasticJob {name!r} in namespace {api.namespace!r} already; attach to it with "
+        f"`dlr map --attach {name} -n {api.namespace}`, or choose another --name."
+    )
 
 
 def _take_back(api: Api, name: str) -> None:

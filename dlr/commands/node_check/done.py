@@ -6,13 +6,12 @@ The NodeCordon reconciler writes it on the Nodes, a moment after the check has f
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from crds import names
 from crds.cordon import HELD_BACK, NOT_ENFORCED, read_acted
 from crds.findings import Finding
 from dlr.job.lookup import find_nodes
+from dlr.job.report import condition_of
 from dlr.kube.api import EVENTS, JSON, Api
 from dlr.kube.errors import ApiError
 from reconcilers.findings.record import unhealthy_taint
@@ -48,7 +47,7 @@ def await_deeds(api: Api, check: JSON) -> dict[str, str]:
     return dict.fromkeys(faulty, UNKNOWN) | done
 
 
-def deed(node: Mapping[str, Any], check: JSON, refused: bool) -> str:
+def deed(node: JSON, check: JSON, refused: bool) -> str:
     """What was done about one node; empty while that does not show.
 
     Args:
@@ -60,9 +59,8 @@ def deed(node: Mapping[str, Any], check: JSON, refused: bool) -> str:
         if acted.healthy:
             return "not cordoned: a later check passed it"
         return "not cordoned: its taint was removed by hand" if unhealthy_taint(node) is None else "cordoned"
-    conditions = (node.get("status") or {}).get("conditions") or []
-    suspected: JSON = next((c for c in conditions if c["type"] == names.CONDITION_SUSPECTED), {})
-    if suspected.get("status") == "True" and suspected.get("reason") in IN_SERVICE:
+    suspected = condition_of(node, names.CONDITION_SUSPECTED, "True")
+    if suspected.get("reason") in IN_SERVICE:
         return IN_SERVICE[suspected["reason"]]
     if refused:
         namespace = check["metadata"]["namespace"]

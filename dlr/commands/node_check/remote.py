@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -14,13 +14,14 @@ from controller.wording import counted
 from crds import names
 from crds.further_nodes import whole
 from crds.nodecheck import NodeCheckPhase
-from dlr.commands.errors import CommandError, CouldNotTell, Interrupted
+from dlr.commands import creation
+from dlr.commands.errors import CouldNotTell, Interrupted
 from dlr.commands.node_check import view
 from dlr.commands.node_check.done import await_deeds
 from dlr.commands.node_check.news import CheckSnapshot, news
 from dlr.commands.output import Format, cell, console, print_json, show, table, verdict_line
 from dlr.job.check_outcome import as_json, health, message
-from dlr.job.lookup import get_job, require_namespace
+from dlr.job.lookup import get_job
 from dlr.job.wording import printable_line, utc_now
 from dlr.kube.api import ELASTICWORKERS, JSON, NODECHECKS, Api
 from dlr.kube.errors import ApiError
@@ -41,15 +42,7 @@ def create(api: Api, check: JSON) -> JSON:
     """
     if job := check["spec"].get("jobName"):
         get_job(api, job)
-    try:
-        created, warnings = api.create(NODECHECKS, check)
-    except ApiError as failure:
-        if failure.reason == "NotFound" and failure.names_object:
-            require_namespace(api)
-        raise CommandError(_refusal(api, check, failure)) from failure
-    for warning in warnings:
-        print(f"dlr: warning: {warning}", file=sys.stderr)
-    return created
+    return creation.create(api, NODECHECKS, check, partial(_refusal, api, check))
 
 
 def _refusal(api: Api, check: JSON, failure: ApiError) -> str:
