@@ -6,8 +6,8 @@ The process group is the training's, so that savers have none.
     differing.json     by rank 0: of which tensors ranks hold different ones under one name, if of any
     digest-<rank>.json how different they are
     shares             by rank 0, which alone reads the files of all ranks: what each rank writes
-    part-<rank>        what it has written, as its part of `.metadata` (`joined.py`); when all are there, rank
-                       0's makes the folder complete
+    part-<rank>        what it has written, as its part of `.metadata`; when all are there, rank 0's makes the
+                       folder complete
     gave-up-<rank>     why it does not write: then rank 0 gives up too, and the others look at its file alone
 
 When the checkpoint is complete, rank 0's saver removes these files, and so tells the others. Both the files
@@ -82,8 +82,6 @@ class SaveRequest:
     attempt: str
     job: str
     keep: int | None
-    writer: str = ""
-    """Pickle of the user's own writer, in hexadecimal; empty for torch's."""
     beside: str = ""
     """Attempt of the savers of what this start goes on from, which may still write; empty in a request to
     those."""
