@@ -31,7 +31,7 @@ from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
 from dlr.checkpoint.sharing import PART, Digest, SaveError, SaveRequest, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
-from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values, load_values
+from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values
 from dlr.checkpoint.writing import Writing
 
 _PROTOCOL_OF_TORCH = 2
@@ -231,13 +231,9 @@ def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, A
     def find(name: str) -> Tensor | TensorReference:
         return tensor(name) if name.startswith(WITHIN) else TensorReference(name)
 
-    for load in (load_values, load_readable_values):
-        try:
-            leaves, paths = flatten_values(load(values, find))
-            break
-        except Exception:  # pickles may raise anything
-            continue
-    else:
+    try:
+        leaves, paths = flatten_values(load_readable_values(values, find))
+    except Exception:  # pickles may raise anything
         return {}, {}
     left_out = {name for name, leaf in leaves.items() if not _is_pickled(leaf)}
     readable = {name: leaf for name, leaf in leaves.items() if name not in left_out}
