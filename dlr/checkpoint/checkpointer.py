@@ -40,7 +40,7 @@ from dlr.checkpoint.interval import SaveSchedule, find_board, is_due
 from dlr.checkpoint.loading import Loading
 from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.persistence import Persistence
-from dlr.checkpoint.state import Captured, calm_part, capture
+from dlr.checkpoint.state import Captured, capture
 from dlr.checkpoint.surroundings import GivenSlots, SaveTroubles, Surroundings, logger, look_around, quantity
 
 if TYPE_CHECKING:
@@ -288,7 +288,6 @@ class Checkpointer:
                 "process there, as in `if ckpt.step(step): sys.exit()`"
             )
         step, last = operator.index(step), self._newest
-        is_first = last <= 0  # of a training that began anew
         if not self._rises(step):
             dlr.report(step)
             return False
@@ -309,8 +308,6 @@ class Checkpointer:
             return True
         began = time.monotonic()
         self._saved = (to_memory or to_storage) and self._save(step, to_storage)
-        if is_first and not (to_memory or to_storage):
-            self._expect_save()  # by its first step an optimizer has tensors that it did not have at `load`
         self._trained_since = time.monotonic()
         if self._pace is not None and self._saved:
             self._pace.stalled(self._trained_since - began)
@@ -378,14 +375,7 @@ class Checkpointer:
     def _prepare_memory(self) -> None:
         """Do beforehand what the first save would take longer for."""
         if self._memory is not None:
-            self._expect_save()  # first: mapping what is large takes long, and a save may come before its end
             self._memory.prepare()
-
-    def _expect_save(self) -> None:
-        """Have the state described beforehand, as it is now."""
-        if self._memory is not None:
-            with suppress(Exception):  # a state_dict may raise anything; the first save tells of it
-                self._memory.expect(self._capture(calm_part(self.state)))
 
     def _make_pace(self) -> SaveSchedule:
         here = self._here
