@@ -27,12 +27,12 @@ from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import storage
 from dlr.checkpoint.dcp import Parts, SlotPlanner, encode_part, save_plan
 from dlr.checkpoint.files import files_at
-from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
-from dlr.checkpoint.sharing import PART, Digest, SaveError, SaveRequest, Savers, digest
+from dlr.checkpoint.plan import Piece, encode_plan, name_of_rank, owner_of, pieces_of
+from dlr.checkpoint.sharing import PART, PLAN, Digest, SaveError, SaveRequest, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values
-from dlr.checkpoint.writing import Writing
+from dlr.checkpoint.writing import write
 
 _PROTOCOL_OF_TORCH = 2
 """Of `torch.save`: before Python 3.13 it takes no `torch.channels_last`."""
@@ -119,8 +119,6 @@ class _Save:
         self._files = files_at(request.path)
         self._folder = storage.try_folder(request.step, request.attempt)
         self._writer = self._files.writer(storage.folder_of(request.step))
-        subfolder = self._folder.rpartition("/")[2]
-        self._writing = Writing(self._writer, request.rank, request.world_size, subfolder)
         self._savers = Savers(self._files, self._folder, request.rank, request.world_size)
         self._leaves: dict[str, Any] = {}
         self._paths: dict[str, Any] = {}
@@ -148,19 +146,20 @@ class _Save:
             header = slot.verify()
             entries = {name_of_rank(entry.name, request.rank): entry for entry in header.entries}
             pieces = pieces_of(slot, header, request.rank)
-            self._savers.announce(pieces)
+            self._savers.tell(PLAN, encode_plan(pieces))
             if request.rank == 0:
                 self._leaves, self._paths = _leaves(
                     slot.data(entries[name_of_rank(VALUES, 0)]), lambda name: slot.tensor(entries[name])
                 )
             mine = self._share(pieces, lambda name: slot.tensor(entries[name]))
             planner = SlotPlanner(lambda name: slot.tensor(entries[owner_of(name)[1]]), self._leaves)
-            results = self._writing.write(save_plan(mine, self._leaves), planner)
+            plan, subfolder = save_plan(mine, self._leaves), self._folder.rpartition("/")[2]
+            results, files = write(self._writer, plan, planner, request.rank, request.world_size, subfolder)
             if slot.mark != request.mark:
                 raise SaveError("its slot was written into again")
         finally:
             slot.close()  # with its lock
-        self._savers.tell(PART, encode_part(mine, results, self._writing.files))
+        self._savers.tell(PART, encode_part(mine, results, files))
 
     def complete(self) -> None:
         """Make the checkpoint complete, or wait until rank 0's saver has."""

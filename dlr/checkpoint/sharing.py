@@ -34,7 +34,7 @@ from torch import Tensor
 
 from agent.slots.format import Mark
 from dlr.checkpoint.files import Files
-from dlr.checkpoint.plan import Piece, Place, decode_plan, divide, encode_plan, own_name
+from dlr.checkpoint.plan import Piece, Place, decode_plan, divide, own_name
 from dlr.checkpoint.storage import GAVE_UP, MANIFEST, NOTES
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ GONE_SECONDS = 90.0
 _LOOKS_PER_SECOND = 1000
 """Of all ranks together, at most, once each has looked for a while."""
 
-_PLAN, _DIGEST, PART = "plan-{}", "digest-{}.json", "part-{}"
+PLAN, _DIGEST, PART = "plan-{}", "digest-{}.json", "part-{}"
 _DIFFERING, _SHARES = "differing.json", "shares"
 _PLACE = struct.Struct("<QQ")
 """Where a rank's share begins in the file of all shares, and how long it is. These come first, by rank."""
@@ -132,10 +132,6 @@ class Savers:
         self._rank = rank
         self._world_size = world_size
 
-    def announce(self, pieces: Sequence[Piece]) -> None:
-        """Tell rank 0 what this rank has."""
-        self.tell(_PLAN, encode_plan(pieces))
-
     def tell(self, name: str, data: bytes) -> None:
         """Write a file of this rank's."""
         self._files.write(self._at(name.format(self._rank)), data)
@@ -149,7 +145,7 @@ class Savers:
         Raises:
             SaveError, OSError: a rank does not take part.
         """
-        plans = dict(enumerate(map(decode_plan, self.collect(_PLAN))))
+        plans = dict(enumerate(map(decode_plan, self.collect(PLAN))))
         own, numbers = set[str](), set[str]()
         if names := differing(plans):
             self._files.write(self._at(_DIFFERING), json.dumps(sorted(names)).encode())
@@ -218,7 +214,7 @@ class Savers:
         seen_at = time.monotonic()
         deadline = seen_at + WAIT_SECONDS
         while (found := look()) is None:
-            if self._files.exists(self._at(_PLAN.format(self._rank))):
+            if self._files.exists(self._at(PLAN.format(self._rank))):
                 seen_at = time.monotonic()
             elif time.monotonic() - seen_at > GONE_SECONDS:
                 raise SaveError("rank 0 has given it up, and removed it")

@@ -16,31 +16,25 @@ from dlr.checkpoint.files import CHUNK_BYTES
 from dlr.checkpoint.storage import File
 
 
-class Writing:
-    """What one rank writes of a checkpoint.
+def write(
+    writer: Any, plan: SavePlan, planner: SavePlanner, rank: int, world_size: int, subfolder: str
+) -> tuple[list[WriteResult], list[File]]:
+    """Write a rank's part of a checkpoint.
 
     Args:
         writer: torch's own for files, or for object storage.
         subfolder: of the checkpoint's folder, for the files.
+
+    Returns:
+        torch's results, and the files.
     """
-
-    def __init__(self, writer: Any, rank: int, world_size: int, subfolder: str) -> None:
-        self._writer = writer
-        self._rank = rank
-        self._world_size = world_size
-        self._subfolder = subfolder
-        self.files: list[File] = []
-        """What was written."""
-
-    def write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
-        writer = self._writer
-        writer.set_up_storage_writer(self._rank == 0)
-        plans = [plan if rank == self._rank else SavePlan([]) for rank in range(self._world_size)]
-        plan = writer.prepare_global_plan(plans)[self._rank]
-        prefix = replace(plan.storage_data, prefix=f"{self._subfolder}/{plan.storage_data.prefix}")
-        writer.fs = _Summing(writer.fs, self.files)
-        results: list[WriteResult] = writer.write_data(replace(plan, storage_data=prefix), planner).wait()
-        return results
+    files: list[File] = []
+    writer.set_up_storage_writer(rank == 0)
+    plans = [plan if each == rank else SavePlan([]) for each in range(world_size)]
+    plan = writer.prepare_global_plan(plans)[rank]
+    prefix = replace(plan.storage_data, prefix=f"{subfolder}/{plan.storage_data.prefix}")
+    writer.fs = _Summing(writer.fs, files)
+    return writer.write_data(replace(plan, storage_data=prefix), planner).wait(), files
 
 
 class _Summing:
