@@ -12,13 +12,14 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from agent.checkpoints.agreed import AgreedCheckpoint, HeldReplicas
 from agent.checkpoints.holder import CheckpointHolder, OutdatedMeetingError
 from agent.slots.replication import peers_of, ring_of
-from agent.slots.resume import Inventory, ResumeDecision, ResumePlan, decide, without
+from agent.slots.resume import UNDECIDED, Inventory, ResumeDecision, decide, without
 from agent.slots.wire import FetchError
 
 logger = logging.getLogger(__name__)
@@ -67,22 +68,17 @@ class CheckpointAgreement:
         keys = [f"here/{agent}" for agent in range(self._members)]
         inventories = [Inventory.decode(text.decode()) for text in self._store.multi_get(keys)]
         ring = ring_of([member.place if member is not None else () for member in inventories])
-        plan, attempt = decide(inventories), 0
-        while plan.fetches and attempt < MAX_FETCH_ROUNDS:
-            decision = ResumeDecision(plan.checkpoint, plan.fetches)
+        decision, attempt = decide(inventories), 0
+        while decision.fetches and attempt < MAX_FETCH_ROUNDS:
             self._store.set(_key(attempt), decision.encode())
             inventories = self._after_fetches(attempt, decision, inventories)
-            plan, attempt = decide(inventories), attempt + 1
-        if plan.fetches:
-            plan = ResumePlan()
-        checkpoint = plan.checkpoint
+            decision, attempt = decide(inventories), attempt + 1
+        if decision.fetches:
+            decision = UNDECIDED
+        checkpoint = decision.checkpoint
         prefetched = any(it is not None and it.from_peer and checkpoint in it.held for it in inventories)
-        decision = ResumeDecision(
-            checkpoint,
-            shards={
-                it.address: plan.shards[at] for at, it in enumerate(inventories) if it and at in plan.shards
-            },
-            is_last_resort=plan.is_last_resort,
+        decision = replace(
+            decision,
             from_peer=attempt > 0 or prefetched,
             persists=checkpoint is not None and self._memory is not None and self._memory.persists(),
             ring=ring,

@@ -92,22 +92,8 @@ class Inventory:
 
 
 @dataclass(frozen=True)
-class ResumePlan:
-    """The checkpoint to go on from, and who has to fetch or to serve what."""
-
-    checkpoint: Checkpoint | None = None
-    """None: memory has nothing that is complete."""
-    fetches: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
-    """Ranks whose slots an agent fetches first, and from which agent, by agent."""
-    shards: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    """Ranks whose slots an agent serves to a world of another size, by agent."""
-    is_last_resort: bool = False
-    """Whether rounds in a row have begun with it and saved nothing, so that what storage has goes first."""
-
-
-@dataclass(frozen=True)
 class ResumeDecision:
-    """What rank 0's agent has decided, for all agents of the round. It is final if nobody has to fetch."""
+    """What rank 0's agent decides, for all agents of the round. It is final if nobody has to fetch."""
 
     checkpoint: Checkpoint | None = None
     """None where memory has nothing, so that it comes from storage."""
@@ -187,15 +173,15 @@ class Attempts:
         return self.checkpoint if self._rounds >= MAX_ATTEMPTS and not self._is_planned else None
 
 
-def decide(inventories: Sequence[Inventory | None]) -> ResumePlan:
-    """Return what a world resumes from.
+def decide(inventories: Sequence[Inventory | None]) -> ResumeDecision:
+    """Decide what a world resumes from.
 
     Args:
         inventories: of the members, in rank order; None for one that cannot take part, and then nobody can.
     """
     members = [inventory for inventory in inventories if inventory is not None]
     if len(members) < len(inventories):
-        return ResumePlan()
+        return UNDECIDED
     world_size = sum(member.ranks for member in members)
     exhausted, found = {member.exhausted for member in members}, _holders(members)
     for checkpoint in sorted(found, key=lambda each: (each not in exhausted, each), reverse=True):
@@ -206,9 +192,9 @@ def decide(inventories: Sequence[Inventory | None]) -> ResumePlan:
             fetches = _fetches(checkpoint, holders, members)
             if sum(map(len, fetches.values())) > MAX_FETCHES:
                 continue
-            return ResumePlan(checkpoint, fetches=fetches, is_last_resort=is_last_resort)
-        return ResumePlan(checkpoint, shards=_shards(holders), is_last_resort=is_last_resort)
-    return ResumePlan()
+            return ResumeDecision(checkpoint, fetches, is_last_resort=is_last_resort)
+        return ResumeDecision(checkpoint, {}, _shards(holders, members), is_last_resort)
+    return UNDECIDED
 
 
 def without(
@@ -292,11 +278,11 @@ def _fetches(
     return fetches
 
 
-def _shards(holders: Mapping[int, Sequence[int]]) -> dict[int, frozenset[int]]:
+def _shards(holders: Mapping[int, Sequence[int]], members: Sequence[Inventory]) -> dict[str, frozenset[int]]:
     shards: dict[int, set[int]] = {}
     for rank, agents in holders.items():
         shards.setdefault(agents[0], set()).add(rank)
-    return {agent: frozenset(ranks) for agent, ranks in sorted(shards.items())}
+    return {members[agent].address: frozenset(ranks) for agent, ranks in sorted(shards.items())}
 
 
 def _by_agent(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:

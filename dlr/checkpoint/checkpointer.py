@@ -19,7 +19,6 @@ import atexit
 import math
 import operator
 import os
-import pickle
 import sys
 import time
 from collections.abc import Mapping, MutableMapping
@@ -41,12 +40,11 @@ from dlr.checkpoint.interval import SaveSchedule, find_board, is_due
 from dlr.checkpoint.loading import Loading
 from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.persistence import Persistence
-from dlr.checkpoint.state import Captured, calm_part, capture
+from dlr.checkpoint.state import Captured, capture
 from dlr.checkpoint.surroundings import GivenSlots, SaveTroubles, Surroundings, logger, look_around, quantity
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-    from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
 
 PREPARE_SECONDS = 5.0
 """From the start of a process to that of its saver, whose imports take CPU for seconds: by then a restart is
@@ -82,9 +80,6 @@ class Checkpointer:
         keep: how many checkpoints stay in storage; None for all.
         process_group: the ranks that save and load together; None for the default group. Where it has not all
             ranks, there is no memory.
-        storage_writer: torch.distributed.checkpoint's writer to use, which goes to another process, or one of
-            a class of your own; by default the one for the path. Each checkpoint is `path/step-N` to it.
-        storage_reader: likewise, for what that writer has written.
         weights_only: as `torch.load` has it: by default a checkpoint holds no objects of classes that are not
             registered with `torch.serialization.add_safe_globals`, and loading makes none. Without it,
             whoever can write a checkpoint can run code where it is loaded.
@@ -95,8 +90,8 @@ class Checkpointer:
 
     Raises:
         ValueError: one of the numbers is none, or below 1; process_group is without this rank; a loader in
-            the state has none of its own; the storage_writer cannot go to another process; or there is no
-            such kind of storage.
+            the state has none of its own; or there is no such kind of
+            storage.
         ImportError: a package is missing that this kind of storage needs.
         RuntimeError: there is one already, in this process or in one that shares its environment, which uses
             the agent's memory and is not closed.
@@ -111,8 +106,6 @@ class Checkpointer:
         keep: int | None = 3,
         *,
         process_group: ProcessGroup | None = None,
-        storage_writer: StorageWriter | None = None,
-        storage_reader: StorageReader | None = None,
         weights_only: bool = True,
         rng_state: bool = True,
         adopt: bool = False,
@@ -122,7 +115,7 @@ class Checkpointer:
         _check("keep", keep, None)
         _refuse_loaders(state)
         self.state = state
-        files, writer = files_at(path), _pickled(storage_writer)
+        files = files_at(path)
         self._every = every
         self._persist_every = persist_every
         self._weights_only = weights_only
@@ -139,9 +132,9 @@ class Checkpointer:
         slots = self._given.slots
         self._memory = Writer(slots) if slots else None
         self._loading = Loading(
-            files, self._here, self._trouble, storage_reader, weights_only=weights_only, rng_state=rng_state
+            files, self._here, self._trouble, weights_only=weights_only, rng_state=rng_state
         )
-        self._storage = Persistence(files, self._here, keep, self._trouble, writer)
+        self._storage = Persistence(files, self._here, keep, self._trouble)
         self._trouble.works(*_unused(self._here, persist_every))
         self._pace = self._make_pace() if every == "auto" and slots else None
         self._trained_since: float | None = None
@@ -295,7 +288,6 @@ class Checkpointer:
                 "process there, as in `if ckpt.step(step): sys.exit()`"
             )
         step, last = operator.index(step), self._newest
-        is_first = last <= 0  # of a training that began anew
         if not self._rises(step):
             dlr.report(step)
             return False
@@ -316,8 +308,6 @@ class Checkpointer:
             return True
         began = time.monotonic()
         self._saved = (to_memory or to_storage) and self._save(step, to_storage)
-        if is_first and not (to_memory or to_storage):
-            self._expect_save()  # by its first step an optimizer has tensors that it did not have at `load`
         self._trained_since = time.monotonic()
         if self._pace is not None and self._saved:
             self._pace.stalled(self._trained_since - began)
@@ -385,14 +375,7 @@ class Checkpointer:
     def _prepare_memory(self) -> None:
         """Do beforehand what the first save would take longer for."""
         if self._memory is not None:
-            self._expect_save()  # first: mapping what is large takes long, and a save may come before its end
             self._memory.prepare()
-
-    def _expect_save(self) -> None:
-        """Have the state described beforehand, as it is now."""
-        if self._memory is not None:
-            with suppress(Exception):  # a state_dict may raise anything; the first save tells of it
-                self._memory.expect(self._capture(calm_part(self.state)))
 
     def _make_pace(self) -> SaveSchedule:
         here = self._here
@@ -546,26 +529,6 @@ def _without_memory_of_others(here: Surroundings) -> Surroundings:
         "there are no checkpoints in memory, since process_group has %s of %s ranks", here.world_size, ranks
     )
     return replace(here, slots=(), resume=None)
-
-
-def _pickled(writer: object) -> str:
-    """Return a writer as savers take it; empty if there is none.
-
-    Raises:
-        ValueError: it cannot go to another process.
-    """
-    if writer is None:
-        return ""
-    kind = type(writer)
-    try:
-        if kind.__module__ == "__main__":
-            raise TypeError(f"{kind.__name__} is defined in the script itself")
-        return pickle.dumps(writer).hex()
-    except Exception as error:  # a class of the user's own may raise anything
-        raise ValueError(
-            f"storage_writer is used by another process, and cannot be given to it: {error}; take one whose "
-            "class is in a module, and which pickle takes"
-        ) from error
 
 
 def _check(name: str, number: object, or_else: str | None) -> None:

@@ -36,15 +36,6 @@ def files_at(path: str | os.PathLike[str]) -> Files:
     return LocalFiles(Path(str(path).removeprefix("file://")).absolute())
 
 
-def pointed_at(own: Any, folder: str) -> Any:
-    """Point a writer or reader of the user's own at a checkpoint, and return it."""
-    fs = getattr(getattr(own, "fs", None), "fs", None)
-    own.reset(folder)
-    if fs is not None:
-        own.fs.fs = fs  # torch's forgets the options that it was made with
-    return own
-
-
 class LocalFiles:
     """A folder that all ranks see. Names of files are relative to it, and have slashes.
 

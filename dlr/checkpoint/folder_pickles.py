@@ -1,9 +1,8 @@
-"""The pickles in a checkpoint's folder, read without running the code of those who wrote them.
+"""The pickle in a checkpoint's folder, read without running the code of those who wrote them.
 
-These are torch's `.metadata` and the savers' parts of it. They are read by a list of their own
-(`agent.unpickling`): nothing is called or made but what torch and the savers write there, and nothing is
-changed but what was made. Of torch's classes none is within reach of a pickle but to make an empty object of,
-whose fields are checked as they are set.
+This is torch's `.metadata`. It is read by a list of its own (`agent.unpickling`): nothing is called or made
+but what torch writes there, and nothing is changed but what was made. Of torch's classes none is within reach
+of a pickle but to make an empty object of, whose fields are checked as they are set.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ from torch.distributed.checkpoint import metadata as described
 
 from agent.slots.slot import DamagedError
 from agent.unpickling import BoundedUnpickler
-from dlr.checkpoint.storage import METADATA, File
+from dlr.checkpoint.storage import METADATA
 
 _FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
-    File: {"name": (str,), "nbytes": (int,), "sum": (int,)},
     filesystem._StorageInfo: {"relative_path": (str,), "offset": (int,), "length": (int,)},
     described.BytesStorageMetadata: {},
     described.ChunkStorageMetadata: {"offsets": (torch.Size,), "sizes": (torch.Size,)},
@@ -72,35 +70,24 @@ _NAMED: dict[str, Any] = {**{f"{it.__module__}.{it.__qualname__}": it for it in 
 
 
 class _FolderUnpickler(BoundedUnpickler):
-    def __init__(self, data: bytes, also: Collection[type]) -> None:
-        super().__init__(data)
-        own = {it for it in also if it.__module__ != "builtins" and it not in _FIELDS}
-        self._registered = {f"{it.__module__}.{it.__qualname__}": it for it in own}
-        self._registered_ids = frozenset(map(id, own))
-
     def named(self, path: str) -> Any:
         module, _, name = path.rpartition(".")
         if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
             return dtype
-        return _NAMED.get(path) or self._registered.get(path) or super().named(path)
+        return _NAMED.get(path) or super().named(path)
 
     def may_call(self, called: Any, args: Any) -> bool:
-        if self._is_registered(called):
-            return True
         if called is described._MEM_FORMAT_ENCODING:
             return type(args) is tuple and [*map(type, args)] == [int]
         return id(called) in _IDS_OF_CALLED and type(args) is tuple and self.are_plain(args, lambda _: False)
 
     def may_make(self, cls: Any, args: Any) -> bool:
-        return self._is_registered(cls) or (args == () and id(cls) in _IDS_OF_MADE)
-
-    def may_fill(self, target: Any) -> bool:
-        return self._is_registered(type(target))
+        return args == () and id(cls) in _IDS_OF_MADE
 
     def set_state(self, made: Any, state: Any) -> bool:
         kind = type(made)
         if kind not in _FIELDS:
-            return False if self._is_registered(kind) else super().set_state(made, state)
+            return super().set_state(made, state)
         if kind is described.TensorProperties:
             types = (torch.dtype, torch.layout, bool, described._MEM_FORMAT_ENCODING, bool)
             if type(state) is not tuple or tuple(map(type, state)) != types:
@@ -114,26 +101,20 @@ class _FolderUnpickler(BoundedUnpickler):
         if not all(type(state.get(name)) in types for name, types in fields.items()):
             raise pickle.UnpicklingError(f"a field of a {kind.__name__} is of another type")
         vars(made).update(state)
-        if kind.__hash__ is not None:
-            self.note_parts(made, state.values())
         return True
 
-    def _is_registered(self, named: object) -> bool:
-        return id(named) in self._registered_ids
 
-
-def read_pickle(data: bytes, name: str, also: Collection[type] = ()) -> Any:
+def read_pickle(data: bytes, name: str) -> Any:
     """Read one.
 
     Args:
         name: of the file, for the error.
-        also: classes that a writer of the user's own puts there.
 
     Raises:
-        DamagedError: it is not what torch and the savers write.
+        DamagedError: it is not what torch writes.
     """
     try:
-        return _FolderUnpickler(data, also).load()
+        return _FolderUnpickler(data).load()
     except Exception as error:  # what is no pickle may raise anything
         raise DamagedError(f"{name} cannot be read: {error!s:.300}") from error
 

@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint._traverse import OBJ_PATH, set_element
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.optim import Optimizer
 
 from agent.slots.slot import DamagedError
-from dlr.checkpoint.files import Files, pointed_at
+from dlr.checkpoint.files import Files
 from dlr.checkpoint.folder_pickles import check_metadata, read_pickle
 from dlr.checkpoint.modules import names_from_torch, numbered_parameters
 from dlr.checkpoint.reading import Resharded
@@ -42,27 +41,18 @@ def in_storage(
     manifest: Manifest,
     here: Surroundings,
     state: Mapping[str, Any],
-    reader: StorageReader | None = None,
     weights_only: bool = True,
 ) -> Resharded:
     """Open a complete checkpoint.
 
     Args:
-        reader: the user's own; None for torch's.
         weights_only: as `torch.load` has it.
 
     Raises:
         DamagedError: its metadata are not what torch writes.
         NotAllowedError: torch.distributed.checkpoint has written what `weights_only` refuses.
     """
-    if reader is None:
-        reader = files.reader(manifest.folder)
-    else:
-        reader = pointed_at(reader, files.address(manifest.folder))
-    if getattr(type(reader), "read_metadata", None) is FileSystemReader.read_metadata:
-        metadata = _read_metadata(files, manifest, weights_only)
-    else:
-        metadata = reader.read_metadata()
+    reader, metadata = files.reader(manifest.folder), _read_metadata(files, manifest, weights_only)
     if any(name.startswith(f"{VALUES}.") for name in metadata.state_dict_metadata):
         return Resharded(reader, metadata, here.rank, manifest.world_size == here.world_size)
     return OfTorchAlone(reader, metadata, here.rank, state, weights_only)

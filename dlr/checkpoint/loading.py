@@ -34,7 +34,6 @@ class Loading:
 
     Args:
         trouble: is told where a checkpoint was lost.
-        reader: the user's own StorageReader; None for torch's.
         weights_only: as `torch.load` has it.
         rng_state: whether the random number generators go on from where they were.
     """
@@ -44,7 +43,6 @@ class Loading:
         files: Files,
         here: Surroundings,
         trouble: SaveTroubles,
-        reader: Any = None,
         *,
         weights_only: bool = True,
         rng_state: bool = True,
@@ -52,7 +50,6 @@ class Loading:
         self._files = files
         self._here = here
         self._trouble = trouble
-        self._reader = reader
         self._weights_only = weights_only
         self._rng_state = rng_state
         self._found: Manifest | Literal[False] | None = False
@@ -140,7 +137,7 @@ class Loading:
 
         where = f"{self._files}/{manifest.folder}"
         try:
-            source = in_storage(self._files, manifest, self._here, state, self._reader, self._weights_only)
+            source = in_storage(self._files, manifest, self._here, state, self._weights_only)
             self._restore(state, source, where, manifest.world_size)
         except NotAllowedError as error:
             raise MismatchError(f"the checkpoint {where} is refused: {error}") from None

@@ -155,22 +155,6 @@ class Writer:
         for slot in self._slots:
             self._summing.submit(slot.map_pages)
 
-    def expect(self, captured: Captured) -> None:
-        """Have a state of this form laid out before the first save, so that it need not do it.
-
-        Args:
-            captured: it may be without what has no tensors.
-        """
-
-        def lay_out() -> None:
-            if self._under_way is not None:  # that save knows the form better
-                return
-            layout = self._layout_of(captured)
-            for slot in self._slots:
-                self._views_of(slot, layout.header)
-
-        self._summing.submit(lay_out)
-
     @torch.inference_mode(mode=False)  # what is made in it, the threads and later saves cannot write into
     def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
         """Begin to copy a state into a slot. What is settled in it stays as it is until `wait`.

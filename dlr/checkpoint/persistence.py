@@ -51,14 +51,10 @@ class Persistence:
     Args:
         keep: how many checkpoints stay; None for all.
         trouble: is told what fails, and that it works again.
-        writer: pickle of the user's own, in hexadecimal; empty for torch's.
     """
 
-    def __init__(
-        self, files: Files, here: Surroundings, keep: int | None, trouble: SaveTroubles, writer: str = ""
-    ) -> None:
+    def __init__(self, files: Files, here: Surroundings, keep: int | None, trouble: SaveTroubles) -> None:
         self._files = files
-        self._writer = writer
         self._here = here
         self._keep = keep
         self._trouble = trouble
@@ -235,7 +231,6 @@ class Persistence:
             here.attempt,
             here.job,
             self._keep,
-            self._writer,
             here.after_failure,
         )
 

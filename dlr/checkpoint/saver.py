@@ -21,21 +21,18 @@ from typing import IO, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
 from agent.slots.slot import DamagedError, Slot
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import storage
-from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
-from dlr.checkpoint.files import files_at, pointed_at
-from dlr.checkpoint.folder_pickles import read_pickle
-from dlr.checkpoint.joined import Joined, RankPart, part_of
-from dlr.checkpoint.plan import Piece, name_of_rank, owner_of, pieces_of
-from dlr.checkpoint.sharing import PART, Digest, SaveError, SaveRequest, Savers, digest
+from dlr.checkpoint.dcp import Parts, SlotPlanner, encode_part, save_plan
+from dlr.checkpoint.files import files_at
+from dlr.checkpoint.plan import Piece, encode_plan, name_of_rank, owner_of, pieces_of
+from dlr.checkpoint.sharing import PART, PLAN, Digest, SaveError, SaveRequest, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
-from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values, load_values
-from dlr.checkpoint.writing import Writing
+from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values
+from dlr.checkpoint.writing import write
 
 _PROTOCOL_OF_TORCH = 2
 """Of `torch.save`: before Python 3.13 it takes no `torch.channels_last`."""
@@ -121,12 +118,8 @@ class _Save:
         self.request = request
         self._files = files_at(request.path)
         self._folder = storage.try_folder(request.step, request.attempt)
-        self._writer = self._make_writer()
-        subfolder = self._folder.rpartition("/")[2]
-        self._writing = Writing(self._writer, request.rank, request.world_size, subfolder)
+        self._writer = self._files.writer(storage.folder_of(request.step))
         self._savers = Savers(self._files, self._folder, request.rank, request.world_size)
-        self._places: set[type] = set()
-        """Classes of what a writer says of where it has put something."""
         self._leaves: dict[str, Any] = {}
         self._paths: dict[str, Any] = {}
 
@@ -153,21 +146,20 @@ class _Save:
             header = slot.verify()
             entries = {name_of_rank(entry.name, request.rank): entry for entry in header.entries}
             pieces = pieces_of(slot, header, request.rank)
-            self._savers.announce(pieces)
+            self._savers.tell(PLAN, encode_plan(pieces))
             if request.rank == 0:
                 self._leaves, self._paths = _leaves(
                     slot.data(entries[name_of_rank(VALUES, 0)]), lambda name: slot.tensor(entries[name])
                 )
             mine = self._share(pieces, lambda name: slot.tensor(entries[name]))
             planner = SlotPlanner(lambda name: slot.tensor(entries[owner_of(name)[1]]), self._leaves)
-            results = self._writing.write(save_plan(mine, self._leaves), planner)
+            plan, subfolder = save_plan(mine, self._leaves), self._folder.rpartition("/")[2]
+            results, files = write(self._writer, plan, planner, request.rank, request.world_size, subfolder)
             if slot.mark != request.mark:
                 raise SaveError("its slot was written into again")
         finally:
             slot.close()  # with its lock
-        self._places = {type(result.storage_data) for result in results}
-        written = part_of(mine, results)
-        self._savers.tell(PART, pickle.dumps((written.tensors, written.storage, self._writing.files)))
+        self._savers.tell(PART, encode_part(mine, results, files))
 
     def complete(self) -> None:
         """Make the checkpoint complete, or wait until rank 0's saver has."""
@@ -175,22 +167,12 @@ class _Save:
         if request.rank != 0:
             self._savers.wait_for_rank_0()
             return
-        joined, files = Joined(), list[storage.File]()
-        for data in self._savers.collect(PART):
-            part, written = _part_of(read_pickle(data, "a rank's part"))
-            joined.add(part)
-            files.extend(written)
-        whole = metadata((), self._leaves, self._paths)
+        parts = Parts(self._savers.collect(PART))
+        whole = parts.metadata(self._leaves, self._paths)
         whole.storage_meta = self._writer.storage_meta()
-        encoded = joined.encode(whole)
-        if self._writing.finishes:
-            whole = read_pickle(encoded, storage.METADATA, self._places)
-            results = [WriteResult(index, 0, place) for index, place in whole.storage_data.items()]
-            self._writer.finish(whole, [results])
-        manifest = storage.Manifest(
-            request.job, request.step, request.world_size, request.attempt, tuple(files)
-        )
-        storage.publish(self._files, manifest, encoded)
+        names = ("job", "step", "world_size", "attempt")
+        manifest = storage.Manifest.of({it: getattr(request, it) for it in names} | {"files": parts.files})
+        storage.publish(self._files, manifest, pickle.dumps(whole))
         self._savers.remove_notes()
         with suppress(OSError):  # the step is there; old ones go at the next save
             storage.retire(self._files, request.keep, request.step)
@@ -207,15 +189,6 @@ class _Save:
         """Tell the other ranks' savers that this one does not write."""
         storage.give_up(self._files, self.request.step, self.request.attempt, self.request.rank, reason)
 
-    def _make_writer(self) -> StorageWriter:
-        folder = storage.folder_of(self.request.step)
-        if not self.request.writer:
-            made: StorageWriter = self._files.writer(folder)
-            return made
-        own = pickle.loads(bytes.fromhex(self.request.writer))  # by this saver's own training process
-        pointed: StorageWriter = pointed_at(own, self._files.address(folder))
-        return pointed
-
     def _share(self, pieces: Sequence[Piece], tensor: Callable[[str], Tensor]) -> Sequence[Piece]:
         """What this rank writes; tensors of which each rank has its own have names of their own there."""
 
@@ -228,24 +201,6 @@ class _Save:
         if names := shares.own:  # not where each rank of a data loader has its place
             _warn(str(self._files), len(names), min(names), self.request.world_size)
         return shares.of_ranks[0].of(pieces, 0)
-
-
-def _part_of(fields: Any) -> tuple[RankPart, list[storage.File]]:
-    """What a rank says that it has written.
-
-    Raises:
-        DamagedError: it is of other types than ranks write.
-    """
-    kinds = (str, bytes, bytes)
-    try:
-        tensors, places, files = fields
-        are_files = all(type(file) is storage.File and file.name for file in files)
-        are_tensors = all(tuple(map(type, tensor)) == kinds for tensor in tensors)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DamagedError(f"a rank's part is none: {type(error).__name__}") from error
-    if not (are_files and are_tensors and type(places) is bytes):
-        raise DamagedError("a rank's part is none: something in it is of another type")
-    return RankPart(tensors, places), list(files)
 
 
 @cache
@@ -275,13 +230,9 @@ def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, A
     def find(name: str) -> Tensor | TensorReference:
         return tensor(name) if name.startswith(WITHIN) else TensorReference(name)
 
-    for load in (load_values, load_readable_values):
-        try:
-            leaves, paths = flatten_values(load(values, find))
-            break
-        except Exception:  # pickles may raise anything
-            continue
-    else:
+    try:
+        leaves, paths = flatten_values(load_readable_values(values, find))
+    except Exception:  # pickles may raise anything
         return {}, {}
     left_out = {name for name, leaf in leaves.items() if not _is_pickled(leaf)}
     readable = {name: leaf for name, leaf in leaves.items() if name not in left_out}

@@ -6,8 +6,8 @@ The process group is the training's, so that savers have none.
     differing.json     by rank 0: of which tensors ranks hold different ones under one name, if of any
     digest-<rank>.json how different they are
     shares             by rank 0, which alone reads the files of all ranks: what each rank writes
-    part-<rank>        what it has written, as its part of `.metadata` (`joined.py`); when all are there, rank
-                       0's makes the folder complete
+    part-<rank>        what it has written, as its part of `.metadata`; when all are there, rank 0's makes the
+                       folder complete
     gave-up-<rank>     why it does not write: then rank 0 gives up too, and the others look at its file alone
 
 When the checkpoint is complete, rank 0's saver removes these files, and so tells the others. Both the files
@@ -34,7 +34,7 @@ from torch import Tensor
 
 from agent.slots.format import Mark
 from dlr.checkpoint.files import Files
-from dlr.checkpoint.plan import Piece, Place, Plans, divide, encode_plan, own_name
+from dlr.checkpoint.plan import Piece, Place, decode_plan, divide, own_name
 from dlr.checkpoint.storage import GAVE_UP, MANIFEST, NOTES
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ GONE_SECONDS = 90.0
 _LOOKS_PER_SECOND = 1000
 """Of all ranks together, at most, once each has looked for a while."""
 
-_PLAN, _DIGEST, PART = "plan-{}", "digest-{}.json", "part-{}"
+PLAN, _DIGEST, PART = "plan-{}", "digest-{}.json", "part-{}"
 _DIFFERING, _SHARES = "differing.json", "shares"
 _PLACE = struct.Struct("<QQ")
 """Where a rank's share begins in the file of all shares, and how long it is. These come first, by rank."""
@@ -82,8 +82,6 @@ class SaveRequest:
     attempt: str
     job: str
     keep: int | None
-    writer: str = ""
-    """Pickle of the user's own writer, in hexadecimal; empty for torch's."""
     beside: str = ""
     """Attempt of the savers of what this start goes on from, which may still write; empty in a request to
     those."""
@@ -134,10 +132,6 @@ class Savers:
         self._rank = rank
         self._world_size = world_size
 
-    def announce(self, pieces: Sequence[Piece]) -> None:
-        """Tell rank 0 what this rank has."""
-        self.tell(_PLAN, encode_plan(pieces))
-
     def tell(self, name: str, data: bytes) -> None:
         """Write a file of this rank's."""
         self._files.write(self._at(name.format(self._rank)), data)
@@ -151,21 +145,15 @@ class Savers:
         Raises:
             SaveError, OSError: a rank does not take part.
         """
-        plans = Plans.read(self.collect(_PLAN))
-        contested = {rank: list(pieces.values()) for rank, pieces in enumerate(plans.contested)}
+        plans = dict(enumerate(map(decode_plan, self.collect(PLAN))))
         own, numbers = set[str](), set[str]()
-        if names := differing(contested):
+        if names := differing(plans):
             self._files.write(self._at(_DIFFERING), json.dumps(sorted(names)).encode())
             self.tell(_DIGEST, json.dumps(digests(names)).encode())
             found = dict(enumerate(map(json.loads, self.collect(_DIGEST))))
-            own = own_of_each(contested, found)
+            own = own_of_each(plans, found)
             numbers = {name for each in found.values() for name, sums in each.items() if sums is not None}
-        if own:  # a rank may have parts of these that no other has
-            plans = Plans.read(self.collect(_PLAN), everything=True)
-        shares = [
-            Share(sorted([*alone, *chosen]), [n for n in chosen if pieces[n].name in own])
-            for alone, chosen, pieces in zip(plans.alone, _chosen(plans, own), plans.contested, strict=True)
-        ]
+        shares = _shares(plans, own)
         data = [json.dumps([share.numbers, share.renamed]).encode() for share in shares]
         self._files.write(self._at(_SHARES), _joined(data))
         return RankShares(tuple(shares), frozenset(own & numbers))
@@ -226,7 +214,7 @@ class Savers:
         seen_at = time.monotonic()
         deadline = seen_at + WAIT_SECONDS
         while (found := look()) is None:
-            if self._files.exists(self._at(_PLAN.format(self._rank))):
+            if self._files.exists(self._at(PLAN.format(self._rank))):
                 seen_at = time.monotonic()
             elif time.monotonic() - seen_at > GONE_SECONDS:
                 raise SaveError("rank 0 has given it up, and removed it")
@@ -263,22 +251,22 @@ class Savers:
         return f"{self._folder}/{NOTES}/{name}"
 
 
-def _chosen(plans: Plans, own: Collection[str]) -> list[list[int]]:
-    """The contested pieces that each rank writes, by their numbers.
+def _shares(plans: Mapping[int, Sequence[Piece]], own: Collection[str]) -> list[Share]:
+    """Divide what ranks have.
 
     Args:
         own: names of tensors of which each rank writes its own.
     """
     named = [
-        {n: replace(p, name=own_name(p.name, rank)) if p.name in own else p for n, p in pieces.items()}
-        for rank, pieces in enumerate(plans.contested)
+        [replace(piece, name=own_name(piece.name, rank)) if piece.name in own else piece for piece in plan]
+        for rank, plan in plans.items()
     ]
-    written = divide([list(pieces.values()) for pieces in named], plans.loads)
-    chosen = []
-    for pieces, mine in zip(named, written, strict=True):
-        at = {piece.place: number for number, piece in pieces.items()}
-        chosen.append([at[piece.place] for piece in mine])
-    return chosen
+    shares = []
+    for rank, mine in enumerate(divide(named)):
+        number_at = {piece.place: number for number, piece in enumerate(named[rank])}
+        numbers = sorted(number_at[piece.place] for piece in mine)
+        shares.append(Share(numbers, [number for number in numbers if plans[rank][number].name in own]))
+    return shares
 
 
 def _joined(shares: Sequence[bytes]) -> bytes:

@@ -9,51 +9,32 @@ from pathlib import PurePath
 from typing import IO, Any
 
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
-from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.distributed.checkpoint.storage import WriteResult
 
 from agent.slots.sums import WordSum
 from dlr.checkpoint.files import CHUNK_BYTES
 from dlr.checkpoint.storage import File
 
-_TORCHS = {
-    "torch.distributed.checkpoint.filesystem.FileSystemWriter",
-    "torch.distributed.checkpoint._fsspec_filesystem.FsspecWriter",
-}
-"""Classes whose protocol is known, and shortened; by name, since fsspec takes long to import."""
 
-
-class Writing:
-    """What one rank writes of a checkpoint.
+def write(
+    writer: Any, plan: SavePlan, planner: SavePlanner, rank: int, world_size: int, subfolder: str
+) -> tuple[list[WriteResult], list[File]]:
+    """Write a rank's part of a checkpoint.
 
     Args:
-        writer: torch's, or of a class of the user's own.
-        subfolder: of the checkpoint's folder, in which torch's writers put their files.
+        writer: torch's own for files, or for object storage.
+        subfolder: of the checkpoint's folder, for the files.
+
+    Returns:
+        torch's results, and the files.
     """
-
-    def __init__(self, writer: StorageWriter, rank: int, world_size: int, subfolder: str) -> None:
-        self._writer = writer
-        self._rank = rank
-        self._world_size = world_size
-        self._subfolder = subfolder
-        self.files: list[File] = []
-        """What was written, where the writer writes files as torch's do."""
-        kind = type(writer)
-        self.finishes = f"{kind.__module__}.{kind.__qualname__}" not in _TORCHS
-        """Whether the writer completes the checkpoint in a way of its own, as one of a derived class may."""
-
-    def write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
-        writer = self._writer
-        writer.set_up_storage_writer(self._rank == 0)
-        if self.finishes:
-            plan = writer.prepare_local_plan(plan)
-        plans = [plan if rank == self._rank else SavePlan([]) for rank in range(self._world_size)]
-        plan = writer.prepare_global_plan(plans)[self._rank]
-        if not self.finishes:
-            prefix = replace(plan.storage_data, prefix=f"{self._subfolder}/{plan.storage_data.prefix}")
-            plan = replace(plan, storage_data=prefix)
-            torchs: Any = writer
-            torchs.fs = _Summing(torchs.fs, self.files)
-        return writer.write_data(plan, planner).wait()
+    files: list[File] = []
+    writer.set_up_storage_writer(rank == 0)
+    plans = [plan if each == rank else SavePlan([]) for each in range(world_size)]
+    plan = writer.prepare_global_plan(plans)[rank]
+    prefix = replace(plan.storage_data, prefix=f"{subfolder}/{plan.storage_data.prefix}")
+    writer.fs = _Summing(writer.fs, files)
+    return writer.write_data(replace(plan, storage_data=prefix), planner).wait(), files
 
 
 class _Summing:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dlr.checkpoint import sharing, storage
-from dlr.checkpoint.plan import Piece, divide, own_name
-from dlr.checkpoint.sharing import PART, SaveError, Savers
+from dlr.checkpoint.plan import Piece, divide, encode_plan, own_name
+from dlr.checkpoint.sharing import PART, PLAN, SaveError, Savers
 from tests.checkpoint.test_sharing import digests_of, plan
 from tests.played.schedule import Schedule, play_seeds
 
@@ -84,7 +84,7 @@ class Rank:
             storage.give_up(self.files, STEP, ATTEMPT, self.rank, reason)  # type: ignore[arg-type]
 
     def announce(self) -> None:
-        self.savers.announce(self.pieces)
+        self.savers.tell(PLAN, encode_plan(self.pieces))
 
     def share(self) -> None:
         if self.rank:

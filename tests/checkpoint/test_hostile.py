@@ -17,12 +17,14 @@ import torch
 from torch.distributed.checkpoint.metadata import Metadata, TensorProperties, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from agent.slots.format import Mark
 from agent.slots.slot import DamagedError
-from dlr.checkpoint import Checkpointer, StorageError, storage
+from dlr.checkpoint import Checkpointer, StorageError, saver, storage
 from dlr.checkpoint.files import LocalFiles, RemoteFiles
 from dlr.checkpoint.folder_pickles import read_pickle
 from dlr.checkpoint.state import VALUES
 from dlr.checkpoint.storage import File, Manifest
+from tests.checkpoint.states import request, saved, state, steps_in
 
 _PATH, _LAYOUT = b"cpathlib\nPosixPath\n", b"ctorch.serialization\n_get_layout\n"
 _INDEX = b"ctorch.distributed.checkpoint.metadata\nMetadataIndex\n)\x81"
@@ -109,6 +111,30 @@ def test_what_is_compressed_is_not_made_larger(tmp_path: Path) -> None:
                 metadata.storage_data[index] = new
 
     refused(tmp_path, swell, "epoch is compressed")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"\x80\x04N.",
+        b"[" * 10_000,
+        b"[1]",
+        b"[[[]], [], []]",
+        b'[[["a", "load", [1], [1], [0]]], [], []]',
+        b'[[["a", "int8", ["1"], [1], [0]]], [], []]',
+        b'[[], [["a", [0], "x"]], []]',
+        b'[[], [], [{"name": "../x", "nbytes": 1, "sum": 1}]]',
+        b'[[], [], [{"name": "x", "nbytes": 1, "sum": 1}]]',
+    ],
+    ids=str,
+)
+def test_a_checkpoint_with_what_no_rank_writes_is_not_completed(
+    part: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "encode_part", lambda *_: part)
+    slot = saved(state(3), mark := Mark(1, 3, 0, 1))
+    error = saver.try_to_persist(request(slot, mark, tmp_path), lambda: None)
+    assert error and steps_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["\0", "\ud800", "..", ".", "", "a/b", "x" * 256])

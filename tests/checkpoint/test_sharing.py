@@ -12,8 +12,8 @@ import pytest
 
 from dlr.checkpoint import sharing
 from dlr.checkpoint.files import LocalFiles, files_at
-from dlr.checkpoint.plan import Piece
-from dlr.checkpoint.sharing import Digest, Savers
+from dlr.checkpoint.plan import Piece, encode_plan
+from dlr.checkpoint.sharing import PLAN, Digest, Savers
 
 FOLDER = ""
 OPENED: Counter[str] = Counter()
@@ -60,7 +60,7 @@ def agree(folder: Path, ranks: int, *, own_values: bool) -> list[list[Piece]]:
     savers = [Savers(files, "working", rank, ranks) for rank in range(ranks)]
     plans = [plan(rank, ranks, own_values) for rank in range(ranks)]
     for saver, pieces in zip(savers, plans, strict=True):
-        saver.announce(pieces)
+        saver.tell(PLAN, encode_plan(pieces))
         if own_values:  # they are asked for while rank 0 waits for them
             saver.tell(sharing._DIGEST, b'{"experts": [%d]}' % saver._rank)
     shares = savers[0].lead(digests_of(0))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What torch.distributed.checkpoint's users expect: its files, its writers and readers, its groups, its limits."""
+"""What torch.distributed.checkpoint's users expect: its files, its groups, its limits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
 from agent.slots.slot import Mark
 from dlr.checkpoint import Checkpointer, MismatchError, storage
@@ -21,8 +19,7 @@ from dlr.checkpoint.files import files_at
 from dlr.checkpoint.saver import persist
 from tests.checkpoint import torch_alone
 from tests.checkpoint.buckets import Bucket
-from tests.checkpoint.own_storage import Cupboard
-from tests.checkpoint.states import assert_whole, request, saved, set_step, state, steps_in
+from tests.checkpoint.states import request, saved, state, steps_in
 from tests.checkpoint.worlds import assert_undisturbed, lines, run
 
 TORCH_ALONE = Path(torch_alone.__file__)
@@ -149,53 +146,6 @@ def test_objects_of_any_class_are_saved_and_loaded_only_where_it_is_asked_for(
     assert checkpointer.load() == 1
     checkpointer.close()
     assert loaded["settings"] == Settings(0.25) and loaded["inner"][0].tolist() == [1, 1]
-
-
-def save_and_load(path: str, writer: Any, reader: Any) -> storage.Manifest:
-    made = state(0)
-    checkpointer = Checkpointer(path, made, persist_every=1, storage_writer=writer, storage_reader=reader)
-    set_step(made, 1)
-    checkpointer.step(1)
-    checkpointer.close()
-    assert steps_in(path) == [1]
-    checkpointer = Checkpointer(path, loaded := state(0), storage_writer=writer, storage_reader=reader)
-    assert checkpointer.load() == 1
-    assert_whole(loaded, 1)
-    checkpointer.close()
-    return storage.read_manifest(files_at(path), 1)
-
-
-@pytest.mark.real
-def test_a_writer_of_torchs_is_used_with_its_options(path: str) -> None:
-    kind = FsspecWriter if "://" in path else FileSystemWriter
-    writer = kind(path, single_file_per_rank=False, thread_count=2)
-    manifest = save_and_load(path, writer, None)
-    assert len(manifest.files) > 10 and {file.name for file in manifest.files} >= {
-        ".metadata",
-        "__0_7.distcp",
-    }
-    storage.verify(files_at(path), manifest, manifest.files)
-
-
-@pytest.mark.real
-def test_a_writer_and_a_reader_of_ones_own_are_used(path: str, tmp_path: Path) -> None:
-    cupboard = Cupboard(tmp_path / "cupboard")
-    manifest = save_and_load(path, cupboard, cupboard)
-    assert (tmp_path / "cupboard" / "step-1" / "model.0.weight-0-0").exists()
-    assert {file.name for file in manifest.files} == {".metadata"}
-
-
-def test_a_writer_that_cannot_go_to_another_process_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Cupboard, "__module__", "__main__")
-    with pytest.raises(ValueError, match=r"storage_writer is used by another process.* in the script itself"):
-        Checkpointer(tmp_path, {"epoch": 1}, storage_writer=Cupboard(tmp_path))
-    monkeypatch.undo()
-    writer = FileSystemWriter(tmp_path)
-    writer.transforms = lambda: None  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="and which pickle takes"):
-        Checkpointer(tmp_path, {"epoch": 1}, storage_writer=writer)
 
 
 @pytest.mark.real

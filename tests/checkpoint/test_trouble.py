@@ -356,7 +356,7 @@ def test_a_save_whose_folder_others_have_removed_says_so_and_leaves_nothing(
 
     slot = saved(state(7), Mark(1, 7, 0, 1))
     wanted = request(slot, Mark(1, 7, 0, 1), tmp_path)
-    monkeypatch.setattr(saver.Writing, "write", write)
+    monkeypatch.setattr(saver, "write", write)
     assert saver.try_to_persist(wanted, lambda: None) == (
         "others save a later step, and have removed what was written of this one"
     )

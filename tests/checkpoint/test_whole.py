@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +25,6 @@ from dlr.checkpoint.saver import persist
 from dlr.checkpoint.storage import StorageError
 from dlr.checkpoint.surroundings import Surroundings
 from tests.checkpoint.states import request, save, saved, state, steps_in
-from tests.checkpoint.talking import Talking
 
 
 def test_a_checkpoint_of_which_a_file_was_removed_or_cut_before_it_was_complete_is_none(
@@ -46,18 +44,6 @@ def test_a_checkpoint_of_which_a_file_was_removed_or_cut_before_it_was_complete_
             with pytest.raises(StorageError, match=reason):
                 storage.publish(files, whole, b"metadata")
             assert steps_in(path) == []
-
-
-@pytest.mark.real
-def test_what_a_writer_prints_is_taken_for_no_answer_of_its_saver(tmp_path: Path) -> None:
-    saver, writer = Saver(), pickle.dumps(Talking(tmp_path)).hex()
-    for step, path in ((1, tmp_path / "run"), (2, tmp_path / "file"), (3, tmp_path / "run")):
-        (tmp_path / "file").touch()
-        asked = replace(request(saved(state(step), mark := Mark(1, step, 0, 1)), mark, path), writer=writer)
-        error = saver.save(asked, lambda: None)
-        assert (error is None) == (path.name == "run"), error
-    saver.close()
-    assert steps_in(tmp_path / "run") == [3, 1]
 
 
 @pytest.mark.real

@@ -134,7 +134,6 @@ def test_nothing_of_ours_has_torch_unpickle_what_others_send() -> None:
         == [
             "dlr/checkpoint/in_storage.py: pickle.loads(",  # where the script asks for weights_only=False
             "dlr/checkpoint/in_storage.py: torch.load(",  # by weights_only, unless the script asks for no such limit
-            "dlr/checkpoint/saver.py: pickle.loads(",  # the script's own writer, through a pipe from the script
             "examples/plain/train.py: torch.load(",  # its own file, by weights_only
         ]
     )

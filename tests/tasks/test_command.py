@@ -161,7 +161,7 @@ def test_what_cannot_be_meant_is_refused(
         ("metadata: {}", "is no Pod template"),
         ("spec: {}\n---\nspec: {}", "is no Pod template"),
         ("spec: {containers: a}", r"pod.yaml: spec.containers is no list"),
-        ("spec: {containers: [a]}", r"spec.containers\[0\] is no object"),
+        ("spec: {containers: [a]}", "spec.containers is no list of objects"),
         ("spec: {containers: [{volumeMounts: {a: b}}]}", r"spec.containers\[0\].volumeMounts is no list"),
         ("spec: {containers: [{resources: {requests: 1}}]}", r"resources.requests is no object"),
     ],

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -26,6 +26,7 @@ from dlr.commands.options import (
     not_empty,
     object_name,
 )
+from dlr.convert.reading import NotConvertible, refuse_misshapen
 from dlr.kube.api import JSON, Api, is_embedded
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
@@ -224,22 +225,11 @@ def read_template(path: str | None) -> JSON:
     spec = found.get("spec")
     if not isinstance(spec, dict):
         raise UsageError(f"--pod {path} is no Pod template: it needs a `spec` with the Pod's containers.")
-    where = f"--pod {path}: spec"
-    _part(spec, "volumes", list, where)
-    containers = _part(spec, "containers", list, where)
-    first = _part({"containers[0]": containers[0]}, "containers[0]", dict, where) if containers else {}
-    where += ".containers[0]"
-    _part(first, "volumeMounts", list, where)
-    _part(_part(first, "resources", dict, where), "requests", dict, f"{where}.resources")
+    try:
+        refuse_misshapen(found)
+    except NotConvertible as error:
+        raise UsageError(f"--pod {path}: {error}") from None
     return {key: found[key] for key in ("metadata", "spec") if key in found}
-
-
-def _part(whole: JSON, key: str, kind: type, where: str) -> Any:
-    """Return a list or an object of a template, an empty one where there is none."""
-    value = whole.get(key)
-    if value is not None and not isinstance(value, kind):
-        raise UsageError(f"{where}.{key} is no {'list' if kind is list else 'object'}.")
-    return kind() if value is None else value
 
 
 def _default_image(template: JSON, kubeconfig: str | None, context: str | None) -> str:

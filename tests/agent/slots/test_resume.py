@@ -4,6 +4,7 @@ import base64
 import json
 import time
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from agent.slots.resume import (
     Checkpoint,
     Inventory,
     ResumeDecision,
-    ResumePlan,
     decide,
     ranks_of,
     without,
@@ -29,11 +29,11 @@ def both(rank: int) -> Inventory:
 
 
 def test_same_members_resume_from_their_own() -> None:
-    assert decide([both(rank) for rank in range(4)]) == ResumePlan(NEW)
+    assert decide([both(rank) for rank in range(4)]) == ResumeDecision(NEW)
 
 
 def test_an_agent_that_takes_no_part_sends_all_to_storage() -> None:
-    assert decide([both(0), both(1), both(2), both(3), None]) == ResumePlan()
+    assert decide([both(0), both(1), both(2), both(3), None]) == ResumeDecision()
     assert Inventory.decode("") is None
     assert Inventory.decode("[]") is None
     assert Inventory.decode('[1,"a",[[1,2,0,"0"]]]') is None
@@ -44,9 +44,9 @@ def test_after_a_fetch_that_failed_it_is_decided_again() -> None:
     peer = Inventory(1, "a:1", {NEW: frozenset({3, 1}), OLD: frozenset({3, 1})})
     members = [both(0), Inventory(1, "b:1"), both(2), peer]
     left = without(members, NEW, failed=[(3, 1)], fetched=[])
-    assert decide(left) == ResumePlan(OLD, fetches={1: {1: 3}})
+    assert decide(left) == ResumeDecision(OLD, fetches={1: {1: 3}})
     done = without(members, NEW, failed=[], fetched=[(1, 1)])
-    assert decide(done) == ResumePlan(NEW)
+    assert decide(done) == ResumeDecision(NEW)
 
 
 def test_ranks_are_torchs() -> None:
@@ -67,6 +67,7 @@ INVENTORIES = st.builds(
 
 @given(st.lists(INVENTORIES, max_size=6))
 def test_what_is_agreed_upon_can_be_had_and_is_the_newest(members: list[Inventory]) -> None:
+    members = [replace(member, address=f"10.0.0.1:{agent}") for agent, member in enumerate(members)]
     plan = decide(members)
     complete = [
         c
@@ -81,7 +82,8 @@ def test_what_is_agreed_upon_can_be_had_and_is_the_newest(members: list[Inventor
     if plan.shards:
         served = [r for ranks in plan.shards.values() for r in ranks]
         assert sorted(served) == list(range(plan.checkpoint.world_size))
-        assert all(ranks <= members[a].held[plan.checkpoint] for a, ranks in plan.shards.items())
+        by_address = {member.address: member for member in members}
+        assert all(ranks <= by_address[at].held[plan.checkpoint] for at, ranks in plan.shards.items())
         return
     for agent, ranks in enumerate(ranks_of(members)):
         held = members[agent].held.get(plan.checkpoint, frozenset())
@@ -129,7 +131,7 @@ def test_10_000_agents_are_decided_upon_at_once() -> None:
         Inventory(1, "10.0.0.1:1", {size: frozenset([agent])}) for agent in range(10_000)
     ]
     began_at = time.thread_time()
-    assert decide(members) == ResumePlan(size)
+    assert decide(members) == ResumeDecision(size)
     assert time.thread_time() - began_at < 30
 
 
@@ -138,10 +140,10 @@ def test_a_world_whose_ranks_have_moved_comes_from_storage() -> None:
     whole = Checkpoint(7, 120, size)
     held = [Inventory(1, "a:1", {whole: frozenset({r, (r - size // 2) % size})}) for r in range(size)]
     moved = [*held[: MAX_FETCHES - 1], *held[MAX_FETCHES:], Inventory(1)]
-    assert decide(moved) == ResumePlan()
+    assert decide(moved) == ResumeDecision()
     replaced = [*held]
     replaced[MAX_FETCHES - 1] = Inventory(1)
-    assert decide(replaced) == ResumePlan(whole, fetches={MAX_FETCHES - 1: {MAX_FETCHES - 1: size - 1}})
+    assert decide(replaced) == ResumeDecision(whole, fetches={MAX_FETCHES - 1: {MAX_FETCHES - 1: size - 1}})
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '[1e999,"",[],[],0,null]', '[1,"",{"a":1},[],0,null]'])
