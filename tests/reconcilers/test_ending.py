@@ -288,8 +288,8 @@ DEVICE = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 MARKED = f"dlr: torchrun {HAS_BEGUN}\n"
 
 
-@pytest.mark.parametrize("code", [1, 2, 69, 127, 137, 139, 201, -9])
-@pytest.mark.parametrize("words", ["", "\n", WORDS, DEVICE, f"Traceback:\n{DEVICE}"])
+@pytest.mark.parametrize("code", [1, 137, 201])
+@pytest.mark.parametrize("words", ["", "\n", WORDS, f"Traceback:\n{DEVICE}"])
 @pytest.mark.parametrize("place", ["before", "behind", "behind an open line"])
 @pytest.mark.parametrize("shape", [ended, crash_loop, again])
 def test_beside_a_non_zero_exit_code_the_launchers_mark_is_never_text_of_the_error(
