@@ -189,7 +189,7 @@ def test_refused_event_is_dropped_and_the_next_is_written():
 async def test_recording_never_raises_and_never_waits():
     recorder = EventRecorder(EventApi(), "c")  # nobody writes
     recorder.event({}, "Normal", "R", "m")
-    for n in range(5000):
+    for n in range(1100):
         obj = {**JOB, "metadata": {"name": f"j{n}", "namespace": "ns", "uid": f"{n}"}}
         recorder.event(obj, "Normal", "R", "m" * 9000)
     assert len(recorder._pending["ns"]) == 1000
@@ -200,9 +200,9 @@ def of_namespace(namespace, number):
     return {**JOB, "metadata": metadata}, "Normal", "R", "m"
 
 
-def test_thousands_of_events_in_one_namespace_keep_none_of_another_waiting():
-    flood = [of_namespace("evil", number) for number in range(2_999)]
-    events = record(EventApi(), *flood, of_namespace("ns", 2_999))
+def test_a_thousand_events_in_one_namespace_keep_none_of_another_waiting():
+    flood = [of_namespace("evil", number) for number in range(1_099)]
+    events = record(EventApi(), *flood, of_namespace("ns", 1_099))
     namespaces = [event["metadata"]["namespace"] for event in events]
     assert namespaces.index("ns") == 1 and len(namespaces) == 1_001
 

@@ -73,18 +73,6 @@ async def test_lists_then_follows_and_tells():
         assert heard.changes[-1].new is None
 
 
-async def test_a_stopped_server_is_noticed_and_nothing_is_missed_when_it_goes_on():
-    async with served(PODS) as (api, _, cache):
-        await cache.wait_synced(300)
-        heard = Heard(cache, PODS)
-        api.stop_answering()
-        api.put(PODS_PATH, pod("meanwhile"))
-        await asyncio.sleep(120)
-        assert cache._informers[PODS].last_error is not None and not heard.changes
-        api.go_on()
-        await heard.until(lambda: cache.store(PODS).get("ns", "meanwhile"))
-
-
 async def test_resources_asked_for_later_are_watched_too():
     async with served(PODS) as (api, _, cache):
         await cache.wait_synced(300)
@@ -163,16 +151,16 @@ def many(count, version="5"):
 
 
 class CrowdedClient(RefusingClient):
-    """Thousands of objects in one list, and then as many events in one piece."""
+    """Hundreds of objects in one list, and then as many events in one piece."""
 
     async def list_page(self, *_, **__):
-        return {"items": many(3_000), "metadata": {"resourceVersion": "5"}}
+        return {"items": many(300), "metadata": {"resourceVersion": "5"}}
 
     async def lines(self, idle_timeout_seconds):
-        return [orjson.dumps({"type": "MODIFIED", "object": obj}) for obj in many(3_000, "6")]
+        return [orjson.dumps({"type": "MODIFIED", "object": obj}) for obj in many(300, "6")]
 
 
-async def test_others_have_a_turn_while_thousands_of_objects_are_taken_in(monkeypatch):
+async def test_others_have_a_turn_while_many_objects_are_taken_in(monkeypatch):
     monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)  # a turn after every piece of work
     informer = Informer(CrowdedClient(), PODS, WHOLE)
     turns = 0
@@ -192,7 +180,7 @@ async def test_others_have_a_turn_while_thousands_of_objects_are_taken_in(monkey
     await informer.intake.tell_all(lambda change: None)
     counts.append(turns - before)
     task.cancel()
-    assert [count >= 3_000 for count in counts] == [True, False, True, True]
+    assert [count >= 300 for count in counts] == [True, False, True, True]
     assert {obj["metadata"]["resourceVersion"] for obj in informer.store.list()} == {"6"}
 
 

@@ -68,20 +68,6 @@ def test_what_fails_again_and_again_is_tried_again_at_growing_intervals(answer, 
     assert kinds.count("list") in lists and kinds.count("watch") in watches
 
 
-@pytest.mark.parametrize("outage_seconds", [5, 10, 40, 300])
-def test_what_happened_during_an_outage_is_known_seconds_after_it(outage_seconds):
-    back_at, lists = 60 + outage_seconds, []
-
-    def answer(kind, now):
-        if 60 <= now < back_at:
-            return DOWN
-        lists.extend([now] if kind == "list" else [])
-        return GONE if kind == "watch" and now >= 60 and len(lists) == 1 else 60.0
-
-    again = next(now for kind, now in play(answer) if now >= back_at and kind == "list")
-    assert again - back_at < TIMING.away_cap_seconds + 0.5
-
-
 def test_a_new_leaders_list_does_not_wait_for_what_failed_before():
     reflector = Reflector(TIMING)
     play(after_a_minute(FORBIDDEN), reflector=reflector)

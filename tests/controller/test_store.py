@@ -94,20 +94,3 @@ def test_what_is_remembered_of_an_object_goes_with_it():
         gone()
         assert memory.get("first") is None
         assert memory.put("first", 2) == 2 and len(memory) == 0, "nor does a late word of it stay"
-
-
-@given(MOVES)
-def test_no_memory_outlives_its_object(moves):
-    store = Store()
-    memory = store.memory()
-    for move, argument in moves:
-        for each in argument if isinstance(argument, list) else [argument]:
-            metadata = each["metadata"]
-            metadata["uid"] = f"{metadata['name']}-{int(metadata['resourceVersion']) // 20}"
-        done = getattr(store, move)(argument)
-        if move == "replace_stepwise":
-            list(done)
-        uids = {o["metadata"]["uid"] for o in store.list()}
-        for uid in uids:
-            memory.put(uid, 1)
-        assert len(memory) == len(uids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from crds import names
@@ -78,13 +78,16 @@ CONDITIONS_OF = {
 }
 
 
-def calls() -> Iterator[tuple[Path, str, ast.Call]]:
+@cache
+def calls() -> list[tuple[Path, str, ast.Call]]:
+    found = []
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 function = node.func
                 name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
-                yield path, name, node
+                found.append((path, name, node))
+    return found
 
 
 def literals(node: ast.expr) -> set[str] | None:

@@ -141,8 +141,8 @@ def cases(step: int) -> Iterator[tuple[Case, PodJudgement]]:
             yield case, judge(Situation(pod, REPORTS[said], silence=silence))
 
 
-STEP = 37
-"""Of 1,224,720 Pods, one in so many is judged: with all pairs of states, for no state has 37 values."""
+STEP = 73
+"""Of 1,224,720 Pods, one in so many is judged: with all pairs of states, for no state has 73 values."""
 
 
 def test_combinations_of_containers_policies_phases_and_reports_keep_the_invariants() -> None:
@@ -288,8 +288,8 @@ DEVICE = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 MARKED = f"dlr: torchrun {HAS_BEGUN}\n"
 
 
-@pytest.mark.parametrize("code", [1, 2, 69, 127, 137, 139, 201, -9])
-@pytest.mark.parametrize("words", ["", "\n", WORDS, DEVICE, f"Traceback:\n{DEVICE}"])
+@pytest.mark.parametrize("code", [1, 137, 201])
+@pytest.mark.parametrize("words", ["", "\n", WORDS, f"Traceback:\n{DEVICE}"])
 @pytest.mark.parametrize("place", ["before", "behind", "behind an open line"])
 @pytest.mark.parametrize("shape", [ended, crash_loop, again])
 def test_beside_a_non_zero_exit_code_the_launchers_mark_is_never_text_of_the_error(

@@ -137,7 +137,7 @@ def test_who_only_followed_is_named_nowhere_when_the_job_has_ended() -> None:
 
 # --- growth ---------------------------------------------------------------------------------------------------
 
-FEW, MANY = 100, 1_600
+FEW, MANY = 50, 800
 
 
 def steady(number: int) -> ObservedJob:
@@ -208,7 +208,7 @@ def acts_of(plan: JobPlan, verb: RequestVerb) -> list[str]:
     return [act.name for act in (*plan.first, *plan.acts) if act.verb is verb and act.subresource is None]
 
 
-@pytest.mark.parametrize("count", [150, 350, 1_500])
+@pytest.mark.parametrize("count", [150, 1_100])
 def test_workers_that_go_are_deleted_some_a_look_until_all_are_gone(count: int) -> None:
     """One look at 10,000 of them would take longer than a reconcile may, again and again."""
     known, crew = settled(seen(map(trains, range(2)))).job, list(map(trains, range(count)))
@@ -227,7 +227,7 @@ def test_workers_that_go_are_deleted_some_a_look_until_all_are_gone(count: int) 
     assert acts_of(plan, RequestVerb.DELETE) == [] and plan.look_again_seconds != 0.0
 
 
-@pytest.mark.parametrize("count", [150, 350, 1_500])
+@pytest.mark.parametrize("count", [150, 1_100])
 def test_workers_that_failed_are_relaunched_some_a_look_until_all_are(count: int) -> None:
     known = settled(seen(map(trains, range(count)))).job
     crew = {w.metadata.name: w for w in map(lost, range(count))}

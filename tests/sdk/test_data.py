@@ -22,7 +22,7 @@ from dlr.data import ElasticBatchSampler
 from dlr.data.epochs import MicroBatch
 
 many = settings(max_examples=300, deadline=None)
-sizes = st.integers(1, 40)
+sizes = st.integers(1, 15)
 worlds = st.integers(1, 9)
 micro_sizes = st.none() | st.integers(1, 8)
 runs = st.lists(st.tuples(worlds, micro_sizes, st.integers(0, 6)), max_size=8)
@@ -67,7 +67,7 @@ def train_through(length: int, history: list[tuple[int, int | None, int]], **opt
 
 
 @many
-@given(length=st.integers(1, 200), batch=sizes, history=runs, drop_last=st.booleans())
+@given(length=st.integers(1, 60), batch=sizes, history=runs, drop_last=st.booleans())
 def test_steps_are_those_of_one_process_that_was_never_restarted(
     length: int, batch: int, history: list[tuple[int, int | None, int]], drop_last: bool
 ) -> None:
@@ -82,7 +82,7 @@ def test_steps_are_those_of_one_process_that_was_never_restarted(
 
 @many
 @given(
-    length=st.integers(1, 100),
+    length=st.integers(1, 50),
     batches=st.lists(st.tuples(sizes, worlds, st.integers(0, 4)), max_size=6),
     last=sizes,
 )
@@ -102,7 +102,7 @@ def test_the_global_batch_may_change_within_an_epoch(
 
 
 @many
-@given(length=st.integers(1, 200), batch=sizes, world=worlds, micro=micro_sizes, start=st.integers(0, 5))
+@given(length=st.integers(1, 60), batch=sizes, world=worlds, micro=micro_sizes, start=st.integers(0, 5))
 def test_every_rank_computes_as_many_micro_batches_none_empty_none_too_large(
     length: int, batch: int, world: int, micro: int | None, start: int
 ) -> None:

@@ -213,8 +213,8 @@ def once_an_epoch(steps: Iterable[tuple[int, list[Any]]], whole: list[Any], epoc
 
 @many
 @given(
-    length=st.integers(1, 150),
-    batch=st.integers(1, 40),
+    length=st.integers(1, 60),
+    batch=st.integers(1, 15),
     micro=st.none() | st.integers(1, 8),
     ahead=st.integers(1, 9),
     constant=st.booleans(),
@@ -323,8 +323,8 @@ def copy_of(one: ElasticStream) -> ElasticStream:
 
 @many
 @given(
-    length=st.integers(1, 200),
-    batch=st.integers(1, 40),
+    length=st.integers(1, 80),
+    batch=st.integers(1, 15),
     done=st.integers(0, 3),
     sizes=st.tuples(st.integers(1, 7), st.integers(1, 3)),
     others=st.tuples(st.integers(1, 7), st.integers(1, 3)),
@@ -345,8 +345,8 @@ def test_with_a_constant_batch_a_step_has_the_same_samples_whatever_groups_and_r
 
 @many
 @given(
-    length=st.integers(1, 200),
-    batch=st.integers(1, 20),
+    length=st.integers(1, 80),
+    batch=st.integers(1, 12),
     groups=st.integers(1, 7),
     ranks=st.integers(1, 3),
     micro=st.none() | st.integers(1, 4),

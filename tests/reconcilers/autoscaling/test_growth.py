@@ -74,7 +74,7 @@ class Training(Stage):
         agent = {"state": "Failed", "failure": failure}
         self.patch(ELASTICWORKERS, name, {"status": {"agent": agent}}, status=True)
 
-    async def live(self, seconds: int) -> None:
+    async def live(self, seconds: int, look_seconds: int = 5) -> None:
         until = self.seconds + seconds
         while self.seconds < until:
             for _ in range(4):
@@ -87,7 +87,7 @@ class Training(Stage):
                 self.act()
                 if next(self._versions) == before + 1:  # nobody wrote anything
                     break
-            self.seconds += 5
+            self.seconds += look_seconds
 
     def make_room(self, *slots: int) -> None:
         """Pods of these slots get a node."""
@@ -211,7 +211,7 @@ async def test_an_extra_worker_that_never_starts_gives_its_node_back_whatever_el
         await stage.live(5)
     placed = {"nodeName": "node-0", "conditions": []}  # and its image is never pulled, say
     stage.patch(ELASTICWORKERS, "j-worker-2", {"status": placed}, status=True)
-    await stage.live(2_000)
+    await stage.live(2_000, look_seconds=20)
     assert stage.count() == 2
     reason = "1 extra worker is given back: not training 1800 s after having a node"
     assert stage.known()["reason"] == reason
@@ -230,13 +230,13 @@ async def test_an_extra_worker_whose_pods_fail_again_and_again_goes_and_the_job_
     reason = "1 extra worker is given back: no further Pod, after too many that failed"
     assert stage.known()["reason"] == reason
     assert ("ExtraWorkersGivenBack", reason) in stage.events
-    await stage.live(1_200)
+    await stage.live(1_200, look_seconds=20)
     assert stage.count() == 3, "nothing is tried again for an hour"
 
 
 async def test_a_script_that_fails_in_the_larger_world_trains_on_in_the_one_before() -> None:
     stage = await training(room=2, fails_with=4)
-    await stage.live(1_200)
+    await stage.live(1_200, look_seconds=20)
     assert stage.job()["status"]["phase"] == "Running"
     sizes = [len(world) for world in stage.members()]
     assert 4 in sizes
