@@ -7,16 +7,34 @@ Controller, agent, commands and embedded cluster share it, so it needs the stand
 from __future__ import annotations
 
 import base64
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from controller.errors import ApiError, ConfigError, TimedOut, Unauthorized, Unavailable
+from controller.errors import ApiError, ConfigError, TimedOut, Unauthorized, Unavailable, error_of
 
 RENEW_SECONDS = 60.0
 """Least time between two questions for new credentials."""
+_TCP_OPTIONS = {
+    "TCP_NODELAY": 1,
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPALIVE": 10,  # macOS's name of TCP_KEEPIDLE
+    "TCP_KEEPINTVL": 3,
+    "TCP_KEEPCNT": 3,
+}
+SOCKET_OPTIONS = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in _TCP_OPTIONS.items()
+        if hasattr(socket, name)
+    ),
+]
+"""Of each connection. A peer that vanished without a word (its node lost power, a load balancer was replaced)
+shows on an idle watch only through keep-alives: after 10 + 3·3 s here, against two hours by default."""
 SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 SERVICE_ACCOUNT_DIR_ENV = "DLR_SERVICEACCOUNT_DIR"
 
@@ -139,6 +157,24 @@ class Connection:
         """Return the error of a certificate that is not the server's."""
         return ApiError(
             f"The certificate of the API server at {self.server} does not fit {self.source}: {reason}."
+        )
+
+    def refusal(self, status: int, body: bytes, retry_after: str | None) -> ApiError:
+        """Return the typed error of an answer ≥ 400, in a sentence where the server's own says too little."""
+        error, server = error_of(status, body, retry_after), f"The API server at {self.server}"
+        if isinstance(error, Unavailable):
+            error.args = (f"{server} cannot answer now ({status}: {error}).",)
+        elif isinstance(error, Unauthorized):
+            error.args = (f"{server} does not accept the credentials of {self.source} ({error}).",)
+        elif not error.reason:  # a proxy's answer, or one of another server
+            error.args = (f"{server} has refused a request ({status}: {error}).",)
+        return error
+
+    def no_object(self) -> Unavailable:
+        """Return the error of an answer that is none of Kubernetes'."""
+        return Unavailable(
+            f"The server at {self.server}, which {self.source} names, has answered with something that is "
+            "not a Kubernetes object: is it an API server, or a login page before one?"
         )
 
 

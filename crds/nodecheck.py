@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
 
-from crds import further_nodes, intervals, ranges
+from crds import intervals, ranges
 from crds.actions import Action
-from crds.findings import ATOMIC, FaultyDomain, FaultyLink, Figures, Finding, NodeNames, Text
+from crds.findings import ATOMIC, Cause, FaultyDomain, FaultyLink, Figures, Finding, NodeNames, Text, Verdict
 from crds.job_spec import TopologyKeys
-from crds.model import MAX_TIME_SECONDS, Conditions, Index, Model, Name, ObjectMeta, cel, rules
+from crds.model import (
+    MAX_TIME_SECONDS,
+    Conditions,
+    Count,
+    Index,
+    Indices,
+    Model,
+    Name,
+    ObjectMeta,
+    cel,
+    rules,
+)
 from crds.phases import CHECK_TIMEOUT_SECONDS
 from crds.phases import Accelerator as Accelerator
 from crds.phases import NodeCheckPhase as NodeCheckPhase
@@ -22,6 +34,8 @@ IndexList = Annotated[list[Index], Field(max_length=10_000, json_schema_extra=AT
 
 MAX_NODES = 10_000
 """Of one check."""
+MOST_NAMED = 250
+"""Entries of each list of what a check found."""
 
 Places = Annotated[
     list[Annotated[int, Field(ge=0, lt=10_000)]], Field(max_length=64, json_schema_extra=ATOMIC)
@@ -30,10 +44,7 @@ Places = Annotated[
 
 NodeSelector = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
 
-Further = Annotated[
-    dict[str, Annotated[str, Field(max_length=ranges.MAX_CHARACTERS, pattern=intervals.PATTERN)]],
-    Field(max_length=8),
-]
+FirstNodes = Annotated[list[Name], Field(max_length=MOST_NAMED, json_schema_extra=ATOMIC)]
 
 
 class NodeCheckSpec(Model):
@@ -106,13 +117,9 @@ class FailedTest(Model):
     test: Annotated[int, Field(ge=0, lt=5_000)]
     """Its place in `tests`, counted from 0."""
     message: Text = ""
-    """What was wrong, and the member that reported it; for the first failed tests only, if there are many."""
+    """What was wrong, and the member that reported it."""
     action: Action | None = None
     """What helps a node that was tested alone, where its probe knows it."""
-    silent: Places = Field(default_factory=list)
-    """Members without an answer: a failure of their own, which does not accuse the others."""
-    crashed: Places = Field(default_factory=list)
-    """Members whose own probe was ended by a signal, as their agents report: a failure of their own, too."""
 
 
 class CheckRound(Model):
@@ -123,13 +130,16 @@ class CheckRound(Model):
         list[Annotated[Places, Field(min_length=1)]], Field(max_length=5_000, json_schema_extra=ATOMIC)
     ] = Field(default_factory=list)
     """The members of each group, in rank order."""
-    failed: Annotated[list[FailedTest], Field(max_length=5_000, json_schema_extra=ATOMIC)] = Field(
+    failed: Indices = Field(default_factory=list)
+    """The places in `tests` of those that did not pass, as ranges."""
+    silent: Indices = Field(default_factory=list)
+    """Nodes without an answer, as ranges: a failure of their own, which does not accuse their partners."""
+    crashed: Indices = Field(default_factory=list)
+    """Nodes whose own probe was ended by a signal, as their agents report: a failure of their own, too."""
+    reasons: Annotated[list[FailedTest], Field(max_length=MOST_NAMED, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
     )
-    """All other tests passed, but for those of `furtherTests`."""
-    further_tests: Further = Field(default_factory=dict)
-    """Failed tests that have no entry above, where there are too many: `failed` has their places in `tests`,
-    `silent` and `crashed` those nodes of them that gave no answer, or whose own probe a signal ended."""
+    """The reasons of the first failed tests."""
     bus_gbps: Measured = Field(default_factory=list)
     """The bus bandwidth of each test, in GB/s."""
     latency_us: Measured = Field(default_factory=list)
@@ -141,7 +151,7 @@ class Withdrawal(Model):
 
     node: Name
     message: Text = ""
-    """The reason why the node was withdrawn; set for the first entries only, if there are many."""
+    """The reason why the node was withdrawn."""
     reason: Annotated[str, Field(max_length=64)] = ""
     """Reason of the kubelet or the scheduler, such as ErrImagePull or Unschedulable, if that kept the node
     from it."""
@@ -182,23 +192,29 @@ class NodeCheckStatus(Model):
         default_factory=list
     )
     """The finished rounds."""
-    withdrawn: Annotated[list[Withdrawal], Field(max_length=10_000, json_schema_extra=ATOMIC)] = Field(
+    node_sets: Annotated[dict[str, Indices], Field(max_length=8)] = Field(default_factory=dict)
+    """All nodes of a kind, by their places in `nodes`, as ranges. `Withdrawn` could not be tested. Until the
+    check has finished, `LocalTest` and `NoAnswer` dropped out at their local tests. Then `Faulty`,
+    `Straggler` and `Inconclusive` are verdicts; nodes in none of these three are healthy."""
+    counts: Annotated[dict[str, Count], Field(max_length=8)] = Field(default_factory=dict)
+    """The sizes of these sets."""
+    withdrawn: Annotated[list[Withdrawal], Field(max_length=MOST_NAMED, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
     )
+    """The first 250 withdrawn nodes, with reasons."""
     node_results: Annotated[
         list[Finding],
         # Not a map: managedFields would name every field of every node, and be as large as the results.
-        Field(max_length=10_000, json_schema_extra=ATOMIC),
+        Field(max_length=MOST_NAMED, json_schema_extra=ATOMIC),
     ] = Field(default_factory=list)
     """Verdicts with their evidence, of 250 nodes at most, those that are not healthy first.
 
     Before the check has finished: the nodes that failed their own tests, or gave no answer.
     """
-    faulty_nodes: NodeNames = Field(default_factory=list)
-    """250 of them, as in the next two; where there are more, `furtherNodes` has the others. Nodes that are in
-    none of the three are healthy."""
-    stragglers: NodeNames = Field(default_factory=list)
-    inconclusive: NodeNames = Field(default_factory=list)
+    faulty_nodes: FirstNodes = Field(default_factory=list)
+    """The first 250, as in the next two."""
+    stragglers: FirstNodes = Field(default_factory=list)
+    inconclusive: FirstNodes = Field(default_factory=list)
     faulty_links: Annotated[list[FaultyLink], Field(max_length=1_000, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
     )
@@ -209,10 +225,6 @@ class NodeCheckStatus(Model):
         default_factory=list
     )
     """Speeds of the classes with five nodes or more that are no slower than they were."""
-    further_nodes: Further = Field(default_factory=dict)
-    """The nodes that have no entry in a list, where there are too many, as ranges of places in `nodes`, by
-    the list: `faultyNodes`, `stragglers`, `inconclusive`, `withdrawn`; `LocalTest` and `NoAnswer` are those
-    of `nodeResults`. `dlr node-check` and `dlr node-check history NODE` show them by name."""
     nodes_as_of: datetime | None = None
     """The newest creation of the check and its nodes when these were fixed, by the API server's clock: a Node
     that was created later is another machine."""
@@ -224,13 +236,26 @@ class NodeCheckStatus(Model):
         """Whether the check has ended."""
         return self.phase is not None and self.phase.finished
 
-    @model_validator(mode="before")
-    @classmethod
-    def _with_whole_lists(cls, stored: Any) -> Any:
-        """Read ranges as lists: the model has lists alone."""
-        if isinstance(stored, dict) and further_nodes.has_further(stored):
-            return further_nodes.unfolded(stored)
-        return stored
+    def nodes_in(self, kind: Verdict | Cause) -> list[str]:
+        """Return the nodes of a set, in rank order."""
+        return [self.nodes[place] for place in self.node_sets.get(kind, ())]
+
+    @model_validator(mode="after")
+    def _has_places_of_nodes(self) -> NodeCheckStatus:
+        last = max((places[-1] for places in self.node_sets.values() if places), default=-1)
+        if last >= len(self.nodes):
+            raise ValueError(f"place {last} is none of {len(self.nodes)} nodes")
+        return self
+
+
+def nodes_in(status: Mapping[str, Any], kind: Verdict | Cause) -> list[str]:
+    """Return the nodes of a set of a stored status, in rank order.
+
+    Raises:
+        ValueError: the set is none.
+    """
+    nodes, sets = status.get("nodes") or [], status.get("nodeSets") or {}
+    return [nodes[place] for place in ranges.from_text(sets.get(kind) or "") if place < len(nodes)]
 
 
 class NodeCheck(Model):

@@ -9,7 +9,8 @@ import random
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from crds.findings import Cause
+from crds import ranges
+from crds.findings import Cause, Verdict
 from crds.phases import JobPhase, RendezvousPhase
 from simulator import objects
 from simulator.account import TimeUse, part_of
@@ -336,12 +337,14 @@ class Crew:
             state.fleet.diagnosis, state.nodes.ill, set(self.slow), idle.values(), state.rng
         )
         state.convicted |= dict.fromkeys(faulty, Cause.PAIR_TEST)
+        nodes = list(idle.values())
+        sets = {Verdict.FAULTY: faulty, Verdict.STRAGGLER: slow}
+        places = {kind.value: sorted(map(nodes.index, found)) for kind, found in sets.items()}
         verdicts = {
-            "nodes": [name_of(node) for node in idle.values()],
+            "nodes": [name_of(node) for node in nodes],
             "workers": list(idle),
             "incarnations": [self.job.workers[index].spec.incarnation for index in idle],
-            "faultyNodes": [name_of(node) for node in faulty],
-            "stragglers": [name_of(node) for node in slow],
+            "nodeSets": {kind: ranges.to_text(found) for kind, found in places.items()},
         }
         self.job.end_check(looked.check, verdicts, state.at())
         self.look()

@@ -20,6 +20,7 @@ from typing import Any
 from crds.agent_report import AgentState, ReplicasReport, RoundProgress, StepProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ElasticWorkerSpec, WorkerPhase
+from crds.findings import Verdict
 from crds.job_spec import ReplicaSpec
 from crds.job_status import ElasticJobStatus
 from crds.nodecheck import NodeCheck
@@ -322,11 +323,13 @@ class PlannedJob:
         swapped = {before: node, node: before}
         for place, check in enumerate(self.checks):
             found = check.status
-            update = {
-                "nodes": [swapped.get(name, name) for name in found.nodes],
-                "faulty_nodes": [name for name in found.faulty_nodes if name != node],
-                "stragglers": [name for name in found.stragglers if name != node],
+            nodes = [swapped.get(name, name) for name in found.nodes]
+            still = {name: place for place, name in enumerate(nodes) if name != node}
+            sets = {
+                kind: sorted(still[name] for name in found.nodes_in(Verdict(kind)) if name in still)
+                for kind in found.node_sets
             }
+            update = {"nodes": nodes, "node_sets": sets}
             self.checks[place] = check.model_copy(update={"status": found.model_copy(update=update)})
 
     def reset(self, prototype: PlannedJob) -> None:

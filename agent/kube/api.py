@@ -8,7 +8,6 @@ objects; dlr/kube/api.py adds kinds, namespaces and pages.
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import threading
 import time
@@ -20,7 +19,7 @@ from urllib.parse import unquote, urlencode
 import urllib3
 
 from agent.environment import InvalidEnvironmentError
-from controller.connection import RENEW_SECONDS, Connection, in_cluster
+from controller.connection import RENEW_SECONDS, SOCKET_OPTIONS, Connection, in_cluster
 from controller.errors import (
     ApiError,
     ConfigError,
@@ -28,7 +27,6 @@ from controller.errors import (
     SilentWatch,
     Unauthorized,
     Unavailable,
-    error_of,
     error_of_status,
 )
 from crds.names import API_VERSION
@@ -45,24 +43,6 @@ READ_TIMEOUT_SECONDS = 5.0
 POOL_SIZE = 16
 """Connections that are kept; more threads than that may ask at once."""
 CHUNK_BYTES = 64 << 10
-
-# A peer that vanished without a word (its node lost power) shows on an idle watch only through keep-alives:
-# after 10 + 3·5 s here, against two hours by default. TCP_KEEPALIVE is macOS's name of TCP_KEEPIDLE.
-_KEEP_ALIVE = {
-    "TCP_NODELAY": 1,
-    "TCP_KEEPIDLE": 10,
-    "TCP_KEEPALIVE": 10,
-    "TCP_KEEPINTVL": 5,
-    "TCP_KEEPCNT": 3,
-}
-_SOCKET_OPTIONS = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *(
-        (socket.IPPROTO_TCP, getattr(socket, name), v)
-        for name, v in _KEEP_ALIVE.items()
-        if hasattr(socket, name)
-    ),
-]
 
 JSON = dict[str, Any]
 Query = Mapping[str, str | int]
@@ -190,11 +170,11 @@ class ApiClient:
 
     def get(self, path: str, query: Query | None = None) -> JSON:
         """Return an object or a list; raise ApiError."""
-        return object_of(self.send("GET", path, query))
+        return self.read(self.send("GET", path, query))
 
     def merge_patch(self, path: str, patch: Mapping[str, Any]) -> JSON:
         """Apply an RFC 7386 patch, and return the object; raise ApiError."""
-        return object_of(self.send("PATCH", path, body=patch, content_type=MERGE_PATCH))
+        return self.read(self.send("PATCH", path, body=patch, content_type=MERGE_PATCH))
 
     def watch(
         self,
@@ -270,6 +250,25 @@ class ApiClient:
             encoded, sent["Content-Type"] = text.encode(errors="replace"), content_type
         return self._send(method, _url(path, query), self._read_timeout_seconds, sent, body=encoded)
 
+    def read(self, response: urllib3.BaseHTTPResponse) -> JSON:
+        """Return the object in an answer.
+
+        Raises:
+            TooDeep: it is nested too deeply.
+            Unavailable: it is none.
+        """
+        try:
+            answer = json.loads(response.data)
+        except RecursionError as error:
+            raise TooDeep(
+                "The object is nested too deeply to be read. Correct or delete it with kubectl."
+            ) from error
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise self.connection.no_object()
+        return answer
+
     def _send(
         self,
         method: str,
@@ -291,7 +290,7 @@ class ApiClient:
                 self._note_contact()
             if response.status < 400:
                 return response
-            refusal = self._refusal(response)
+            refusal = asked.refusal(response.status, response.data, response.headers.get("Retry-After"))
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._no_answer(error, timeout_seconds) from error
         if not isinstance(refusal, Unauthorized) or not self._renewed(asked):
@@ -320,44 +319,9 @@ class ApiClient:
             return self.connection.untrusted(_reason(root))
         return self.connection.unreachable(_reason(root))
 
-    def _refusal(self, response: urllib3.BaseHTTPResponse) -> ApiError:
-        """Return the typed error of an answer, with a sentence where the server's own says too little."""
-        error = error_of(response.status, response.data, response.headers.get("Retry-After"))
-        server = self.connection.server
-        if isinstance(error, Unavailable):
-            error.args = (f"The API server at {server} cannot answer now ({error.status}: {error}).",)
-        elif isinstance(error, Unauthorized):
-            source = self.connection.source
-            error.args = (
-                f"The API server at {server} does not accept the credentials of {source} ({error}).",
-            )
-        elif not error.reason:  # a proxy's answer, or one of another server
-            error.args = (f"The API server at {server} has refused a request ({error.status}: {error}).",)
-        return error
-
 
 def _url(path: str, query: Query | None) -> str:
     return path + (f"?{urlencode(query)}" if query else "")
-
-
-def object_of(response: urllib3.BaseHTTPResponse) -> JSON:
-    """Return the object in an answer.
-
-    Raises:
-        TooDeep: it is nested too deeply.
-        Unavailable: it is none.
-    """
-    try:
-        answer = json.loads(response.data)
-    except RecursionError as error:
-        raise TooDeep(
-            "The object is nested too deeply to be read. Correct or delete it with kubectl."
-        ) from error
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise Unavailable("The API server has answered with something that is not a Kubernetes object.")
-    return answer
 
 
 def _event(line: bytes) -> JSON:
@@ -389,7 +353,7 @@ def _pool(connection: Connection) -> urllib3.PoolManager:
         "maxsize": POOL_SIZE,
         "retries": False,
         "headers": {"User-Agent": "dlr", "Accept": "application/json"},
-        "socket_options": _SOCKET_OPTIONS,
+        "socket_options": SOCKET_OPTIONS,
     }
     if (context := connection.ssl_context()) is not None:
         options |= {"ssl_context": context, "server_hostname": connection.server_name}

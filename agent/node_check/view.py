@@ -25,6 +25,7 @@ from crds.agent_report import (
     ProbeOutcome,
 )
 from crds.phases import CHECK_TIMEOUT_SECONDS, NodeCheckPhase
+from crds.ranges import from_text
 from healthcheck.probes.report import ProbeReport
 from healthcheck.probes.suite import AGAIN
 
@@ -110,12 +111,12 @@ def next_duty(view: WorkerCheck, report: AgentCheck | None) -> Duty | None:
 
 
 def _asked(uid: str, status: Mapping[str, Any], me: Member) -> Duty | None:
-    node = _node_of(status, me)
-    if node is None or status.get("round") is None:
+    place = _place_of(status, me)
+    if place is None or status.get("round") is None:
         return None
-    if any(left.get("node") == node for left in status.get("withdrawn") or ()):
+    if place in from_text((status.get("nodeSets") or {}).get("Withdrawn") or ""):
         return None  # another check may test it by now
-    round_ = int(status["round"])
+    node, round_ = str(status["nodes"][place]), int(status["round"])
     if round_ == 0:
         return None if node in (status.get("reused") or ()) else LocalTests(uid)
     for group in status.get("groups") or ():
@@ -126,20 +127,15 @@ def _asked(uid: str, status: Mapping[str, Any], me: Member) -> Duty | None:
     return None
 
 
-def _node_of(status: Mapping[str, Any], me: Member) -> str | None:
-    """Return the node that `me` speaks for.
+def _place_of(status: Mapping[str, Any], me: Member) -> int | None:
+    """Return the place in `nodes` of the node that `me` speaks for.
 
     None if the worker does not take part, or only another incarnation of it does.
     """
-    speakers = zip(
-        status.get("nodes") or (),
-        status.get("workers") or (),
-        status.get("incarnations") or (),
-        strict=True,
-    )
-    for node, index, incarnation in speakers:
+    speakers = zip(status.get("workers") or (), status.get("incarnations") or (), strict=True)
+    for place, (index, incarnation) in enumerate(speakers):
         if me == Member(int(index), int(incarnation)):
-            return str(node)
+            return place
     return None
 
 

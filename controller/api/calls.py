@@ -11,7 +11,8 @@ import msgspec
 import orjson
 
 from controller import salvage
-from controller.errors import TooLarge, Unavailable, error_of
+from controller.connection import Connection
+from controller.errors import TooLarge, Unavailable
 from controller.resources import Object, Resource
 from controller.shape import CannotBeRead, Shape, units
 from controller.slices import Slices
@@ -65,6 +66,7 @@ def query_of(**parameters: object) -> dict[str, str]:
 class Answer:
     """What came back, whole."""
 
+    connection: Connection = field(repr=False)
     status: int
     body: bytes
     retry_after: str | None = None
@@ -79,7 +81,7 @@ class Answer:
 
     def raise_for_status(self) -> None:
         if self.status >= 400:
-            raise error_of(self.status, self.body, self.retry_after)
+            raise self.connection.refusal(self.status, self.body, self.retry_after)
 
 
 def read_shaped(answer: Answer, resource: Resource, shape: Shape | None) -> Object:
@@ -92,7 +94,7 @@ def read_shaped(answer: Answer, resource: Resource, shape: Shape | None) -> Obje
     except CannotBeRead as error:
         raise TooLarge(f"the API server's answer cannot be read: {error}") from error
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise _not_json(answer, error) from error
+        raise answer.connection.no_object() from error
 
 
 def read_object(answer: Answer) -> Object:
@@ -107,9 +109,9 @@ def read_object(answer: Answer) -> Object:
     try:
         parsed = salvage.parsed(answer.body)
     except orjson.JSONDecodeError as error:
-        raise _not_json(answer, error) from error
+        raise answer.connection.no_object() from error
     if not isinstance(parsed, dict):
-        raise Unavailable(f"the API server answered with a {type(parsed).__name__}, not an object")
+        raise answer.connection.no_object()
     return parsed
 
 
@@ -143,7 +145,7 @@ async def split_page(answer: Answer, shape: Shape) -> Object:
         except RecursionError:
             page = shape.page(await asyncio.to_thread(salvage.shallow, answer.body))
     except msgspec.MsgspecError as error:
-        raise _not_json(answer, error) from error
+        raise answer.connection.no_object() from error
     return {
         "metadata": page.metadata,
         "items": page.items,
@@ -160,11 +162,3 @@ async def read_items(page: Object, resource: Resource, shape: Shape) -> Object:
             found.append(resource.named(shape.read(item)))
         await slices.pause()
     return page | {"items": found}
-
-
-def _not_json(answer: Answer, error: Exception) -> Unavailable:
-    return Unavailable(
-        f"the API server answered HTTP {answer.status} with something that is not JSON ({error}); "
-        "is the address really a Kubernetes API server?",
-        status=answer.status,
-    )

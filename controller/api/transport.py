@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,18 +17,10 @@ from yarl import URL
 from controller import clock
 from controller.api.calls import Answer, Call
 from controller.api.pages import PAGE_BYTES
-from controller.connection import RENEW_SECONDS, Connection
+from controller.connection import RENEW_SECONDS, SOCKET_OPTIONS, Connection
 from controller.errors import ApiError, PageTooLarge, SilentWatch, Unavailable
 
 _READ_BUFFER_BYTES = 2**20
-_KEEPALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 3),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-"""Whoever holds a watch hears nothing for minutes: the kernel asks after ten seconds whether the other end is
-still there. A server, or a load balancer, that vanished without a word is known after twenty."""
 
 
 class WatchStream:
@@ -95,7 +86,7 @@ class Transport:
         try:
             async with asyncio.timeout(timeout_seconds), await self._request(call) as response:
                 body = await _body(response, call.most_bytes)
-                return Answer(response.status, body, response.headers.get("Retry-After"))
+                return Answer(self.connection, response.status, body, response.headers.get("Retry-After"))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._no_answer(call, error, timeout_seconds) from error
 
@@ -108,7 +99,7 @@ class Transport:
                 if response.status >= 400:
                     async with response:
                         body = await response.read()
-                    Answer(response.status, body, response.headers.get("Retry-After")).raise_for_status()
+                    raise self.connection.refusal(response.status, body, response.headers.get("Retry-After"))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._no_answer(call, error, open_timeout_seconds) from error
         try:
@@ -191,7 +182,7 @@ def _keep_alive(response: aiohttp.ClientResponse) -> None:
     transport = response.connection.transport if response.connection is not None else None
     connected = transport.get_extra_info("socket") if transport is not None else None
     if connected is not None:
-        for option in _KEEPALIVE:
+        for option in SOCKET_OPTIONS:
             connected.setsockopt(*option)
 
 

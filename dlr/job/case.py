@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import cached_property
 
 from controller.wording import shortened
-from crds.further_nodes import whole
 from crds.grouping import is_grouped
 from crds.job_spec import ElasticPolicy
 from crds.job_status import Goodput
@@ -224,7 +223,7 @@ def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
     job, workers = case.job, case.workers
     unread: list[str] = []
     events = _readable(lambda: api.find(EVENTS), "Events", unread)
-    checks = [whole(check) for check in _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)]
+    checks = _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)
     hosts = {host for worker in workers if (host := (worker.get("status") or {}).get("nodeName"))}
     nodes = _readable(lambda: find_nodes(api, hosts), "Nodes", unread)
     waits = (job.get("status") or {}).get("reason") == UNSCHEDULABLE

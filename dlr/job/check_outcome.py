@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from crds.findings import Verdict
-from crds.nodecheck import NodeCheckPhase
+from crds.findings import WORST_FIRST, Verdict
+from crds.nodecheck import NodeCheckPhase, nodes_in
+from crds.ranges import from_text
 from dlr.job.report import condition_of, message_of
 from dlr.kube.api import JSON
 from healthcheck.local import LocalHealth
@@ -16,8 +17,6 @@ EXIT_CODES: Mapping[LocalHealth, int] = {
     LocalHealth.FAULTY: 1,
     LocalHealth.UNKNOWN: 2,
 }
-LISTS = {"faultyNodes": Verdict.FAULTY, "stragglers": Verdict.STRAGGLER, "inconclusive": Verdict.INCONCLUSIVE}
-"""Fields that name all nodes of a verdict."""
 COLUMNS = {"busGbps": Metric.PAIR_BUS_GBPS, "latencyUs": Metric.PAIR_LATENCY_US}
 GUILTY = (Verdict.FAULTY, Verdict.STRAGGLER)
 
@@ -34,11 +33,11 @@ def health(check: JSON) -> LocalHealth:
 
 
 def verdicts_of(status: JSON) -> dict[str, str]:
-    """Return the verdict of each node. In a check that succeeded, nodes that no list names are healthy."""
+    """Return the verdict of each node. In a check that succeeded, nodes in none of its sets are healthy."""
     succeeded = status.get("phase") == NodeCheckPhase.SUCCEEDED
     verdicts = dict.fromkeys((status.get("nodes") or []) if succeeded else [], Verdict.HEALTHY.value)
-    for field, verdict in LISTS.items():
-        verdicts |= dict.fromkeys(status.get(field) or [], verdict.value)
+    for verdict in reversed(WORST_FIRST[:-1]):
+        verdicts |= dict.fromkeys(nodes_in(status, verdict), verdict.value)
     return verdicts | {result["node"]: result["verdict"] for result in status.get("nodeResults") or []}
 
 
@@ -46,13 +45,14 @@ def rounds_of(status: JSON) -> list[JSON]:
     """The finished rounds, each group with its members' names, and what it gave."""
     nodes, rounds = status.get("nodes") or [], []
     for done in status.get("rounds") or []:
-        failed = {test["test"]: test for test in done.get("failed") or []}
+        failed = {*from_text(done.get("failed") or "")}
+        reasons = {test["test"]: test.get("message") for test in done.get("reasons") or []}
         measured = {metric.value: done[column] for column, metric in COLUMNS.items() if done.get(column)}
         groups = [
             {
                 "members": [nodes[place] for place in places],
                 "passed": at not in failed,
-                "message": failed.get(at, {}).get("message") or "",
+                "message": reasons.get(at) or "",
                 "figures": {metric: figures[at] for metric, figures in measured.items() if figures[at]},
             }
             for at, places in enumerate(done.get("tests") or [])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from controller.wording import some_of
 from crds.findings import Verdict
+from crds.nodecheck import nodes_in
 from dlr.job.case import Case
 from dlr.job.check_outcome import verdicts_of
 from dlr.job.report import is_ready
@@ -37,11 +38,11 @@ class NodeState:
 
 
 FOUND = {
-    Verdict.FAULTY: ("FaultyNodes", "faultyNodes", "faulty"),
-    Verdict.STRAGGLER: ("Stragglers", "stragglers", "slow"),
-    Verdict.INCONCLUSIVE: ("Inconclusive", "inconclusive", "perhaps faulty"),
+    Verdict.FAULTY: ("FaultyNodes", "faulty"),
+    Verdict.STRAGGLER: ("Stragglers", "slow"),
+    Verdict.INCONCLUSIVE: ("Inconclusive", "perhaps faulty"),
 }
-"""By verdict: the condition's reason, the field that lists all such nodes, and a word for it."""
+"""By verdict: the condition's reason, and a word for such nodes."""
 NAMED = 3
 """Nodes or links that a sentence names."""
 
@@ -73,9 +74,9 @@ def words_of_checks(case: Case) -> Iterator[NodeWord]:
 def _bad_nodes(check: JSON, ours: set[str], ago: str) -> Iterator[NodeWord]:
     status, name = check["status"], check["metadata"]["name"]
     results = {result["node"]: result for result in status.get("nodeResults") or ()}
-    for reason, listed, word in FOUND.values():
+    for verdict, (reason, word) in FOUND.items():
         # In the order of the check, which is that of a person.
-        bad = [node for node in status.get(listed) or () if node in ours]
+        bad = [node for node in nodes_in(status, verdict) if node in ours]
         if not bad:
             continue
         detail = ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -16,9 +15,9 @@ from typing import Any
 
 import urllib3
 
-from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, ResponseStream, TooDeep, object_of
+from agent.kube.api import APPLY_PATCH, MERGE_PATCH, ApiClient, ResponseStream, TooDeep
 from controller.connection import Connection
-from controller.errors import Gone, NotFound, Unavailable
+from controller.errors import Gone, NotFound
 from controller.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Resource
 from controller.wording import printable
 from crds import names
@@ -92,7 +91,7 @@ class Api:
         )
 
     def get(self, kind: Resource, name: str) -> JSON:
-        return self._object(self._send("GET", kind, name))
+        return self._with_metadata(self._client.read(self._send("GET", kind, name)))
 
     def find(
         self,
@@ -112,7 +111,7 @@ class Api:
         while True:
             try:
                 answer = self._send("GET", collection.kind, query=parameters, all_namespaces=of_all)
-                page = self._object(answer, _page)
+                page = self._with_metadata(self._page(answer))
             except Gone:
                 if "limit" not in parameters:
                     raise
@@ -154,7 +153,7 @@ class Api:
         with waiting_for(f"the API server at {self.connection.server}"):
             answer = self._client.send("GET", "/version")
         date = answer.headers.get("Date")
-        return self._read(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
+        return self._client.read(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
 
     def create(
         self, kind: Resource, body: JSON, *, dry_run: bool = False, as_user: str | None = None
@@ -163,19 +162,19 @@ class Api:
         parameters = _writing(dry_run) | {"fieldValidation": "Strict"}
         headers = {"Impersonate-User": as_user} if as_user else {}
         answer = self._send("POST", kind, query=parameters, body=body, headers=headers)
-        return self._read(answer), _warnings(answer)
+        return self._client.read(answer), _warnings(answer)
 
     def patch(self, kind: Resource, *steps: str, patch: JSON, dry_run: bool = False) -> JSON:
         """The object of that name, or its subresource of the name that follows, after a JSON merge patch."""
         query = _writing(dry_run)
-        return self._read(
+        return self._client.read(
             self._send("PATCH", kind, *steps, query=query, body=patch, content_type=MERGE_PATCH)
         )
 
     def apply(self, kind: Resource, manifest: JSON, *, dry_run: bool = False) -> JSON:
         """The object after a server-side apply of dlr's, which takes fields that others have set."""
         query, name = _writing(dry_run) | {"force": "true"}, manifest["metadata"]["name"]
-        return self._read(
+        return self._client.read(
             self._send("PATCH", kind, name, query=query, body=manifest, content_type=APPLY_PATCH)
         )
 
@@ -205,27 +204,20 @@ class Api:
                 error.args = (f"The API server at {self.connection.server} knows no {kind.plural}.{hint}",)
             raise
 
-    def _object(
-        self, answer: urllib3.BaseHTTPResponse, read: Callable[[urllib3.BaseHTTPResponse], JSON] = object_of
-    ) -> JSON:
-        found = self._read(answer, read)
+    def _page(self, answer: urllib3.BaseHTTPResponse) -> JSON:
+        """A page of a list. Objects that are nested too deeply are left out: they hide no others."""
+        try:
+            return self._client.read(answer)
+        except TooDeep:
+            from controller import salvage  # a training image need not have what it imports
+
+            page: JSON = salvage.parsed(salvage.shallow(answer.data))
+            return {**page, "items": [each for each in page["items"] if not salvage.is_cut(each)]}
+
+    def _with_metadata(self, found: JSON) -> JSON:
         if isinstance(found.get("metadata"), dict):
             return found
-        raise self._no_object()
-
-    def _read(
-        self, answer: urllib3.BaseHTTPResponse, read: Callable[[urllib3.BaseHTTPResponse], JSON] = object_of
-    ) -> JSON:
-        try:
-            return read(answer)
-        except Unavailable as error:
-            raise self._no_object() from error
-
-    def _no_object(self) -> Unavailable:
-        return Unavailable(
-            f"The server at {self.connection.server}, which {self.connection.source} names, has answered "
-            "with something that is not a Kubernetes object: is it an API server, or a login page before one?"
-        )
+        raise self.connection.no_object()
 
     def _path(self, kind: Resource, *steps: str, all_namespaces: bool = False) -> str:
         return kind.path(None if all_namespaces or not kind.namespaced else self.namespace, *steps)
@@ -235,17 +227,6 @@ def _writing(dry_run: bool) -> dict[str, str | int]:
     """Return the parameters of a write: the field manager, and `dryRun`, with which nothing is stored."""
     parameters: dict[str, str | int] = {"fieldManager": names.MANAGER}
     return parameters | {"dryRun": "All"} if dry_run else parameters
-
-
-def _page(answer: urllib3.BaseHTTPResponse) -> JSON:
-    """A page of a list. Objects that are nested too deeply are left out: they hide no others."""
-    try:
-        return object_of(answer)
-    except TooDeep:
-        from controller import salvage  # a training image need not have what it imports
-
-        page: JSON = salvage.parsed(salvage.shallow(answer.data))
-        return {**page, "items": [each for each in page["items"] if not salvage.is_cut(each)]}
 
 
 def _text(line: bytes) -> str:

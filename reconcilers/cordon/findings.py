@@ -11,8 +11,8 @@ from typing import Any
 from controller.cache import Cache
 from controller.slices import Slices
 from crds.elasticworker import ElasticWorker, ExitClass
-from crds.findings import Finding
-from crds.further_nodes import whole
+from crds.findings import Finding, Verdict
+from crds.nodecheck import nodes_in
 from reconcilers.findings.faulty import (
     decision_of,
     decisions_of,
@@ -112,7 +112,7 @@ def decided_nodes(check: dict[str, Any]) -> list[str]:
 
 def accused_nodes(check: dict[str, Any]) -> set[str]:
     """Return the nodes that a NodeCheck found faulty."""
-    return set(whole(check).get("status", {}).get("faultyNodes") or ())
+    return {*nodes_in(check.get("status", {}), Verdict.FAULTY)}
 
 
 def failed_nodes(worker: dict[str, Any]) -> list[str]:

@@ -60,7 +60,7 @@ def with_all_evidence(
         status: of the check, with its finished rounds, links and racks.
         gpus: how many were tested of each node that took part itself.
     """
-    lost = {dropped.node for dropped in status.node_results if Cause.NO_ANSWER in dropped.causes}
+    lost = {*status.nodes_in(Cause.NO_ANSWER)}
     shared = nodes_in_domains(status)
     judged = []
     for finding in findings:
@@ -91,7 +91,7 @@ def _with_this_check(
 ) -> dict[str, list[Finding]]:
     """The records of the nodes that this check has tested, with its findings."""
     faulty = [finding.node for finding in findings if finding.verdict is Verdict.FAULTY]
-    tests = tests_in(status.model_copy(update={"faulty_nodes": faulty}))
+    tests = tests_in(status, faulty)
     untested = untested_nodes(status, tests)
     return {
         finding.node: recent(with_findings(records[finding.node], [this]), now)

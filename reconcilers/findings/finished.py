@@ -10,7 +10,7 @@ from typing import Any
 
 from controller.store import ObjectMemory
 from crds.elasticworker import ElasticWorker
-from crds.findings import Cause, Finding, Verdict
+from crds.findings import WORST_FIRST, Cause, Finding, Verdict
 from crds.nodecheck import NodeCheck, NodeCheckPhase
 from healthcheck.intermittent import NodeTests
 from reconcilers.findings.record import tests_in, untested_nodes
@@ -63,10 +63,9 @@ class FinishedCheck:
         if not self.succeeded:
             return {}
         verdicts = dict.fromkeys(status.nodes, Verdict.HEALTHY)
-        verdicts |= {result.node: result.verdict for result in status.node_results}
-        verdicts |= dict.fromkeys(status.inconclusive, Verdict.INCONCLUSIVE)
-        verdicts |= dict.fromkeys(status.stragglers, Verdict.STRAGGLER)
-        return verdicts | dict.fromkeys(status.faulty_nodes, Verdict.FAULTY)
+        for verdict in reversed(WORST_FIRST[:-1]):
+            verdicts |= dict.fromkeys(status.nodes_in(verdict), verdict)
+        return verdicts
 
     @cached_property
     def evidence(self) -> Mapping[str, Finding]:
@@ -98,11 +97,11 @@ class FinishedCheck:
     @cached_property
     def withdrawn(self) -> frozenset[str]:
         """Nodes that could not be tested to the end, for no fault of their own."""
-        return frozenset(left.node for left in self.check.status.withdrawn)
+        return frozenset(self.check.status.nodes_in(Cause.WITHDRAWN))
 
     @cached_property
     def _tests(self) -> Mapping[str, NodeTests]:
-        return tests_in(self.check.status)
+        return tests_in(self.check.status, self.check.status.nodes_in(Verdict.FAULTY))
 
     @cached_property
     def references(self) -> Mapping[str, Reference]:
@@ -171,7 +170,8 @@ class FinishedChecks:
     def accused(self, reader: str | None) -> set[str]:
         """The nodes that such a check found faulty, be it the newest verdict on them or not."""
         accusers = self._trust.counting(self._store.by_index(BY_VERDICT, ACCUSERS), reader)
-        return {node for check in self._models.readable(accusers) for node in check.status.faulty_nodes}
+        checks = self._models.readable(accusers)
+        return {node for check in checks for node in check.status.nodes_in(Verdict.FAULTY)}
 
     def of(self, raws: Iterable[dict[str, Any]]) -> tuple[FinishedCheck, ...]:
         """The finished ones of these, but for those that are being deleted or cannot be read."""
@@ -237,13 +237,11 @@ def is_finished(check: dict[str, Any]) -> bool:
 def judged_nodes(check: dict[str, Any]) -> set[str]:
     """The nodes on which a NodeCheck has a verdict."""
     status = check.get("status", {})
-    if status.get("phase") != NodeCheckPhase.SUCCEEDED:
-        return set()
-    named = (*status.get("nodes", ()), *status.get("faultyNodes", ()))
-    return {*named, *(result["node"] for result in status.get("nodeResults", ()))}
+    return {*status.get("nodes", ())} if status.get("phase") == NodeCheckPhase.SUCCEEDED else set()
 
 
 def verdict_keys(check: dict[str, Any]) -> set[str]:
     """Index function of `BY_VERDICT`."""
     judged = judged_nodes(check)
-    return judged | {ACCUSERS} if judged and check["status"].get("faultyNodes") else judged
+    is_accuser = judged and Verdict.FAULTY in check["status"].get("nodeSets", ())
+    return judged | {ACCUSERS} if is_accuser else judged

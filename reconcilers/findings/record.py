@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from crds import names
-from crds.findings import NEVER, Finding, Verdict
+from crds.findings import NEVER, Cause, Finding, Verdict
 from crds.nodecheck import CheckRound, NodeCheckStatus
 from healthcheck.intermittent import NodeTests, tests_by_node
 
@@ -76,10 +76,10 @@ def unhealthy_taint(node: Mapping[str, Any]) -> str | None:
     return next((taint.get("value", "") for taint in taints if taint["key"] == names.TAINT_UNHEALTHY), None)
 
 
-def tests_in(status: NodeCheckStatus) -> dict[str, NodeTests]:
+def tests_in(status: NodeCheckStatus, faulty: Iterable[str]) -> dict[str, NodeTests]:
     """Return the tests with others of each node in a check, by name. Linear in the number of tests."""
     shared = nodes_in_domains(status)
-    explaining = None if shared is None else {*status.faulty_nodes, *shared}
+    explaining = None if shared is None else {*faulty, *shared}
     links = {link.link for link in status.faulty_links}
     tests = (test for round_ in status.rounds for test in _tests(round_, status.nodes))
     return tests_by_node(tests, explaining, links)
@@ -87,14 +87,14 @@ def tests_in(status: NodeCheckStatus) -> dict[str, NodeTests]:
 
 def untested_nodes(status: NodeCheckStatus, tests: Collection[str]) -> set[str]:
     """The nodes that a check did not test to the end; `tests` are those that made tests with others."""
-    return {left.node for left in status.withdrawn} | {*status.reused}.difference(tests)
+    return {*status.nodes_in(Cause.WITHDRAWN)} | {*status.reused}.difference(tests)
 
 
 def _tests(round_: CheckRound, nodes: Sequence[str]) -> Iterator[tuple[list[str], bool]]:
     """Yield members of each test with others, and whether it passed; none in which a node dropped out."""
-    failed = {test.test: test for test in round_.failed}
+    failed, away = {*round_.failed}, {*round_.silent, *round_.crashed}
     for at, places in enumerate(round_.tests):
-        if len(places) > 1 and not (at in failed and (failed[at].silent or failed[at].crashed)):
+        if len(places) > 1 and away.isdisjoint(places):
             yield [nodes[place] for place in places], at not in failed
 
 

@@ -6,47 +6,36 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from crds.findings import Finding
-from crds.further_nodes import MOST_NAMED, folded
-from crds.nodecheck import MAX_NODES, FailedTest, NodeCheckSpec, NodeCheckStatus, Withdrawal
+from crds.nodecheck import MAX_NODES, NodeCheckSpec, NodeCheckStatus, Withdrawal
 from crds.texts import json_bytes, shortened
 from reconcilers.nodecheck.scope import Scope
 
-MAX_TEXTS = 125_000
+MAX_TEXTS = 60_000
 """Bytes of JSON of all their messages together, of verdicts and of leavings each."""
 MAX_BYTES = 1_350_000
 """Of a check that publishes another round; etcd takes 1.5 MiB."""
-FOUND_BYTES = 550_000
+FOUND_BYTES = 450_000
 """More than verdicts, evidence, links, racks and withdrawals take, whatever is found."""
 MAX_BYTES_AT_THE_END = 1_550_000
 FIRST_ROUND_BYTES_A_NODE = 44
 """Its index and incarnation, and its half of a group's address, port and keys."""
 
 
-Entry = TypeVar("Entry", FailedTest, Finding, Withdrawal)
-
-
-def with_first_messages(entries: Sequence[Entry], most: int) -> list[Entry]:
-    """Keep so many messages at most, the first ones."""
-    left, kept = most, []
-    for entry in entries:
-        left -= bool(entry.message)
-        none = {"message": "", "reason": ""} if isinstance(entry, Withdrawal) else {"message": ""}
-        kept.append(entry.model_copy(update=none) if entry.message and left < 0 else entry)
-    return kept
+Entry = TypeVar("Entry", Finding, Withdrawal)
 
 
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
-    """The wire form: of thousands of results, the first ones with texts, the others as ranges."""
+    """The wire form, with texts as long as there is room for."""
     update = {
-        "withdrawn": _within_budget(with_first_messages(status.withdrawn, MOST_NAMED)),
-        "node_results": _within_budget(with_first_messages(status.node_results, MOST_NAMED)),
+        "withdrawn": _within_budget(status.withdrawn),
+        "node_results": _within_budget(status.node_results),
     }
     wire = status.model_copy(update=update).to_wire()
     for done in wire["rounds"]:
-        done["failed"] = [_full(test) for test in done["failed"]]
+        done["reasons"] = [_full(test) for test in done["reasons"]]
     wire["rounds"] = [_full(done) for done in wire["rounds"]]
     wire["withdrawn"] = [_full(left) for left in wire["withdrawn"]]
-    return folded(wire)
+    return wire
 
 
 def _within_budget(entries: Sequence[Entry]) -> list[Entry]:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from controller.wording import counted, some_of
-from crds.findings import MAX_TEXT, WORST_FIRST, Cause, FaultyDomain, FaultyLink, Finding, Verdict, dropped
-from crds.further_nodes import MOST_NAMED
+from crds.findings import (
+    DROPPED,
+    MAX_TEXT,
+    WORST_FIRST,
+    Cause,
+    FaultyDomain,
+    FaultyLink,
+    Finding,
+    Verdict,
+    dropped,
+)
 from crds.model import ConditionStatus
-from crds.nodecheck import CheckGroup, NodeCheck, NodeCheckPhase, NodeCheckStatus, Withdrawal
+from crds.nodecheck import MOST_NAMED, CheckGroup, NodeCheck, NodeCheckPhase, NodeCheckStatus, Withdrawal
 from healthcheck.diagnosis import Diagnosis
 from healthcheck.measurements import CheckHistory
 from healthcheck.plan import ProbeRound
@@ -60,16 +69,15 @@ def scoped(
     Args:
         as_of: the newest creation of the check and its nodes.
     """
+    status = status.model_copy(update={"nodes": list(scope.nodes)})
     return _with(
-        status,
+        _with_withdrawn(status, withdrawn),
         now,
         {},
         phase=NodeCheckPhase.PENDING,
-        nodes=list(scope.nodes),
         workers=[participant.worker for participant in scope.participants],
         incarnations=[participant.incarnation for participant in scope.participants],
         reused=list(scope.reused),
-        withdrawn=_withdrawals(withdrawn),
         nodes_as_of=as_of,
         start_time=now,
     )
@@ -100,27 +108,20 @@ def settled(status: NodeCheckStatus, ended: StepResult, now: datetime) -> NodeCh
     rounds = status.rounds
     if ended.round is not None:
         rounds = [*rounds, round_to_record(ended.round, status.nodes)]
-    lost = (dropped(node, Cause.NO_ANSWER, message) for node, message in ended.unanswered.items())
-    withdrawn = [*status.withdrawn, *_withdrawals(ended.withdrawn)]
-    return _with(
-        status,
-        now,
-        _nodes_tested(status, withdrawn),
-        rounds=rounds,
-        withdrawn=withdrawn,
-        node_results=[*status.node_results, *lost],
-    )
+    lost = [dropped(node, Cause.NO_ANSWER, message) for node, message in ended.unanswered.items()]
+    status = _with_dropped(_with_withdrawn(status, ended.withdrawn), Cause.NO_ANSWER, lost)
+    return _with(status, now, _nodes_tested(status), rounds=rounds)
 
 
 def with_local_failures(status: NodeCheckStatus, history: CheckHistory) -> NodeCheckStatus:
     """Add the nodes that failed their own tests, so that it is kept even if their Pods go."""
-    present = {result.node for result in status.node_results}
+    present = {node for cause in DROPPED for node in status.nodes_in(cause)}
     failures = [
         dropped(node, Cause.LOCAL_TEST, result.reason, result.action)
         for node, result in history.local.items()
         if not result.passed and node not in present
     ]
-    return status.model_copy(update={"node_results": [*status.node_results, *failures]})
+    return _with_dropped(status, Cause.LOCAL_TEST, failures)
 
 
 def in_round(
@@ -139,6 +140,11 @@ def concluded(
     """End the check with its verdicts."""
     finished = ConditionState(ConditionStatus.TRUE, "Finished", healthy.message)
     running = replace(finished, status=ConditionStatus.FALSE)
+    named = {v: [found.node for found in findings if found.verdict is v] for v in WORST_FIRST[:-1]}
+    sets = named | {Cause.WITHDRAWN: status.nodes_in(Cause.WITHDRAWN)}
+    status = status.model_copy(update={"node_sets": {}, "counts": {}})
+    for kind, nodes in sets.items():
+        status = _with_set(status, kind, nodes)
     return _with(
         status,
         now,
@@ -146,9 +152,9 @@ def concluded(
         phase=NodeCheckPhase.SUCCEEDED,
         groups=[],
         node_results=_detailed(findings),
-        faulty_nodes=_named(findings, Verdict.FAULTY),
-        stragglers=_named(findings, Verdict.STRAGGLER),
-        inconclusive=_named(findings, Verdict.INCONCLUSIVE),
+        faulty_nodes=named[Verdict.FAULTY][:MOST_NAMED],
+        stragglers=named[Verdict.STRAGGLER][:MOST_NAMED],
+        inconclusive=named[Verdict.INCONCLUSIVE][:MOST_NAMED],
         completion_time=now,
     )
 
@@ -178,8 +184,8 @@ def without_replaced(
     """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one."""
     as_of = status.nodes_as_of
     replaced = {name for name, raw in nodes.items() if as_of is not None and created_at(raw) > as_of}
-    withdrawn = {left.node for left in status.withdrawn}
-    status = settled(status, StepResult(dict.fromkeys(sorted(replaced - withdrawn), REPLACED), {}), now)
+    replaced -= {*status.nodes_in(Cause.WITHDRAWN)}
+    status = settled(status, StepResult(dict.fromkeys(sorted(replaced), REPLACED), {}), now)
     verdict = {"verdict": Verdict.INCONCLUSIVE, "causes": (Cause.WITHDRAWN,), "message": REPLACED.message}
     return status, [
         finding.model_copy(update=verdict) if finding.node in replaced else finding for finding in findings
@@ -192,24 +198,43 @@ def _detailed(findings: Sequence[Finding]) -> list[Finding]:
     return [findings[at] for at in sorted(by_need[:MOST_NAMED])]
 
 
-def _named(findings: Iterable[Finding], verdict: Verdict) -> list[str]:
-    return [finding.node for finding in findings if finding.verdict is verdict]
+def _with_set(status: NodeCheckStatus, kind: Verdict | Cause, nodes: Collection[str]) -> NodeCheckStatus:
+    """Replace a set of nodes, and its count."""
+    among = {*nodes}
+    places = [place for place, node in enumerate(status.nodes) if node in among]
+    rest = {key: found for key, found in status.node_sets.items() if key != kind}
+    sets = rest | ({kind.value: places} if places else {})
+    return status.model_copy(update={"node_sets": sets, "counts": status.counts | {kind.value: len(places)}})
 
 
-def _withdrawals(withdrawn: Mapping[str, Out]) -> list[Withdrawal]:
-    return [
+def _with_withdrawn(status: NodeCheckStatus, withdrawn: Mapping[str, Out]) -> NodeCheckStatus:
+    """Add nodes that could not be tested."""
+    if not withdrawn:
+        return status
+    left = [
         Withdrawal(node=node, message=out.message[:MAX_TEXT], reason=out.reason[:MAX_REASON])
         for node, out in withdrawn.items()
     ]
+    status = _with_set(status, Cause.WITHDRAWN, [*status.nodes_in(Cause.WITHDRAWN), *withdrawn])
+    return status.model_copy(update={"withdrawn": [*status.withdrawn, *left][:MOST_NAMED]})
 
 
-def _nodes_tested(status: NodeCheckStatus, withdrawn: Sequence[Withdrawal]) -> dict[str, ConditionState]:
+def _with_dropped(status: NodeCheckStatus, cause: Cause, found: Sequence[Finding]) -> NodeCheckStatus:
+    """Add nodes that drop out at their local tests."""
+    if not found:
+        return status
+    status = _with_set(status, cause, [*status.nodes_in(cause), *(finding.node for finding in found)])
+    return status.model_copy(update={"node_results": [*status.node_results, *found][:MOST_NAMED]})
+
+
+def _nodes_tested(status: NodeCheckStatus) -> dict[str, ConditionState]:
     """That some nodes could not be tested, with the commonest reason: the check's trouble, not the nodes'."""
+    withdrawn = status.withdrawn
     if not withdrawn:
         return {}
     ((reason, _),) = Counter(left.reason or "NotTested" for left in withdrawn).most_common(1)
     named = [left for left in withdrawn if (left.reason or "NotTested") == reason]
-    of_all = f"{len(withdrawn)} of {counted(len(status.nodes), 'node')}"
+    of_all = f"{status.counts[Cause.WITHDRAWN]} of {counted(len(status.nodes), 'node')}"
     first = f"{first_names([left.node for left in named])}: {named[0].message}"
     message = f"{of_all} could not be tested, for no fault of theirs; {reason}: {first}"
     return {NODES_TESTED: ConditionState(ConditionStatus.FALSE, reason, message)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from crds.actions import worst
 from crds.agent_report import PairOutcome, ProbeEnding, ProbeOutcome
 from crds.elasticworker import ElasticWorker
-from crds.findings import Cause
+from crds.findings import DROPPED, Cause
 from crds.nodecheck import CheckGroup, CheckRound, FailedTest, NodeCheck, NodeCheckStatus
 from healthcheck.diagnosis import SILENT, befell, proven
 from healthcheck.local import local_result
@@ -37,7 +37,6 @@ from reconcilers.nodecheck.nodes import (
     departure_of,
     out_of,
 )
-from reconcilers.nodecheck.size import with_first_messages
 
 UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
 """Endings of a pair test that never took place."""
@@ -47,6 +46,9 @@ UNTESTED = "ProbeUnavailable"
 
 OWN_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
 """Signals that no partner sends: torch aborts itself (SIGABRT)."""
+
+NOT_KEPT = "the reason was not kept"
+"""Stands for the result of a failed local test for which the status has no room."""
 
 MAX_GROUP_MESSAGE = 200
 MAX_GROUP_MESSAGES = 50
@@ -100,7 +102,7 @@ def ended_step(
     present = [participant for participant in participants if participant.node not in settled]
     if not status.round:
         return _ended_local(present, overdue=overdue)
-    silent = {status.nodes[place] for done in status.rounds for test in done.failed for place in test.silent}
+    silent = {status.nodes[place] for done in status.rounds for place in done.silent}
     ended = _ended_round(status.round, status.groups, present, silent, overdue=overdue)
     if ended is None or silent.isdisjoint(ended.withdrawn):
         return ended
@@ -110,7 +112,7 @@ def ended_step(
 
 def _faulty_by_silence(status: NodeCheckStatus) -> frozenset[str]:
     rounds = rounds_of(status)
-    silences = befell(rounds, SILENT, {left.node for left in status.withdrawn})
+    silences = befell(rounds, SILENT, {*status.nodes_in(Cause.WITHDRAWN)})
     return proven(silences, rounds, len(status.nodes), Settings().own_report)
 
 
@@ -123,8 +125,7 @@ def nodes_without_worker(check: NodeCheck, workers: Sequence[ElasticWorker]) -> 
 
 def settled_nodes(status: NodeCheckStatus) -> frozenset[str]:
     """Nodes of an unfinished check that need no further answer: withdrawn, or settled by local tests."""
-    withdrawn = (left.node for left in status.withdrawn)
-    return frozenset((*withdrawn, *(result.node for result in status.node_results)))
+    return frozenset(node for cause in (Cause.WITHDRAWN, *DROPPED) for node in status.nodes_in(cause))
 
 
 def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> StepResult | None:
@@ -226,12 +227,13 @@ def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
 def history_of(status: NodeCheckStatus, participants: Sequence[CheckedNode]) -> CheckHistory:
     """All finished steps, as the diagnosis takes them."""
     by_node = {participant.node: participant for participant in participants}
-    results = status.node_results
+    lost = {found.node: found.message for found in status.node_results}
+    left = {each.node: each.message for each in status.withdrawn}
     return CheckHistory(
         local=_local_results(status, participants),
         rounds=tuple(_with_own_figures(round_, by_node) for round_ in rounds_of(status)),
-        unanswered={found.node: found.message for found in results if Cause.NO_ANSWER in found.causes},
-        withdrawn={left.node: left.message for left in status.withdrawn},
+        unanswered={node: lost.get(node, "") for node in status.nodes_in(Cause.NO_ANSWER)},
+        withdrawn={node: left.get(node, "") for node in status.nodes_in(Cause.WITHDRAWN)},
     )
 
 
@@ -252,30 +254,30 @@ def _local_results(status: NodeCheckStatus, participants: Iterable[CheckedNode])
         for participant in participants
         if participant.local and not participant.reused
     }
-    for found in status.node_results:  # of nodes whose report is gone with its Pod
-        if Cause.LOCAL_TEST in found.causes and found.node not in results:
-            results[found.node] = LocalResult(failure=found.message, action=found.action)
+    kept = {found.node: found for found in status.node_results}
+    for node in set(status.nodes_in(Cause.LOCAL_TEST)) - results.keys():  # their reports went with their Pods
+        found = kept.get(node)
+        message, action = (found.message, found.action) if found is not None else ("", None)
+        results[node] = LocalResult(failure=message or NOT_KEPT, action=action)
     return results
 
 
 def round_to_record(result: RoundResult, nodes: Sequence[str]) -> CheckRound:
     """What the status keeps of a round: nodes by their places, and the tests that failed."""
     places = {node: place for place, node in enumerate(nodes)}
-    failed = [
-        FailedTest(
-            test=number,
-            message=group.failure,
-            action=group.action,
-            silent=[places[node] for node in group.silent],
-            crashed=[places[node] for node in group.crashed],
-        )
-        for number, group in enumerate(result.groups)
-        if not group.passed
+    failed = {number: group for number, group in enumerate(result.groups) if not group.passed}
+    reasons = [
+        FailedTest(test=number, message=group.failure, action=group.action)
+        for number, group in failed.items()
+        if group.failure
     ]
     return CheckRound(
         number=result.number,
         tests=[[places[node] for node in group.members] for group in result.groups],
-        failed=with_first_messages(failed, MAX_GROUP_MESSAGES),
+        failed=list(failed),
+        silent=sorted(places[node] for group in failed.values() for node in group.silent),
+        crashed=sorted(places[node] for group in failed.values() for node in group.crashed),
+        reasons=reasons[:MAX_GROUP_MESSAGES],
         bus_gbps=_column(result, Metric.PAIR_BUS_GBPS),
         latency_us=_column(result, Metric.PAIR_LATENCY_US),
     )
@@ -287,19 +289,20 @@ def rounds_of(status: NodeCheckStatus) -> tuple[RoundResult, ...]:
 
 
 def _round_result(done: CheckRound, nodes: Sequence[str]) -> RoundResult:
-    failed = {test.test: test for test in done.failed}
+    failed, silent, crashed = {*done.failed}, {*done.silent}, {*done.crashed}
+    reasons = {test.test: test for test in done.reasons}
     columns = [(Metric.PAIR_BUS_GBPS, done.bus_gbps), (Metric.PAIR_LATENCY_US, done.latency_us)]
     groups = []
     for number, members in enumerate(done.tests):
-        failure = failed.get(number)
+        reason = reasons.get(number)
         groups.append(
             GroupResult(
                 members=tuple(nodes[place] for place in members),
-                passed=failure is None,
-                failure=failure.message if failure else "",
-                action=failure.action if failure else None,
-                silent=tuple(nodes[place] for place in failure.silent) if failure else (),
-                crashed=tuple(nodes[place] for place in failure.crashed) if failure else (),
+                passed=number not in failed,
+                failure=reason.message if reason else "",
+                action=reason.action if reason else None,
+                silent=tuple(nodes[place] for place in members if place in silent),
+                crashed=tuple(nodes[place] for place in members if place in crashed),
                 measured={m: figures[number] for m, figures in columns if figures and figures[number]},
             )
         )

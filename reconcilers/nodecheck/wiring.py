@@ -144,7 +144,7 @@ def begins_or_ends(check: Object) -> object:
     """A job goes by the end of a check, its verdicts, and a wait for another; not by its rounds."""
     status = check.get("status", {})
     waits = _waits_for_check(check)
-    return status.get("phase"), waits, status.get("nodeResults"), check["metadata"].get("deletionTimestamp")
+    return status.get("phase"), waits, status.get("nodeSets"), check["metadata"].get("deletionTimestamp")
 
 
 @change_of
@@ -179,5 +179,4 @@ def _waits_for_check(check: Object) -> bool:
 def _left_behind(check: Object) -> object:
     """The nodes that an unfinished check is through with."""
     status = check.get("status", {})
-    entries = (len(status.get(key) or ()) for key in ("withdrawn", "nodeResults"))
-    return *entries, status.get("furtherNodes")
+    return status.get("nodeSets")

@@ -15,6 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import urllib3
 
+from crds.ranges import to_text
+from tests.reconcilers.build import node_sets, verdicts_in
+
 JSON = dict[str, Any]
 GROUP_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces"
 CREATED = "2026-01-01T00:00:00Z"
@@ -191,6 +194,7 @@ def node_check(
     met = [node for done in told for group in done["groups"] for node in group["members"]]
     nodes = status.setdefault("nodes", list(dict.fromkeys(met))) if met else status.get("nodes", [])
     status |= {"rounds": [_as_stored(done, nodes) for done in told]} if told else {}
+    status |= {"nodeSets": node_sets(nodes, verdicts_in(status))}
     return {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
         "kind": "NodeCheck",
@@ -211,10 +215,11 @@ def _as_stored(done: JSON, nodes: list[str]) -> JSON:
     return {
         "number": done["number"],
         "tests": [[nodes.index(node) for node in group["members"]] for group in groups],
-        "failed": [
-            {"test": at, "message": group.get("message", "")}
+        "failed": to_text([at for at, group in enumerate(groups) if not group["passed"]]),
+        "reasons": [
+            {"test": at, "message": group["message"]}
             for at, group in enumerate(groups)
-            if not group["passed"]
+            if not group["passed"] and "message" in group
         ],
         "busGbps": [group["figures"].get("pair_bus_gbps", 0.0) for group in groups],
     }

@@ -146,6 +146,7 @@ class TestNews:
             groups=[group("node-0", "node-1")],
             rounds=[{"number": 1, "groups": [outcome("node-0", "node-2", bus=8.0)]}],
             withdrawn=[{"node": "node-2", "message": "its Pod was preempted"}],
+            counts={"Withdrawn": 3},
         )
         before, after = news(first, 1.0), news(second, 2.0)
         assert before == [
@@ -156,6 +157,7 @@ class TestNews:
         ]
         assert [line for line in after if line not in before] == [
             "node-2 is withdrawn: its Pod was preempted",
+            "2 other nodes are withdrawn",
             "round 1: 1 of 1 groups passed, the slowest with 8 GB/s",
             "round 2 begins: node-0, node-1",
         ]

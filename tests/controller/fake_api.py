@@ -202,13 +202,14 @@ class MemoryTransport:
         body = json.dumps(content).encode()
         if len(body) > call.most_bytes:
             raise PageTooLarge(len(body), PAGE_BYTES)
-        return Answer(status, body, headers.get("Retry-After"))
+        return Answer(connection_to("http://memory"), status, body, headers.get("Retry-After"))
 
     @asynccontextmanager
     async def stream(self, call, open_timeout_seconds):
         status, headers, content = await self._ask(call, open_timeout_seconds)
         if status >= 400:
-            Answer(status, json.dumps(content).encode(), headers.get("Retry-After")).raise_for_status()
+            body = json.dumps(content).encode()
+            raise connection_to("http://memory").refusal(status, body, headers.get("Retry-After"))
         stream = MemoryStream(content)
         try:
             yield stream

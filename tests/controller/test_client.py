@@ -259,8 +259,15 @@ async def test_no_server_is_one_clear_sentence():
 async def test_something_that_is_no_api_server_is_said_so():
     async with memory_api() as (api, client):
         api.fail_next(200, body=["<html>"], times=3)
-        with pytest.raises(Unavailable, match="not an object"):
+        with pytest.raises(Unavailable, match="is it an API server, or a login page before one"):
             await client.version()
+
+
+async def test_a_refusal_that_says_too_little_is_told_as_the_commands_tell_it():
+    async with memory_api() as (api, client):
+        api.fail_next(503, times=9)
+        with pytest.raises(Unavailable, match=r"^The API server at http://memory cannot answer now \(503: "):
+            await client.delete(PODS, "a", "ns")
 
 
 async def test_only_answers_that_took_storage_feed_the_contact():

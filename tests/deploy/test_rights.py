@@ -221,7 +221,8 @@ def test_rights_suffice_to_cordon_a_node(server: Server, controller_log: Path) -
     server.as_admin("POST", "/api/v1/nodes", {"metadata": {"name": "broken"}})
     check = {"apiVersion": JOB["apiVersion"], "kind": "NodeCheck", "metadata": {"name": "broken"}}
     server.as_admin("POST", f"{GROUP}/{DEFAULT}/nodechecks", check | {"spec": {"nodes": ["broken"]}})
-    ended = {"phase": "Succeeded", "completionTime": "2100-01-01T00:00:00Z", "faultyNodes": ["broken"]}
+    found = {"nodes": ["broken"], "nodeSets": {"Faulty": "0"}}
+    ended = {"phase": "Succeeded", "completionTime": "2100-01-01T00:00:00Z"} | found
     server.as_admin("PATCH", f"{GROUP}/{DEFAULT}/nodechecks/broken/status", {"status": ended})
 
     def told() -> bool:

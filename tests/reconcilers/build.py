@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any
@@ -13,6 +13,7 @@ from crds.agent_report import PROTOCOL, AgentFailure, AgentReport, AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.nodecheck import NodeCheck
+from crds.ranges import to_text
 from crds.rendezvous import Rendezvous
 from reconcilers.world import decision
 from reconcilers.world.decision import FREE, Constraints
@@ -55,8 +56,7 @@ def report(
 
 def verdicts(nodes: Sequence[str], passed: Sequence[str], **status: Any) -> dict[str, Any]:
     """What the status of a finished check says of its nodes: all well, but for those that `status` names."""
-    kinds = {"faultyNodes": "Faulty", "stragglers": "Straggler", "inconclusive": "Inconclusive"}
-    named = {node: verdict for kind, verdict in kinds.items() for node in status.get(kind, ())}
+    named = verdicts_in(status)
     return {
         "nodes": list(nodes),
         "nodeResults": [{"node": node, "verdict": named.get(node, "Healthy")} for node in nodes],
@@ -64,10 +64,28 @@ def verdicts(nodes: Sequence[str], passed: Sequence[str], **status: Any) -> dict
             {
                 "number": 1,
                 "tests": [[at, at] for at in range(len(nodes))],  # with whom does not matter
-                "failed": [{"test": at} for at, node in enumerate(nodes) if node not in passed],
+                "failed": [at for at, node in enumerate(nodes) if node not in passed],
             }
         ],
+        "nodeSets": node_sets(nodes, named, *(left["node"] for left in status.get("withdrawn", ()))),
     }
+
+
+KINDS = {"faultyNodes": "Faulty", "stragglers": "Straggler", "inconclusive": "Inconclusive"}
+"""Verdicts by the list that names the first such nodes."""
+
+
+def verdicts_in(status: Mapping[str, Any]) -> dict[str, str]:
+    """The verdicts of the lists of names in a status, by node."""
+    return {node: verdict for kind, verdict in KINDS.items() for node in status.get(kind, ())}
+
+
+def node_sets(nodes: Sequence[str], verdicts: Mapping[str, str], *withdrawn: str) -> dict[str, str]:
+    """The sets of a check's nodes, as they are stored, by verdict and of those that have withdrawn."""
+    kinds = [*((verdict, node) for node, verdict in verdicts.items() if verdict != "Healthy")]
+    kinds += [("Withdrawn", node) for node in withdrawn]
+    places = {kind: sorted(nodes.index(n) for each, n in kinds if each == kind) for kind, _ in kinds}
+    return {kind: to_text(found) for kind, found in places.items()}
 
 
 def participant(

@@ -10,10 +10,10 @@ from typing import Any
 from crds.agent_report import AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.nodecheck import NodeCheck
+from crds.nodecheck import MOST_NAMED, NodeCheck
 from reconcilers.findings.finished import FinishedCheck
 from reconcilers.nodecheck.job_checks import JobChecks
-from tests.reconcilers.build import NOW, job, report, worker
+from tests.reconcilers.build import NOW, job, node_sets, report, worker
 
 ALWAYS = NOW - timedelta(days=365)
 
@@ -56,7 +56,8 @@ def job_check(
                 "nodes": list(nodes),
                 "workers": [w.spec.index for w in nodes.values()],
                 "incarnations": [w.spec.incarnation for w in nodes.values()],
-                "nodeResults": results if phase == "Succeeded" else [],
+                "nodeResults": results[:MOST_NAMED] if phase == "Succeeded" else [],
+                "nodeSets": node_sets(list(nodes), verdicts),
                 "faultyNodes": [r["node"] for r in results if r["verdict"] == "Faulty"],
                 "completionTime": ended if phase in ("Succeeded", "Failed") else None,
             },

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crds.nodecheck import NodeCheck
 from reconcilers.findings.finished import FinishedCheck, has_fresh_pass, newest_on
-from tests.reconcilers.build import NOW, later
+from tests.reconcilers.build import NOW, later, node_sets
 
 LONG_AGO = NOW - timedelta(days=30)
 CREATED = {"a": LONG_AGO, "b": LONG_AGO}
@@ -27,7 +27,8 @@ def check(
         "reused": list(reused),
         "startTime": began,
         "completionTime": ended,
-        "nodeResults": [{"node": node, "verdict": verdict} for node, verdict in verdicts.items()],
+        "nodes": list(verdicts),
+        "nodeSets": node_sets(list(verdicts), verdicts),
     }
     return NodeCheck.model_validate({"metadata": {"name": "c"}, "spec": {"nodes": ["a"]}, "status": status})
 

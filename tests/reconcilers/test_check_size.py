@@ -9,12 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.facts.world import Member
+from agent.node_check.view import WorkerCheck
 from crds.findings import FaultyDomain, FaultyLink, Finding, Verdict
-from crds.further_nodes import has_further, whole
-from crds.nodecheck import MAX_NODES, CheckRound, FailedTest, NodeCheckStatus, Withdrawal
+from crds.nodecheck import MAX_NODES, MOST_NAMED, CheckRound, NodeCheck, NodeCheckStatus
 from dlr.job.check_outcome import rounds_of, verdicts_of
+from healthcheck.measurements import CheckHistory, LocalResult
+from reconcilers.cordon.findings import accused_nodes
+from reconcilers.findings.finished import FinishedCheck
+from reconcilers.nodecheck.nodes import Out
 from reconcilers.nodecheck.size import FOUND_BYTES, to_wire
-from reconcilers.nodecheck.status import MAX_PLACES, concluded, summary_of
+from reconcilers.nodecheck.status import MAX_PLACES, concluded, settled, summary_of, with_local_failures
+from reconcilers.nodecheck.steps import StepResult, history_of, settled_nodes
 from tests.crds.go_json import go_bytes
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -26,59 +32,6 @@ TEXT = "out of order " * 100
 def name(index: int) -> str:
     """Of 38 characters."""
     return f"ip-10-{index // 250:03}-{index % 250:03}.eu-west-1.compute.internal"
-
-
-@st.composite
-def statuses(draw: st.DrawFn) -> NodeCheckStatus:
-    nodes = [f"n{i}" for i in range(20)]
-    some = st.lists(st.sampled_from(nodes), unique=True)
-    text = st.sampled_from(["", "why"])
-    left = [Withdrawal(node=node, message=draw(text)) for node in draw(some)]
-    results = [
-        Finding(node=node, verdict=verdict, causes=[cause], message=draw(text))
-        for node in draw(some)
-        for verdict, cause in [
-            draw(
-                st.sampled_from(
-                    [("Faulty", "LocalTest"), ("Inconclusive", "NoAnswer"), ("Faulty", "PairTest")]
-                )
-            )
-        ]
-    ]
-    tests = [[2 * at, 2 * at + 1] for at in range(10)]
-    failed = [
-        FailedTest(
-            test=at,
-            message=draw(text),
-            silent=sorted(draw(st.sets(st.sampled_from(tests[at])))),
-            crashed=sorted(draw(st.sets(st.sampled_from(tests[at])))),
-        )
-        for at in sorted(draw(st.sets(st.integers(0, 9))))
-    ]
-    return NodeCheckStatus(
-        nodes=nodes,
-        faulty_nodes=draw(some),
-        stragglers=draw(some),
-        inconclusive=draw(some),
-        withdrawn=left,
-        node_results=results,
-        rounds=[CheckRound(number=1, tests=tests, failed=failed)],
-    )
-
-
-@given(statuses(), st.integers(0, 12))
-def test_what_is_stored_as_ranges_is_read_as_the_same_lists(status: NodeCheckStatus, most: int) -> None:
-    with patch("crds.further_nodes.MOST_NAMED", most):
-        wire = to_wire(status)
-    read = NodeCheckStatus.model_validate(wire)
-    assert not read.further_nodes and not any(done.further_tests for done in read.rounds)
-    for field in ("faulty_nodes", "stragglers", "inconclusive"):
-        assert sorted(getattr(read, field)) == sorted(getattr(status, field))
-    for field in ("withdrawn", "node_results"):
-        assert sorted(map(str, getattr(read, field))) == sorted(map(str, getattr(status, field)))
-    assert read.rounds == status.rounds
-    with patch("crds.further_nodes.MOST_NAMED", most):
-        assert to_wire(read) == wire, "what is read and written again does not change"
 
 
 def largest(count: int, rounds: int, text: str = TEXT) -> NodeCheckStatus:
@@ -100,9 +53,11 @@ def largest(count: int, rounds: int, text: str = TEXT) -> NodeCheckStatus:
         for node in nodes
     ]
     tests = [[at, at + 1] for at in range(0, count - 1, 2)]
-    failed = [FailedTest(test=at, silent=members) for at, members in enumerate(tests)]
-    figures = [123.4] * len(tests)
-    done = CheckRound(number=1, tests=tests, failed=failed, bus_gbps=figures, latency_us=figures)
+    failed, figures = list(range(len(tests))), [123.4] * len(tests)
+    silent = list(range(2 * len(tests)))
+    done = CheckRound(
+        number=1, tests=tests, failed=failed, silent=silent, bus_gbps=figures, latency_us=figures
+    )
     links = [
         FaultyLink(a=nodes[i], b=nodes[-1], symptom="failed", message=TEXT[:300]) for i in range(MAX_PLACES)
     ]
@@ -115,10 +70,11 @@ def largest(count: int, rounds: int, text: str = TEXT) -> NodeCheckStatus:
         workers=list(range(count)),
         incarnations=[1] * count,
         rounds=[done.model_copy(update={"number": number}) for number in range(1, rounds + 1)],
-        withdrawn=[Withdrawal(node=node, message=text[:400], reason="ErrImagePull") for node in nodes],
         faulty_links=links,
         faulty_domains=domains,
     )
+    out = dict.fromkeys(nodes, Out(text[:400], reason="ErrImagePull"))
+    status = settled(status, StepResult(out, {}), NOW)
     summary = summary_of(dict.fromkeys(nodes, Verdict.FAULTY), results)
     return concluded(status, results, summary, NOW)
 
@@ -135,21 +91,49 @@ def test_what_a_check_found_has_a_bound_whatever_the_number_of_nodes(count: int,
     print(f"{count} nodes: {all_of_it} bytes, of which {taking_part} names and {tests} of {rounds} rounds")
     assert all_of_it - taking_part - tests < FOUND_BYTES
     assert tests < rounds * (count // 2) * TEST_BYTES + 5_000
-    assert all_of_it < 1.5 * 2**20
+    assert all_of_it < 1.1 * 2**20
 
 
-def test_nobody_is_lost_to_programs_that_read_the_stored_check() -> None:
-    stored = {"metadata": {"name": "c"}, "status": to_wire(largest(1_000, 1))}
-    assert has_further(stored["status"]) and len(stored["status"]["faultyNodes"]) == 250
-    status = whole(stored)["status"]
-    verdicts = verdicts_of(status)
-    assert len(verdicts) == 1_000 and set(verdicts.values()) == {"Faulty"}
-    (round_,) = rounds_of(status)
+def test_nodes_beyond_those_that_a_list_names_keep_their_verdict() -> None:
+    check = {"metadata": {"name": "c"}, "spec": {"nodeSelector": {}}, "status": to_wire(largest(1_000, 1))}
+    stored = check["status"]
+    assert len(stored["faultyNodes"]) == len(stored["nodeResults"]) == len(stored["withdrawn"]) == MOST_NAMED
+    assert stored["counts"] == {"Faulty": 1_000, "Straggler": 0, "Inconclusive": 0, "Withdrawn": 1_000}
+    done = FinishedCheck(NodeCheck.model_validate(check))
+    assert len(done.withdrawn) == len(accused_nodes(check)) == 1_000
+    for verdicts in (verdicts_of(stored), done.verdicts):
+        assert len(verdicts) == 1_000 and {*verdicts.values()} == {"Faulty"}
+    (round_,) = rounds_of(stored)
     assert not any(group["passed"] for group in round_["groups"])
+
+
+@given(st.lists(st.sampled_from(["withdrawn", "unanswered", "failed", "there"]), min_size=9, max_size=9))
+def test_nodes_that_dropped_out_stay_out_though_no_list_names_them_and_no_pod_is_left(
+    kinds: list[str],
+) -> None:
+    nodes = [f"n{place}" for place in range(len(kinds))]
+    of = {kind: [node for node, each in zip(nodes, kinds, strict=True) if each == kind] for kind in kinds}
+    lost = dict.fromkeys(of.get("unanswered", ()), "its node is gone")
+    out = dict.fromkeys(of.get("withdrawn", ()), Out("evicted"))
+    local = {node: LocalResult(failure="a product is wrong") for node in of.get("failed", ())}
+    with patch("reconcilers.nodecheck.status.MOST_NAMED", 1):
+        status = settled(NodeCheckStatus(nodes=nodes), StepResult(out, lost), NOW)
+        status = with_local_failures(status, CheckHistory(local=local))
+    stored = to_wire(status)
+    read = NodeCheckStatus.model_validate(stored)
+    assert settled_nodes(read) == {*nodes}.difference(of.get("there", ()))
+    history = history_of(read, [])
+    assert (history.unanswered.keys(), history.withdrawn.keys()) == (lost.keys(), out.keys())
+    assert history.local.keys() == local.keys()
+    assert not any(result.passed for result in history.local.values())
+    workers = {"workers": list(range(len(nodes))), "incarnations": [1] * len(nodes), "phase": "Running"}
+    seen = {"metadata": {"uid": "u"}, "status": stored | workers | {"round": 0}}
+    asked = {node for place, node in enumerate(nodes) if WorkerCheck.parse(seen, Member(place, 1)).asked}
+    assert asked == {*nodes} - out.keys()
 
 
 @pytest.mark.parametrize("text", ["0-99", "7,3", "zAAAA"])
 def test_ranges_that_are_none_of_the_nodes_are_an_error_and_no_verdict(text: str) -> None:
-    stored = {"nodes": ["n0", "n1"], "furtherNodes": {"faultyNodes": text}}
+    stored = {"nodes": ["n0", "n1"], "nodeSets": {"Faulty": text}}
     with pytest.raises(ValueError, match=r"place|indices|set of"):
         NodeCheckStatus.model_validate(stored)

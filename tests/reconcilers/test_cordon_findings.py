@@ -37,7 +37,7 @@ from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
 from tests.reconcilers.api import merged
-from tests.reconcilers.build import NOW, later, verdicts, worker
+from tests.reconcilers.build import NOW, later, node_sets, verdicts, worker
 from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.check_stage import Stage
 
@@ -226,7 +226,8 @@ async def test_of_many_accused_each_is_looked_at_once_and_the_limit_holds_by_cou
         cache.store(resources.NODES).apply({"metadata": node, "spec": {}, "status": {}})
     raw = check()
     raw["metadata"]["creationTimestamp"] = stamp(NOW)
-    raw["status"] |= {"nodes": fleet, "faultyNodes": fleet[:accused], "nodeResults": [], "rounds": []}
+    raw["status"] |= {"nodes": fleet, "nodeResults": [], "rounds": []}
+    raw["status"]["nodeSets"] = node_sets(fleet, dict.fromkeys(fleet[:accused], "Faulty"))
     cache.store(NODECHECKS).apply(raw)
     client = cast(Any, OwnWrites(cache))
     reconciler = NodeCordonReconciler(client, cache, client, Clock(), options)

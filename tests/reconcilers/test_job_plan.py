@@ -22,7 +22,7 @@ from reconcilers.runtime.acts import RequestVerb
 from reconcilers.scale.request import Origin, ScaleRequest
 from tests.counting import calls, cpu_seconds
 from tests.reconcilers.api import merged
-from tests.reconcilers.build import NOW, check, job, later, report, worker
+from tests.reconcilers.build import NOW, check, job, later, node_sets, report, worker
 from tests.reconcilers.job_stage import all_checks
 from tests.reconcilers.judging import after, seen_of
 
@@ -87,10 +87,8 @@ def test_a_pod_that_finds_no_node_is_made_again_when_one_that_it_keeps_off_is_cl
     }
     waits = worker(1, WorkerPhase.PENDING, incarnation=2, nodeName=None, conditions=[unscheduled])
     waits = waits.model_copy(update={"spec": waits.spec.model_copy(update={"faulty_nodes": ["c", "d"]})})
-    results = [{"node": "c", "verdict": verdict}]
-    ended = {"phase": "Succeeded", "completionTime": NOW, "nodes": ["c"], "nodeResults": results}
-    if verdict == "Faulty":
-        ended["faultyNodes"] = ["c"]
+    sets = node_sets(["c"], {"c": verdict})
+    ended = {"phase": "Succeeded", "completionTime": NOW, "nodes": ["c"], "nodeSets": sets}
     checks = all_checks(check(nodes=["c"], status=ended))
     plan = plan_job(seen([trains(0), waits], vetting=checks), later(5))
     found = [act.body["spec"] for act in plan.acts if "incarnation" in (act.body or {}).get("spec", {})]

@@ -15,7 +15,7 @@ from reconcilers.nodecheck.job_checks import JobChecks, JobChecksView, standing_
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.runtime.kinds import NODECHECKS
 from tests.counting import calls, cpu_seconds
-from tests.reconcilers.build import NOW, check, job, later
+from tests.reconcilers.build import NOW, check, job, later, node_sets
 from tests.reconcilers.check_stage import Stage as CheckStage
 from tests.reconcilers.job_stage import all_checks, at, checked_job, job_check
 from tests.reconcilers.test_rendezvous import formed
@@ -30,8 +30,8 @@ def others(ended_seconds: float = 0.0, **verdicts: str) -> NodeCheck:
     status = {
         "phase": "Succeeded",
         "completionTime": later(ended_seconds),
-        "faultyNodes": [node for node, verdict in verdicts.items() if verdict == "Faulty"],
-        "nodeResults": [{"node": node, "verdict": verdict} for node, verdict in verdicts.items()],
+        "nodes": list(verdicts),
+        "nodeSets": node_sets(list(verdicts), verdicts),
     }
     return check(nodes=list(verdicts), status=status)
 
@@ -164,7 +164,8 @@ async def test_a_verdict_on_an_earlier_machine_of_a_nodes_name_says_nothing_of_t
     stage = CheckStage()
     stage.add_nodes("a")
     stage.add_nodes("b", created=later(created))
-    ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": ["b"], "faultyNodes": ["b"]}
+    sets = node_sets(["b"], {"b": "Faulty"})
+    ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": ["b"], "nodeSets": sets}
     stage.add_check("lab", status=ended, nodes=["b"])
     avoiding = at(0, "a")
     avoiding = avoiding.model_copy(update={"spec": avoiding.spec.model_copy(update={"faulty_nodes": ["b"]})})
@@ -185,7 +186,7 @@ def test_what_is_kept_of_a_finished_check_is_of_its_newest_version_and_goes_with
         and first.verdicts["a"] == "Healthy"
         and len(finished.on("a", "default")) == 9
     )
-    stage.update(NODECHECKS, "c0", {"status": {"faultyNodes": ["a"]}})
+    stage.update(NODECHECKS, "c0", {"status": {"nodeSets": node_sets(["a"], {"a": "Faulty"})}})
     newest = newest_on("a", finished.on("a", "default"))
     assert newest is not None and newest.verdicts["a"] == "Faulty" and finished.accused("default") == {"a"}
     for number in range(9):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from controller.reconciler import Request
 from controller.resources import NODES
 from crds import names
-from crds.nodecheck import NodeCheck
+from crds.nodecheck import MOST_NAMED, NodeCheck
 from healthcheck.diagnosis import Diagnosis
 from healthcheck.fleet import Node
 from healthcheck.measurements import CheckHistory
@@ -26,7 +27,7 @@ from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from tests.counting import calls
-from tests.reconcilers.build import BAD, GOOD, NO_GPU, NOW
+from tests.reconcilers.build import BAD, GOOD, NO_GPU, NOW, node_sets
 from tests.reconcilers.check_stage import NAMESPACE, Agents, Stage
 
 SIX = [f"node-{i}" for i in range(1, 7)]
@@ -403,7 +404,8 @@ def passed_before(
     results = [{"node": node, "verdict": verdict, "message": "it passed 1 test"} for node in nodes]
     staged.add_check(
         f"before-{nodes[0]}",
-        status={"phase": "Succeeded", "nodeResults": results, **times},
+        status={"phase": "Succeeded", "nodeResults": results, **times}
+        | {"nodes": list(nodes), "nodeSets": node_sets(nodes, dict.fromkeys(nodes, verdict))},
         nodes=list(nodes),
     )
 
@@ -635,20 +637,27 @@ def fleets(draw: st.DrawFn) -> tuple[list[str], Agents]:
 
 
 @settings(max_examples=20, deadline=None)
-@given(fleets(), st.lists(st.booleans(), max_size=60))
+@given(fleets(), st.lists(st.booleans(), max_size=60), st.sampled_from([0, 1, MOST_NAMED]))
 def test_controller_that_is_killed_at_any_moment_goes_on_to_the_same_verdicts(
-    fleet: tuple[list[str], Agents], deaths: list[bool]
+    fleet: tuple[list[str], Agents], deaths: list[bool], named: int
 ) -> None:
+    """Whatever decides is in sets: lists of names and reasons may have room for one entry alone."""
     nodes, agents = fleet
     undisturbed = stage(nodes, agents, timeoutSeconds=30)
     expected = asyncio.run(undisturbed.play())
     killed = stage(nodes, agents, timeoutSeconds=30)
     ahead = iter(deaths)
     killed.crash = lambda: next(ahead, False)
-    found = asyncio.run(killed.play())
-    assert found.status.rounds == expected.status.rounds
-    assert found.status.node_results == expected.status.node_results
+    with (
+        patch("reconcilers.nodecheck.status.MOST_NAMED", named),
+        patch("reconcilers.nodecheck.steps.MAX_GROUP_MESSAGES", named),
+    ):
+        found = asyncio.run(killed.play())
+    assert found.status.node_sets == expected.status.node_sets
     assert killed.published == undisturbed.published
+    if named == MOST_NAMED:
+        assert found.status.rounds == expected.status.rounds
+        assert found.status.node_results == expected.status.node_results
 
 
 @settings(max_examples=20, deadline=None)

@@ -36,7 +36,7 @@ from reconcilers.findings.record import (
     with_findings,
     write_record,
 )
-from tests.reconcilers.build import NOW
+from tests.reconcilers.build import NOW, node_sets, verdicts_in
 from tests.reconcilers.check_stage import NODES as NODE_KIND
 from tests.reconcilers.check_stage import Agents, Stage
 
@@ -46,12 +46,14 @@ NODES = ["a", "b", "c", "d", "e", "f"]
 def check(*tests: tuple[str, bool], **status: Any) -> NodeCheck:
     """A finished check of six nodes; tests such as ("ab", True) in one round."""
     places = [[NODES.index(name) for name in members] for members, _ in tests]
-    failed = [{"test": at} for at, (_, passed) in enumerate(tests) if not passed]
+    failed = [at for at, (_, passed) in enumerate(tests) if not passed]
+    left = [each["node"] for each in status.get("withdrawn", ())]
     ended = {
         "phase": "Succeeded",
         "completionTime": NOW,
         "nodes": NODES,
         "rounds": [{"number": 1, "tests": places, "failed": failed}],
+        "nodeSets": node_sets(NODES, verdicts_in(status), *left),
     }
     return NodeCheck.model_validate(
         {
@@ -101,7 +103,7 @@ def test_node_that_was_not_tested_has_nothing_recorded() -> None:
 
 @pytest.mark.parametrize("away", ["silent", "crashed"])
 def test_test_alone_and_test_with_a_node_that_dropped_out_are_no_tests_with_others(away: str) -> None:
-    alone_and_away = {"number": 1, "tests": [[0], [1, 2]], "failed": [{"test": 1, away: [2]}]}
+    alone_and_away = {"number": 1, "tests": [[0], [1, 2]], "failed": [1], away: [2]}
     found = results_of(check(rounds=[alone_and_away]))
     assert all(result.passed + result.failed == 0 for result in found.values())
 
@@ -329,7 +331,7 @@ def test_node_that_was_lost_and_is_back_at_the_end_was_seen_to_be_gone_only_once
     ready: str, verdict: str
 ) -> None:
     lost = Finding(node="a", verdict=Verdict.INCONCLUSIVE, causes=["NoAnswer"], message="NodeLost")
-    ended = check(nodeResults=[lost.to_wire()])
+    ended = check(nodeResults=[lost.to_wire()], nodeSets={"NoAnswer": "0"})
     found = lost.model_copy(update={"verdict": Verdict.FAULTY})
     nodes = {"a": {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}}
     told = with_all_evidence(ended.status, [found], [Node("a")], nodes, {}, NOW)

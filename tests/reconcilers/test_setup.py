@@ -116,7 +116,7 @@ def test_a_job_is_woken_when_a_check_of_it_begins_or_ends_and_not_by_its_rounds(
         Change(None, of_digits()),
         Change(of_digits(), None),
         Change(of_digits("Pending"), of_digits()),
-        Change(of_digits(), of_digits(nodeResults=[{"node": "a", "verdict": "Faulty"}])),
+        Change(of_digits(), of_digits(nodeSets={"Faulty": "0"})),
     ):
         assert begins_or_ends(change)
 

@@ -9,7 +9,8 @@ import time
 
 from crds import names
 from crds.cordon import HELD_BACK, NOT_ENFORCED, read_acted
-from crds.findings import Finding
+from crds.findings import Finding, Verdict
+from crds.nodecheck import nodes_in
 from dlr.job.lookup import find_nodes
 from dlr.job.report import condition_of
 from dlr.kube.api import EVENTS, JSON, Api
@@ -27,7 +28,7 @@ UNKNOWN = "nothing is known yet of a cordon; see kubectl describe node"
 
 def await_deeds(api: Api, check: JSON) -> dict[str, str]:
     """Return what was done about each faulty node of a finished check; wait a few seconds for it."""
-    faulty = (check.get("status") or {}).get("faultyNodes") or []
+    faulty = nodes_in(check.get("status") or {}, Verdict.FAULTY)
     if not check["spec"].get("cordon", True):
         return dict.fromkeys(faulty, "not cordoned, as --no-cordon says")
     ends_at = time.monotonic() + PATIENCE_SECONDS

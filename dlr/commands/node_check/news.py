@@ -37,8 +37,11 @@ def news(look: CheckSnapshot, waited_seconds: float) -> list[str]:
     """
     status = look.check.get("status") or {}
     lines = [*_beginning(look.check, status, waited_seconds), *_local_tests(look, status)]
-    for out in status.get("withdrawn") or []:
+    withdrawn = status.get("withdrawn") or []
+    for out in withdrawn:
         lines.append(f"{out['node']} is withdrawn: {out.get('message', '')}".removesuffix(": "))
+    if (others := (status.get("counts") or {}).get("Withdrawn", 0) - len(withdrawn)) > 0:
+        lines.append(f"{counted(others, 'other node is', 'other nodes are')} withdrawn")
     for round_ in rounds_of(status):
         lines += _finished_round(round_)
     return [*lines, *_current_round(status)]

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from controller.wording import counted
 from crds import names
-from crds.further_nodes import whole
 from crds.nodecheck import NodeCheckPhase
 from dlr.commands import creation
 from dlr.commands.errors import CouldNotTell, Interrupted
@@ -115,7 +114,6 @@ def _look(api: Api, created: JSON) -> CheckSnapshot:
         raise
     if check["metadata"]["uid"] != metadata["uid"]:
         raise gone
-    check = whole(check)
     if _is_finished(check) or not (check.get("status") or {}).get("nodes"):
         return CheckSnapshot(check)
     job = check["spec"].get("jobName")
