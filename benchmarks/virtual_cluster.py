@@ -269,7 +269,7 @@ class ApiServer:
         if current is None:
             return self._refuse(404, "NotFound", f'{resource.plural} "{name}" not found')
         if call.is_read:
-            return Answer(200, orjson.dumps(current))
+            return _answer(200, orjson.dumps(current))
         if call.method == "DELETE":
             return self._deleted(resource, current, body)
         version = body.get("metadata", {}).get("resourceVersion")
@@ -277,14 +277,14 @@ class ApiServer:
             return self._refuse(409, "Conflict", "the object has been modified")
         assert call.method == "PATCH", call
         try:
-            return Answer(200, orjson.dumps(self.patch(resource, name, body, subresource, CONTROLLER)))
+            return _answer(200, orjson.dumps(self.patch(resource, name, body, subresource, CONTROLLER)))
         except ValidationError as error:
             return self._refuse(422, "Invalid", str(error))
 
     def _created(self, resource: Resource, body: Object) -> Answer:
         if body["metadata"]["name"] in self._texts[resource.plural]:
             return self._refuse(409, "AlreadyExists", f"{body['metadata']['name']} already exists")
-        return Answer(201, orjson.dumps(self.create(resource, body, CONTROLLER)))
+        return _answer(201, orjson.dumps(self.create(resource, body, CONTROLLER)))
 
     def _deleted(self, resource: Resource, current: Object, options: Object) -> Answer:
         metadata = current["metadata"]
@@ -295,7 +295,7 @@ class ApiServer:
             self.patch(resource, metadata["name"], marked, manager=CONTROLLER)
         elif resource != PODS:
             self.remove(resource, metadata["name"])
-        return Answer(200, b'{"kind":"Status","status":"Success"}')
+        return _answer(200, b'{"kind":"Status","status":"Success"}')
 
     def _listed(self, resource: Resource, query: Mapping[str, str]) -> Answer:
         wanted, texts = _selected(query), list(self._texts[resource.plural].values())
@@ -305,11 +305,15 @@ class ApiServer:
             chosen = [text for text in chosen if wanted(orjson.loads(text))]
         more = str(start + size) if start + size < len(texts) else ""
         head = orjson.dumps({"resourceVersion": str(self._version), "continue": more})
-        return Answer(200, b'{"kind":"List","metadata":%b,"items":[%b]}' % (head, b",".join(chosen)))
+        return _answer(200, b'{"kind":"List","metadata":%b,"items":[%b]}' % (head, b",".join(chosen)))
 
     def _refuse(self, status: int, reason: str, message: str) -> Answer:
         self.refused += status != 404
-        return Answer(status, orjson.dumps({"kind": "Status", "reason": reason, "message": message}))
+        return _answer(status, orjson.dumps({"kind": "Status", "reason": reason, "message": message}))
+
+
+def _answer(status: int, body: bytes) -> Answer:
+    return Answer(Connection("http://memory", "the benchmark"), status, body)
 
 
 def _parsed(path: str) -> tuple[Resource, str | None, str]:

@@ -15,7 +15,7 @@ from crds import names
 from dlr.client.program import FOLDER, Program
 from dlr.kube.api import JSON
 from dlr.kube.errors import UsageError
-from reconcilers.observed.quantities import is_quantity, parse
+from reconcilers.observed.resources import is_quantity, parse
 
 VOLUME = "dlr-code"
 LONGEST_STEM = 30

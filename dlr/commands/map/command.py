@@ -32,7 +32,7 @@ from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 from dlr.tasks.lines import Lines, LinesError, check
 from dlr.tasks.task import LineTask
-from reconcilers.observed.quantities import format_bytes, parse
+from reconcilers.observed.resources import format_bytes, parse
 
 WHERE = "What it runs in"
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
