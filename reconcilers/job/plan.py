@@ -46,7 +46,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.scale.request import pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
-from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources
+from reconcilers.scale.uptake import Uptake, take_up, with_moves_done, with_sources, without_profile
 from reconcilers.world.decision import Constraints, decide, resumed
 from reconcilers.world.extra import with_extra
 from reconcilers.world.participants import Bounds, Participant, bounds_of, on_faulty_nodes, participants_of
@@ -170,14 +170,16 @@ def basis_of(
     job = seen.job
     seen = replace(seen, workers=with_comparable_steps(job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
+    refused = refusal.judge(job, workers, now, fault)
+    is_beginning = refused is not None and not refused.has_begun
     return Basis(
         seen=seen,
-        job=with_departed(uptake.job, surplus),
+        job=with_departed(without_profile(uptake.job) if is_beginning else uptake.job, surplus),
         workers=workers,
         fresh=freshness(job, workers, seen.pods),
         now=now,
         scale_requested=uptake.scale_requested,
-        refusal=refusal.judge(job, workers, now, fault),
+        refusal=refused,
         table=table.beside(seen.kinds),
     )
 
