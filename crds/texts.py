@@ -21,8 +21,9 @@ _MOST_BYTES = 6
 """Bytes of one character."""
 
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-"""What a terminal obeys, or what ends a line elsewhere; newline and tabulator stay."""
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys, what ends a line elsewhere, or what turns the text behind it around; newline and
+tabulator stay."""
 _TERMINAL_COMMAND = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*\x07?)")
 """Such as a colour, or the title of a window (ECMA-48)."""
 

@@ -13,19 +13,24 @@ from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobWarning
-from crds.model import Condition, ConditionData
+from crds.model import Condition, ConditionData, ConditionStatus
+from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.rules import unfit_patterns
 from reconcilers.look import DesiredJob, WarningState
 from reconcilers.observed.command import Remembered, command_words, launches_in
 from reconcilers.observed.conditions import data_of
 from reconcilers.observed.minimum import expanded_words, known_variables
 from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
+from reconcilers.observed.start import STARTED
 from reconcilers.observed.worker_state import OF_THE_TEMPLATE, hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
 
 WORKERS_UNSCHEDULED, WORKERS_NOT_STARTED = "WorkersUnscheduled", "WorkersNotStarted"
 WORKERS_GIVEN_UP, WORKERS_NOT_MADE = "WorkersGivenUp", "WorkersNotMade"
 NAMES_TAKEN, WRITE_REFUSED = "NamesTaken", "WriteRefused"
+ENDS_AT_ONCE = "EndsAtOnce"
+MANY_QUICK_EXITS = 3
+"""Pods of a slot that ended within a minute of their start, in a row."""
 MOST_NAMES = 3
 """ElasticWorkers that a warning names; of more, it gives the label of all."""
 TEMPLATE_CHANGED = "TemplateChanged"
@@ -88,8 +93,26 @@ def _missing(look: DesiredJob) -> int:
 
 
 def not_started(before: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges the Pods that do not start on their node."""
-    return _wait(before, look, _pending(look.workers), hindered_by, "cannot start")
+    """Judges the Pods that do not start on their node, or end there at once, one after the other."""
+    workers = [w for w in look.workers.exceptional if w.status.phase is not WorkerPhase.RUNNING]
+    return _wait(before, look, workers, _not_started_by, "cannot start")
+
+
+def _not_started_by(worker: ElasticWorker) -> Condition | None:
+    """Returns what keeps its Pod from starting. Ends that spend no budget may go on for ever."""
+    end, is_over = worker.status.last_exit, worker.status.phase is WorkerPhase.SUCCEEDED
+    if is_over or end is None or (worker.status.quick_exits or 0) < MANY_QUICK_EXITS:
+        return hindered_by(worker)
+    if not meaning_of(end.exit_class).free:
+        return hindered_by(worker)
+    message = f"its Pods end soon after their start, one after the other: {end.message or end.reason}"
+    return Condition(
+        type=STARTED,
+        status=ConditionStatus.FALSE,
+        reason=ENDS_AT_ONCE,
+        message=message,
+        last_transition_time=end.time,
+    )
 
 
 def _pending(workers: Workers) -> list[ElasticWorker]:

@@ -191,8 +191,8 @@ def agents_silent(_: JobWarning | None, look: DesiredJob) -> WarningState | None
         f"no heartbeat from {len(silent)} of {counted(len(workers), 'worker')} since "
         f"{since:%Y-%m-%dT%H:%M:%SZ} ({some_of(list(silent), MOST_NAMED)}), though nothing shows that their "
         "nodes are lost: training goes on and no Pod is deleted, but their failures are noticed late; see "
-        "what keeps these Pods from the API server (a NetworkPolicy, throttling, a webhook, DNS), and delete "
-        "one whose training has stopped too"
+        "what keeps these Pods from the API server (NetworkPolicy, ServiceAccount, throttling, webhook, DNS),"
+        " and delete one whose training has stopped too"
     )
 
 

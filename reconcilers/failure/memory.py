@@ -2,7 +2,8 @@
 
 What is raised is the limit, since passing it is what kills. The request grows in proportion: who asks for all
 it may use (QoS class Guaranteed) goes on doing so, who asks for a quarter still asks for a quarter. With a
-request alone, the request grows. Without either there is nothing to raise.
+request alone, the request grows. Without either there is nothing to raise. A Pod that the API server refuses
+with more, by a LimitRange or a quota, gets what the one before it had.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any
 
 from crds.agent_report import FailureCause
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.model import ResourceRequirements
 from reconcilers.observed.resources import format_bytes, mapping, resources_of, whole
 from reconcilers.observed.suitable import Placement, Sizes, allocatable, amounts_of, others_of
+from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_REFUSED, stuck_by
 
 MEMORY = "memory"
 FACTOR = 2
@@ -48,6 +50,8 @@ class RaisedMemory:
     resources: ResourceRequirements
     """The value of `ElasticWorker.spec.resources`: the present one with the new memory."""
     message: str
+    reason: str = "MemoryRaised"
+    """That of its Event."""
 
 
 class MemoryRoom:
@@ -122,10 +126,28 @@ class MemoryRoom:
 def raised(before: ContainerMemory, room: int) -> ContainerMemory | None:
     """One step up, to at most `room` bytes; None if that is no more than before."""
     most = min(before.most * FACTOR, before.most + MOST_A_STEP_BYTES, room)
-    if most <= before.most:
-        return None
+    return None if most <= before.most else _scaled(before, most)
+
+
+def _scaled(before: ContainerMemory, most: int) -> ContainerMemory:
     request = None if before.request is None else -(-before.request * most // before.most)
     return ContainerMemory(limit=None if before.limit is None else most, request=request)
+
+
+def refused_with_more(job: ElasticJob, worker: ElasticWorker) -> RaisedMemory | None:
+    """Return the memory of the Pod that ran out of it, if the API server refuses the next one with more."""
+    why, end, spec = stuck_by(worker), worker.status.last_exit, worker.spec
+    if why is None or why.reason not in (POD_FORBIDDEN, POD_REFUSED):
+        return None
+    if end is None or end.incarnation != spec.incarnation - 1 or not _is_for_memory(end):
+        return None
+    first, now = _memory(job, spec.type, None), memory_of(job, worker)
+    if first is None or now is None or now.most <= first.most:
+        return None
+    most = steps_between(first.most, now.most)[-2]
+    message = f"{worker.metadata.name} gets {format_bytes(most)} of memory again: {why.message}"
+    resources = _with_memory(spec.resources, _scaled(now, most))
+    return RaisedMemory(resources, message, reason="MemoryNotRaised")
 
 
 def steps_between(before: int, after: int) -> list[int]:
@@ -138,9 +160,13 @@ def steps_between(before: int, after: int) -> list[int]:
 
 def memory_of(job: ElasticJob, worker: ElasticWorker) -> ContainerMemory | None:
     """Return the memory of the slot's next Pod, unless it is raised; None if the job sets none."""
-    if worker.spec.type not in job.spec.replica_specs:
+    return _memory(job, worker.spec.type, worker.spec.resources)
+
+
+def _memory(job: ElasticJob, type_: str, own: ResourceRequirements | None) -> ContainerMemory | None:
+    if type_ not in job.spec.replica_specs:
         return None
-    resources = resources_of(job, worker.spec.type, worker.spec.resources)
+    resources = resources_of(job, type_, own)
     limit, request = (_bytes(resources.get(kind)) for kind in ("limits", "requests"))
     return ContainerMemory(limit, request) if limit or request else None
 
@@ -152,9 +178,13 @@ def _ran_out(worker: ElasticWorker) -> bool:
         and status.observed_incarnation == worker.spec.incarnation
         and end is not None
         and end.incarnation == worker.spec.incarnation
-        and end.exit_class is ExitClass.OOM
-        and not end.container
+        and _is_for_memory(end)
     )
+
+
+def _is_for_memory(end: WorkerExit) -> bool:
+    """Whether the training container, or a process in it, ran out of memory."""
+    return end.exit_class is ExitClass.OOM and not end.container
 
 
 def has_run_out(worker: ElasticWorker) -> bool:

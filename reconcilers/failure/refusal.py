@@ -18,6 +18,7 @@ from datetime import datetime
 from crds.elasticjob import ElasticJob
 from crds.job_status import JobWarning
 from crds.phases import JobPhase
+from reconcilers.failure.memory import refused_with_more
 from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.resources import memory_checkpoint_fault, quantity_fault
 from reconcilers.observed.slots import is_extra, training_types
@@ -114,13 +115,14 @@ def _fault_of_template(job: ElasticJob) -> Fault | None:
 
 def _refused_worker(job: ElasticJob, workers: Workers) -> Fault | None:
     """Return the same of the first worker whose Pod was refused, an invalid one before all others. A probe
-    for free room is reported with the job's growth alone."""
+    for free room is reported with the job's growth alone; more memory of dlr's own is not the template's."""
     refused = [
         (OF_THE_TEMPLATE.index(why.reason), worker.spec.type, worker.spec.index, why)
         for worker in workers.exceptional
         if (why := stuck_by(worker)) is not None
         and why.reason in OF_THE_TEMPLATE
         and not is_extra(job, worker)
+        and refused_with_more(job, worker) is None
     ]
     if not refused:
         return None

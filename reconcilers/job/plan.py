@@ -53,7 +53,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.scale.request import pending
 from reconcilers.scale.rolling import Freshness, Roll, freshness, plan_roll
-from reconcilers.scale.uptake import take_up, with_moves_done, with_sources
+from reconcilers.scale.uptake import take_up, with_moves_done, with_sources, without_profile
 from reconcilers.world.decision import Constraints, decide, resumed
 from reconcilers.world.participants import (
     bounds_of,
@@ -172,13 +172,15 @@ def without_surplus(
     seen, surplus = look.seen, look.surplus
     seen = replace(seen, workers=with_comparable_steps(seen.job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
+    refused = refusal.judge(seen.job, workers, look.now, fault)
+    is_beginning = refused is not None and not refused.has_begun
     return replace(
         look,
         seen=seen,
-        job=with_departed(look.job, surplus),
+        job=with_departed(without_profile(look.job) if is_beginning else look.job, surplus),
         workers=workers,
         fresh=freshness(seen.job, workers, seen.pods),
-        refusal=refusal.judge(seen.job, workers, look.now, fault),
+        refusal=refused,
         table=table.beside(seen.kinds),
     )
 

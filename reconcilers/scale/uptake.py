@@ -27,7 +27,7 @@ from reconcilers.observed.slots import (
 )
 from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.scale.plan_resources import laid_over
-from reconcilers.scale.request import ScaleRequest, pending
+from reconcilers.scale.request import Origin, ScaleRequest, pending, written
 from reconcilers.scale.rolling import Freshness
 
 Vacant = Mapping[str, frozenset[int]]
@@ -62,6 +62,15 @@ def take_up(
     before = _count_before(job)
     changed = before is not None and scaling is not None and before != scaling.replicas
     return after.having(scaling=scaling), request, before if changed else None
+
+
+def without_profile(job: ElasticJob) -> ElasticJob:
+    """The job without the amounts that are taken from earlier jobs, which the API server does not admit."""
+    request = written(job)
+    if request is None or request.origin is not Origin.PROFILE or request.id != job.status.scale_request:
+        return job
+    own = {type_: each for type_, each in job.status.resources.items() if type_ not in request.resources}
+    return job.having(resources=own)
 
 
 def with_sources(job: ElasticJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> ElasticJob:

@@ -18,6 +18,7 @@ from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.errors import AlreadyExists
 from controller.resources import LEASES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS, Object, Resource
+from controller.shape import Shape
 from controller.store import ObjectMemory
 from controller.tasks import SharedCalls
 from crds import names
@@ -31,6 +32,8 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 MOST_FOUND = 1_000
 """Objects without our label that are remembered as there."""
 KEY_BYTES = 32
+PULL_SECRETS = "imagePullSecrets"
+_DEFAULT_ACCOUNT = Shape({PULL_SECRETS: 500})
 MISSED_RECHECK_SECONDS = 5.0
 """Time between two looks at a Secret that Pods wait for: of many such Pods not each makes one."""
 
@@ -61,12 +64,22 @@ class WorkerAccess:
                 await self._making.ask(key, partial(self._make, resource, wanted, key))
 
     async def _make(self, resource: Resource, wanted: Object, key: tuple[str, str, str]) -> None:
+        more = await self._pull_secrets(key[1]) if resource is SERVICEACCOUNTS else {}
         try:
-            await self._client.create(resource, wanted)
+            await self._client.create(resource, wanted | more)
         except AlreadyExists:
             if len(self._found) >= MOST_FOUND:
                 self._found.clear()
             self._found.add(key)
+
+    async def _pull_secrets(self, namespace: str) -> Object:
+        """The pull secrets of the namespace's default account, as which Pods would run without dlr."""
+        by_name = "metadata.name=default"
+        page = await self._client.list_page(
+            SERVICEACCOUNTS, namespace, field_selector=by_name, shape=_DEFAULT_ACCOUNT, page_size=1
+        )
+        account = next(iter(page["items"]), {})
+        return {PULL_SECRETS: account.get(PULL_SECRETS) or []}
 
 
 class OwnerKeys:

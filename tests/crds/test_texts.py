@@ -81,6 +81,7 @@ def test_what_is_read_of_a_worker_is_cut_by_its_bytes() -> None:
         ("\x1b[1;31mred\x1b[0m \x07bell", "red  bell"),
         ("\x1b]0;a title\x07text \x1b", "text  "),
         ("nul\0 del\x7f csi\x9b line\u2028 é\xa0✓", "nul  del  csi  line  é\xa0✓"),
+        ("exe.\u202egpj.\u202c \u2066x\u2069 \u200f\u05d0", "exe. gpj.   x  \u200f\u05d0"),
     ],
 )
 def test_a_text_from_outside_has_nothing_that_a_terminal_obeys(text: str, shown: str) -> None:

@@ -56,6 +56,7 @@ COMPUTED = {
         ),
     },
     ("table.py", "reason"): {kind.over[0] for kind in TABLE.warnings if kind.over},
+    ("workers.py", "memory.reason"): {"MemoryRaised", "MemoryNotRaised"},
     ("profile.py", "reason"): {"ProfileTaken", "NoProfile"},
     ("life.py", "NO_REPLICAS"): {"NoReplicas"},
     ("reconciler.py", "refusal.reason"): {reason.value for reason in FailedReason},

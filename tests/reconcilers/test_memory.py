@@ -8,11 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.errors import Forbidden
+from controller.resources import PODS, Resource
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.model import ResourceRequirements
 from reconcilers.failure.memory import MOST_A_STEP_BYTES, ContainerMemory, MemoryRoom, raised
+from reconcilers.observed.resources import whole
+from reconcilers.runtime.kinds import ELASTICJOBS
+from tests.reconcilers.api import Api
 from tests.reconcilers.build import NOW, job, worker
+from tests.reconcilers.cluster_model import Script, add_nodes
+from tests.reconcilers.life import JOB, Run, submit
 
 GI = 2**30
 GPU = "nvidia.com/gpu"
@@ -190,3 +197,50 @@ def test_steps_end_at_the_cap_exactly(start: int, room: int) -> None:
     assert memory.most == max(start, room)
     assert memory.limit == memory.request
     assert steps <= 40 + room // MOST_A_STEP_BYTES
+
+
+class Limited(Api):
+    """An API server that takes no Pod whose training container has more than 3 GiB."""
+
+    why = ""
+
+    def _create(self, resource: Resource, body: dict[str, Any]) -> dict[str, Any]:
+        if resource is PODS:
+            amount = body["spec"]["containers"][0]["resources"]["limits"]["memory"]
+            if whole(amount) > 3 * GI:
+                raise Forbidden(403, "Forbidden", f'pods "x" is forbidden: {self.why}')
+        return super()._create(resource, body)
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "maximum memory usage per Container is 3Gi, but limit is 4Gi",
+        "exceeded quota: q, requested: limits.memory=4Gi, used: limits.memory=2Gi, limited: limits.memory=5Gi",
+    ],
+)
+async def test_a_pod_that_is_refused_with_more_memory_comes_with_what_the_last_one_had(why: str) -> None:
+    api = Limited()
+    api.why = why
+    add_nodes(api, 6)
+    submit(api)
+    for incarnation in (0, 1, 2, 4):  # the third Pod is refused, and the fourth runs out of memory, too
+        failures = {(0, incarnation): {"exitCode": 137, "reason": "OOMKilled"}}
+        run = Run(api, Script(pod_failures=failures))
+        await run.settle()
+        assert run.errors == []
+        status = api.get(ELASTICJOBS, JOB)["status"]
+        assert (status["phase"], status["rendezvous"]["members"], status["warnings"]) == (
+            "Running",
+            "0-2",
+            [],
+        )
+    pods = {
+        each["metadata"]["name"]: each["spec"]["containers"][0]["resources"]["limits"]["memory"]
+        for each in api.list(PODS)
+        if each["status"]["phase"] == "Running"
+    }
+    assert pods == {"j-worker-0-6": "2Gi", "j-worker-1-1": "1Gi", "j-worker-2-1": "1Gi"}
+    told = [event.message for event in api.events if event.reason == "MemoryNotRaised"]
+    assert len(told) == 2 and told[0].startswith("j-worker-0 gets 2Gi of memory again: ") and why in told[0]
+    assert not any(event.reason == "PodForbidden" for event in api.events), "the template is well"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.agent_report import AgentState
 from crds.checkpoint_files import CheckpointTrouble
-from crds.elasticworker import ElasticWorker, WorkerPhase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.job_status import JobWarning
 from crds.phases import JobPhase
 from reconcilers.conditions.life import WORKERS_READY
@@ -117,6 +118,27 @@ def test_workers_are_ready_if_all_run_and_the_condition_names_each_hindrance(tro
     assert (ready.status == "True") == (not troubles & {*HINDER, "WorkersGivenUp"})
     for type_ in troubles & {*HINDER}:
         assert type_ in ready.message
+
+
+@pytest.mark.parametrize(
+    ("exit_class", "quick_exits", "phase", "warned"),
+    [
+        (ExitClass.PREEMPTED, 3, WorkerPhase.FAILED, True),
+        (ExitClass.KILLED, 5, WorkerPhase.PENDING, True),
+        (ExitClass.PREEMPTED, 2, WorkerPhase.FAILED, False),
+        (ExitClass.PREEMPTED, 3, WorkerPhase.RUNNING, False),
+        (ExitClass.USER_ERROR, 3, WorkerPhase.FAILED, False),
+    ],
+)
+def test_pods_that_end_at_once_and_spend_no_budget_are_reported_with_the_reason(
+    exit_class: ExitClass, quick_exits: int, phase: WorkerPhase, warned: bool
+) -> None:
+    end = {"incarnation": 1, "exitClass": exit_class, "reason": "OutOfcpu", "message": "no room", "time": NOW}
+    ending = worker(0, phase, quickExits=quick_exits, lastExit=end)
+    found, _ = judge(job(replicas=1), "WorkersNotStarted", workers=[ending])
+    assert [(each.reason, "no room" in each.message) for each in found.status.warnings] == (
+        [("EndsAtOnce", True)] if warned else []
+    )
 
 
 def test_workers_that_are_yet_to_start_are_not_ready_and_are_counted() -> None:

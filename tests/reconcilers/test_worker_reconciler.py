@@ -294,12 +294,27 @@ async def test_job_that_is_made_again_gets_its_account_though_the_cache_still_sh
     }
 
 
+async def test_its_account_pulls_images_with_the_secrets_of_the_namespaces_default_account(
+    api: Api, controller: Controller
+) -> None:
+    for name, secret in (("default", "registry"), ("other", "theirs")):
+        api.create(SERVICEACCOUNTS, {"metadata": {"name": name}, "imagePullSecrets": [{"name": secret}]})
+    await controller.look()
+    pod = api.pod()
+    assert pod is not None
+    account = api.get(SERVICEACCOUNTS, pod["spec"]["serviceAccountName"])
+    assert account["imagePullSecrets"] == [{"name": "registry"}]
+
+
 async def test_of_many_workers_that_begin_at_once_one_makes_what_all_need(
     api: Api, controller: Controller
 ) -> None:
     made = []
 
     class Slow:
+        async def list_page(self, *_: Any, **__: Any) -> dict[str, Any]:
+            return {"items": []}
+
         async def create(self, resource: Resource, obj: dict[str, Any]) -> None:
             made.append(resource.kind)
             await asyncio.sleep(0)  # the others come here meanwhile

@@ -8,9 +8,14 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from controller.errors import Forbidden
+from controller.resources import PODS, Resource
 from reconcilers.runtime.kinds import ELASTICJOBS
+from tests.reconcilers.api import Api
 from tests.reconcilers.autoscaling.test_growth import killer
 from tests.reconcilers.build import NOW
+from tests.reconcilers.cluster_model import add_nodes
+from tests.reconcilers.life import JOB, Run, submit
 from tests.reconcilers.scale_stage import Stage
 
 GIB = 2**30
@@ -37,6 +42,17 @@ def stage(earlier: dict[str, Any] | None = None) -> Stage:
     if earlier is not None:
         made.put(ELASTICJOBS, {"metadata": {"name": "j-1"}, "spec": spec, "status": earlier})
     return made
+
+
+class Admitting(Api):
+    """An API server with a LimitRange of 2 GiB."""
+
+    def _create(self, resource: Resource, body: dict[str, Any]) -> dict[str, Any]:
+        if resource is PODS and "memory" in str(body["spec"]["containers"][0].get("resources")):
+            raise Forbidden(
+                403, "Forbidden", "maximum memory usage per Container is 2Gi, but limit is 6144Mi"
+            )
+        return super()._create(resource, body)
 
 
 async def begin(made: Stage) -> None:
@@ -95,6 +111,21 @@ async def test_a_request_that_a_webhook_refuses_is_told_and_the_job_begins_witho
     told = [message for reason, message in made.events if reason == "NoProfile"]
     assert len(told) == 1 and told[0].endswith("budget of team ads is spent")
     assert made.job()["status"]["rendezvous"]["round"] == 1
+
+
+async def test_memory_of_the_last_that_the_api_server_does_not_admit_is_given_up_and_the_count_stays() -> (
+    None
+):
+    api = Admitting()
+    add_nodes(api, 3)
+    worker = {"replicas": 1, "maxReplicas": 8}
+    worker["template"] = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    submit(api, "j-1", replicaSpecs={"worker": worker}, optimizeMode="cluster", suspend=True)
+    api.patch(ELASTICJOBS, "j-1", {"status": ENDED | {"usage": USAGE}}, "status")
+    submit(api, replicaSpecs={"worker": worker}, optimizeMode="cluster")
+    await Run(api).settle()
+    status = api.get(ELASTICJOBS, JOB)["status"]
+    assert (status["phase"], status["rendezvous"]["members"], status["warnings"]) == ("Running", "0-2", [])
 
 
 @given(kills=st.lists(st.integers(1, 12), max_size=4), lag=st.integers(0, 20))
