@@ -68,8 +68,7 @@ def unscheduled(before: JobWarning | None, facts: JobFacts) -> WarningState | No
         why = facts.limit.reached(facts.job.metadata.namespace)
         message = f"{counted(missing, 'worker')} cannot be made: {why}"
         return WarningState(message, "NamespaceFull", ConditionData(count=missing))
-    probes, pending = extra_slots(facts.job), _pending(facts.workers)
-    wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
+    wanted = _without_probes(facts.job, _pending(facts.workers))
     return _wait(before, facts, wanted, _unscheduled_by, "cannot be scheduled")
 
 
@@ -87,25 +86,31 @@ def _missing(facts: JobFacts) -> int:
 
 def not_started(before: JobWarning | None, facts: JobFacts) -> WarningState | None:
     """Judges the Pods that do not start on their node, or end there at once, one after the other."""
-    workers = [w for w in facts.workers.exceptional if w.status.phase is not WorkerPhase.RUNNING]
-    return _wait(before, facts, workers, _not_started_by, "cannot start")
+    late = _wait(before, facts, _pending(facts.workers), hindered_by, "cannot start")
+    wanted = _without_probes(facts.job, facts.workers.exceptional)
+    return late or _wait(before, facts, wanted, _ended_by, "cannot run for long")
 
 
-def _not_started_by(worker: ElasticWorker) -> Condition | None:
-    """Returns what keeps its Pod from starting. Ends that spend no budget may go on for ever."""
-    end, is_over = worker.status.last_exit, worker.status.phase is WorkerPhase.SUCCEEDED
-    if is_over or end is None or (worker.status.quick_exits or 0) < MANY_QUICK_EXITS:
-        return hindered_by(worker)
+def _ended_by(worker: ElasticWorker) -> Condition | None:
+    """Returns why its last Pods ended at once, where that spends no budget, and so may go on for ever."""
+    status, end = worker.status, worker.status.last_exit
+    is_over = status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
+    if is_over or end is None or (status.quick_exits or 0) < MANY_QUICK_EXITS:
+        return None
     if not meaning_of(end.exit_class).free:
-        return hindered_by(worker)
-    message = f"its Pods end soon after their start, one after the other: {end.message or end.reason}"
+        return None
     return Condition(
         type=STARTED,
         status=ConditionStatus.FALSE,
         reason=ENDS_AT_ONCE,
-        message=message,
+        message=f"the last {MANY_QUICK_EXITS} ended soon after their start: {end.message or end.reason}",
         last_transition_time=end.time,
     )
+
+
+def _without_probes(job: ElasticJob, workers: Collection[ElasticWorker]) -> list[ElasticWorker]:
+    probes = extra_slots(job)
+    return [w for w in workers if w.spec.type != names.WORKER or w.spec.index not in probes]
 
 
 def _pending(workers: Workers) -> list[ElasticWorker]:
