@@ -75,8 +75,7 @@ def unscheduled(before: JobWarning | None, look: DesiredJob) -> WarningState | N
         why = look.seen.limit.reached(look.job.metadata.namespace)
         message = f"{counted(missing, 'worker')} cannot be made: {why}"
         return WarningState(message, "NamespaceFull", ConditionData(count=missing))
-    probes, pending = extra_slots(look.job), _pending(look.workers)
-    wanted = [w for w in pending if w.spec.type != names.WORKER or w.spec.index not in probes]
+    wanted = _without_probes(look.job, _pending(look.workers))
     return _wait(before, look, wanted, _unscheduled_by, "cannot be scheduled")
 
 
@@ -94,25 +93,31 @@ def _missing(look: DesiredJob) -> int:
 
 def not_started(before: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges the Pods that do not start on their node, or end there at once, one after the other."""
-    workers = [w for w in look.workers.exceptional if w.status.phase is not WorkerPhase.RUNNING]
-    return _wait(before, look, workers, _not_started_by, "cannot start")
+    late = _wait(before, look, _pending(look.workers), hindered_by, "cannot start")
+    wanted = _without_probes(look.job, look.workers.exceptional)
+    return late or _wait(before, look, wanted, _ended_by, "cannot run for long")
 
 
-def _not_started_by(worker: ElasticWorker) -> Condition | None:
-    """Returns what keeps its Pod from starting. Ends that spend no budget may go on for ever."""
-    end, is_over = worker.status.last_exit, worker.status.phase is WorkerPhase.SUCCEEDED
-    if is_over or end is None or (worker.status.quick_exits or 0) < MANY_QUICK_EXITS:
-        return hindered_by(worker)
+def _ended_by(worker: ElasticWorker) -> Condition | None:
+    """Returns why its last Pods ended at once, where that spends no budget, and so may go on for ever."""
+    status, end = worker.status, worker.status.last_exit
+    is_over = status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
+    if is_over or end is None or (status.quick_exits or 0) < MANY_QUICK_EXITS:
+        return None
     if not meaning_of(end.exit_class).free:
-        return hindered_by(worker)
-    message = f"its Pods end soon after their start, one after the other: {end.message or end.reason}"
+        return None
     return Condition(
         type=STARTED,
         status=ConditionStatus.FALSE,
         reason=ENDS_AT_ONCE,
-        message=message,
+        message=f"the last {MANY_QUICK_EXITS} ended soon after their start: {end.message or end.reason}",
         last_transition_time=end.time,
     )
+
+
+def _without_probes(job: ElasticJob, workers: Collection[ElasticWorker]) -> list[ElasticWorker]:
+    probes = extra_slots(job)
+    return [w for w in workers if w.spec.type != names.WORKER or w.spec.index not in probes]
 
 
 def _pending(workers: Workers) -> list[ElasticWorker]:

@@ -44,7 +44,7 @@ class ContainerMemory:
 
 
 @dataclass(frozen=True)
-class RaisedMemory:
+class MemoryChange:
     """What the slot's next Pod is to have."""
 
     resources: ResourceRequirements
@@ -74,12 +74,15 @@ class MemoryRoom:
         self._granted = 0
         """Bytes, in this look."""
 
-    def raised_memory(self, worker: ElasticWorker, *, in_place: bool = False) -> RaisedMemory | None:
-        """Raise the next incarnation's memory; None if it did not run out of memory, or may have no more.
+    def changed_memory(self, worker: ElasticWorker, *, in_place: bool = False) -> MemoryChange | None:
+        """Raise the next incarnation's memory, or take back what is refused; None if it did not run out of
+        memory, or may have no more.
 
         Args:
             in_place: its Pod lives, and a process of it ran out of memory.
         """
+        if (less := refused_with_more(self._job, worker)) is not None:
+            return less
         before = memory_of(self._job, worker)
         if before is None or not (in_place or _ran_out(worker)):
             return None
@@ -94,7 +97,7 @@ class MemoryRoom:
             f"{worker.metadata.name} ran out of memory with {format_bytes(before.most)}: "
             f"its next Pod gets {format_bytes(after.most)}"
         )
-        return RaisedMemory(_with_memory(worker.spec.resources, after), message)
+        return MemoryChange(_with_memory(worker.spec.resources, after), message)
 
     def _most_on_a_node(self, type_: str) -> int:
         """Memory for a Pod of this type on the largest node that may take it; of all nodes, if none may."""
@@ -134,7 +137,7 @@ def _scaled(before: ContainerMemory, most: int) -> ContainerMemory:
     return ContainerMemory(limit=None if before.limit is None else most, request=request)
 
 
-def refused_with_more(job: ElasticJob, worker: ElasticWorker) -> RaisedMemory | None:
+def refused_with_more(job: ElasticJob, worker: ElasticWorker) -> MemoryChange | None:
     """Return the memory of the Pod that ran out of it, if the API server refuses the next one with more."""
     why, end, spec = stuck_by(worker), worker.status.last_exit, worker.spec
     if why is None or why.reason not in (POD_FORBIDDEN, POD_REFUSED):
@@ -147,7 +150,7 @@ def refused_with_more(job: ElasticJob, worker: ElasticWorker) -> RaisedMemory | 
     most = steps_between(first.most, now.most)[-2]
     message = f"{worker.metadata.name} gets {format_bytes(most)} of memory again: {why.message}"
     resources = _with_memory(spec.resources, _scaled(now, most))
-    return RaisedMemory(resources, message, reason="MemoryNotRaised")
+    return MemoryChange(resources, message, reason="MemoryNotRaised")
 
 
 def steps_between(before: int, after: int) -> list[int]:

@@ -16,7 +16,7 @@ from crds.failure_policy import FailureAction
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.meaning import meaning_of
-from reconcilers.failure.memory import MemoryRoom, RaisedMemory, refused_with_more
+from reconcilers.failure.memory import MemoryRoom, refused_with_more
 from reconcilers.failure.policy import Renewal
 from reconcilers.goodput.ledger import NOT_YET_TRAINING
 from reconcilers.job.times import TOLERANCE
@@ -161,8 +161,8 @@ def relaunches_of(
     renewed |= dict.fromkeys(look.leaving, RESUMED)
     kept_off = [w for w in look.workers.exceptional if w.spec.faulty_nodes and stuck_by(w) is not None]
     renewed |= {w.metadata.uid: CLEARED for w in kept_off if _is_cleared(w, look.standing)}
-    refused = {w.metadata.uid: less for w in look.workers.exceptional if (less := refused_with_more(job, w))}
-    renewed |= {uid: less.message for uid, less in refused.items()}
+    refused = ((w.metadata.uid, refused_with_more(job, w)) for w in look.workers.exceptional)
+    renewed |= {uid: less.message for uid, less in refused if less is not None}
     renewed |= {uid: renewal.reason for uid, renewal in renewals.items()}
     avoiding = {uid for uid, renewal in renewals.items() if renewal.avoids_node}
     concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
@@ -179,10 +179,7 @@ def relaunches_of(
     wait_seconds = spare_pod_wait_seconds(look, world, bounds, ready)
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds)
     room = MemoryRoom(job, look.workers, look.seen.nodes)
-    acts = []
-    for relaunch in plan.relaunches:
-        uid = relaunch.worker.metadata.uid
-        acts.append(relaunched(relaunch, room, renewals.get(uid), refused.get(uid)))
+    acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
     waits = [plan.look_again_seconds, CLEARED_LOOK_SECONDS if kept_off else None]
     return acts, min((wait for wait in waits if wait is not None), default=None)
 
@@ -229,17 +226,11 @@ def standby_updated(worker: ElasticWorker, standing: Collection[int]) -> Act:
     )
 
 
-def relaunched(
-    relaunch: Relaunch,
-    room: MemoryRoom,
-    renewal: Renewal | None = None,
-    memory: RaisedMemory | None = None,
-) -> Act:
+def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = None) -> Act:
     """The next incarnation of a slot; refused if the slot was changed since it was read.
 
     Args:
         renewal: why, if it is for a failure of processes whose Pod lives.
-        memory: memory that the slot is to have again.
     """
     worker, metadata = relaunch.worker, relaunch.worker.metadata
     spec: Object = {
@@ -250,7 +241,7 @@ def relaunched(
     }
     message = f"{metadata.name} gets a new Pod, incarnation {spec['incarnation']}: {relaunch.reason}"
     events = [Event("Normal", "WorkerRelaunched", message)]
-    memory = memory or room.raised_memory(worker, in_place=renewal is not None and not renewal.avoids_node)
+    memory = room.changed_memory(worker, in_place=renewal is not None and not renewal.avoids_node)
     if memory is not None:
         spec["resources"] = memory.resources.to_wire()
         events.append(Event("Normal", memory.reason, memory.message))

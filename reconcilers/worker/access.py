@@ -78,7 +78,7 @@ class WorkerAccess:
         page = await self._client.list_page(
             SERVICEACCOUNTS, namespace, field_selector=by_name, shape=_DEFAULT_ACCOUNT, page_size=1
         )
-        account = next(iter(page["items"]), {})
+        account: Object = next(iter(page["items"]), {})
         return {PULL_SECRETS: account.get(PULL_SECRETS) or []}
 
 

@@ -443,7 +443,7 @@ def test_17_a_launcher_without_restarts_whose_data_loader_was_killed_for_memory_
         main = {"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}
         limited = job(replicas=1, template={"spec": {"containers": [main]}})
         room = MemoryRoom(limited, [of], [{"status": {"allocatable": {"memory": "64Gi"}}}])
-        after = room.raised_memory(of.model_copy(update={"status": status}))
+        after = room.changed_memory(of.model_copy(update={"status": status}))
         assert after is not None and "its next Pod gets 2Gi" in after.message
     evicted = seen(
         saying(AgentState.FAILED, failure=told), pod_with(ended(1), phase="Failed", reason="Evicted")

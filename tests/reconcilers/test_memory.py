@@ -55,13 +55,13 @@ def killed(
 
 
 def raise_(owner: ElasticJob, failed: ElasticWorker, *others: ElasticWorker, nodes: Any = LARGE) -> Any:
-    found = MemoryRoom(owner, [failed, *others], nodes).raised_memory(failed)
+    found = MemoryRoom(owner, [failed, *others], nodes).changed_memory(failed)
     return None if found is None else found.resources.to_wire()
 
 
 def test_memory_doubles() -> None:
     owner = needing({"memory": "2Gi", "cpu": "4"})
-    found = MemoryRoom(owner, [killed()], LARGE).raised_memory(killed())
+    found = MemoryRoom(owner, [killed()], LARGE).changed_memory(killed())
     assert found is not None
     assert found.resources.to_wire() == {"limits": {"memory": "4Gi"}, "requests": {}}
     assert found.message == "digits-worker-0 ran out of memory with 2Gi: its next Pod gets 4Gi"
