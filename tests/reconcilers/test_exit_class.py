@@ -45,6 +45,10 @@ def disrupted(reason: str, message: str = "") -> dict[str, Any]:
         (pod(phase="Failed", reason="OutOfnvidia.com/gpu"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="OutOfephemeral-storage"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="UnexpectedAdmissionError"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="TopologyAffinityError"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="NodePorts"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="TaintToleration"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="VolumeAttachmentLimitExceeded"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="SysctlForbidden"), ExitClass.UNKNOWN),
         (pod(deleted=True), ExitClass.KILLED),
         (
@@ -157,7 +161,7 @@ Succeeded          free
 UserError          repeatable shares_count
 OOM                new_pod
 Killed             free taken
-Preempted          free taken
+Preempted          free taken avoids_node
 NodeLost           free taken avoids_node
 HardwareError      avoids_node new_pod
 CheckFailed        free avoids_node
