@@ -116,6 +116,8 @@ HARDWARE_TEXTS = (
     r"GPU has fallen off the bus|GPU is lost",
     # NCCL's transport net_ib.cc, with ibv_event_type_str of IBV_EVENT_DEVICE_FATAL and IBV_EVENT_PORT_ERR
     r"Got async event : (?:local catastrophic error|port error)",
+    # nvidia-container-toolkit, in the message of a container that cannot start on a node with a broken driver
+    r"nvidia-container-cli: (?:initialization|detection|device) error",
 )
 """An error that says one of these is the device's, and so is one with the number of such an Xid."""
 

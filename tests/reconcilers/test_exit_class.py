@@ -23,6 +23,14 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547]
 RUNS = {"name": "main", "state": {"running": {}}}
 
 
+RUNC = "failed to create containerd task: OCI runtime create failed: runc create failed: "
+
+
+def cannot_start(message: str) -> dict[str, Any]:
+    end = {"exitCode": 128, "reason": "StartError", "message": message}
+    return pod(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
+
+
 def disrupted(reason: str, message: str = "") -> dict[str, Any]:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
     return pod(phase="Failed", conditions=[condition])
@@ -40,6 +48,8 @@ def disrupted(reason: str, message: str = "") -> dict[str, Any]:
             pod(phase="Failed", containerStatuses=[terminated(137, "ContainerStatusUnknown")]),
             ExitClass.NODE_LOST,
         ),
+        (cannot_start(RUNC + "nvidia-container-cli: device error: 0: unknown device"), ExitClass.HARDWARE_ERROR),
+        (cannot_start(RUNC + 'exec: "trian.py": executable file not found in $PATH'), ExitClass.USER_ERROR),
         (pod(phase="Failed", reason="Evicted"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="OutOfcpu"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="OutOfnvidia.com/gpu"), ExitClass.PREEMPTED),
