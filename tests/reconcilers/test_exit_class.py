@@ -48,7 +48,10 @@ def disrupted(reason: str, message: str = "") -> dict[str, Any]:
             pod(phase="Failed", containerStatuses=[terminated(137, "ContainerStatusUnknown")]),
             ExitClass.NODE_LOST,
         ),
-        (cannot_start(RUNC + "nvidia-container-cli: device error: 0: unknown device"), ExitClass.HARDWARE_ERROR),
+        (
+            cannot_start(RUNC + "nvidia-container-cli: device error: 0: unknown device"),
+            ExitClass.HARDWARE_ERROR,
+        ),
         (cannot_start(RUNC + 'exec: "trian.py": executable file not found in $PATH'), ExitClass.USER_ERROR),
         (pod(phase="Failed", reason="Evicted"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="OutOfcpu"), ExitClass.PREEMPTED),

@@ -215,9 +215,13 @@ class Limited(Api):
 @pytest.mark.parametrize(
     "why",
     [
-        Forbidden(403, "Forbidden", 'pods "x" is forbidden: maximum memory per Container is 3Gi, but limit is 4Gi'),
+        Forbidden(
+            403, "Forbidden", 'pods "x" is forbidden: maximum memory per Container is 3Gi, but limit is 4Gi'
+        ),
         Forbidden(403, "Forbidden", 'pods "x" is forbidden: exceeded quota: q, requested: limits.memory=4Gi'),
-        Invalid(422, "Invalid", "containers[0].resources.limits: must be less than or equal to pod limits of 3Gi"),
+        Invalid(
+            422, "Invalid", "containers[0].resources.limits: must be less than or equal to pod limits of 3Gi"
+        ),
     ],
 )
 async def test_a_pod_that_is_refused_with_more_memory_comes_with_what_the_last_one_had(why: ApiError) -> None:
@@ -243,5 +247,9 @@ async def test_a_pod_that_is_refused_with_more_memory_comes_with_what_the_last_o
     }
     assert pods == {"j-worker-0-6": "2Gi", "j-worker-1-1": "1Gi", "j-worker-2-1": "1Gi"}
     told = [event.message for event in api.events if event.reason == "MemoryNotRaised"]
-    assert len(told) == 2 and told[0].startswith("j-worker-0 gets 2Gi of memory again: ") and str(why) in told[0]
-    assert not any(event.reason in ("PodForbidden", "PodInvalid") for event in api.events), "the template is well"
+    assert (
+        len(told) == 2 and told[0].startswith("j-worker-0 gets 2Gi of memory again: ") and str(why) in told[0]
+    )
+    assert not any(event.reason in ("PodForbidden", "PodInvalid") for event in api.events), (
+        "the template is well"
+    )
