@@ -35,8 +35,14 @@ _NO_WEBHOOK = "failed calling webhook"
 """What an API server answers, as an error of its own, where a webhook that it needs is away."""
 _QUOTA_OF_PODS = "count/pods="
 """The quota `pods` counts none that has ended: https://kubernetes.io/docs/concepts/policy/resource-quotas/."""
-_NOT_OF_THE_TEMPLATE = ("exceeded quota", "cannot create resource")
-"""What is forbidden for no fault of the template: a quota is used up, or dlr lacks the right."""
+_NOT_OF_THE_TEMPLATE = (
+    "exceeded quota",
+    "status unknown for quota",
+    "not yet ready to handle request",
+    "cannot create resource",
+)
+"""What is forbidden for no fault of the template: a quota is used up, or not counted yet, an admission plugin
+is not ready since the API server's start, or dlr lacks the right."""
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,8 @@ TAKEN = name_taken(
         (Refused(409, "Conflict", 'admission webhook "w" denied the request: no'), POD_FORBIDDEN),
         (Forbidden(403, "Forbidden", 'violates PodSecurity "restricted:latest"'), POD_FORBIDDEN),
         (Forbidden(403, "Forbidden", "exceeded quota: team"), POD_REFUSED),
+        (Forbidden(403, "Forbidden", "status unknown for quota: q, resources: limits.cpu"), POD_REFUSED),
+        (Forbidden(403, "Forbidden", 'pods "x" is forbidden: not yet ready to handle request'), POD_REFUSED),
         (Forbidden(403, "Forbidden", "policy 'q' denied request: exceeded quota: team"), POD_REFUSED),
         (Forbidden(403, "Forbidden", 'User "u" cannot create resource "pods"'), POD_REFUSED),
         (TAKEN, POD_REFUSED),
