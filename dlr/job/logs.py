@@ -30,7 +30,6 @@ from dlr.kube.waiting import waiting_for
 MOST_STREAMS = 32
 RETRY_SECONDS = 1.0
 DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
-DEFAULT_CONTAINER = "main"
 RANK_TWICE = re.compile(r"^(\[rank\d+\]:) ?(?=\1)")
 """torch's excepthook names the rank at the beginning of each line, and torchrun before each line of a log."""
 
@@ -42,10 +41,13 @@ def parameters_of(pod: JSON, tail_lines: int | None = None) -> dict[str, str | i
 
 
 def default_container(pod: JSON) -> str:
-    """Return the container that trains: kubectl's default, or the one called main, or the first."""
+    """Return kubectl's default container, or the one that trains: it has the job's key, wherever a webhook
+    has put its sidecar; else the first."""
     named: str | None = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION)
-    containers = [container["name"] for container in pod["spec"]["containers"]]
-    return named or (DEFAULT_CONTAINER if DEFAULT_CONTAINER in containers else str(containers[0]))
+    containers: list[JSON] = pod["spec"]["containers"]
+    variables = ({entry["name"] for entry in each.get("env") or ()} for each in containers)
+    with_key = (each for each, found in zip(containers, variables, strict=True) if names.ENV_JOB_KEY in found)
+    return named or str(next(with_key, containers[0])["name"])
 
 
 def why_no_log(pod: JSON) -> str | None:

@@ -89,6 +89,7 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
             "this one a higher priorityClassName, or nodes of its own.",
             free=True,
             taken=True,
+            avoids_node=True,
         ),
         ExitClass.NODE_LOST: Meaning(
             "was lost with its node",

@@ -3,7 +3,7 @@
 What is raised is the limit, since passing it is what kills. The request grows in proportion: who asks for all
 it may use (QoS class Guaranteed) goes on doing so, who asks for a quarter still asks for a quarter. With a
 request alone, the request grows. Without either there is nothing to raise. A Pod that the API server refuses
-with more, by a LimitRange or a quota, gets what the one before it had.
+with more, by a LimitRange, a quota or the resources of its whole, gets what the one before it had.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.model import ResourceRequirements
 from reconcilers.observed.resources import format_bytes, mapping, resources_of, whole
 from reconcilers.observed.suitable import Placement, Sizes, allocatable, amounts_of, others_of
-from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_REFUSED, stuck_by
+from reconcilers.observed.worker_state import REFUSALS, stuck_by
 
 MEMORY = "memory"
 FACTOR = 2
@@ -140,7 +140,7 @@ def _scaled(before: ContainerMemory, most: int) -> ContainerMemory:
 def refused_with_more(job: ElasticJob, worker: ElasticWorker) -> MemoryChange | None:
     """Return the memory of the Pod that ran out of it, if the API server refuses the next one with more."""
     why, end, spec = stuck_by(worker), worker.status.last_exit, worker.spec
-    if why is None or why.reason not in (POD_FORBIDDEN, POD_REFUSED):
+    if why is None or why.reason not in REFUSALS:
         return None
     if end is None or end.incarnation != spec.incarnation - 1 or not _is_for_memory(end):
         return None

@@ -20,6 +20,7 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
 from controller.slices import computed
 from controller.store import ObjectMemory
+from controller.wording import held_by
 from crds.elasticjob import ElasticJob
 from crds.grouping import group_name, index_of, is_grouped, owner_of_group
 from reconcilers.groups.children import false_groups, group_job, renewal, with_uids
@@ -95,23 +96,27 @@ class ReplicaGroupsReconciler(Reconciler):
         left_seconds = until - self._clock.monotonic()
         held_seconds = left_seconds if left_seconds > 0 else None
         status = raw.get("status") or {}
-        return plan_groups(job, status, groups, now, self._taken(job), refused, held_seconds)
+        taken = self._taken(job)
+        why = next(filter(None, taken.values()), None) or refused
+        return plan_groups(job, status, groups, now, set(taken), why, held_seconds)
 
     def _uids(self, job: ElasticJob) -> dict[int, str]:
         """The uids of the ElasticJobs that the controller made for the job's groups, by index."""
         known = {each.index: each.uid for each in job.status.groups if each.uid}
         return known | (self._made.get(job.metadata.uid) or {})
 
-    def _taken(self, job: ElasticJob) -> set[int]:
-        """Indices of the groups that go, of this job or of an earlier one of its name. Their end wakes it."""
-        mine, taken, uids = job.metadata, set[int](), self._uids(job)
+    def _taken(self, job: ElasticJob) -> dict[int, str]:
+        """The groups that go, of this job or of an earlier one of its name, by index, with what holds each.
+        Their end wakes it."""
+        mine, taken, uids = job.metadata, dict[int, str](), self._uids(job)
         for index in range(job.group_count):
             found = self._jobs.get(mine.namespace, group_name(mine.name, index)) or {"metadata": {}}
             metadata = found["metadata"]
             group = owner_of_group(metadata)
             is_mine = metadata.get("uid") == uids.get(index)
             if group is not None and (not is_mine or metadata.get("deletionTimestamp")):
-                taken.add(index)
+                why = held_by(metadata.get("finalizers")) if metadata.get("deletionTimestamp") else ""
+                taken[index] = f"the deleted ElasticJob {metadata['name']} is {why}" if why else ""
         return taken
 
     def _groups_of(self, job: str, owned: Sequence[Object]) -> dict[int, ElasticJob]:

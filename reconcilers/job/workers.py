@@ -21,8 +21,10 @@ from reconcilers.failure.policy import Renewal
 from reconcilers.goodput.ledger import NOT_YET_TRAINING
 from reconcilers.job.times import TOLERANCE
 from reconcilers.look import DesiredJob
+from reconcilers.observed.containers import CRASH_LOOP
 from reconcilers.observed.slots import Slot, all_present_slots, present_slots
-from reconcilers.observed.worker_state import EARLIER_POD_STUCK, current_report, stuck_by
+from reconcilers.observed.start import RUNS_BEFORE
+from reconcilers.observed.worker_state import EARLIER_POD_STUCK, current_report, hindered_by, runs, stuck_by
 from reconcilers.observed.workers import new_worker, slot_of
 from reconcilers.runtime.acts import Act, Event, RequestVerb, create
 from reconcilers.runtime.kinds import ELASTICWORKERS
@@ -44,6 +46,11 @@ CLEARED = "a node that its Pod must keep off is not faulty any more"
 CLEARED_LOOK_SECONDS = 60.0
 """A Pod that finds no node, and must keep off some, is looked at so often: neither a new machine of such a
 node's name wakes the job, nor another's test that the node passes."""
+HINDERED_SECONDS = 300.0
+"""Time after which a Pod that cannot start on its node, though others of its job run or have trained, is made
+elsewhere."""
+_NOT_OF_THE_NODE = (RUNS_BEFORE, CRASH_LOOP, "CreateContainerConfigError", "InvalidImageName")
+"""Reasons of Pods that would not start elsewhere either."""
 RESUMED = "the job is resumed while the Pod from before is on its way out"
 
 
@@ -140,6 +147,27 @@ def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
     return tuple(nodes[-MAX_FAULTY_NODES:])
 
 
+def hindered_on_their_nodes(look: DesiredJob) -> tuple[dict[str, str], float | None]:
+    """Return the workers whose Pods their nodes keep from starting, by uid, with the reason; and the seconds
+    until there may be more. A Pod that came back to a node that it avoids has no other."""
+    late, waits = dict[str, str](), list[float]()
+    for worker in look.workers.exceptional:
+        why, node = hindered_by(worker), worker.status.node_name
+        if why is None or why.reason in _NOT_OF_THE_NODE or not node or node in worker.spec.excluded_nodes:
+            continue
+        since = why.last_transition_time
+        left_seconds = HINDERED_SECONDS - (look.now - since).total_seconds()
+        if 0 < left_seconds <= HINDERED_SECONDS + TOLERANCE.total_seconds():
+            waits.append(left_seconds)
+        else:
+            message = f"its Pod did not start on {node} within {HINDERED_SECONDS:.0f} s: {why.message}"
+            late[worker.metadata.uid] = message
+    if late and not look.published.round and not any(runs(worker) for worker in look.workers):
+        late.clear()
+        waits.append(HINDERED_SECONDS)
+    return late, min(waits, default=None)
+
+
 def relaunches_of(
     look: DesiredJob,
     world: Rendezvous,
@@ -164,7 +192,9 @@ def relaunches_of(
     refused = ((w.metadata.uid, refused_with_more(job, w)) for w in look.workers.exceptional)
     renewed |= {uid: less.message for uid, less in refused if less is not None}
     renewed |= {uid: renewal.reason for uid, renewal in renewals.items()}
-    avoiding = {uid for uid, renewal in renewals.items() if renewal.avoids_node}
+    hindered, hindered_in = hindered_on_their_nodes(look)
+    renewed = hindered | renewed
+    avoiding = {uid for uid, renewal in renewals.items() if renewal.avoids_node} | hindered.keys()
     concerned = look.workers if renewed or look.standing.faulty else look.workers.exceptional
     if not concerned:
         return [], None
@@ -180,7 +210,7 @@ def relaunches_of(
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds)
     room = MemoryRoom(job, look.workers, look.seen.nodes)
     acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
-    waits = [plan.look_again_seconds, CLEARED_LOOK_SECONDS if kept_off else None]
+    waits = [plan.look_again_seconds, CLEARED_LOOK_SECONDS if kept_off else None, hindered_in]
     return acts, min((wait for wait in waits if wait is not None), default=None)
 
 

@@ -60,12 +60,18 @@ POD_REASONS = {
     "NodeShutdown": ExitClass.PREEMPTED,
     "Shutdown": ExitClass.PREEMPTED,
     "NodeAffinity": ExitClass.PREEMPTED,
+    "NodePorts": ExitClass.PREEMPTED,
+    "TaintToleration": ExitClass.PREEMPTED,
+    "TopologyAffinityError": ExitClass.PREEMPTED,
     "UnexpectedAdmissionError": ExitClass.PREEMPTED,
+    "VolumeAttachmentLimitExceeded": ExitClass.PREEMPTED,
     "NodeLost": ExitClass.NODE_LOST,
     "DeadlineExceeded": ExitClass.USER_ERROR,
 }
 """Pod status.reason, set by the kubelet and the node lifecycle controller. UnexpectedAdmissionError is mostly
-a device plugin that is not back yet after a restart of the kubelet or node, or that has fewer devices now."""
+a device plugin that is not back yet after a restart of the kubelet or node, or that has fewer devices now.
+The scheduler knows nothing of it, nor of a TopologyAffinityError (devices on several NUMA nodes), and would
+choose the node again: https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/."""
 
 OUT_OF = "OutOf"
 """Beginning of the reason of a kubelet that lacks a resource: `OutOfcpu`, `OutOfnvidia.com/gpu`."""
@@ -110,6 +116,8 @@ HARDWARE_TEXTS = (
     r"GPU has fallen off the bus|GPU is lost",
     # NCCL's transport net_ib.cc, with ibv_event_type_str of IBV_EVENT_DEVICE_FATAL and IBV_EVENT_PORT_ERR
     r"Got async event : (?:local catastrophic error|port error)",
+    # nvidia-container-toolkit, in the message of a container that cannot start on a node with a broken driver
+    r"nvidia-container-cli: (?:initialization|detection|device) error",
 )
 """An error that says one of these is the device's, and so is one with the number of such an Xid."""
 

@@ -42,6 +42,8 @@ class Obstacle:
     message: str
     retry_seconds: float
     worth_telling: bool = True
+    counts_ended: bool = False
+    """Whether a Pod that has ended is in the way, by a quota that counts it."""
 
 
 class Gate(Protocol):

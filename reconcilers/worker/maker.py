@@ -6,6 +6,7 @@ A Pod comes last, since its agent begins with the others. What is refused is tri
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from controller.cache import Cache
 from controller.client import AsyncClient
@@ -139,7 +140,8 @@ class PodMaker:
             wait_seconds = retry_seconds(assignment.workers, LEFTOVER_RETRY_SECONDS)
             return None, Obstacle(reason, str(leftover), wait_seconds)
         except PodRefused as refused:
-            return None, self._refused(assignment, refused.reason, str(refused))
+            obstacle = self._refused(assignment, refused.reason, str(refused))
+            return None, replace(obstacle, counts_ended=refused.counts_ended)
         except Refused as error:
             if not is_refusal(error):
                 raise

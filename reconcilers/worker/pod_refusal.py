@@ -33,8 +33,16 @@ _CONTAINER_FIELD = re.compile(r"spec\.(initContainers|containers)\[(\d+)\](?:\.e
 _NO_PRIORITY_CLASS = "no PriorityClass"
 _NO_WEBHOOK = "failed calling webhook"
 """What an API server answers, as an error of its own, where a webhook that it needs is away."""
-_NOT_OF_THE_TEMPLATE = ("exceeded quota", "cannot create resource")
-"""What is forbidden for no fault of the template: a quota is used up, or dlr lacks the right."""
+_QUOTA_OF_PODS = "count/pods="
+"""The quota `pods` counts none that has ended: https://kubernetes.io/docs/concepts/policy/resource-quotas/."""
+_NOT_OF_THE_TEMPLATE = (
+    "exceeded quota",
+    "status unknown for quota",
+    "not yet ready to handle request",
+    "cannot create resource",
+)
+"""What is forbidden for no fault of the template: a quota is used up, or not counted yet, an admission plugin
+is not ready since the API server's start, or dlr lacks the right."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +67,13 @@ class PodRefused(Exception):
     Args:
         reason: reason of the worker's condition.
         message: why, in one sentence.
+        counts_ended: a quota is used up that counts Pods which have ended, too.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, counts_ended: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.counts_ended = counts_ended
 
 
 def refused_pod(error: ApiError, source: PodSource, pod: Object) -> PodRefused | None:
@@ -78,7 +88,8 @@ def refused_pod(error: ApiError, source: PodSource, pod: Object) -> PodRefused |
     refuses = f"the API server refuses {source.pods}: "
     passes = not is_refused or isinstance(error, NameTaken)
     if passes or (isinstance(error, Forbidden) and any(each in str(error) for each in _NOT_OF_THE_TEMPLATE)):
-        return PodRefused(POD_REFUSED, f"Pod {pod['metadata']['name']} was refused: {why}")
+        message = f"Pod {pod['metadata']['name']} was refused: {why}"
+        return PodRefused(POD_REFUSED, message, counts_ended=_QUOTA_OF_PODS in str(error))
     if isinstance(error, Refused) and is_denial(error):
         return PodRefused(POD_FORBIDDEN, refuses + why)
     if isinstance(error, Invalid):

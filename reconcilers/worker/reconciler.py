@@ -130,6 +130,8 @@ class WorkerReconciler(Reconciler):
             if obstacle is None:
                 pod, obstacle = await self._maker.start(assignment)
             if obstacle is not None:
+                if obstacle.counts_ended:
+                    await self._delete_earlier_pods(assignment, even_last=True)
                 if obstacle.worth_telling:
                     await self._write_unscheduled(worker, raw, obstacle, leavers)
                 return Result(obstacle.retry_seconds)
@@ -227,10 +229,13 @@ class WorkerReconciler(Reconciler):
         name = (pod or {}).get("spec", {}).get("nodeName") or worker.status.node_name
         return self._nodes.get(None, name) if name else None
 
-    async def _delete_earlier_pods(self, assignment: Assignment) -> float | None:
+    async def _delete_earlier_pods(self, assignment: Assignment, *, even_last: bool = False) -> float | None:
         """Earlier incarnations leave in their own grace period, beside the new one.
 
         The last one's Pod stays if it has ended by itself: its log may be the only witness.
+
+        Args:
+            even_last: delete that, too, since the new one cannot be made beside it.
 
         Returns:
             seconds until the next try, if one may not be deleted.
@@ -240,7 +245,9 @@ class WorkerReconciler(Reconciler):
         pods = self._pods.by_index(BY_OWNER, worker.metadata.uid)
         for pod in in_namespace(pods, worker.metadata.namespace):
             incarnation = number_label(pod, names.LABEL_INCARNATION)
-            if incarnation is not None and (incarnation < last or (incarnation == last and not _ended(pod))):
+            if incarnation is not None and (
+                incarnation < last or (incarnation == last and (even_last or not _ended(pod)))
+            ):
                 waits += filter(None, [await self._delete_pod(pod, assignment)])
         return min(waits, default=None)
 

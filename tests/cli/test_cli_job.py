@@ -300,6 +300,16 @@ class TestLogs:
         assert done.out == "one\ntwo\n"
         assert server.requests[-1].query == {"container": "main", "timestamps": "true", "tailLines": "5"}
 
+    def test_are_those_of_the_container_that_trains_behind_a_webhooks_sidecar(
+        self, server: Script, dlr: Dlr
+    ) -> None:
+        script_job(server)
+        injected = pod("digits-worker-1-1", "Running", "proxy", "trainer", "main")
+        injected["spec"]["containers"][1]["env"] = [{"name": "DLR_JOB_KEY"}]
+        server.answers[f"GET {PODS}/digits-worker-1-1"] = injected
+        assert dlr("job", "logs", "digits", "--rank", "0").out == "one\ntwo\n"
+        assert server.requests[-1].query["container"] == "trainer"
+
     def test_of_all_carry_the_worker_and_name_those_without_a_pod(self, server: Script, dlr: Dlr) -> None:
         script_job(server)
         done = dlr("job", "logs", "digits")

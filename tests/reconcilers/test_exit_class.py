@@ -23,6 +23,14 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547]
 RUNS = {"name": "main", "state": {"running": {}}}
 
 
+RUNC = "failed to create containerd task: OCI runtime create failed: runc create failed: "
+
+
+def cannot_start(message: str) -> dict[str, Any]:
+    end = {"exitCode": 128, "reason": "StartError", "message": message}
+    return pod(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
+
+
 def disrupted(reason: str, message: str = "") -> dict[str, Any]:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
     return pod(phase="Failed", conditions=[condition])
@@ -40,11 +48,20 @@ def disrupted(reason: str, message: str = "") -> dict[str, Any]:
             pod(phase="Failed", containerStatuses=[terminated(137, "ContainerStatusUnknown")]),
             ExitClass.NODE_LOST,
         ),
+        (
+            cannot_start(RUNC + "nvidia-container-cli: device error: 0: unknown device"),
+            ExitClass.HARDWARE_ERROR,
+        ),
+        (cannot_start(RUNC + 'exec: "trian.py": executable file not found in $PATH'), ExitClass.USER_ERROR),
         (pod(phase="Failed", reason="Evicted"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="OutOfcpu"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="OutOfnvidia.com/gpu"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="OutOfephemeral-storage"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="UnexpectedAdmissionError"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="TopologyAffinityError"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="NodePorts"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="TaintToleration"), ExitClass.PREEMPTED),
+        (pod(phase="Failed", reason="VolumeAttachmentLimitExceeded"), ExitClass.PREEMPTED),
         (pod(phase="Failed", reason="SysctlForbidden"), ExitClass.UNKNOWN),
         (pod(deleted=True), ExitClass.KILLED),
         (
@@ -157,7 +174,7 @@ Succeeded          free
 UserError          repeatable shares_count
 OOM                needs_new_pod
 Killed             free taken
-Preempted          free taken
+Preempted          free taken avoids_node
 NodeLost           free taken avoids_node
 HardwareError      avoids_node needs_new_pod
 CheckFailed        free avoids_node

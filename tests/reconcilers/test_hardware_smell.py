@@ -38,6 +38,7 @@ def ended(exit_class: ExitClass, message: str = "boom") -> ElasticWorker:
         "CUDA error: hardware stack error",
         "Error 802: system not yet initialized",
         "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.",
+        "runc create failed: nvidia-container-cli: initialization error: nvml error: driver not loaded",
         "NCCL error in: ProcessGroupNCCL.cpp:1290, unhandled system error, NCCL version 2.21.5",
         "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
         "NCCL WARN NET/IB : mlx5_0:1 Got async event : port error",

@@ -19,6 +19,7 @@ from tests.reconcilers.life import JOB, Run, beginning, edit, replicas, submit
 from tests.reconcilers.process import Process
 
 HOLDER = "example.com/hold"
+MAIN = {"name": "main", "image": "x"}
 BESIDE = (NETWORKPOLICIES, PODDISRUPTIONBUDGETS, VOLCANO_PODGROUPS)
 
 
@@ -158,3 +159,24 @@ async def test_a_job_says_what_holds_a_worker_that_it_waits_for(count: int) -> N
     await settled(api)
     status = api.get(ELASTICJOBS, JOB)["status"]
     assert (status["phase"], status["warnings"]) == ("Running", [])
+
+
+async def test_a_job_says_what_holds_a_group_that_it_waits_for() -> None:
+    group = f"{JOB}-group-1"
+    api = await training(
+        replicaSpecs={"worker": {"replicas": 6, "template": {"spec": {"containers": [MAIN]}}}},
+        elasticPolicy={"lastCallSeconds": 5, "replicaGroups": {"workers": 2, "min": 2}},
+    )
+    hold(api, ELASTICJOBS, group, HOLDER)
+    api.delete(ELASTICJOBS, group)
+    await settled(api)
+    (warning,) = api.get(ELASTICJOBS, JOB)["status"]["warnings"]
+    assert (warning["type"], warning["message"]) == (
+        "GroupsNotMade",
+        f"groups cannot be made: the deleted ElasticJob {group} is held by its finalizers {HOLDER}",
+    )
+    hold(api, ELASTICJOBS, group)
+    api.remove(ELASTICJOBS, api.get(ELASTICJOBS, group))
+    await settled(api)
+    status = api.get(ELASTICJOBS, JOB)["status"]
+    assert (status["warnings"], len(status["groups"])) == ([], 3)

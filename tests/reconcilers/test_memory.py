@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.errors import Forbidden
+from controller.errors import ApiError, Forbidden, Invalid
 from controller.resources import PODS, Resource
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
@@ -202,24 +202,29 @@ def test_steps_end_at_the_cap_exactly(start: int, room: int) -> None:
 class Limited(Api):
     """An API server that takes no Pod whose training container has more than 3 GiB."""
 
-    why = ""
+    why: ApiError
 
     def _create(self, resource: Resource, body: dict[str, Any]) -> dict[str, Any]:
         if resource is PODS:
             amount = body["spec"]["containers"][0]["resources"]["limits"]["memory"]
             if whole(amount) > 3 * GI:
-                raise Forbidden(403, "Forbidden", f'pods "x" is forbidden: {self.why}')
+                raise self.why
         return super()._create(resource, body)
 
 
 @pytest.mark.parametrize(
     "why",
     [
-        "maximum memory usage per Container is 3Gi, but limit is 4Gi",
-        "exceeded quota: q, requested: limits.memory=4Gi, used: limits.memory=2Gi, limited: limits.memory=5Gi",
+        Forbidden(
+            403, "Forbidden", 'pods "x" is forbidden: maximum memory per Container is 3Gi, but limit is 4Gi'
+        ),
+        Forbidden(403, "Forbidden", 'pods "x" is forbidden: exceeded quota: q, requested: limits.memory=4Gi'),
+        Invalid(
+            422, "Invalid", "containers[0].resources.limits: must be less than or equal to pod limits of 3Gi"
+        ),
     ],
 )
-async def test_a_pod_that_is_refused_with_more_memory_comes_with_what_the_last_one_had(why: str) -> None:
+async def test_a_pod_that_is_refused_with_more_memory_comes_with_what_the_last_one_had(why: ApiError) -> None:
     api = Limited()
     api.why = why
     add_nodes(api, 6)
@@ -242,5 +247,9 @@ async def test_a_pod_that_is_refused_with_more_memory_comes_with_what_the_last_o
     }
     assert pods == {"j-worker-0-6": "2Gi", "j-worker-1-1": "1Gi", "j-worker-2-1": "1Gi"}
     told = [event.message for event in api.events if event.reason == "MemoryNotRaised"]
-    assert len(told) == 2 and told[0].startswith("j-worker-0 gets 2Gi of memory again: ") and why in told[0]
-    assert not any(event.reason == "PodForbidden" for event in api.events), "the template is well"
+    assert (
+        len(told) == 2 and told[0].startswith("j-worker-0 gets 2Gi of memory again: ") and str(why) in told[0]
+    )
+    assert not any(event.reason in ("PodForbidden", "PodInvalid") for event in api.events), (
+        "the template is well"
+    )

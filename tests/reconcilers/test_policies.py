@@ -46,10 +46,10 @@ def test_delay_never_shrinks_and_is_bounded(quick_exits: int) -> None:
     assert 0 <= delay_seconds(quick_exits) <= delay_seconds(quick_exits + 1) <= MAX_DELAY_SECONDS
 
 
-def test_lost_node_is_avoided_and_a_users_error_is_not_the_nodes_fault() -> None:
-    lost, wrong = ended(0, "NodeLost"), ended(1, "UserError")
-    plan = plan_relaunches([lost, wrong], Rendezvous(), NOW)
-    assert [r.excluded_nodes for r in plan.relaunches] == [("node-0",), ()]
+def test_node_that_is_lost_or_refuses_pods_is_avoided_and_a_users_error_is_not_its_fault() -> None:
+    lost, refused, wrong = ended(0, "NodeLost"), ended(1, "Preempted"), ended(2, "UserError")
+    plan = plan_relaunches([lost, refused, wrong], Rendezvous(), NOW)
+    assert [r.excluded_nodes for r in plan.relaunches] == [("node-0",), ("node-0",), ()]
 
 
 def test_a_node_on_which_a_rule_replaced_the_pod_is_avoided() -> None:

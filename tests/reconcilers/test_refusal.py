@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import ApiError, Forbidden, Invalid, NamespaceTerminating, Refused, Unavailable
+from controller.resources import PODS, Resource
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobWarning
@@ -25,6 +26,7 @@ from reconcilers.observed.conditions import warning_of
 from reconcilers.observed.options import AgentSource
 from reconcilers.observed.ownership import name_taken
 from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_INVALID, POD_REFUSED, SCHEDULED
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.assignment import JobAssignment
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.pod_refusal import (
@@ -35,8 +37,11 @@ from reconcilers.worker.pod_refusal import (
     users_path,
     with_unknown_fields,
 )
+from tests.reconcilers.api import Api
 from tests.reconcilers.build import NOW, check, check_worker, job, later, worker
+from tests.reconcilers.cluster_model import Script, add_nodes
 from tests.reconcilers.judging import after, seen_of
+from tests.reconcilers.life import JOB, Run, submit
 
 JSON = dict[str, Any]
 TEMPLATE: JSON = {
@@ -182,6 +187,8 @@ TAKEN = name_taken(
         (Refused(409, "Conflict", 'admission webhook "w" denied the request: no'), POD_FORBIDDEN),
         (Forbidden(403, "Forbidden", 'violates PodSecurity "restricted:latest"'), POD_FORBIDDEN),
         (Forbidden(403, "Forbidden", "exceeded quota: team"), POD_REFUSED),
+        (Forbidden(403, "Forbidden", "status unknown for quota: q, resources: limits.cpu"), POD_REFUSED),
+        (Forbidden(403, "Forbidden", 'pods "x" is forbidden: not yet ready to handle request'), POD_REFUSED),
         (Forbidden(403, "Forbidden", "policy 'q' denied request: exceeded quota: team"), POD_REFUSED),
         (Forbidden(403, "Forbidden", 'User "u" cannot create resource "pods"'), POD_REFUSED),
         (TAKEN, POD_REFUSED),
@@ -357,3 +364,29 @@ def test_a_job_that_has_begun_never_fails_for_its_template(
     assert failed == (
         not trains and reason != POD_REFUSED and not is_edited and seconds >= refusal.FAIL_AFTER_SECONDS
     )
+
+
+class Counted(Api):
+    """An API server with a quota of three Pods, those that have ended too."""
+
+    def _create(self, resource: Resource, body: dict[str, Any]) -> dict[str, Any]:
+        if resource is PODS and len(self.list(PODS)) >= 3:
+            why = "exceeded quota: q, requested: count/pods=1, used: count/pods=3, limited: count/pods=3"
+            raise Forbidden(403, "Forbidden", f'pods "x" is forbidden: {why}')
+        return super()._create(resource, body)
+
+
+async def test_a_pod_that_has_ended_gives_way_where_a_quota_counts_it() -> None:
+    api = Counted()
+    add_nodes(api, 6)
+    submit(api)
+    for incarnation in (0, 1, 2):
+        run = Run(api, Script(pod_failures={(1, incarnation): {"exitCode": 1, "reason": "Error"}}))
+        await run.settle()
+        assert run.errors == []
+    assert sorted(each["metadata"]["name"] for each in api.list(PODS)) == [
+        "j-worker-0-1",
+        "j-worker-1-3",
+        "j-worker-2-1",
+    ]
+    assert api.get(ELASTICJOBS, JOB)["status"]["rendezvous"]["members"] == "0-2"
