@@ -24,6 +24,22 @@ async def test_all_who_come_meanwhile_get_the_answer_of_one_call_and_those_after
     assert len(calls) == 0 and await calls.ask("key", call) == 2
 
 
+async def test_keys_do_not_wait_for_each_other() -> None:
+    calls, never = SharedCalls[int](), asyncio.Event()
+
+    async def hang() -> int:
+        await never.wait()
+        return 0
+
+    async def one() -> int:
+        return 1
+
+    hanging = asyncio.create_task(calls.ask("a", hang))
+    assert await calls.ask("b", one) == 1
+    never.set()
+    await hanging
+
+
 async def test_all_get_the_error_and_a_cancelled_waiter_takes_nobody_with_it() -> None:
     calls, go_on = SharedCalls[int](), asyncio.Event()
 
