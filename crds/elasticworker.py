@@ -96,6 +96,8 @@ class ElasticWorkerSpec(Model):
     """Raised to relaunch: the Pod of incarnation n is named `<name>-<n>`."""
     resources: ResourceRequirements | None = None
     """Instead of the template's, for the first container."""
+    memory_before: Annotated[int, Field(ge=1)] | None = None
+    """Bytes of memory of the incarnation before, which ran out of them, if this one has more."""
     excluded_nodes: Annotated[
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)

@@ -2,8 +2,8 @@
 
 What is raised is the limit, since passing it is what kills. The request grows in proportion: who asks for all
 it may use (QoS class Guaranteed) goes on doing so, who asks for a quarter still asks for a quarter. With a
-request alone, the request grows. Without either there is nothing to raise. A Pod that the API server refuses
-with more, by a LimitRange, a quota or the resources of its whole, gets what the one before it had.
+request alone, the request grows. Without either there is nothing to raise. Where a LimitRange, a quota, a
+webhook or the resources of the whole Pod refuse it for more memory, it gets what the one before it had.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from crds.agent_report import FailureCause
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.model import ResourceRequirements
-from reconcilers.observed.resources import format_bytes, mapping, resources_of, whole
+from reconcilers.observed.resources import format_bytes, is_for_amount, mapping, resources_of, whole
 from reconcilers.observed.suitable import Placement, Sizes, allocatable, amounts_of, others_of
 from reconcilers.observed.worker_state import REFUSALS, stuck_by
 
@@ -50,8 +50,13 @@ class MemoryChange:
     resources: ResourceRequirements
     """The value of `ElasticWorker.spec.resources`: the present one with the new memory."""
     message: str
-    reason: str = "MemoryRaised"
-    """That of its Event."""
+    before: int | None = None
+    """Bytes of the present Pod, which ran out of them; None if the next one has no more."""
+
+    @property
+    def reason(self) -> str:
+        """Return that of its Event."""
+        return "MemoryRaised" if self.before else "MemoryNotRaised"
 
 
 class MemoryRoom:
@@ -97,7 +102,7 @@ class MemoryRoom:
             f"{worker.metadata.name} ran out of memory with {format_bytes(before.most)}: "
             f"its next Pod gets {format_bytes(after.most)}"
         )
-        return MemoryChange(_with_memory(worker.spec.resources, after), message)
+        return MemoryChange(_with_memory(worker.spec.resources, after), message, before.most)
 
     def _most_on_a_node(self, type_: str) -> int:
         """Memory for a Pod of this type on the largest node that may take it; of all nodes, if none may."""
@@ -138,19 +143,14 @@ def _scaled(before: ContainerMemory, most: int) -> ContainerMemory:
 
 
 def refused_with_more(job: ElasticJob, worker: ElasticWorker) -> MemoryChange | None:
-    """Return the memory of the Pod that ran out of it, if the API server refuses the next one with more."""
-    why, end, spec = stuck_by(worker), worker.status.last_exit, worker.spec
-    if why is None or why.reason not in REFUSALS:
+    """Return the memory of the Pod that ran out of it, if the next one is refused for having more."""
+    why, before, now = stuck_by(worker), worker.spec.memory_before, memory_of(job, worker)
+    if before is None or now is None or now.most <= before:
         return None
-    if end is None or end.incarnation != spec.incarnation - 1 or not _is_for_memory(end):
+    if why is None or why.reason not in REFUSALS or not is_for_amount(why.message, MEMORY):
         return None
-    first, now = _memory(job, spec.type, None), memory_of(job, worker)
-    if first is None or now is None or now.most <= first.most:
-        return None
-    most = steps_between(first.most, now.most)[-2]
-    message = f"{worker.metadata.name} gets {format_bytes(most)} of memory again: {why.message}"
-    resources = _with_memory(spec.resources, _scaled(now, most))
-    return MemoryChange(resources, message, reason="MemoryNotRaised")
+    message = f"{worker.metadata.name} gets {format_bytes(before)} of memory again: {why.message}"
+    return MemoryChange(_with_memory(worker.spec.resources, _scaled(now, before)), message)
 
 
 def steps_between(before: int, after: int) -> list[int]:
@@ -175,19 +175,16 @@ def _memory(job: ElasticJob, type_: str, own: ResourceRequirements | None) -> Co
 
 
 def _ran_out(worker: ElasticWorker) -> bool:
+    """Whether the training container, or a process in it, ran out of memory."""
     status, end = worker.status, worker.status.last_exit
     return (
         status.phase is WorkerPhase.FAILED
         and status.observed_incarnation == worker.spec.incarnation
         and end is not None
         and end.incarnation == worker.spec.incarnation
-        and _is_for_memory(end)
+        and end.exit_class is ExitClass.OOM
+        and not end.container
     )
-
-
-def _is_for_memory(end: WorkerExit) -> bool:
-    """Whether the training container, or a process in it, ran out of memory."""
-    return end.exit_class is ExitClass.OOM and not end.container
 
 
 def has_run_out(worker: ElasticWorker) -> bool:

@@ -173,11 +173,13 @@ def without_surplus(
     seen = replace(seen, workers=with_comparable_steps(seen.job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
     refused = refusal.judge(seen.job, workers, look.now, fault)
-    is_beginning = refused is not None and not refused.has_begun
+    job = look.job
+    if refused is not None and not refused.has_begun:
+        job = without_profile(job, refused.warning.message)
     return replace(
         look,
         seen=seen,
-        job=with_departed(without_profile(look.job) if is_beginning else look.job, surplus),
+        job=with_departed(job, surplus),
         workers=workers,
         fresh=freshness(seen.job, workers, seen.pods),
         refusal=refused,

@@ -272,6 +272,7 @@ def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = N
     message = f"{metadata.name} gets a new Pod, incarnation {spec['incarnation']}: {relaunch.reason}"
     events = [Event("Normal", "WorkerRelaunched", message)]
     memory = room.changed_memory(worker, in_place=renewal is not None and not renewal.avoids_node)
+    spec["memoryBefore"] = memory and memory.before
     if memory is not None:
         spec["resources"] = memory.resources.to_wire()
         events.append(Event("Normal", memory.reason, memory.message))

@@ -86,6 +86,13 @@ def format_bytes(count: int) -> str:
 
 
 KINDS = ("limits", "requests")
+_REFUSED_AMOUNT = (
+    r"requested: (?:\S*,)?(?:requests\.|limits\.)?{0}=|"  # a quota's, of what is used up alone
+    r"\bm(?:ax|in)imum {0} usage\b|(?<!\S){0} max limit to request ratio|"  # a LimitRange's
+    r"\[{0}\]|resources\.(?:limits|requests)\S*: [^;]*(?<!\S){0}(?!\S)|"  # of validation
+    r"denied (?:the )?request\b.*\b{0}\b"  # of a webhook or a policy
+)
+"""What the API server says where it refuses a Pod for what it asks of one resource."""
 _DIGEST_CHARACTERS = 16
 
 
@@ -154,6 +161,11 @@ def memory_checkpoint_fault(job: ElasticJob, type_: str) -> str | None:
                 f"{amount}, which training needs too: raise that, or lower the size"
             )
     return None
+
+
+def is_for_amount(refusal: str, resource: str) -> bool:
+    """Return whether a Pod was refused for what it asks of this resource."""
+    return re.search(_REFUSED_AMOUNT.format(re.escape(resource)), refusal) is not None
 
 
 def quantity_fault(template: Object, path: str) -> str | None:

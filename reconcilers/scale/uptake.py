@@ -16,6 +16,7 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import Scaling
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.observed.resources import is_for_amount
 from reconcilers.observed.slots import (
     Migration,
     Slots,
@@ -64,10 +65,13 @@ def take_up(
     return after.having(scaling=scaling), request, before if changed else None
 
 
-def without_profile(job: ElasticJob) -> ElasticJob:
-    """The job without the amounts that are taken from earlier jobs, which the API server does not admit."""
+def without_profile(job: ElasticJob, refusal: str) -> ElasticJob:
+    """The job without the amounts that are taken from earlier jobs, if its Pods are refused for them."""
     request = written(job)
     if request is None or request.origin is not Origin.PROFILE or request.id != job.status.scale_request:
+        return job
+    amounts = {name for each in request.resources.values() for name in (*each.limits, *each.requests)}
+    if not any(is_for_amount(refusal, name) for name in amounts):
         return job
     own = {type_: each for type_, each in job.status.resources.items() if type_ not in request.resources}
     return job.having(resources=own)

@@ -13,9 +13,16 @@ from controller.resources import PODS, Resource
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit, WorkerPhase
 from crds.model import ResourceRequirements
-from reconcilers.failure.memory import MOST_A_STEP_BYTES, ContainerMemory, MemoryRoom, raised
+from reconcilers.failure.memory import (
+    MOST_A_STEP_BYTES,
+    ContainerMemory,
+    MemoryRoom,
+    raised,
+    refused_with_more,
+)
 from reconcilers.observed.resources import whole
-from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.observed.worker_state import POD_REFUSED, SCHEDULED
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from tests.reconcilers.api import Api
 from tests.reconcilers.build import NOW, job, worker
 from tests.reconcilers.cluster_model import Script, add_nodes
@@ -199,15 +206,76 @@ def test_steps_end_at_the_cap_exactly(start: int, room: int) -> None:
     assert steps <= 40 + room // MOST_A_STEP_BYTES
 
 
+QUOTA = 'pods "memory" is forbidden: exceeded quota: memory, requested: '
+LIMIT_RANGE = 'pods "memory" is forbidden: '
+DENIED = 'admission webhook "memory" denied the request: '
+
+
+def taken_back(why: str, before: int | None) -> Any:
+    """The limits after a refusal of a slot's Pod with 4 GiB, of a job with 1 GiB."""
+    stuck = {"type": SCHEDULED, "status": "False", "reason": POD_REFUSED, "lastTransitionTime": NOW}
+    of = killed(
+        own={"limits": {"memory": "4Gi"}}, phase=WorkerPhase.PENDING, conditions=[stuck | {"message": why}]
+    )
+    of = of.model_copy(
+        update={"spec": of.spec.model_copy(update={"incarnation": 2, "memory_before": before})}
+    )
+    found = refused_with_more(needing({"memory": "1Gi"}), of)
+    return None if found is None else found.resources.to_wire()["limits"]
+
+
+@pytest.mark.parametrize(
+    ("why", "is_for_memory"),
+    [
+        (QUOTA + "limits.memory=4Gi, used: limits.memory=2Gi, limited: limits.memory=5Gi", True),
+        (QUOTA + "limits.cpu=4,requests.memory=4Gi, used: limits.cpu=2", True),
+        (QUOTA + "memory=4Gi, used: memory=2Gi", True),
+        (QUOTA + "requests.nvidia.com/gpu=1, used: requests.memory=8,requests.nvidia.com/gpu=8", False),
+        (QUOTA + "count/pods=1, used: count/pods=8, limited: count/pods=8", False),
+        ("status unknown for quota: q, resources: limits.memory, requests.memory", False),
+        (
+            LIMIT_RANGE
+            + "[maximum cpu usage per Pod is 1, but limit is 2, maximum memory usage per Pod is 3Gi]",
+            True,
+        ),
+        (
+            LIMIT_RANGE + "memory max limit to request ratio per Container is 2, but provided ratio is 4.0",
+            True,
+        ),
+        (LIMIT_RANGE + "maximum cpu usage per Container is 1, but limit is 2", False),
+        (LIMIT_RANGE + 'error looking up service account n/x: serviceaccount "memory" not found', False),
+        (LIMIT_RANGE + "no PriorityClass with name memory was found", False),
+        (LIMIT_RANGE + 'violates PodSecurity "restricted:latest": memory runAsNonRoot != true', False),
+        ('User "u" cannot create resource "pods" in API group "" in the namespace "memory"', False),
+        ('failed calling webhook "memory": connection refused', False),
+        (DENIED + "container <main> memory limit <4Gi> is higher than the maximum allowed of <3Gi>", True),
+        (DENIED + "the label team is missing", False),
+        (
+            "t.spec.resources.requests[memory]: must be greater than or equal to aggregate container requests",
+            True,
+        ),
+        ("t.spec.containers[0].resources.requests: must be less than or equal to memory limit of 1Gi", True),
+        (
+            "t.spec.containers[0].resources.limits: must be a multiple of 1; t.spec.volumes[0].memory: is odd",
+            False,
+        ),
+    ],
+)
+def test_memory_is_taken_back_only_where_the_pod_is_refused_for_it(why: str, is_for_memory: bool) -> None:
+    assert taken_back(why, 2 * GI) == ({"memory": "2Gi"} if is_for_memory else None)
+    assert taken_back(why, None) is None, "it has what the last Pod had"
+
+
 class Limited(Api):
-    """An API server that takes no Pod whose training container has more than 3 GiB."""
+    """An API server that takes no Pod whose training container has more."""
 
     why: ApiError
+    most = 3 * GI
 
     def _create(self, resource: Resource, body: dict[str, Any]) -> dict[str, Any]:
         if resource is PODS:
             amount = body["spec"]["containers"][0]["resources"]["limits"]["memory"]
-            if whole(amount) > 3 * GI:
+            if whole(amount) > self.most:
                 raise self.why
         return super()._create(resource, body)
 
@@ -216,11 +284,13 @@ class Limited(Api):
     "why",
     [
         Forbidden(
-            403, "Forbidden", 'pods "x" is forbidden: maximum memory per Container is 3Gi, but limit is 4Gi'
+            403, "Forbidden", 'pods "x" is forbidden: maximum memory usage per Pod is 3Gi, but limit is 4Gi'
         ),
         Forbidden(403, "Forbidden", 'pods "x" is forbidden: exceeded quota: q, requested: limits.memory=4Gi'),
         Invalid(
-            422, "Invalid", "containers[0].resources.limits: must be less than or equal to pod limits of 3Gi"
+            422,
+            "Invalid",
+            "spec.containers[0][memory].limits: must be less than or equal to pod limits of 3Gi",
         ),
     ],
 )
@@ -253,3 +323,16 @@ async def test_a_pod_that_is_refused_with_more_memory_comes_with_what_the_last_o
     assert not any(event.reason in ("PodForbidden", "PodInvalid") for event in api.events), (
         "the template is well"
     )
+
+
+async def test_a_pod_that_has_no_more_than_the_last_one_keeps_its_memory_when_it_is_refused() -> None:
+    api = Limited()
+    api.why = Forbidden(403, "Forbidden", "maximum memory usage per Container is 1Gi, but limit is 2Gi")
+    add_nodes(api, 6)
+    submit(api, resourceLimits={"memory": "4Gi"})
+    for incarnation, most, before in ((0, 2 * GI, None), (1, GI, GI), (2, GI, None)):
+        failures = {(0, incarnation): {"exitCode": 137, "reason": "OOMKilled"}}
+        await Run(api, Script(pod_failures=failures)).settle()
+        spec, api.most = api.get(ELASTICWORKERS, "j-worker-0")["spec"], most
+        assert (spec["incarnation"], spec.get("memoryBefore")) == (incarnation + 1, before)
+    assert spec["resources"]["limits"] == {"memory": "2Gi"}

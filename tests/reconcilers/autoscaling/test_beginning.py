@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -45,10 +46,17 @@ def stage(earlier: dict[str, Any] | None = None) -> Stage:
 
 
 class Admitting(Api):
-    """An API server with a LimitRange of 2 GiB."""
+    """An API server with a LimitRange of 2 GiB, or without the ServiceAccount of the Pods at first."""
+
+    lacks_account = False
 
     def _create(self, resource: Resource, body: dict[str, Any]) -> dict[str, Any]:
-        if resource is PODS and "memory" in str(body["spec"]["containers"][0].get("resources")):
+        if resource is PODS and self.lacks_account:
+            if self.seconds < 20:
+                raise Forbidden(
+                    403, "Forbidden", "error looking up service account n/a: serviceaccount a not found"
+                )
+        elif resource is PODS and "memory" in str(body["spec"]["containers"][0].get("resources")):
             raise Forbidden(
                 403, "Forbidden", "maximum memory usage per Container is 2Gi, but limit is 6144Mi"
             )
@@ -113,10 +121,12 @@ async def test_a_request_that_a_webhook_refuses_is_told_and_the_job_begins_witho
     assert made.job()["status"]["rendezvous"]["round"] == 1
 
 
-async def test_memory_of_the_last_that_the_api_server_does_not_admit_is_given_up_and_the_count_stays() -> (
-    None
-):
+@pytest.mark.parametrize(("lacks_account", "memory"), [(False, None), (True, "6144Mi")])
+async def test_memory_of_the_last_is_given_up_where_it_is_refused_and_the_count_stays(
+    lacks_account: bool, memory: str | None
+) -> None:
     api = Admitting()
+    api.lacks_account = lacks_account
     add_nodes(api, 3)
     worker = {"replicas": 1, "maxReplicas": 8}
     worker["template"] = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
@@ -126,6 +136,8 @@ async def test_memory_of_the_last_that_the_api_server_does_not_admit_is_given_up
     await Run(api).settle()
     status = api.get(ELASTICJOBS, JOB)["status"]
     assert (status["phase"], status["rendezvous"]["members"], status["warnings"]) == ("Running", "0-2", [])
+    limits = [each["spec"]["containers"][0].get("resources", {}).get("limits") for each in api.list(PODS)]
+    assert limits == [memory and {"memory": memory}] * 3
 
 
 @given(kills=st.lists(st.integers(1, 12), max_size=4), lag=st.integers(0, 20))
