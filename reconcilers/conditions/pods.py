@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import reduce
+from datetime import datetime
+from functools import partial, reduce
 
 from pydantic.alias_generators import to_snake
 
@@ -24,6 +25,7 @@ from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
 from reconcilers.observed.start import STARTED
 from reconcilers.observed.worker_state import OF_THE_TEMPLATE, hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
+from reconcilers.worker.ends import QUICK_EXIT_SECONDS
 
 WORKERS_UNSCHEDULED, WORKERS_NOT_STARTED = "WorkersUnscheduled", "WorkersNotStarted"
 WORKERS_GIVEN_UP, WORKERS_NOT_MADE = "WorkersGivenUp", "WorkersNotMade"
@@ -95,14 +97,22 @@ def not_started(before: JobWarning | None, look: DesiredJob) -> WarningState | N
     """Judges the Pods that do not start on their node, or end there at once, one after the other."""
     late = _wait(before, look, _pending(look.workers), hindered_by, "cannot start")
     wanted = _without_probes(look.job, look.workers.exceptional)
-    return late or _wait(before, look, wanted, _ended_by, "cannot run for long")
+    return late or _wait(before, look, wanted, partial(_ended_by, now=look.now), "cannot run for long")
 
 
-def _ended_by(worker: ElasticWorker) -> Condition | None:
-    """Returns why its last Pods ended at once, where that spends no budget, and so may go on for ever."""
+def _ended_by(worker: ElasticWorker, now: datetime) -> Condition | None:
+    """Returns why its last Pods ended at once, where that spends no budget, and so may go on for ever.
+
+    A Pod that runs has to pass the time in which those ended.
+    """
     status, end = worker.status, worker.status.last_exit
-    is_over = status.phase in (WorkerPhase.RUNNING, WorkerPhase.SUCCEEDED)
-    if is_over or end is None or (status.quick_exits or 0) < MANY_QUICK_EXITS:
+    runs = status.phase is WorkerPhase.RUNNING and _seconds_to_last(worker, now) <= 0
+    if (
+        runs
+        or status.phase is WorkerPhase.SUCCEEDED
+        or end is None
+        or (status.quick_exits or 0) < MANY_QUICK_EXITS
+    ):
         return None
     if not meaning_of(end.exit_class).free:
         return None
@@ -113,6 +123,18 @@ def _ended_by(worker: ElasticWorker) -> Condition | None:
         message=f"the last {MANY_QUICK_EXITS} ended soon after their start: {end.message or end.reason}",
         last_transition_time=end.time,
     )
+
+
+def _seconds_to_last(worker: ElasticWorker, now: datetime) -> float:
+    """Returns the time until a Pod that runs has not ended at once."""
+    since = worker.status.history[-1].running_at if worker.status.history else None
+    return QUICK_EXIT_SECONDS - abs((now - since).total_seconds()) if since is not None else 0.0
+
+
+def seconds_to_last(workers: Workers, now: datetime) -> float | None:
+    """Returns the time until a warning of Pods that end at once may be over."""
+    left = (_seconds_to_last(worker, now) for worker in workers.exceptional if _ended_by(worker, now))
+    return min((seconds for seconds in left if seconds > 0), default=None)
 
 
 def _without_probes(job: ElasticJob, workers: Collection[ElasticWorker]) -> list[ElasticWorker]:

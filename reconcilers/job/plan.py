@@ -15,7 +15,7 @@ from datetime import datetime
 from controller.resources import Object
 from crds.job_status import ElasticJobStatus
 from crds.phases import JobPhase
-from reconcilers.conditions import reported
+from reconcilers.conditions import pods, reported
 from reconcilers.conditions.life import why_stopped
 from reconcilers.conditions.table import TABLE
 from reconcilers.conditions.table import events as events_of_conditions
@@ -173,13 +173,10 @@ def without_surplus(
     seen = replace(seen, workers=with_comparable_steps(seen.job, seen.workers))
     workers = seen.workers.without({worker.metadata.uid for worker in surplus})
     refused = refusal.judge(seen.job, workers, look.now, fault)
-    job = look.job
-    if refused is not None and not refused.has_begun:
-        job = without_profile(job, refused.warning.message)
     return replace(
         look,
         seen=seen,
-        job=with_departed(job, surplus),
+        job=with_departed(without_profile(look.job, refused), surplus),
         workers=workers,
         fresh=freshness(seen.job, workers, seen.pods),
         refusal=refused,
@@ -290,6 +287,7 @@ def waits_of_all(look: DesiredJob) -> tuple[float | None, ...]:
         seconds_to_deadline(look.job, look.now),
         reported.seconds_to_notice(look.job, look.workers.telling_steps, look.now),
         reported.seconds_to_hear(look.seen.unheard_seconds),
+        pods.seconds_to_last(look.workers, look.now),
         seconds_to_refresh(look.job, look.now, look.seen.account_age_seconds),
     )
 

@@ -16,6 +16,7 @@ from crds.elasticworker import ElasticWorker
 from crds.job_status import Scaling
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
+from reconcilers.failure.refusal import PodRefusal
 from reconcilers.observed.resources import is_for_amount
 from reconcilers.observed.slots import (
     Migration,
@@ -65,13 +66,15 @@ def take_up(
     return after.having(scaling=scaling), request, before if changed else None
 
 
-def without_profile(job: ElasticJob, refusal: str) -> ElasticJob:
-    """The job without the amounts that are taken from earlier jobs, if its Pods are refused for them."""
+def without_profile(job: ElasticJob, refusal: PodRefusal | None) -> ElasticJob:
+    """The job without the amounts that come from earlier jobs, if its first Pods are refused for them."""
     request = written(job)
-    if request is None or request.origin is not Origin.PROFILE or request.id != job.status.scale_request:
+    if refusal is None or refusal.has_begun or request is None:
+        return job
+    if request.origin is not Origin.PROFILE or request.id != job.status.scale_request:
         return job
     amounts = {name for each in request.resources.values() for name in (*each.limits, *each.requests)}
-    if not any(is_for_amount(refusal, name) for name in amounts):
+    if not any(is_for_amount(refusal.warning.message, name) for name in amounts):
         return job
     own = {type_: each for type_, each in job.status.resources.items() if type_ not in request.resources}
     return job.having(resources=own)

@@ -16,10 +16,12 @@ from crds.job_status import JobWarning
 from crds.phases import JobPhase
 from reconcilers.conditions.life import WORKERS_READY
 from reconcilers.failure.refusal import PODS_NOT_ACCEPTED, PodRefusal
+from reconcilers.job.plan import waits_of_all
+from reconcilers.look import DesiredJob
 from reconcilers.observed.start import STARTED
 from reconcilers.observed.worker_state import AGENT_HEARD, SCHEDULED, SIDECARS_WELL
 from tests.reconcilers.build import NOW, job, later, report, worker
-from tests.reconcilers.judging import conditions, judge, warnings
+from tests.reconcilers.judging import conditions, judge, seen_of, warnings
 
 
 def condition(type_: str, reason: str) -> dict[str, Any]:
@@ -139,6 +141,26 @@ def test_pods_that_end_at_once_and_spend_no_budget_are_reported_with_the_reason(
     assert [(each.reason, "no room" in each.message) for each in found.status.warnings] == (
         [("EndsAtOnce", True)] if warned else []
     )
+
+
+def test_a_pod_that_runs_again_for_less_than_a_minute_leaves_the_warning_as_it_is() -> None:
+    def ending(phase: WorkerPhase, ended: float) -> ElasticWorker:
+        end = {"incarnation": 1, "exitClass": "Killed", "message": "evicted", "time": later(ended)}
+        life = {"incarnation": 2, "createdAt": later(ended), "runningAt": later(ended + 10)}
+        return worker(0, phase, quickExits=3, lastExit=end, history=[life])
+
+    of, told = job(replicas=1), []
+    for seconds, phase in ((0, WorkerPhase.FAILED), (15, WorkerPhase.RUNNING), (30, WorkerPhase.FAILED)):
+        of, events = judge(of, workers=[ending(phase, 0)], phase=JobPhase.RUNNING, now=later(seconds))
+        told += [event.reason for event in events if event.type == "Warning"]
+        assert [(each.reason, each.since) for each in of.status.warnings] == [("EndsAtOnce", NOW)]
+        assert conditions(of)[WORKERS_READY].status == "False"
+    assert told == ["EndsAtOnce"]
+    again = [ending(WorkerPhase.RUNNING, 30)]
+    seen = seen_of(of, again)
+    assert 55.0 in waits_of_all(DesiredJob(seen, of, seen.workers, later(45)))
+    over, _ = judge(of, workers=again, phase=JobPhase.RUNNING, now=later(100))
+    assert not over.status.warnings and conditions(over)[WORKERS_READY].status == "True"
 
 
 def test_workers_that_are_yet_to_start_are_not_ready_and_are_counted() -> None:
