@@ -14,8 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from controller.errors import ApiError, ConfigError, TimedOut, Unauthorized, Unavailable, error_of
+from controller.errors import (
+    ApiError,
+    ConfigError,
+    TimedOut,
+    Unauthorized,
+    Unavailable,
+    error_of,
+    speaks_as_api_server,
+)
 
+POD_SOURCE = "the Pod's service account"
+"""Source of the connection of a Pod; its server is the one of the cluster that it runs in."""
 RENEW_SECONDS = 60.0
 """Least time between two questions for new credentials."""
 _TCP_OPTIONS = {
@@ -161,12 +171,14 @@ class Connection:
 
     def refusal(self, status: int, body: bytes, retry_after: str | None) -> ApiError:
         """Return the typed error of an answer ≥ 400, in a sentence where the server's own says too little."""
-        error, server = error_of(status, body, retry_after), f"The API server at {self.server}"
+        error, server = error_of(status, body, retry_after), "The API server"
+        if self.source != POD_SOURCE:  # whose address says nothing to the readers of statuses
+            server += f" at {self.server}"
         if isinstance(error, Unavailable):
             error.args = (f"{server} cannot answer now ({status}: {error}).",)
         elif isinstance(error, Unauthorized):
             error.args = (f"{server} does not accept the credentials of {self.source} ({error}).",)
-        elif not error.reason:  # a proxy's answer, or one of another server
+        elif not error.reason and not speaks_as_api_server(body):  # a proxy, or another server
             error.args = (f"{server} has refused a request ({status}: {error}).",)
         return error
 
@@ -216,7 +228,7 @@ def in_cluster(environ: Mapping[str, str]) -> Connection:
     namespace = folder / "namespace"
     return Connection(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-        source="the Pod's service account",
+        source=POD_SOURCE,
         namespace=namespace.read_text().strip() if namespace.is_file() else "default",
         ca_file=str(folder / "ca.crt"),
         token_file=folder / "token",

@@ -199,16 +199,28 @@ def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiErr
     Args:
         retry_after: the answer's header Retry-After.
     """
-    text = body.decode(errors="replace").strip()
-    try:
-        answer = json.loads(text)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict) or not isinstance(answer.get("message"), str):
+    answer = _parsed(body)
+    if not isinstance(answer.get("message"), str):
+        text = body.decode(errors="replace").strip()
         # A proxy's page tells a person nothing.
         words = _phrase(status) if not text or text[0] in "<{[" else text[:_MOST_CHARACTERS]
-        answer = {**(answer if isinstance(answer, dict) else {}), "message": words}
+        answer = {**answer, "message": words}
     return error_of_status(answer, status, retry_after)
+
+
+def speaks_as_api_server(body: bytes) -> bool:
+    """Return whether an answer is a `Status` with a message; that of a webhook may have no reason."""
+    answer = _parsed(body)
+    return answer.get("kind") == "Status" and bool(answer.get("message"))
+
+
+def _parsed(body: bytes) -> Mapping[str, Any]:
+    """Return the object of an answer; an empty one if it has none."""
+    try:
+        answer = json.loads(body.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def error_of_status(answer: Mapping[str, Any], status: int, retry_after: str | None = None) -> ApiError:
