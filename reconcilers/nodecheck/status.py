@@ -220,11 +220,12 @@ def _with_withdrawn(status: NodeCheckStatus, withdrawn: Mapping[str, Out]) -> No
 
 
 def _with_dropped(status: NodeCheckStatus, cause: Cause, found: Sequence[Finding]) -> NodeCheckStatus:
-    """Add nodes that drop out at their local tests."""
+    """Add nodes that drop out at their local tests; of many, those with an action stay in the list."""
     if not found:
         return status
     status = _with_set(status, cause, [*status.nodes_in(cause), *(finding.node for finding in found)])
-    return status.model_copy(update={"node_results": [*status.node_results, *found][:MOST_NAMED]})
+    results = sorted([*status.node_results, *found], key=lambda each: each.action is None)
+    return status.model_copy(update={"node_results": results[:MOST_NAMED]})
 
 
 def _nodes_tested(status: NodeCheckStatus) -> dict[str, ConditionState]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent.facts.world import Member
 from agent.node_check.view import WorkerCheck
+from crds.actions import Action
 from crds.findings import FaultyDomain, FaultyLink, Finding, Verdict
 from crds.nodecheck import MAX_NODES, MOST_NAMED, CheckRound, NodeCheck, NodeCheckStatus
 from dlr.job.check_outcome import rounds_of, verdicts_of
@@ -130,6 +131,22 @@ def test_nodes_that_dropped_out_stay_out_though_no_list_names_them_and_no_pod_is
     seen = {"metadata": {"uid": "u"}, "status": stored | workers | {"round": 0}}
     asked = {node for place, node in enumerate(nodes) if WorkerCheck.parse(seen, Member(place, 1)).asked}
     assert asked == {*nodes} - out.keys()
+
+
+def test_of_nodes_that_dropped_out_beyond_the_list_those_with_an_action_stay() -> None:
+    broken = {f"n{place}": LocalResult(failure="wrong") for place in range(3)}
+    reset = LocalResult(failure="a GPU hangs", action=Action.RESET_GPU)
+    with patch("reconcilers.nodecheck.status.MOST_NAMED", 2):
+        status = settled(
+            NodeCheckStatus(nodes=[*broken, "n3"]), StepResult({}, {"n0": "its node is gone"}), NOW
+        )
+        status = with_local_failures(status, CheckHistory(local={"n1": broken["n1"], "n2": broken["n2"]}))
+        status = with_local_failures(status, CheckHistory(local={"n3": reset}))
+    assert [(each.node, each.action) for each in status.node_results] == [
+        ("n3", Action.RESET_GPU),
+        ("n0", None),
+    ]
+    assert history_of(status, []).local["n3"] == reset
 
 
 @pytest.mark.parametrize("text", ["0-99", "7,3", "zAAAA"])
