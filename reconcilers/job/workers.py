@@ -24,10 +24,18 @@ from reconcilers.look import DesiredJob
 from reconcilers.observed.containers import CRASH_LOOP
 from reconcilers.observed.slots import Slot, all_present_slots, present_slots
 from reconcilers.observed.start import RUNS_BEFORE
-from reconcilers.observed.worker_state import EARLIER_POD_STUCK, current_report, hindered_by, runs, stuck_by
+from reconcilers.observed.worker_state import (
+    EARLIER_POD_STUCK,
+    POD_REFUSED,
+    current_report,
+    hindered_by,
+    runs,
+    stuck_by,
+)
 from reconcilers.observed.workers import new_worker, slot_of
 from reconcilers.runtime.acts import Act, Event, RequestVerb, create
 from reconcilers.runtime.kinds import ELASTICWORKERS
+from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.scale import rolling
 from reconcilers.scale.rolling import Roll
 from reconcilers.world.participants import Bounds, extra_of
@@ -147,6 +155,22 @@ def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
     return tuple(nodes[-MAX_FAULTY_NODES:])
 
 
+def refused_for_memory(look: DesiredJob) -> tuple[dict[str, str], float | None]:
+    """Return the workers whose next Pods get the memory of the last ones, by uid, with the reason; and the
+    seconds until there may be more. A quota may count the Pod that ended until the next try."""
+    found, waits = dict[str, str](), list[float]()
+    for worker in look.workers.exceptional:
+        less, why = refused_with_more(look.job, worker), stuck_by(worker)
+        if less is None or why is None:
+            continue
+        left_seconds = RETRY_SECONDS - (look.now - why.last_transition_time).total_seconds()
+        if why.reason == POD_REFUSED and 0 < left_seconds <= RETRY_SECONDS + TOLERANCE.total_seconds():
+            waits.append(left_seconds)
+        else:
+            found[worker.metadata.uid] = less.message
+    return found, min(waits, default=None)
+
+
 def hindered_on_their_nodes(look: DesiredJob) -> tuple[dict[str, str], float | None]:
     """Return the workers whose Pods their nodes keep from starting, by uid, with the reason; and the seconds
     until there may be more. A Pod that came back to a node that it avoids has no other."""
@@ -189,8 +213,8 @@ def relaunches_of(
     renewed |= dict.fromkeys(look.leaving, RESUMED)
     kept_off = [w for w in look.workers.exceptional if w.spec.faulty_nodes and stuck_by(w) is not None]
     renewed |= {w.metadata.uid: CLEARED for w in kept_off if _is_cleared(w, look.standing)}
-    refused = ((w.metadata.uid, refused_with_more(job, w)) for w in look.workers.exceptional)
-    renewed |= {uid: less.message for uid, less in refused if less is not None}
+    refused, refused_in = refused_for_memory(look)
+    renewed |= refused
     renewed |= {uid: renewal.reason for uid, renewal in renewals.items()}
     hindered, hindered_in = hindered_on_their_nodes(look)
     renewed = hindered | renewed
@@ -210,7 +234,7 @@ def relaunches_of(
     plan = plan_relaunches(wanted, world, look.now, look.standing, renewed, avoiding, wait_seconds)
     room = MemoryRoom(job, look.workers, look.seen.nodes)
     acts = [relaunched(r, room, renewals.get(r.worker.metadata.uid)) for r in plan.relaunches]
-    waits = [plan.look_again_seconds, CLEARED_LOOK_SECONDS if kept_off else None, hindered_in]
+    waits = [plan.look_again_seconds, CLEARED_LOOK_SECONDS if kept_off else None, hindered_in, refused_in]
     return acts, min((wait for wait in waits if wait is not None), default=None)
 
 
