@@ -2,6 +2,11 @@
 
 The bounds are in the units of `controller/shape.py`. They are beyond what anybody needs; what is beyond them
 is unreadable, and says so. What users write, they write in `spec`, metadata and a worker's report.
+
+All that bounds what one tenant's objects cost: the CRDs' lengths (`crds/`); units of an object, here; time
+and memory of a namespace (`controller/shares.py`); one object's news, of which the newest counts
+(`controller/watch/intake.py`); instructions of patterns (`failure/rules.py`); workers of a namespace
+(`observed/options.py`).
 """
 
 from __future__ import annotations

@@ -4,6 +4,17 @@
 returns when the agent has nothing more to do. What comes in is frozen facts, what goes out is frozen orders,
 so the same answers lead to the same orders. `elastic_agent` carries the orders out with torch's processes;
 tests/played carries them out with processes that a seed decides about.
+
+A recovery from a killed process, hop by hop:
+
+1. `elastic_agent` sees the exit; `course` reports FAILED (`report/`) before it stops the other processes.
+2. The controller's look at the job (`reconcilers/job/plan.py`) finds a broken member, judges the failure
+   (`reconcilers/failure/`) and forms the next round (`reconcilers/world/`): job's status, then ElasticWorld.
+3. Each agent's watch brings that world (`facts/world.py`: START). Agents whose processes train vote on a step
+   to end with (`vote`), or stop them.
+4. The members meet (`rendezvous/meeting.py`): addresses, and rank 0's decision which checkpoint counts
+   (`slots/resume.py`).
+5. Each forks its processes from a warm one (`warm/`); they load, and report their first step.
 """
 
 from __future__ import annotations

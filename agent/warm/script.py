@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.warm.step_counter import count_steps
+from crds.names import ENV_POD_UID
 from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
 
 UNBUFFERED = "-u"
@@ -192,9 +193,16 @@ def show_command(argv: Sequence[str]) -> None:
 
 
 def show_environment() -> None:
-    """Have /proc/PID/environ show the environment, as far as there is room; first the `MARKER`."""
-    variables = sorted(os.environ.items(), key=lambda variable: variable[0] != MARKER)
-    _show("environment", [f"{name}={value}" for name, value in variables])
+    """Have /proc/PID/environ show the environment, as far as there is room.
+
+    First comes by what processes are found, then what this one has and its parent has not, such as its rank.
+    """
+    shown = Path("/proc/self/environ").read_bytes().split(b"\0")
+    inherited = {os.fsdecode(variable.partition(b"=")[0]) for variable in shown}
+    names = sorted(
+        os.environ, key=lambda name: (name != MARKER, name != ENV_POD_UID, name in inherited, name)
+    )
+    _show("environment", [f"{name}={os.environ[name]}" for name in names])
 
 
 def _show(area: str, strings: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ class Meaning:
     """The Pod lost its place to somebody or something outside the job; a deleted Pod counts as killed."""
     avoids_node: bool = False
     """The next Pod prefers another node."""
-    new_pod: bool = False
+    needs_new_pod: bool = False
     """Another start in the same Pod does not help: more memory is needed, or another node."""
     repeatable: bool = False
     """The same error again means that it will always come."""
@@ -75,7 +75,7 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
             "Nothing is to be done where the template has a limit of memory: its next Pod gets more. "
             "Without one, or at the most that resourceLimits.memory and the largest node allow, raise it, or "
             "let the script keep less; what it did before: dlr job logs {name} --failed.",
-            new_pod=True,
+            needs_new_pod=True,
         ),
         ExitClass.KILLED: Meaning(
             "was killed from outside",
@@ -102,7 +102,7 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
             "failed by a fault of its device",
             "Check the node, and keep it out of service until it passes: dlr node-check --nodes {nodes}.",
             avoids_node=True,
-            new_pod=True,
+            needs_new_pod=True,
             guilt=Guilt.DEVICE,
         ),
         ExitClass.CHECK_FAILED: Meaning(

@@ -314,7 +314,7 @@ def _with_failures(
     end = after.last_exit
     assert end is not None
     spent = budgets.overdrawn(after.failure_budget, seen.restart_count, worker.metadata.name)
-    if spent or meaning_of(end.exit_class).new_pod or end.action in FINAL_ACTIONS:
+    if spent or meaning_of(end.exit_class).needs_new_pod or end.action in FINAL_ACTIONS:
         return after
     return after.model_copy(
         update={

@@ -44,6 +44,7 @@ class ForkServer:
                     **{name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ},
                     "PYTHONPATH": str(ROOT),
                     "OMP_NUM_THREADS": "1",
+                    "ROOM": "." * 2048,  # processes show their environment in the place of a Pod's
                 },
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

@@ -346,6 +346,7 @@ def test_agent_forks_round_after_round_and_leaves_nothing_behind(
         cluster.wait(lambda: training_processes(agent.pid), "the process", SECONDS)
         (process,) = training_processes(agent.pid)
         wait_for(partial(shows, process, ["-u", script]), "the command that `ps` shows")
+        assert b"\0LOCAL_RANK=0\0" in Path(f"/proc/{process}/environ").read_bytes()
         os.kill(process, signal.SIGKILL)
         cluster.wait_state({0: "Failed"}, round_)
         assert cluster.agent(0)["failure"]["signal"] == "SIGKILL"

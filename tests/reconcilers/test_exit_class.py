@@ -172,11 +172,11 @@ def test_process_failures_are_classified(told: AgentFailure, expected: ExitClass
 TABLE = """
 Succeeded          free
 UserError          repeatable shares_count
-OOM                new_pod
+OOM                needs_new_pod
 Killed             free taken
 Preempted          free taken avoids_node
 NodeLost           free taken avoids_node
-HardwareError      avoids_node new_pod
+HardwareError      avoids_node needs_new_pod
 CheckFailed        free avoids_node
 Hang               repeatable
 DamagedCheckpoint  free

@@ -250,7 +250,7 @@ async def test_a_script_that_fails_in_the_larger_world_trains_on_in_the_one_befo
 
 async def test_a_job_that_does_not_scale_stops_after_one_try_and_says_so() -> None:
     stage = await training(room=2, pace=lambda workers: workers / 2)
-    await stage.live(600)
+    await stage.live(600, look_seconds=20)
     assert stage.count() == 2
     assert stage.members() == [[0, 1], [0, 1, 2, 3], [0, 1]]
     assert stage.known()["reason"] == (
@@ -261,7 +261,7 @@ async def test_a_job_that_does_not_scale_stops_after_one_try_and_says_so() -> No
 
 async def test_a_job_that_never_saved_does_not_grow_once_that_would_cost_more_than_it_brings() -> None:
     stage = await training(8, 9, saves=False)
-    await stage.live(600)
+    await stage.live(600, look_seconds=20)
     stage.unschedulable.clear()
     await stage.live(200)
     assert stage.members() == [list(range(8))]
