@@ -101,7 +101,7 @@ class ElasticWorkerSpec(Model):
     excluded_nodes: Annotated[
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)
-    """Nodes that failed this slot for reasons of hardware: rather not there."""
+    """Nodes that failed or refused Pods of this slot: rather not there."""
     faulty_nodes: Annotated[
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)

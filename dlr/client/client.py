@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from dlr.job.groups import tree
 from dlr.job.lookup import get_job, require_namespace
 from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, JSON, Api
 from dlr.kube.connection import connect
-from dlr.kube.errors import ApiError, NotFound, UsageError
+from dlr.kube.errors import ApiError, NotFound, Unavailable, UsageError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LONGEST_JOB_NAME = names.LONGEST_NAME - len(names.WORKER)
@@ -145,10 +146,13 @@ def submit(api: Api, objects: Sequence[JSON]) -> tuple[JSON, list[str]]:
             made.append(each["metadata"]["name"])
         created, warnings = api.create(ELASTICJOBS, job)
     except BaseException as error:
-        _take_back(api, made)
-        if isinstance(error, ApiError):
-            raise ApiError(_refusal(api, name, error)) from error
-        raise
+        arrived = _arrived(api, name, made) if isinstance(error, Unavailable) else None
+        if arrived is None:
+            _take_back(api, made)
+            if isinstance(error, ApiError):
+                raise ApiError(_refusal(api, name, error)) from error
+            raise
+        created, warnings = arrived, []
     try:
         for each_name in made:
             api.patch(CONFIGMAPS, each_name, patch=owned_by(created))
@@ -158,6 +162,16 @@ def submit(api: Api, objects: Sequence[JSON]) -> tuple[JSON, list[str]]:
         _take_back(api, made)
         raise
     return created, warnings
+
+
+def _arrived(api: Api, name: str, config_maps: Sequence[str]) -> JSON | None:
+    """Return the job if the API server has made it, though its answer was lost: it names a ConfigMap that was
+    made for it a moment ago."""
+    with suppress(ApiError):
+        found = api.get(ELASTICJOBS, name)
+        if any(f'"{each}"' in json.dumps(found["spec"]) for each in config_maps):
+            return found
+    return None
 
 
 def _take_back(api: Api, config_maps: Sequence[str]) -> None:

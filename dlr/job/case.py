@@ -23,8 +23,8 @@ from dlr.job.timeline.life import JobTimeline, NoHistory, life_of
 from dlr.job.wording import in_command, parse_time, plain, utc_now
 from dlr.kube.api import EVENTS, JSON, NODECHECKS, NODES, Api
 from dlr.kube.errors import ApiError, Forbidden
-from reconcilers.conditions.reported import WorkerPace, behind_line, far_behind
 from reconcilers.goodput.goodput import AFTER_A_FAILURE
+from reconcilers.observed.behind import WorkerPace, behind_line, far_behind
 
 MOST_CHARACTERS = 600
 """The length of one sentence: messages in a cluster may be as long as they like."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from statistics import median
 
 from controller.wording import and_more, counted, some_of
 from crds.elasticjob import ElasticJob
@@ -18,6 +16,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.failure.incidents import ranks_of
 from reconcilers.goodput.goodput import seconds_by_state, start_is_unknown
 from reconcilers.look import DesiredJob, WarningState
+from reconcilers.observed.behind import MOST_NAMED, WorkerPace, behind_line, far_behind
 from reconcilers.observed.conditions import condition_of, data_of, warning_of
 from reconcilers.observed.worker_state import (
     HEARTBEAT_ON_TIME,
@@ -47,13 +46,8 @@ START_UNKNOWN_MESSAGE = (
 )
 PATIENCE_FACTOR = 3
 """Time limit for the first step, in units of `hangTimeoutSeconds`."""
-MOST_NAMED = 3
 UNHEARD_SECONDS = 120.0
 """Time that a Pod runs until its agent should have reported: imports from a cold disk take a minute."""
-BEHIND_SECONDS = 15.0
-"""Time beyond a heartbeat's time-out that a worker is behind the median of all, by its own steps."""
-BEHIND_STEPS = 100
-"""Steps behind it, where the time of a step is not known."""
 BEHIND_LOOK_SECONDS = 300.0
 BEHIND_LOOK_AGAIN_SECONDS = 30.0
 """Steps that are reported lead to no look at the job."""
@@ -262,41 +256,6 @@ def ranks_behind(before: JobWarning | None, look: DesiredJob) -> WarningState | 
         return before
     message = behind_line(behind, len(members))
     return WarningState(message, data=ConditionData(worker=behind[0].worker, count=len(behind)))
-
-
-@dataclass(frozen=True)
-class WorkerPace:
-    """How far a worker is, and how fast."""
-
-    worker: str
-    step: int
-    seconds_per_step: float | None
-
-
-def far_behind(found: Sequence[WorkerPace], heartbeat_timeout_seconds: float) -> list[WorkerPace]:
-    """Return the workers that are so far behind the median that no late report explains it, the last first.
-
-    Reports of steps come with heartbeats.
-    """
-    if len(found) < 2:
-        return []
-    middle = median(each.step for each in found)
-    speeds = [each.seconds_per_step for each in found if each.seconds_per_step]
-    usual = median(speeds) if speeds else None
-    most = heartbeat_timeout_seconds + BEHIND_SECONDS
-
-    def is_far(each: WorkerPace) -> bool:
-        lag, pace = middle - each.step, each.seconds_per_step or usual
-        return lag > 1 and (lag > BEHIND_STEPS if pace is None else lag * pace > most)
-
-    behind = [each for each in found if is_far(each)]
-    return sorted(behind, key=lambda each: (each.step, each.worker))
-
-
-def behind_line(behind: Sequence[WorkerPace], workers: int) -> str:
-    names_ = some_of([each.worker for each in behind], MOST_NAMED)
-    verb = "is" if len(behind) == 1 else "are"
-    return f"{len(behind)} of {counted(workers, 'worker')} {verb} far behind the others: {names_}"
 
 
 def sidecars_failed(_: JobWarning | None, look: DesiredJob) -> WarningState | None:

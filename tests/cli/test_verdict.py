@@ -26,7 +26,7 @@ from dlr.job.groups import headline_of_jobs
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.tones import TONE_OF, TONES
 from dlr.job.verdict import JobVerdict, verdict
-from reconcilers.conditions.reported import far_behind
+from reconcilers.observed.behind import far_behind
 from tests.cli.scripted import job, worker
 from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import NOW, at, episode, failed, troubled_events, troubled_job, troubled_workers

@@ -15,7 +15,7 @@ import yaml
 import dlr
 from dlr.client import ApiError, JobFailed
 from dlr.result import MAX_RESULT, encoded
-from tests.cli.scripted import GROUP_PATH, Request, Script, job, listing, refusal, worker
+from tests.cli.scripted import GROUP_PATH, Answer, Request, Script, job, listing, refusal, worker
 from tests.cli.test_job_groups import group, grouped, of_group, step
 from tests.client import functions
 
@@ -60,6 +60,26 @@ def test_nothing_is_left_behind_of_a_job_that_is_refused(made: Script) -> None:
     with pytest.raises(ApiError, match="The job 'alone' is refused: a policy forbids it"):
         dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
     assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
+
+
+def test_a_job_whose_answer_is_lost_keeps_its_code(made: Script) -> None:
+    def create(request: Request) -> Answer:
+        made.answers[f"GET {JOBS}/{NAME}"] = {**request.body, "metadata": job(NAME)["metadata"]}
+        return refusal(504, "Timeout", "request did not complete within the allotted timeout")
+
+    made.answers[f"POST {JOBS}"] = create
+    found = dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
+    assert asked(made)[-1] == ("PATCH", f"{CONFIG_MAPS}/{NAME}-code") and found.name == NAME
+
+
+def test_of_a_job_whose_answer_is_lost_and_that_is_not_there_nothing_is_left_behind(made: Script) -> None:
+    made.answers[f"POST {JOBS}"] = refusal(504, "Timeout", "request did not complete")
+    made.answers[f"DELETE {CONFIG_MAPS}/{NAME}-code"] = {}
+    for there in (refusal(404, "NotFound", "not found"), job(NAME)):
+        made.answers[f"GET {JOBS}/{NAME}"] = there
+        with pytest.raises(ApiError):
+            dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
+        assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
 
 
 def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alone(made: Script) -> None:
