@@ -8,6 +8,7 @@ of all ranks agree on who writes what (`dlr.checkpoint.sharing`).
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -47,6 +48,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training process, whose end ends this one
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
+    gc.freeze()  # else each of the collections while reports are read goes through all of torch
     serve(requests, answers, lambda: _is_heard(answers.fileno()))
 
 
