@@ -101,6 +101,8 @@ class _FolderUnpickler(BoundedUnpickler):
         if not all(type(state.get(name)) in types for name, types in fields.items()):
             raise pickle.UnpicklingError(f"a field of a {kind.__name__} is of another type")
         vars(made).update(state)
+        if kind.__hash__ is not None:
+            self.note_parts(made, state.values())
         return True
 
 

@@ -116,6 +116,8 @@ class SaveSchedule:
         """After how many steps the newest decision was made that this rank has not taken over."""
         self._decided = FIRST
         """What that is, as rank 0 knows."""
+        self._missed = 0
+        """Decisions in a row that this rank has not read."""
         self._plain: deque[float] = deque(maxlen=_REMEMBERED)
         self._after_save: deque[float] = deque(maxlen=_REMEMBERED)
         self._stalls: deque[float] = deque(maxlen=_REMEMBERED)
@@ -178,8 +180,8 @@ class SaveSchedule:
             return
         try:
             if self._board.check([_key(decision)]):
-                self.interval = _read(self._board.get(_key(decision)))
-                self._decision = None
+                self.interval = self._read(self._board.get(_key(decision)))
+                self._decision, self._missed = None, 0
         except (RuntimeError, ValueError) as error:
             self._miss(str(error))
 
@@ -187,13 +189,21 @@ class SaveSchedule:
         """Go on without a decision; the next one counts, read over a new connection."""
         logger.warning('every="auto" stays at %s steps for now: %s', self.interval, reason)
         self._board, self._decision = None, None
+        self._missed += 1
 
+    def _read(self, text: bytes) -> int:
+        """Read what rank 0 has decided; whoever reaches the store may have written it instead.
 
-def _read(text: bytes) -> int:
-    """Read what rank 0 has decided; raise ValueError where it is no interval."""
-    if not _INTERVAL.fullmatch(text):
-        raise ValueError(f"{text[:20]!r} is no interval")
-    return int(text)
+        Raises:
+            ValueError: rank 0 cannot have decided that.
+        """
+        if not _INTERVAL.fullmatch(text):
+            raise ValueError(f"{text[:20]!r} is no interval")
+        interval, reach = int(text), 2 ** (self._missed + 1)
+        is_power = interval & (interval - 1) == 0 and interval <= LARGEST
+        if not is_power or not self.interval <= interval * reach <= self.interval * reach**2:
+            raise ValueError(f"{interval} cannot follow {self.interval}")
+        return interval
 
 
 def _key(decision: int) -> str:

@@ -8,6 +8,7 @@ of all ranks agree on who writes what (`dlr.checkpoint.sharing`).
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -25,8 +26,9 @@ from torch import Tensor
 from agent.slots.slot import DamagedError, Slot
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import storage
-from dlr.checkpoint.dcp import Parts, SlotPlanner, encode_part, save_plan
+from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
 from dlr.checkpoint.files import files_at
+from dlr.checkpoint.joined import Parts, encode_part
 from dlr.checkpoint.plan import Piece, encode_plan, name_of_rank, owner_of, pieces_of
 from dlr.checkpoint.sharing import PART, PLAN, Digest, SaveError, SaveRequest, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
@@ -46,6 +48,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training process, whose end ends this one
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
+    gc.freeze()  # else each of the collections while reports are read goes through all of torch
     serve(requests, answers, lambda: _is_heard(answers.fileno()))
 
 
@@ -168,11 +171,11 @@ class _Save:
             self._savers.wait_for_rank_0()
             return
         parts = Parts(self._savers.collect(PART))
-        whole = parts.metadata(self._leaves, self._paths)
+        whole = metadata((), self._leaves, self._paths)
         whole.storage_meta = self._writer.storage_meta()
         names = ("job", "step", "world_size", "attempt")
         manifest = storage.Manifest.of({it: getattr(request, it) for it in names} | {"files": parts.files})
-        storage.publish(self._files, manifest, pickle.dumps(whole))
+        storage.publish(self._files, manifest, parts.encode(whole))
         self._savers.remove_notes()
         with suppress(OSError):  # the step is there; old ones go at the next save
             storage.retire(self._files, request.keep, request.step)

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from agent.slots.format import Mark
 from dlr.checkpoint.files import Files
-from dlr.checkpoint.plan import Piece, Place, decode_plan, divide, own_name
+from dlr.checkpoint.plan import Piece, Place, Plans, divide, own_name
 from dlr.checkpoint.storage import GAVE_UP, MANIFEST, NOTES
 
 T = TypeVar("T")
@@ -145,15 +145,21 @@ class Savers:
         Raises:
             SaveError, OSError: a rank does not take part.
         """
-        plans = dict(enumerate(map(decode_plan, self.collect(PLAN))))
+        plans = Plans.read(self.collect(PLAN))
+        contested = {rank: list(pieces.values()) for rank, pieces in enumerate(plans.contested)}
         own, numbers = set[str](), set[str]()
-        if names := differing(plans):
+        if names := differing(contested):
             self._files.write(self._at(_DIFFERING), json.dumps(sorted(names)).encode())
             self.tell(_DIGEST, json.dumps(digests(names)).encode())
             found = dict(enumerate(map(json.loads, self.collect(_DIGEST))))
-            own = own_of_each(plans, found)
+            own = own_of_each(contested, found)
             numbers = {name for each in found.values() for name, sums in each.items() if sums is not None}
-        shares = _shares(plans, own)
+        if own:  # a rank may have parts of these that no other has
+            plans = Plans.read(self.collect(PLAN), everything=True)
+        shares = [
+            Share(sorted([*alone, *chosen]), [n for n in chosen if pieces[n].name in own])
+            for alone, chosen, pieces in zip(plans.alone, _chosen(plans, own), plans.contested, strict=True)
+        ]
         data = [json.dumps([share.numbers, share.renamed]).encode() for share in shares]
         self._files.write(self._at(_SHARES), _joined(data))
         return RankShares(tuple(shares), frozenset(own & numbers))
@@ -251,22 +257,22 @@ class Savers:
         return f"{self._folder}/{NOTES}/{name}"
 
 
-def _shares(plans: Mapping[int, Sequence[Piece]], own: Collection[str]) -> list[Share]:
-    """Divide what ranks have.
+def _chosen(plans: Plans, own: Collection[str]) -> list[list[int]]:
+    """The contested pieces that each rank writes, by their numbers.
 
     Args:
         own: names of tensors of which each rank writes its own.
     """
     named = [
-        [replace(piece, name=own_name(piece.name, rank)) if piece.name in own else piece for piece in plan]
-        for rank, plan in plans.items()
+        {n: replace(p, name=own_name(p.name, rank)) if p.name in own else p for n, p in pieces.items()}
+        for rank, pieces in enumerate(plans.contested)
     ]
-    shares = []
-    for rank, mine in enumerate(divide(named)):
-        number_at = {piece.place: number for number, piece in enumerate(named[rank])}
-        numbers = sorted(number_at[piece.place] for piece in mine)
-        shares.append(Share(numbers, [number for number in numbers if plans[rank][number].name in own]))
-    return shares
+    written = divide([list(pieces.values()) for pieces in named], plans.loads)
+    chosen = []
+    for pieces, mine in zip(named, written, strict=True):
+        at = {piece.place: number for number, piece in pieces.items()}
+        chosen.append([at[piece.place] for piece in mine])
+    return chosen
 
 
 def _joined(shares: Sequence[bytes]) -> bytes:

@@ -381,6 +381,9 @@ _LAST = pickle.LONG_BINPUT + (9).to_bytes(4, "little") + _kept(9)
 """The last value once more."""
 _ZERO = (1 << 61) - 1
 """A number whose hash is 0, as those of its multiples are."""
+_DEQUE = _kept(2) + pickle.EMPTY_TUPLE + pickle.REDUCE
+_NAMED_DEQUE = _memoized(named("collections", "deque"))
+_NAMED_DEFAULTDICT = _memoized(named("collections", "defaultdict"))
 
 
 @pytest.mark.parametrize(
@@ -399,6 +402,18 @@ _ZERO = (1 << 61) - 1
         "a long amount that is often a key": _memoized(call(named("decimal", "Decimal"), of(("9" * 99_999,))))
         + pickle.MARK
         + (pickle.EMPTY_SET + pickle.MARK + _kept(4) + pickle.ADDITEMS) * 50_000,
+        "deep deques": _NAMED_DEQUE + _DEQUE * 9_999 + pickle.APPEND * 9_998,
+        "deep defaultdicts": _NAMED_DEFAULTDICT
+        + (_DEQUE + pickle.NONE) * 9_999
+        + _DEQUE
+        + pickle.SETITEM * 9_999,
+        "deep deques from without": _NAMED_DEQUE
+        + (_DEQUE + pickle.MEMOIZE) * 2
+        + pickle.APPEND
+        + _kept(4)
+        + _DEQUE
+        + pickle.APPEND,
+        "a deep tuple": of(()) + pickle.TUPLE1 * 2_000,
         "a method of an OrderedDict": call(named("collections", "OrderedDict"), of(()))
         + of({"items": None})
         + pickle.BUILD,
