@@ -40,7 +40,9 @@ class Verdict(StrEnum):
     """It may be at fault, and nothing proves or disproves it. Only a person acts on this."""
 
 
-WORST_FIRST = (Verdict.FAULTY, Verdict.STRAGGLER, Verdict.INCONCLUSIVE, Verdict.HEALTHY)
+UNHEALTHY = (Verdict.FAULTY, Verdict.STRAGGLER, Verdict.INCONCLUSIVE)
+"""The verdicts whose nodes a check keeps, the worst first; its other nodes are healthy."""
+WORST_FIRST = (*UNHEALTHY, Verdict.HEALTHY)
 
 
 class Cause(StrEnum):

@@ -338,8 +338,9 @@ class Crew:
         )
         state.convicted |= dict.fromkeys(faulty, Cause.PAIR_TEST)
         nodes = list(idle.values())
+        place = {node: at for at, node in enumerate(nodes)}
         sets = {Verdict.FAULTY: faulty, Verdict.STRAGGLER: slow}
-        places = {kind.value: sorted(map(nodes.index, found)) for kind, found in sets.items()}
+        places = {kind.value: sorted(place[node] for node in found) for kind, found in sets.items()}
         verdicts = {
             "nodes": [name_of(node) for node in nodes],
             "workers": list(idle),

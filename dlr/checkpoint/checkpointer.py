@@ -90,8 +90,7 @@ class Checkpointer:
 
     Raises:
         ValueError: one of the numbers is none, or below 1; process_group is without this rank; a loader in
-            the state has none of its own; or there is no such kind of
-            storage.
+            the state has none of its own; or there is no such kind of storage.
         ImportError: a package is missing that this kind of storage needs.
         RuntimeError: there is one already, in this process or in one that shares its environment, which uses
             the agent's memory and is not closed.

@@ -54,10 +54,6 @@ class LocalFiles:
     def __str__(self) -> str:
         return str(self._path)
 
-    def address(self, folder: str) -> str:
-        """Return the address of a folder, with all that it takes to get there; messages have `str`."""
-        return str(self._path / folder)
-
     def is_link(self, name: str) -> bool:
         """Whether something of that name is only a link to what is elsewhere."""
         return (self._path / name).is_symlink()
@@ -179,6 +175,7 @@ class RemoteFiles:
         return _without_password(self._url)
 
     def address(self, folder: str) -> str:
+        """Return the address of a folder, with all that it takes to get there; messages have `str`."""
         return f"{self._url}/{folder}"
 
     def is_link(self, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from crds.findings import WORST_FIRST, Verdict
+from crds.findings import UNHEALTHY, Verdict
 from crds.nodecheck import NodeCheckPhase, nodes_in
 from crds.ranges import from_text
 from dlr.job.report import condition_of, message_of
@@ -36,7 +36,7 @@ def verdicts_of(status: JSON) -> dict[str, str]:
     """Return the verdict of each node. In a check that succeeded, nodes in none of its sets are healthy."""
     succeeded = status.get("phase") == NodeCheckPhase.SUCCEEDED
     verdicts = dict.fromkeys((status.get("nodes") or []) if succeeded else [], Verdict.HEALTHY.value)
-    for verdict in reversed(WORST_FIRST[:-1]):
+    for verdict in reversed(UNHEALTHY):
         verdicts |= dict.fromkeys(nodes_in(status, verdict), verdict.value)
     return verdicts | {result["node"]: result["verdict"] for result in status.get("nodeResults") or []}
 

@@ -26,6 +26,7 @@ from dlr.kube.connection import Connection
 from dlr.kube.errors import ApiError, Unavailable, UsageError
 from dlr.kube.following import until_finished
 from dlr.kube.waiting import waiting_for
+from reconcilers.observed.containers import training_container_name
 
 MOST_STREAMS = 32
 RETRY_SECONDS = 1.0
@@ -41,13 +42,9 @@ def parameters_of(pod: JSON, tail_lines: int | None = None) -> dict[str, str | i
 
 
 def default_container(pod: JSON) -> str:
-    """Return kubectl's default container, or the one that trains: it has the job's key, wherever a webhook
-    has put its sidecar; else the first."""
+    """Return kubectl's default container, or the one that trains."""
     named: str | None = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION)
-    containers: list[JSON] = pod["spec"]["containers"]
-    variables = ({entry["name"] for entry in each.get("env") or ()} for each in containers)
-    with_key = (each for each, found in zip(containers, variables, strict=True) if names.ENV_JOB_KEY in found)
-    return named or str(next(with_key, containers[0])["name"])
+    return named or training_container_name(pod)
 
 
 def why_no_log(pod: JSON) -> str | None:

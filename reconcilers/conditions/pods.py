@@ -106,15 +106,10 @@ def _ended_by(worker: ElasticWorker, now: datetime) -> Condition | None:
     A Pod that runs has to pass the time in which those ended.
     """
     status, end = worker.status, worker.status.last_exit
-    runs = status.phase is WorkerPhase.RUNNING and _seconds_to_last(worker, now) <= 0
-    if (
-        runs
-        or status.phase is WorkerPhase.SUCCEEDED
-        or end is None
-        or (status.quick_exits or 0) < MANY_QUICK_EXITS
-    ):
+    if end is None or (status.quick_exits or 0) < MANY_QUICK_EXITS or not meaning_of(end.exit_class).free:
         return None
-    if not meaning_of(end.exit_class).free:
+    lasts = status.phase is WorkerPhase.RUNNING and _seconds_to_last(worker, now) <= 0
+    if lasts or status.phase is WorkerPhase.SUCCEEDED:
         return None
     return Condition(
         type=STARTED,

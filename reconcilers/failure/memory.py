@@ -144,10 +144,11 @@ def _scaled(before: ContainerMemory, most: int) -> ContainerMemory:
 
 def refused_with_more(job: ElasticJob, worker: ElasticWorker) -> MemoryChange | None:
     """Return the memory of the Pod that ran out of it, if the next one is refused for having more."""
-    why, before, now = stuck_by(worker), worker.spec.memory_before, memory_of(job, worker)
-    if before is None or now is None or now.most <= before:
+    why, before = stuck_by(worker), worker.spec.memory_before
+    if before is None or why is None or why.reason not in REFUSALS or not is_for_amount(why.message, MEMORY):
         return None
-    if why is None or why.reason not in REFUSALS or not is_for_amount(why.message, MEMORY):
+    now = memory_of(job, worker)
+    if now is None or now.most <= before:
         return None
     message = f"{worker.metadata.name} gets {format_bytes(before)} of memory again: {why.message}"
     return MemoryChange(_with_memory(worker.spec.resources, _scaled(now, before)), message)

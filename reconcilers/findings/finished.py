@@ -10,7 +10,7 @@ from typing import Any
 
 from controller.store import ObjectMemory
 from crds.elasticworker import ElasticWorker
-from crds.findings import WORST_FIRST, Cause, Finding, Verdict
+from crds.findings import UNHEALTHY, Cause, Finding, Verdict
 from crds.nodecheck import NodeCheck, NodeCheckPhase
 from healthcheck.intermittent import NodeTests
 from reconcilers.findings.record import tests_in, untested_nodes
@@ -63,7 +63,7 @@ class FinishedCheck:
         if not self.succeeded:
             return {}
         verdicts = dict.fromkeys(status.nodes, Verdict.HEALTHY)
-        for verdict in reversed(WORST_FIRST[:-1]):
+        for verdict in reversed(UNHEALTHY):
             verdicts |= dict.fromkeys(status.nodes_in(verdict), verdict)
         return verdicts
 

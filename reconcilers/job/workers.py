@@ -132,9 +132,12 @@ def _remaining_delay(worker: ElasticWorker, now: datetime) -> float:
     last_exit = worker.status.last_exit
     if last_exit is None or worker.status.phase is not WorkerPhase.FAILED:
         return 0.0
-    if last_exit.time > now + TOLERANCE:
-        return 0.0  # by a clock that was wrong
-    return delay_seconds(worker.status.quick_exits or 0) - (now - last_exit.time).total_seconds()
+    return _remaining(delay_seconds(worker.status.quick_exits or 0), last_exit.time, now)
+
+
+def _remaining(seconds: float, since: datetime, now: datetime) -> float:
+    """Return what is left of a wait; nothing of one that began by a clock that was wrong."""
+    return 0.0 if since > now + TOLERANCE else seconds - (now - since).total_seconds()
 
 
 def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ...]:
@@ -163,8 +166,8 @@ def refused_for_memory(look: DesiredJob) -> tuple[dict[str, str], float | None]:
         less, why = refused_with_more(look.job, worker), stuck_by(worker)
         if less is None or why is None:
             continue
-        left_seconds = RETRY_SECONDS - (look.now - why.last_transition_time).total_seconds()
-        if why.reason == POD_REFUSED and 0 < left_seconds <= RETRY_SECONDS + TOLERANCE.total_seconds():
+        left_seconds = _remaining(RETRY_SECONDS, why.last_transition_time, look.now)
+        if why.reason == POD_REFUSED and left_seconds > 0:
             waits.append(left_seconds)
         else:
             found[worker.metadata.uid] = less.message
@@ -179,9 +182,8 @@ def hindered_on_their_nodes(look: DesiredJob) -> tuple[dict[str, str], float | N
         why, node = hindered_by(worker), worker.status.node_name
         if why is None or why.reason in _NOT_OF_THE_NODE or not node or node in worker.spec.excluded_nodes:
             continue
-        since = why.last_transition_time
-        left_seconds = HINDERED_SECONDS - (look.now - since).total_seconds()
-        if 0 < left_seconds <= HINDERED_SECONDS + TOLERANCE.total_seconds():
+        left_seconds = _remaining(HINDERED_SECONDS, why.last_transition_time, look.now)
+        if left_seconds > 0:
             waits.append(left_seconds)
         else:
             message = f"its Pod did not start on {node} within {HINDERED_SECONDS:.0f} s: {why.message}"

@@ -12,6 +12,7 @@ from controller.wording import counted, some_of
 from crds.findings import (
     DROPPED,
     MAX_TEXT,
+    UNHEALTHY,
     WORST_FIRST,
     Cause,
     FaultyDomain,
@@ -140,7 +141,7 @@ def concluded(
     """End the check with its verdicts."""
     finished = ConditionState(ConditionStatus.TRUE, "Finished", healthy.message)
     running = replace(finished, status=ConditionStatus.FALSE)
-    named = {v: [found.node for found in findings if found.verdict is v] for v in WORST_FIRST[:-1]}
+    named = {v: [found.node for found in findings if found.verdict is v] for v in UNHEALTHY}
     sets = named | {Cause.WITHDRAWN: status.nodes_in(Cause.WITHDRAWN)}
     status = status.model_copy(update={"node_sets": {}, "counts": {}})
     for kind, nodes in sets.items():
