@@ -53,6 +53,7 @@ class Cache:
         self._informers: dict[Resource, Informer] = {}
         self._models: dict[tuple[Resource, type], Models[Any]] = {}
         self._readers: dict[Callable[[Cache], Any], Any] = {}
+        self._optional: set[Resource] = set()
         self._tasks: asyncio.TaskGroup | None = None
         self._watching: dict[Resource, asyncio.Task[None]] = {}
 
@@ -77,6 +78,16 @@ class Cache:
             self._readers[reader] = reader(self)
         made: R = self._readers[reader]
         return made
+
+    def needs_not(self, resource: Resource) -> None:
+        """Let nothing wait for a resource that the API server need not serve: its store is empty until it
+        does, and `why_not_synced` says why."""
+        self._optional.add(resource)
+
+    def why_not_synced(self, resource: Resource) -> str | None:
+        """Why the resource's collection was not read yet; None if it was."""
+        informer = self._informer(resource)
+        return None if informer.synced.is_set() else str(informer.last_error or "no answer yet")
 
     def add_index(self, resource: Resource, index_name: str, function: IndexFunction) -> None:
         self._informer(resource).store.add_index(index_name, function)
@@ -117,12 +128,12 @@ class Cache:
     def seconds_since_progress(self) -> dict[str, float]:
         """How long ago each collection was known to be as the API server's. May be called by any thread."""
         now = self._monotonic()
-        return {i.resource.group_resource: now - i.progressed_at for i in list(self._informers.values())}
+        return {i.resource.group_resource: now - i.progressed_at for i in self._needed()}
 
     def stalled(self, after_seconds: float) -> str | None:
         """What is the matter with a watch that has made no progress for so long; None if all have."""
         now = self._monotonic()
-        for informer in self._informers.values():
+        for informer in self._needed():
             if (seconds := now - informer.progressed_at) >= after_seconds:
                 reason = informer.last_error or "the API server sends nothing"
                 return f"no news of {informer.resource.group_resource} for {seconds:.0f} s: {reason}"
@@ -174,7 +185,7 @@ class Cache:
             Unavailable: it says which was not read, and why.
         """
         began = self._monotonic()
-        for informer in list(self._informers.values()):
+        for informer in self._needed():
             while not informer.synced.is_set():
                 last = max([began, *(i.progressed_at for i in self._missing())])
                 left_seconds = None if timeout_seconds is None else last + timeout_seconds - self._monotonic()
@@ -185,7 +196,10 @@ class Cache:
                         await informer.synced.wait()
 
     def _missing(self) -> list[Informer]:
-        return [informer for informer in self._informers.values() if not informer.synced.is_set()]
+        return [informer for informer in self._needed() if not informer.synced.is_set()]
+
+    def _needed(self) -> list[Informer]:
+        return [i for i in list(self._informers.values()) if i.resource not in self._optional]
 
     def _not_synced(self, timeout_seconds: float) -> Unavailable:
         missing = self._missing()
@@ -195,7 +209,7 @@ class Cache:
 
     @property
     def synced(self) -> bool:
-        return all(informer.synced.is_set() for informer in self._informers.values())
+        return not self._missing()
 
     def _informer(self, resource: Resource) -> Informer:
         informer = self._informers.get(resource)

@@ -68,8 +68,14 @@ class ElasticJob(Model):
 
     @property
     def stops(self) -> bool:
-        """Whether the job should have no Pods: it is suspended, or deleted and held by a finalizer."""
-        return self.spec.suspend or self.metadata.deletion_timestamp is not None
+        """Whether the job should have no Pods: it is suspended, a queue grants it none, or it is deleted and
+        held by a finalizer."""
+        return self.spec.suspend or self.is_queued or self.metadata.deletion_timestamp is not None
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether a queue grants the job no Pods now."""
+        return self.status.admission is not None and not self.status.admission.workers
 
     @property
     def group_count(self) -> int:

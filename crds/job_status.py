@@ -89,6 +89,19 @@ class GrowthStatus(Model):
     """Growths in a row that ended before they had paid for their restart."""
 
 
+class Admission(Model):
+    """What a queue beside the job grants it."""
+
+    queue: Annotated[str, Field(max_length=253)]
+    workload: Annotated[str, Field(max_length=253)] = ""
+    """Name of the queue's object that what is granted is charged to."""
+    workers: Annotated[int, Field(ge=0)]
+    """The most Pods of workers, standby included; none while the job waits, or has to stop."""
+    reason: Annotated[str, cut(128), Field(max_length=128)] = ""
+    message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)] = ""
+    """The queue's own words where it grants less than the job wants."""
+
+
 class Scaling(Model):
     """The count of workers that is wanted, and whose intent it was."""
 
@@ -302,6 +315,8 @@ class ElasticJobStatus(Model):
     cluster: ClusterStatus | None = None
     """The tasks of a job with parameter servers, which has no rendezvous."""
     scaling: Scaling | None = None
+    admission: Admission | None = None
+    """Limit of the job's Pods, where it waits in a queue (`reconcilers/kueue`)."""
     growth: GrowthStatus | None = None
     scale_request: Annotated[str, Field(max_length=64)] | None = None
     """Id of the last scale request that was merged into the three fields below; of a ScalePlan, its uid."""

@@ -27,6 +27,8 @@ from reconcilers.gang import wiring as gang
 from reconcilers.groups import wiring as groups
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.job.strategy import Strategies
+from reconcilers.kueue import wiring as queues
+from reconcilers.kueue.workload import WORKLOADS
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck import wiring as nodecheck
 from reconcilers.observed.options import CordonOptions, PodOptions
@@ -58,7 +60,8 @@ from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, n
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 WATCHED_BY_LABEL = dict.fromkeys(
-    (PODS, LEASES, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICEACCOUNTS, ROLES, ROLEBINDINGS), _OURS
+    (PODS, LEASES, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICEACCOUNTS, ROLES, ROLEBINDINGS, WORKLOADS),
+    _OURS,
 )
 """For `ManagerOptions.label_selectors`: a cluster has many of these that are none of our business."""
 
@@ -72,6 +75,8 @@ def add_all(
     cordons: CordonOptions | None = None,
     pods: PodOptions | None = None,
     clock: Clock | None = None,
+    *,
+    kueue: bool = False,
 ) -> None:
     """Register every controller with the manager. Benchmarks bring their own clock."""
     clock = clock or Clock()
@@ -80,6 +85,8 @@ def add_all(
     strategies, gates, owners = Strategies(), list[Gate](), list[OtherOwner]()
     roles.add(strategies)
     gang.add(manager, clock, gates)
+    if kueue:
+        queues.add(manager, clock, gates)
     nodecheck.add(manager, clock, pods or PodOptions(), strategies, owners)
     add_jobs(manager, clock, pods or PodOptions(), strategies)
     autoscaling.add(manager, clock)

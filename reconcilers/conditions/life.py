@@ -52,6 +52,8 @@ def why_stopped(job: ElasticJob) -> str:
     """Say why a job has no Pods."""
     if job.spec.suspend:
         return "the job is suspended"
+    if job.metadata.deletion_timestamp is None and job.status.admission is not None:
+        return f"the queue {job.status.admission.queue} grants no Pods: {job.status.admission.message}"
     if why := held_by(job.metadata.finalizers):
         return f"the job is deleted, {why}"
     return "the job is being deleted"

@@ -46,6 +46,7 @@ from reconcilers.observed.run_policy import (
     seconds_to_expiry,
     seconds_to_sizing,
 )
+from reconcilers.observed.slots import as_granted
 from reconcilers.observed.status_patch import patch_of, validated_patch
 from reconcilers.observed.workers import plan_workers
 from reconcilers.runtime.acts import Act, Event, deleted
@@ -145,6 +146,7 @@ def wanted(seen: ObservedJob, now: datetime) -> DesiredJob:
     job = seen.job
     fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
     job, request, before = take_up(job, fresh, seen.managed_fields, now, seen.vacant)
+    job = as_granted(job)
     missing, surplus = plan_workers(job, seen.workers, seen.job.status.world)
     missing = [slot for slot in missing if slot not in seen.taken]
     return DesiredJob(seen, job, seen.workers, now, request, before, missing, surplus)

@@ -205,6 +205,17 @@ def slot_count(spec: ReplicaSpec, replicas: int | None = None) -> int:
     return count + spec.standby if count else 0
 
 
+def as_granted(job: ElasticJob) -> ElasticJob:
+    """The job with no more workers than a queue grants: those that train first, then those that stand by."""
+    admission, worker = job.status.admission, job.spec.replica_specs.get(names.WORKER)
+    if admission is None or worker is None or not 0 < admission.workers < slot_count(worker):
+        return job
+    replicas = min(worker.replicas, admission.workers)
+    fewer = worker.model_copy(update={"replicas": replicas, "standby": admission.workers - replicas})
+    specs = job.spec.replica_specs | {names.WORKER: fewer}
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"replica_specs": specs})})
+
+
 def _slot_count(job: ElasticJob, type_: str) -> int:
     spec = job.spec.replica_specs.get(type_)
     return slot_count(spec) if spec else 0

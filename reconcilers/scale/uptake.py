@@ -137,17 +137,18 @@ def _merged(job: ElasticJob, request: ScaleRequest, fresh: Freshness, vacant: Va
 
 def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:
     """To the count of now. A job that is suspended loses all its Pods: there is nothing to move."""
-    spec, known = job.spec.replica_specs[type_], job.status.replica_statuses.get(type_)
+    spec, before = job.spec.replica_specs[type_], _count_before(job, type_)
     count = slot_count(spec)
-    by = count - slot_count(spec, known.desired) if known is not None else 0
+    by = count - slot_count(spec, before) if before is not None else 0
     slots = slots_of(job, type_).grown(by, count, vacant)
     return slots.moving(() if job.stops else slots.moves, count, vacant)
 
 
-def _count_before(job: ElasticJob) -> int | None:
-    if job.status.scaling is not None:
+def _count_before(job: ElasticJob, type_: str = names.WORKER) -> int | None:
+    """The count of the last look; of workers as it was asked for, of which a queue may grant fewer."""
+    if type_ == names.WORKER and job.status.scaling is not None:
         return job.status.scaling.replicas
-    known = job.status.replica_statuses.get(names.WORKER)
+    known = job.status.replica_statuses.get(type_)
     return known.desired if known is not None else None
 
 

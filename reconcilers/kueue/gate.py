@@ -1,0 +1,188 @@
+"""The gate of a queue: a Pod is made while it is granted, with what its flavors say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from controller.cache import Cache
+from controller.client import AsyncClient
+from controller.errors import Forbidden, NotFound
+from controller.resources import PODS, Object
+from controller.store import ObjectMemory, Store
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from reconcilers.kueue.standing import Standing, standing_of
+from reconcilers.kueue.workload import FLAVORS, GROUP, WORKLOADS, Workload, queue_of
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER, in_namespace, owner_uids
+from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.runtime.refused import retry_seconds
+from reconcilers.worker.assignment import Obstacle
+
+IN_FLIGHT_SECONDS = 30.0
+"""Time in which a Pod that may be made is made, or was refused."""
+FLAVOR_SECONDS = 60.0
+RETRY_SECONDS = 1.0
+QUEUED, FLAVOR_UNREADABLE, FLAVOR_CONFLICT = "Queued", "FlavorUnreadable", "FlavorConflict"
+TOPOLOGY_GATE = f"{GROUP}/topology"
+TOPOLOGY_REQUESTS = tuple(
+    f"{GROUP}/podset-{each}-topology" for each in ("required", "preferred", "unconstrained")
+)
+OVER = ("Succeeded", "Failed")
+
+
+def workloads_of(store: Store, namespace: str, job_uid: str) -> list[Workload]:
+    """Return the Workloads that a job owns."""
+    return [Workload(raw) for raw in in_namespace(store.by_index(BY_OWNER, job_uid), namespace)]
+
+
+@dataclass(frozen=True)
+class PodCounts:
+    """Pods of a job."""
+
+    there: Mapping[str, int] = field(default_factory=dict)
+    """Those that are not over, by type; with those that are being made."""
+    running: int = 0
+    """Those of workers that run."""
+
+
+class PodsOfJobs:
+    """Counts the Pods of jobs, and remembers which are just being made."""
+
+    def __init__(self, cache: Cache, monotonic: Callable[[], float]) -> None:
+        self._pods = cache.store(PODS)
+        self._monotonic = monotonic
+        self._in_flight: ObjectMemory[dict[str, tuple[str, float]]] = cache.store(ELASTICJOBS).memory()
+        """Of each job, the workers whose Pods may be made, with their type and when that was said."""
+
+    def of(self, job: ElasticJob, beside: str = "") -> PodCounts:
+        """Count a job's Pods.
+
+        Args:
+            beside: uid of a worker whose own Pod does not count.
+        """
+        there, running, owners = dict[str, int](), 0, set[str]()
+        key = f"{job.metadata.namespace}/{job.metadata.name}"
+        for pod in self._pods.by_index(BY_JOB, key):
+            type_, phase = pod["metadata"]["labels"][names.LABEL_TYPE], (pod.get("status") or {}).get("phase")
+            uids = list(owner_uids(pod))
+            owners.update(uids)
+            if phase not in OVER and beside not in uids:
+                there[type_] = there.get(type_, 0) + 1
+                running += phase == "Running" and type_ == names.WORKER
+        now, in_flight = self._monotonic(), self._in_flight.get(job.metadata.uid) or {}
+        for uid, (type_, since) in list(in_flight.items()):
+            if uid in owners or now - since > IN_FLIGHT_SECONDS:
+                del in_flight[uid]
+            elif uid != beside:
+                there[type_] = there.get(type_, 0) + 1
+        return PodCounts(there, running)
+
+    def count(self, key: str) -> int:
+        """Count the Pods of a job that is gone, by its namespace and name."""
+        found = self._pods.by_index(BY_JOB, key)
+        return sum((pod.get("status") or {}).get("phase") not in OVER for pod in found)
+
+    def is_made(self, job: ElasticJob, worker: ElasticWorker) -> None:
+        """Remember that a worker's Pod is made now, which the cache has yet to show."""
+        in_flight = self._in_flight.get(job.metadata.uid)
+        if in_flight is None:
+            in_flight = self._in_flight.put(job.metadata.uid, {})
+        in_flight[worker.metadata.uid] = (worker.spec.type, self._monotonic())
+
+
+class QueueGate:
+    """Holds the Pods of jobs in queues back until they are granted."""
+
+    def __init__(
+        self, client: AsyncClient, cache: Cache, pods: PodsOfJobs, monotonic: Callable[[], float]
+    ) -> None:
+        self._client = client
+        self._jobs = cache.store(ELASTICJOBS)
+        self._workloads = cache.store(WORKLOADS)
+        self._pods = pods
+        self._monotonic = monotonic
+        self._flavors: dict[str, tuple[Object, float]] = {}
+
+    def enlist(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> None:
+        """Give a Pod what its flavors, checks and topology ask for."""
+        held = self._standing(job).held if self._is_queued(job) else None
+        if held is None:
+            return
+        metadata, spec = pod["metadata"], pod["spec"]
+        metadata["labels"][f"{GROUP}/podset"] = worker.spec.type
+        metadata["annotations"][f"{GROUP}/workload"] = held.name
+        for update in self._updates(held, worker.spec.type):
+            for of in ("labels", "annotations"):
+                metadata[of] |= update.get(of) or {}
+            spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **(update.get("nodeSelector") or {})}
+            spec["tolerations"] = [*(spec.get("tolerations") or ()), *(update.get("tolerations") or ())]
+        if held.assignment(worker.spec.type).get("topologyAssignment"):
+            spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": TOPOLOGY_GATE}]
+            if not any(each in metadata["annotations"] for each in TOPOLOGY_REQUESTS):
+                metadata["annotations"][TOPOLOGY_REQUESTS[-1]] = "true"
+
+    async def obstacle(self, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
+        """Return why a worker's Pod cannot come yet; None if it is granted."""
+        if not self._is_queued(job):
+            return None
+        type_, workers = worker.spec.type, len(job.spec.replica_specs)
+        standing = self._standing(job)
+        held = standing.held
+        if held is None or held.is_deleted or held.is_evicted or not held.is_admitted:
+            message = f"the queue {queue_of(self._raw(job))} does not grant it"
+            return Obstacle(QUEUED, message, retry_seconds(workers, RETRY_SECONDS))
+        granted = held.granted(type_)
+        if standing.replaced is not None:
+            granted = min(granted, standing.replaced.granted(type_))
+        if self._pods.of(job, beside=worker.metadata.uid).there.get(type_, 0) >= granted:
+            message = f"the queue grants {granted} Pods of type {type_}, which are there"
+            return Obstacle(QUEUED, message, retry_seconds(workers, RETRY_SECONDS))
+        if (why := await self._read_flavors(held, type_)) is not None:
+            return why
+        template = job.spec.replica_specs[type_].template["spec"].get("nodeSelector") or {}
+        for update in self._updates(held, type_):
+            for key, value in (update.get("nodeSelector") or {}).items():
+                if template.get(key, value) != value:
+                    message = (
+                        f"its flavor asks for nodes with {key}={value}, and "
+                        f"spec.replicaSpecs.{type_}.template.spec.nodeSelector for {key}={template[key]}: "
+                        "take that out of the template"
+                    )
+                    return Obstacle(FLAVOR_CONFLICT, message, retry_seconds(workers))
+        self._pods.is_made(job, worker)
+        return None
+
+    def _raw(self, job: ElasticJob) -> Object:
+        return self._jobs.get(job.metadata.namespace, job.metadata.name) or {"metadata": {}}
+
+    def _is_queued(self, job: ElasticJob) -> bool:
+        return bool(queue_of(self._raw(job)))
+
+    def _standing(self, job: ElasticJob) -> Standing:
+        return standing_of(workloads_of(self._workloads, job.metadata.namespace, job.metadata.uid))
+
+    def _updates(self, held: Workload, type_: str) -> Iterable[Object]:
+        """What flavors and checks ask of Pods."""
+        for name in _flavors_of(held, type_):
+            spec = self._flavors[name][0].get("spec") or {}
+            yield {"nodeSelector": spec.get("nodeLabels"), "tolerations": spec.get("tolerations")}
+        for check in held.status.get("admissionChecks") or ():
+            yield from (each for each in check.get("podSetUpdates") or () if each.get("name") == type_)
+
+    async def _read_flavors(self, held: Workload, type_: str) -> Obstacle | None:
+        now = self._monotonic()
+        for name in _flavors_of(held, type_):
+            if name in self._flavors and now - self._flavors[name][1] < FLAVOR_SECONDS:
+                continue
+            try:
+                self._flavors[name] = (await self._client.get(FLAVORS, name), now)
+            except (Forbidden, NotFound) as error:
+                message = f"the flavor {name}, which Kueue has assigned, cannot be read: {error}"
+                return Obstacle(FLAVOR_UNREADABLE, message, retry_seconds())
+        return None
+
+
+def _flavors_of(held: Workload, type_: str) -> list[str]:
+    return sorted(set((held.assignment(type_).get("flavors") or {}).values()))

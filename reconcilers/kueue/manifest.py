@@ -1,0 +1,135 @@
+"""The Workloads that a job is to have. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from controller.resources import Object
+from crds import names
+from crds.elasticjob import ElasticJob
+from reconcilers.kueue.workload import (
+    DIGEST,
+    FINALIZER,
+    JOB_UID_LABEL,
+    NUMBER_LABEL,
+    REPLACES,
+    WORKLOADS,
+    Workload,
+)
+from reconcilers.observed.builder import companion_metadata
+from reconcilers.observed.minimum import minimum_workers
+from reconcilers.observed.resources import resources_of
+from reconcilers.observed.slots import slot_count, training_types
+
+_OF_SPEC = ("nodeSelector", "tolerations", "affinity", "runtimeClassName", "overhead", "resources")
+_OF_CONTAINER = ("name", "image", "resources", "restartPolicy")
+LONGEST_NAME = 220
+
+
+@dataclass(frozen=True)
+class PodSet:
+    """How many Pods of a type a Workload asks for."""
+
+    count: int
+    least: int = 0
+    """The count with which the job may begin, and which it can shrink to; 0 where that is `count`."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a job asks of its queue."""
+
+    sets: Mapping[str, PodSet]
+    """By type; the type is the name of the Pod set."""
+    templates: Mapping[str, Object]
+    queue: str
+    priority: Object
+    """Class and value of the job's priority, as fields of a Workload's spec."""
+    growth_priority: Object
+    """The same of a slice by which the job grows."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that a change of what is granted cannot change."""
+        fixed = {type_: each.count for type_, each in self.sets.items() if type_ != names.WORKER}
+        text = orjson.dumps([self.templates, fixed], option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(text).hexdigest()[:16]
+
+    @property
+    def workers(self) -> int:
+        """How many Pods of workers the job wants, standby included."""
+        return self.sets[names.WORKER].count if names.WORKER in self.sets else 0
+
+    @property
+    def floor(self) -> int:
+        """With how few of them it goes on."""
+        return self.sets[names.WORKER].least or self.workers if names.WORKER in self.sets else 0
+
+    def with_workers(self, count: int, least: int) -> Mapping[str, PodSet]:
+        return {**self.sets, names.WORKER: PodSet(count, least if least < count else 0)}
+
+
+def wish_of(job: ElasticJob, queue: str, priority: Object, growth_priority: Object) -> Wish:
+    """Return what a job asks of its queue: the minimum of its workers at least."""
+    sets, least = {}, minimum_workers(job)
+    for type_ in training_types(job):
+        count = slot_count(job.spec.replica_specs[type_])
+        is_elastic = type_ == names.WORKER and 0 < least < count
+        sets[type_] = PodSet(count, least if is_elastic else 0)
+    templates = {type_: _template(job, type_) for type_ in sets}
+    return Wish(sets, templates, queue, priority, growth_priority)
+
+
+def _template(job: ElasticJob, type_: str) -> Object:
+    """What is charged for a Pod of this type, and what says which nodes may take it."""
+    spec = job.spec.replica_specs[type_].template["spec"]
+    kept = {key: spec[key] for key in _OF_SPEC if spec.get(key)}
+    for kind in ("containers", "initContainers"):
+        if spec.get(kind):
+            kept[kind] = [{key: each[key] for key in _OF_CONTAINER if each.get(key)} for each in spec[kind]]
+    if resources := resources_of(job, type_, None):
+        kept["containers"][0]["resources"] = resources
+    return {"spec": kept}
+
+
+def pod_sets(sets: Mapping[str, PodSet], templates: Mapping[str, Object]) -> list[Object]:
+    """The Pod sets of a Workload."""
+    return [
+        {"name": type_, "count": each.count, "template": templates[type_]}
+        | ({"minCount": each.least} if each.least else {})
+        for type_, each in sets.items()
+    ]
+
+
+def counts(pod_sets: Sequence[Object]) -> Mapping[str, PodSet]:
+    """How many Pods a Workload asks for, by Pod set."""
+    return {each["name"]: PodSet(int(each["count"]), int(each.get("minCount") or 0)) for each in pod_sets}
+
+
+def workload_of(
+    job: ElasticJob,
+    wish: Wish,
+    sets: Mapping[str, PodSet],
+    number: int,
+    priority: Object,
+    replaces: Workload | None = None,
+) -> Object:
+    """The Workload to create.
+
+    Args:
+        number: its place among those of the job.
+        replaces: the one that it is a slice of.
+    """
+    metadata = companion_metadata(job)
+    metadata["name"] = f"{job.metadata.name[:LONGEST_NAME]}-{job.metadata.uid[:8]}-{number}"
+    metadata["labels"] |= {JOB_UID_LABEL: job.metadata.uid, NUMBER_LABEL: str(number)}
+    metadata["annotations"] = {DIGEST: wish.digest}
+    if replaces is not None:
+        metadata["annotations"][REPLACES] = f"{job.metadata.namespace}/{replaces.name}"
+    metadata["finalizers"] = [FINALIZER]
+    spec = {"queueName": wish.queue, "active": True, "podSets": pod_sets(sets, wish.templates), **priority}
+    return WORKLOADS.manifest(metadata, spec=spec)

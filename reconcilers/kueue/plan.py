@@ -1,0 +1,360 @@
+"""What comes next between a job and its queue, as one pure function.
+
+The order of the writes is the one that was tried on Kueue 0.19.1, and follows from what Kueue does between
+them. One write is planned at a time; each begins with what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum
+
+from controller.resources import Object
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.job_status import Admission
+from crds.model import MAX_CONDITION_MESSAGE
+from crds.phases import JobPhase
+from crds.texts import shortened
+from reconcilers.kueue import conditions
+from reconcilers.kueue.manifest import PodSet, Wish, counts, pod_sets, workload_of
+from reconcilers.kueue.standing import Standing
+from reconcilers.kueue.workload import FINALIZER, PAUSED, PREEMPTED, REPLACED, Workload
+
+KUEUE_FINISHES_SECONDS = 1.0
+"""Time in which Kueue finishes a Workload that is replaced; after that it never does."""
+PREEMPTOR_SECONDS = 10.0
+"""Time in which Kueue admits the slice of a job that has shrunk for a preemptor, if that needs no more."""
+QUEUED, EVICTED, GROWING, ADMITTED, SUSPENDED = "Queued", "Evicted", "Growing", "Admitted", "Suspended"
+
+
+class Verb(Enum):
+    CREATE = "create"
+    PATCH = "patch"
+    STATUS = "status"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True)
+class Write:
+    """A write of a Workload."""
+
+    verb: Verb
+    body: Object
+    """The object to create, a merge patch, or a status."""
+    of: Workload | None = None
+    """What it was decided from; None where it is created."""
+
+
+@dataclass(frozen=True)
+class QueueSeen:
+    """What is seen of a job that waits in a queue, or is to leave it."""
+
+    job: ElasticJob
+    wish: Wish
+    standing: Standing
+    pods: Mapping[str, int] = field(default_factory=dict)
+    """Pods that are not over, by type; also those that are just being made."""
+    running: int = 0
+    """Workers whose Pods run."""
+    slice_seconds: float = 0.0
+    """Time since the slice was first seen for the held one, as that is now."""
+    replaced_seconds: float = 0.0
+    """Time since the held one and the one before it were first seen charged together."""
+    forbids_slices: str = ""
+    """Why the job cannot grow in this queue; empty if it can."""
+
+    @property
+    def all_pods(self) -> int:
+        return sum(self.pods.values())
+
+    @property
+    def workers(self) -> int:
+        """Pods of workers that are not over."""
+        return self.pods.get(names.WORKER, 0)
+
+
+@dataclass(frozen=True)
+class QueuePlan:
+    admission: Admission | None
+    """What the job's status has to say; written before the Workload."""
+    write: Write | None = None
+    look_again_seconds: float | None = None
+    """Time until something is due that wakes nobody."""
+
+
+def plan_queue(seen: QueueSeen, now: datetime) -> QueuePlan:
+    """Plan the next write between a job and its queue."""
+    standing, job = seen.standing, seen.job
+    if job.metadata.deletion_timestamp is not None or job.status.finished or not seen.wish.queue:
+        return _ending(seen, now)
+    if standing.held is not None:
+        plan = _charged(seen, standing.held, now)
+    elif standing.waiting is not None:
+        plan = _waiting(seen, standing.waiting)
+    elif job.spec.suspend:
+        plan = QueuePlan(_halted(seen, SUSPENDED, "the job is suspended"))
+    else:
+        body = workload_of(job, seen.wish, seen.wish.sets, _number(standing), seen.wish.priority)
+        plan = QueuePlan(_halted(seen, QUEUED, f"it waits in the queue {seen.wish.queue}"), _create(body))
+    return replace(plan, write=plan.write or _forgotten(standing))
+
+
+def _ending(seen: QueueSeen, now: datetime) -> QueuePlan:
+    """A job that is over, goes, or has left its queue: what is charged is finished when its Pods are gone."""
+    standing, job = seen.standing, seen.job
+    has_left = not seen.wish.queue and not job.status.finished
+    admission = job.status.admission
+    without_quota = [
+        each for each in (standing.slice, standing.waiting, *standing.others) if each is not None
+    ]
+    charged = [each for each in (standing.replaced, standing.held) if each is not None]
+    if has_left and admission is not None:
+        is_out = not (charged or without_quota)
+        admission = None if is_out else _halted(seen, QUEUED, "it leaves its queue")
+    if without_quota:
+        return QueuePlan(admission, _removed(without_quota[0]))
+    if charged and seen.all_pods == 0:
+        reason = "Succeeded" if job.status.phase is JobPhase.SUCCEEDED else "Failed"
+        message = shortened(job.status.message or f"the job is {reason.lower()}", MAX_CONDITION_MESSAGE)
+        return QueuePlan(
+            admission, _status(charged[0], conditions.finished(charged[0], reason, message, now))
+        )
+    if charged:
+        return QueuePlan(admission)
+    if has_left or job.metadata.deletion_timestamp is not None:
+        return QueuePlan(admission, _forgotten(standing))
+    kept = next((each for each in standing.finished if each.has_finalizer), None)
+    return QueuePlan(admission, None if kept is None else let_go(kept))
+
+
+def _waiting(seen: QueueSeen, workload: Workload) -> QueuePlan:
+    """No quota: what the job wants is what its Workload asks for, and it may be changed freely."""
+    wish, suspend = seen.wish, seen.job.spec.suspend
+    reason, message = _why_it_waits(workload)
+    admission = _halted(seen, SUSPENDED if suspend else reason, message, workload)
+    patch: Object = {}
+    if workload.is_deleted or (workload.digest != wish.digest and not suspend):
+        return QueuePlan(admission, _removed(workload) if seen.all_pods == 0 else None)
+    if seen.standing.others:
+        return QueuePlan(admission, _removed(seen.standing.others[0]))
+    if suspend and workload.is_active:
+        return QueuePlan(admission, _patch(workload, _paused(True)))
+    if not suspend and not workload.is_active and workload.is_paused:
+        patch = _paused(False)
+    asked: Object = dict(wish.priority) if workload.priority != wish.priority else {}
+    if workload.queue != wish.queue:
+        asked["queueName"] = wish.queue
+    if counts(workload.pod_sets) != wish.sets:
+        asked["podSets"] = pod_sets(wish.sets, wish.templates)
+    if asked and not suspend:
+        patch["spec"] = {**asked, **patch.get("spec", {})}
+    return QueuePlan(admission, _patch(workload, patch) if patch else None)
+
+
+def _charged(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
+    """The job has quota, or gives it back."""
+    standing = seen.standing
+    before = seen.job.status.admission
+    if standing.replaced is not None:
+        left_seconds = KUEUE_FINISHES_SECONDS - seen.replaced_seconds
+        if left_seconds > 0:
+            return QueuePlan(before, look_again_seconds=left_seconds)
+        message = f"Replaced by the workload {held.name}"
+        return QueuePlan(
+            before, _status(standing.replaced, conditions.finished(standing.replaced, REPLACED, message, now))
+        )
+    if standing.others:
+        return QueuePlan(before, _removed(standing.others[0]))
+    if held.is_deleted:
+        return _stopping(seen, held, "its Workload was deleted", let_go(held))
+    if held.is_evicted:
+        return _evicted(seen, held, now)
+    if not held.is_admitted:
+        if seen.all_pods and before is not None:
+            return QueuePlan(before)
+        return QueuePlan(_halted(seen, QUEUED, _checks(held), held))
+    is_other = held.queue != seen.wish.queue or held.digest != seen.wish.digest
+    if seen.job.spec.suspend or is_other:
+        admission = _granted(seen, held)
+        if standing.slice is not None:
+            return QueuePlan(admission, _removed(standing.slice))
+        return QueuePlan(admission, _patch(held, _paused(True)) if held.is_active else None)
+    return _admitted(seen, held, now)
+
+
+def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
+    """Shrink for a preemptor, as far as the job goes on with fewer; stop for everything else."""
+    wish, slice_ = seen.wish, seen.standing.slice
+    before = seen.job.status.admission
+    reason, message = _evicted_why(held)
+    has_granted = int(held.assignment(names.WORKER).get("count", 0))
+    may_shrink = (
+        reason == PREEMPTED
+        and 0 < wish.floor < has_granted
+        and held.floor(names.WORKER) <= wish.floor
+        and not held.has_checks
+        and not (seen.job.spec.suspend or held.digest != wish.digest or held.queue != wish.queue)
+        and before is not None
+        and before.workers > 0
+    )
+    if not may_shrink or (slice_ is not None and seen.slice_seconds >= PREEMPTOR_SECONDS):
+        return _stopping(seen, held, message, _status(held, conditions.released(held, now)), reason)
+    admission = _admission(seen, wish.floor, EVICTED, message, held)
+    if held.granted(names.WORKER) > wish.floor:
+        if slice_ is not None:
+            return QueuePlan(admission, _removed(slice_))
+        if seen.workers > wish.floor:
+            return QueuePlan(admission)
+        return QueuePlan(admission, _patch(held, {"spec": {"podSets": _lowered(held, wish.floor)}}))
+    write = _slice(seen, held, wish.with_workers(wish.workers, wish.floor), wish.priority)
+    return QueuePlan(admission, write, PREEMPTOR_SECONDS - seen.slice_seconds)
+
+
+def _stopping(seen: QueueSeen, held: Workload, why: str, release: Write, reason: str = EVICTED) -> QueuePlan:
+    """All Pods save and go; then the quota is given back."""
+    admission = _halted(seen, reason, why, held)
+    if seen.standing.slice is not None:
+        return QueuePlan(admission, _removed(seen.standing.slice))
+    return QueuePlan(admission, release if seen.all_pods == 0 else None)
+
+
+def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
+    wish, slice_ = seen.wish, seen.standing.slice
+    granted, admission = held.granted(names.WORKER), _granted(seen, held)
+    needed = wish.floor or 1
+    is_ready = seen.running >= min(needed, granted or needed)
+    if (status := conditions.ready(held, is_ready, now)) is not None:
+        return QueuePlan(admission, _status(held, status))
+    if wish.priority and held.priority != wish.priority:
+        return QueuePlan(admission, _patch(held, {"spec": wish.priority}))
+    least = held.floor(names.WORKER)
+    if wish.workers < granted:
+        return QueuePlan(admission, _shrunk(seen, held, least))
+    if least > wish.floor:
+        return QueuePlan(admission, _slice(seen, held, wish.with_workers(granted, wish.floor), wish.priority))
+    if wish.workers > granted and not (seen.forbids_slices or held.has_checks):
+        sets = wish.with_workers(wish.workers, granted + 1)
+        return QueuePlan(admission, _slice(seen, held, sets, wish.growth_priority))
+    return QueuePlan(admission, None if slice_ is None else _removed(slice_))
+
+
+def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:
+    """The job wants fewer than are granted: these are given back when their Pods are gone."""
+    wish, slice_ = seen.wish, seen.standing.slice
+    sets = wish.with_workers(wish.workers, wish.floor)
+    if slice_ is not None and counts(slice_.pod_sets) != sets:
+        return _removed(slice_)
+    if seen.workers > wish.workers:
+        return None
+    if wish.workers >= least:
+        return _patch(held, {"spec": {"podSets": _lowered(held, wish.workers)}})
+    return _slice(seen, held, sets, wish.priority)
+
+
+def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority: Object) -> Write | None:
+    """Make the slice, or have the one that waits ask for this."""
+    wish, slice_ = seen.wish, seen.standing.slice
+    if slice_ is None:
+        return _create(workload_of(seen.job, wish, sets, _number(seen.standing), priority, replaces=held))
+    if slice_.digest != wish.digest:
+        return _removed(slice_)
+    asked: Object = dict(priority) if slice_.priority != priority else {}
+    if counts(slice_.pod_sets) != sets:
+        asked["podSets"] = pod_sets(sets, wish.templates)
+    return _patch(slice_, {"spec": asked}) if asked else None
+
+
+def _lowered(held: Workload, workers: int) -> list[Object]:
+    """The Pod sets with fewer workers, else as they are stored."""
+    return [each | {"count": workers} if each["name"] == names.WORKER else each for each in held.pod_sets]
+
+
+def _granted(seen: QueueSeen, held: Workload) -> Admission:
+    granted, wanted = held.granted(names.WORKER), seen.wish.workers
+    if names.WORKER not in seen.wish.sets:
+        return _admission(seen, held.count(next(iter(seen.wish.sets))), ADMITTED, "", held)
+    if granted >= wanted:
+        return _admission(seen, granted, ADMITTED, "", held)
+    slice_ = seen.standing.slice
+    why = seen.forbids_slices or (_why_it_waits(slice_)[1] if slice_ is not None else "")
+    message = f"{granted} of {wanted} Pods are granted" + (f": {why}" if why else "")
+    return _admission(seen, granted, GROWING, message, held)
+
+
+def _why_it_waits(workload: Workload) -> tuple[str, str]:
+    """Reason and message, in Kueue's words where there are any."""
+    found = workload.conditions.get("QuotaReserved", {})
+    if not workload.is_active:
+        found = workload.conditions.get("Evicted", {})
+        return SUSPENDED, str(found.get("message") or f"its Workload {workload.name} is not active")
+    reason = str(found.get("reason") or QUEUED)
+    return reason, str(found.get("message") or f"it waits in the queue {workload.queue}")
+
+
+def _evicted_why(workload: Workload) -> tuple[str, str]:
+    found = workload.conditions["Evicted"]
+    return str(found.get("reason") or EVICTED), str(found.get("message") or "it was evicted")
+
+
+def _checks(workload: Workload) -> str:
+    """What is missing before a Workload with quota is admitted."""
+    missing = [
+        f"{each['name']}: {each.get('message') or each.get('state')}"
+        for each in workload.status.get("admissionChecks") or ()
+        if each.get("state") != "Ready"
+    ]
+    return f"quota is reserved; checks are missing: {'; '.join(missing)}" if missing else "quota is reserved"
+
+
+def _halted(seen: QueueSeen, reason: str, message: str, workload: Workload | None = None) -> Admission:
+    return _admission(seen, 0, reason, message, workload)
+
+
+def _admission(
+    seen: QueueSeen, workers: int, reason: str, message: str, workload: Workload | None
+) -> Admission:
+    name = "" if workload is None else workload.name
+    text = shortened(message, MAX_CONDITION_MESSAGE)
+    return Admission(queue=seen.wish.queue, workload=name, workers=workers, reason=reason, message=text)
+
+
+def _number(standing: Standing) -> int:
+    parts = (standing.held, standing.replaced, standing.slice, standing.waiting)
+    there = [*(each for each in parts if each is not None), *standing.others, *standing.finished]
+    return max((each.number for each in there), default=0) + 1
+
+
+def _forgotten(standing: Standing) -> Write | None:
+    """Remove a Workload that is finished, and followed by another."""
+    return next(map(_removed, standing.finished), None)
+
+
+def _removed(workload: Workload) -> Write:
+    """Delete it, or let go of one that is deleted."""
+    return let_go(workload) if workload.is_deleted else Write(Verb.DELETE, {}, workload)
+
+
+def let_go(workload: Workload) -> Write:
+    """Take our finalizer away."""
+    left = [each for each in workload.raw["metadata"].get("finalizers") or () if each != FINALIZER]
+    return _patch(workload, {"metadata": {"finalizers": left}})
+
+
+def _paused(is_paused: bool) -> Object:
+    mark = "true" if is_paused else None
+    return {"metadata": {"annotations": {PAUSED: mark}}, "spec": {"active": not is_paused}}
+
+
+def _create(body: Object) -> Write:
+    return Write(Verb.CREATE, body)
+
+
+def _patch(workload: Workload, patch: Object) -> Write:
+    return Write(Verb.PATCH, patch, workload)
+
+
+def _status(workload: Workload, status: Object) -> Write:
+    return Write(Verb.STATUS, status, workload)

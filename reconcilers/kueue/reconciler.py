@@ -1,0 +1,256 @@
+"""The reconciler of jobs in queues: see, plan, write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from controller.cache import Cache
+from controller.client import AsyncClient
+from controller.errors import Conflict, Forbidden, NotFound, Refused
+from controller.events import EventRecorder
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import Object, Resource
+from controller.store import ObjectMemory
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.grouping import is_grouped
+from crds.job_status import Admission
+from crds.model import MAX_CONDITION_MESSAGE
+from reconcilers.kueue.gate import PodsOfJobs, workloads_of
+from reconcilers.kueue.manifest import wish_of
+from reconcilers.kueue.plan import QueuePlan, QueueSeen, Verb, Write, let_go, plan_queue
+from reconcilers.kueue.standing import Standing, standing_of
+from reconcilers.kueue.workload import (
+    CLUSTERQUEUES,
+    GROWTH_PRIORITY,
+    LOCALQUEUES,
+    POD_PRIORITIES,
+    PRIORITIES,
+    PRIORITY_LABEL,
+    WORKLOADS,
+    Workload,
+    queue_of,
+)
+from reconcilers.observed.observations import Observations
+from reconcilers.observed.ownership import BY_JOB, belongs_to, spares_its_own
+from reconcilers.observed.status_patch import merge_patch
+from reconcilers.runtime.acts import write_status
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.runtime.refused import retry_seconds
+
+FACTS_SECONDS = 30.0
+GONE_SECONDS = 1.0
+PODS_PER_SECOND = 5_000
+"""Pods that all looks at a job count in a second."""
+
+
+@dataclass(frozen=True)
+class QueueFacts:
+    """What Kueue's other objects say."""
+
+    priority: Object = field(default_factory=dict)
+    """Class and value of the job's priority, as fields of a Workload's spec."""
+    growth_priority: Object = field(default_factory=dict)
+    forbids_slices: str = ""
+
+
+class KueueReconciler(Reconciler):
+    """Keeps the Workloads of one job, and what they grant in its status."""
+
+    def __init__(
+        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock, pods: PodsOfJobs
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._recorder = recorder
+        self._clock = clock
+        self._pods = pods
+        self._jobs = cache.store(ELASTICJOBS)
+        self._workloads = cache.store(WORKLOADS)
+        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._slices = Observations(self._jobs, clock.monotonic)
+        self._replaced = Observations(self._jobs, clock.monotonic)
+        self._facts: ObjectMemory[tuple[str, float, QueueFacts]] = self._jobs.memory()
+        self._looked_at: ObjectMemory[float] = self._jobs.memory()
+
+    async def reconcile(self, request: Request) -> Result:
+        """Look at the job of this name, and make one write."""
+        raw = self._jobs.get(request.namespace, request.name)
+        if raw is None:
+            return await self._orphans(request)
+        if spares_its_own(raw) or is_grouped(raw):
+            return Result()
+        job, queue = self._parse_job.parse(raw), queue_of(raw)
+        workloads = workloads_of(self._workloads, job.metadata.namespace, job.metadata.uid)
+        if not (queue or workloads or job.status.admission):
+            return Result()
+        if (why := self._cache.why_not_synced(WORKLOADS)) is not None:
+            return await self._unreadable(job, raw, queue, why)
+        if (wait_seconds := self._rest(job)) > 0:
+            return Result(wait_seconds)
+        await self._let_go_of_earlier(request, job)
+        facts = await self._facts_of(job, raw, queue) if queue else QueueFacts()
+        standing = standing_of(workloads)
+        pods = self._pods.of(job)
+        wish = wish_of(job, queue, facts.priority, facts.growth_priority)
+        seen = QueueSeen(
+            job,
+            wish,
+            standing,
+            pods.there,
+            pods.running,
+            self._slices.age_seconds(job.metadata.uid, _slice_state(standing)),
+            self._replaced.age_seconds(job.metadata.uid, standing.replaced and standing.replaced.uid),
+            facts.forbids_slices,
+        )
+        return await self._apply(seen, raw, plan_queue(seen, self._clock.now()))
+
+    async def _unreadable(self, job: ElasticJob, raw: Object, queue: str, why: str) -> Result:
+        """Without Workloads nothing is decided; a job that has begun keeps what it has."""
+        if job.status.admission is None and queue:
+            message = f"Kueue's Workloads cannot be read: {why}"[:MAX_CONDITION_MESSAGE]
+            await self._grant(
+                job, raw, Admission(queue=queue, workers=0, reason="Unreadable", message=message)
+            )
+        return Result(retry_seconds())
+
+    async def _orphans(self, request: Request) -> Result:
+        """Let go of the Workloads of a job that is gone, when its Pods are gone."""
+        key = f"{request.namespace}/{request.name}"
+        left = [
+            found for found in map(Workload, self._workloads.by_index(BY_JOB, key)) if found.has_finalizer
+        ]
+        if not left:
+            return Result()
+        if self._pods.count(key):
+            return Result(GONE_SECONDS)
+        for found in left:
+            await self._carry_out(let_go(found))
+        return Result()
+
+    async def _let_go_of_earlier(self, request: Request, job: ElasticJob) -> None:
+        """Let go of Workloads that garbage collection takes with an earlier job of this name."""
+        key, owner = f"{request.namespace}/{request.name}", job.metadata.uid
+        for found in map(Workload, self._workloads.by_index(BY_JOB, key)):
+            if not belongs_to(found.raw, owner) and found.is_deleted and found.has_finalizer:
+                await self._carry_out(let_go(found))
+
+    async def _facts_of(self, job: ElasticJob, raw: Object, queue: str) -> QueueFacts:
+        """What the queue and the job's classes are, read now and then.
+
+        Raises:
+            Refused: a priority class cannot be read.
+        """
+        now, found = self._clock.monotonic(), self._facts.get(job.metadata.uid)
+        if found is not None and found[0] == queue and now - found[1] < FACTS_SECONDS:
+            return found[2]
+        metadata = raw["metadata"]
+        worker = job.spec.replica_specs.get(names.WORKER)
+        name = (metadata.get("labels") or {}).get(PRIORITY_LABEL)
+        of_pods = worker.template["spec"].get("priorityClassName") if worker is not None else None
+        if name:
+            priority = await self._priority(PRIORITIES, name)
+        else:
+            priority = await self._priority(POD_PRIORITIES, of_pods) if of_pods else {}
+        growth = (metadata.get("annotations") or {}).get(GROWTH_PRIORITY)
+        facts = QueueFacts(
+            priority,
+            await self._priority(PRIORITIES, growth) if growth else priority,
+            await self._why_no_slices(job.metadata.namespace, queue),
+        )
+        return self._facts.put(job.metadata.uid, (queue, now, facts))[2]
+
+    async def _priority(self, resource: Resource, name: str) -> Object:
+        found = await self._client.get(resource, name)
+        reference = {"group": resource.group, "kind": resource.kind, "name": name}
+        return {"priorityClassRef": reference, "priority": int(found.get("value") or 0)}
+
+    async def _why_no_slices(self, namespace: str, queue: str) -> str:
+        """Say why no slice may wait in a queue: one at the head of a StrictFIFO queue stops it, and with
+        admission checks Kueue finishes the old Workload before the new one is admitted."""
+        try:
+            local = await self._client.get(LOCALQUEUES, queue, namespace)
+            name = local["spec"].get("clusterQueue", "")
+            spec = (await self._client.get(CLUSTERQUEUES, name))["spec"]
+        except NotFound:
+            return ""
+        except Forbidden as error:
+            return f"its ClusterQueue cannot be read, so it does not grow: {error}"
+        if spec.get("queueingStrategy") == "StrictFIFO":
+            return f"the ClusterQueue {name} is StrictFIFO, where a job cannot wait for more"
+        if spec.get("admissionChecks") or spec.get("admissionChecksStrategy"):
+            return f"the ClusterQueue {name} has admission checks, with which a job cannot wait for more"
+        return ""
+
+    def _rest(self, job: ElasticJob) -> float:
+        """Seconds to wait before a look at a job with many Pods, each of which wakes it."""
+        now, last = self._clock.monotonic(), self._looked_at.get(job.metadata.uid)
+        workers = job.spec.replica_specs.get(names.WORKER)
+        wait_seconds = 0.0 if workers is None else workers.replicas / PODS_PER_SECOND
+        if last is not None and now - last < wait_seconds and wait_seconds > 0.02:
+            return wait_seconds - (now - last)
+        self._looked_at.put(job.metadata.uid, now)
+        return 0.0
+
+    async def _apply(self, seen: QueueSeen, raw: Object, plan: QueuePlan) -> Result:
+        """Write what is granted into the job, and then the Workload, each as it was seen.
+
+        Raises:
+            Conflict: job or Workload have changed since they were read.
+        """
+        await self._grant(seen.job, raw, plan.admission)
+        if plan.write is not None:
+            try:
+                await self._carry_out(plan.write)
+            except Refused as error:
+                if isinstance(error, Conflict | NotFound):
+                    raise
+                await self._refused(seen, error)
+                return Result(retry_seconds())
+        return Result(plan.look_again_seconds)
+
+    async def _grant(self, job: ElasticJob, raw: Object, admission: Admission | None) -> None:
+        before = job.status.admission
+        if admission == before:
+            return
+        if before is None or before.workers != getattr(admission, "workers", None):
+            words = "" if admission is None else f"{admission.reason}: {admission.message}"
+            count = "no limit" if admission is None else f"{admission.workers} Pods of workers"
+            self._recorder.event(raw, "Normal", "Granted", f"the queue grants {count}. {words}".strip())
+        stored = (raw.get("status") or {}).get("admission") or {}
+        wire = None if admission is None else admission.to_wire()
+        patch = merge_patch({"admission": stored} if before else {}, {"admission": wire} if wire else {})
+        await write_status(self._client, ELASTICJOBS, raw, patch)
+
+    async def _refused(self, seen: QueueSeen, error: Refused) -> None:
+        """Say on the job what the API server, or Kueue behind it, does not take."""
+        message = f"Kueue's Workload could not be written: {error}"
+        raw = self._jobs.get(seen.job.metadata.namespace, seen.job.metadata.name)
+        if raw is not None:
+            self._recorder.event(raw, "Warning", "WorkloadRefused", message)
+
+    async def _carry_out(self, write: Write) -> None:
+        if write.of is None:
+            await self._client.create(WORKLOADS, write.body)
+            return
+        metadata = write.of.raw["metadata"]
+        if write.verb is Verb.DELETE:
+            await self._client.delete(WORKLOADS, write.of.name, metadata["namespace"], uid=write.of.uid)
+        elif write.verb is Verb.STATUS:
+            await self._client.replace(
+                WORKLOADS, {**write.of.raw, "status": write.body}, subresource="status"
+            )
+        else:
+            version = {"resourceVersion": metadata["resourceVersion"], **write.body.get("metadata", {})}
+            await self._client.patch(
+                WORKLOADS, write.of.name, {**write.body, "metadata": version}, metadata["namespace"]
+            )
+
+
+def _slice_state(standing: Standing) -> object:
+    """What the time that a slice waits begins with."""
+    held, slice_ = standing.held, standing.slice
+    if held is None or slice_ is None:
+        return None
+    return slice_.uid, held.uid, held.is_evicted, held.granted(names.WORKER)

@@ -1,0 +1,44 @@
+"""Which of a job's Workloads is which. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reconcilers.kueue.workload import Workload
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A job's Workloads."""
+
+    held: Workload | None = None
+    """The one with quota, which the job's Pods are charged to."""
+    replaced: Workload | None = None
+    """The one before it, that is charged until it is finished."""
+    slice: Workload | None = None
+    """The one that waits to replace `held`."""
+    waiting: Workload | None = None
+    """The one that waits for quota, where none has it."""
+    others: Sequence[Workload] = ()
+    """Unfinished ones beside these, without quota."""
+    finished: Sequence[Workload] = ()
+
+    @property
+    def current(self) -> Workload | None:
+        return self.held or self.waiting
+
+
+def standing_of(workloads: Sequence[Workload]) -> Standing:
+    """Sort out a job's Workloads, in order of their numbers."""
+    workloads = sorted(workloads, key=lambda each: (each.number, each.name))
+    finished = [each for each in workloads if each.is_finished]
+    charged = [each for each in workloads if each.has_quota and not each.is_finished]
+    free = [each for each in workloads if not each.has_quota and not each.is_finished]
+    if not charged:
+        waiting = next((each for each in free if not each.is_deleted), None) or next(iter(free), None)
+        return Standing(waiting=waiting, others=[w for w in free if w is not waiting], finished=finished)
+    held = charged[-1]
+    replaced = charged[-2] if len(charged) > 1 else None
+    slice_ = next((each for each in free if each.replaces == held.name and not each.is_deleted), None)
+    return Standing(held, replaced, slice_, others=[w for w in free if w is not slice_], finished=finished)

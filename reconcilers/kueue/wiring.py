@@ -1,0 +1,75 @@
+"""What wakes a look at a job in a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.builder import ControllerBuilder
+from controller.manager import Manager
+from controller.reconciler import Request
+from controller.resources import PODS, Object
+from controller.shape import Shape
+from crds import names
+from reconcilers.kueue.gate import OVER, PodsOfJobs, QueueGate
+from reconcilers.kueue.reconciler import KueueReconciler
+from reconcilers.kueue.workload import WORKLOADS
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
+from reconcilers.predicates import change_of, generation_of
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.runtime.managed_by import OfOurJobs, own_key
+from reconcilers.runtime.reconciled import reporter
+from reconcilers.scale.writer import pods_job
+from reconcilers.worker.assignment import Gate
+
+WORKERS = 4
+KEPT = Shape({"spec": 50_000, "status": 50_000})
+
+
+def add(manager: Manager, clock: Clock, gates: list[Gate]) -> None:
+    """Register the controller with the manager, and the gate that Pods wait at."""
+    cache = manager.cache
+    cache.keep_only({WORKLOADS: KEPT})
+    cache.needs_not(WORKLOADS)
+    cache.add_index(WORKLOADS, BY_OWNER, owner_uids)
+    cache.add_index(WORKLOADS, BY_JOB, _job_of)
+    pods = PodsOfJobs(cache, clock.monotonic)
+    gates.append(QueueGate(manager.client, cache, pods, clock.monotonic))
+    reconciler = KueueReconciler(manager.client, cache, manager.recorder, clock, pods)
+    (
+        ControllerBuilder(manager, "kueue")
+        .for_(ELASTICJOBS, predicate=_asks)
+        .owns(WORKLOADS)
+        .watches(PODS, _jobs_of_pod, predicate=_counts)
+        .reports_to(reporter(manager, "kueue", ELASTICJOBS, clock))
+        .with_workers(WORKERS)
+        .build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
+    )
+
+
+def _job_of(workload: Object) -> Iterable[str]:
+    metadata = workload["metadata"]
+    name = (metadata.get("labels") or {}).get(names.LABEL_JOB)
+    return [f"{metadata['namespace']}/{name}"] if name else []
+
+
+def _jobs_of_pod(pod: Object) -> Iterable[Request]:
+    for key in pods_job(pod):
+        namespace, _, name = key.partition("/")
+        yield Request(namespace, name)
+
+
+@change_of
+def _asks(job: Object) -> object:
+    """What a job asks of its queue, and what it was granted."""
+    metadata, status = job["metadata"], job.get("status", {})
+    fields = ("labels", "annotations", "deletionTimestamp")
+    resources, admission = status.get("resources"), status.get("admission")
+    return generation_of(job), status.get("phase"), resources, admission, *map(metadata.get, fields)
+
+
+@change_of
+def _counts(pod: Object) -> object:
+    """Whether a Pod is over, or runs."""
+    phase = (pod.get("status") or {}).get("phase")
+    return pod["metadata"]["uid"], phase in OVER, phase == "Running"
