@@ -32,6 +32,19 @@ TOPOLOGY_REQUESTS = tuple(
 OVER = ("Succeeded", "Failed")
 
 
+def why_not_granted(standing: Standing, type_: str, there: int) -> str:
+    """Say why one more Pod of a type may not be made; empty if it may.
+
+    Args:
+        there: how many there are.
+    """
+    held = standing.held
+    if held is None or held.is_deleted or held.is_evicted or not held.is_admitted:
+        return "its queue does not grant it"
+    granted = held.granted(type_)
+    return "" if there < granted else f"its queue grants {granted} Pods of type {type_}, which are there"
+
+
 def workloads_of(store: Store, namespace: str, job_uid: str) -> list[Workload]:
     """Return the Workloads that a job owns."""
     return [Workload(raw) for raw in in_namespace(store.by_index(BY_OWNER, job_uid), namespace)]
@@ -129,16 +142,11 @@ class QueueGate:
             return None
         type_, workers = worker.spec.type, len(job.spec.replica_specs)
         standing = self._standing(job)
+        there = self._pods.of(job, beside=worker.metadata.uid).there.get(type_, 0)
+        if refused := why_not_granted(standing, type_, there):
+            return Obstacle(QUEUED, refused, retry_seconds(workers, RETRY_SECONDS))
         held = standing.held
-        if held is None or held.is_deleted or held.is_evicted or not held.is_admitted:
-            message = f"the queue {queue_of(self._raw(job))} does not grant it"
-            return Obstacle(QUEUED, message, retry_seconds(workers, RETRY_SECONDS))
-        granted = held.granted(type_)
-        if standing.replaced is not None:
-            granted = min(granted, standing.replaced.granted(type_))
-        if self._pods.of(job, beside=worker.metadata.uid).there.get(type_, 0) >= granted:
-            message = f"the queue grants {granted} Pods of type {type_}, which are there"
-            return Obstacle(QUEUED, message, retry_seconds(workers, RETRY_SECONDS))
+        assert held is not None
         if (why := await self._read_flavors(held, type_)) is not None:
             return why
         template = job.spec.replica_specs[type_].template["spec"].get("nodeSelector") or {}

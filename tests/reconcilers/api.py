@@ -59,7 +59,7 @@ class Write:
     """A request that changes something, as it travels."""
 
     verb: str
-    """create, patch or delete."""
+    """create, patch, replace or delete."""
     resource: Resource
     name: str
     namespace: str | None
@@ -380,6 +380,12 @@ class Client:
         subresource: str | None = None,
     ) -> JSON:
         return self.write(Write("patch", resource, name, namespace, patch, subresource))
+
+    async def replace(self, resource: Resource, obj: JSON, *, subresource: str | None = None) -> JSON:
+        metadata = obj["metadata"]
+        return self.write(
+            Write("replace", resource, metadata["name"], metadata.get("namespace"), obj, subresource)
+        )
 
     async def delete(
         self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None, **_: Any

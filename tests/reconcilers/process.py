@@ -67,6 +67,7 @@ class Process:
     """Raises Killed to die there."""
     after_write: Callable[[Write], None] = lambda write: None
     cordon: CordonOptions | None = None
+    kueue: bool = False
     dead: bool = False
     errors: list[str] = field(default_factory=list)
     """What no reconciler should ever raise."""
@@ -94,7 +95,8 @@ class Process:
             add=lambda controller: self._controllers.update({controller.name: controller}),
         )
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
-        add_all(manager, self.cordon, pods=PodOptions(agent=None, random=random.Random(0)), clock=clock)  # type: ignore[arg-type]
+        pods = PodOptions(agent=None, random=random.Random(0))
+        add_all(manager, self.cordon, pods=pods, clock=clock, kueue=self.kueue)  # type: ignore[arg-type]
         for controller in self._controllers.values():
             for source in controller.sources:
                 self.cache.store(source.resource)
@@ -197,6 +199,7 @@ class LaggingCache(Cache):
             for change in informer.store.replace_stepwise(items):
                 informer.intake.tell(change)
             self._move(informer, len(log), log[-1].obj["metadata"]["resourceVersion"] if log else "0")
+            informer.synced.set()
 
     def deliver(self) -> None:
         """What the watches have told by now."""

@@ -1,0 +1,241 @@
+"""All reconcilers, with a cluster and Kueue in memory: what they come to, wherever the controller dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from controller.errors import Conflict
+from controller.resources import PODS
+from crds import names
+from reconcilers.kueue.workload import CLUSTERQUEUES, FLAVORS, LOCALQUEUES, QUEUE_LABEL, WORKLOADS
+from reconcilers.runtime.kinds import ELASTICJOBS
+from tests.kueue.standin import Kueue
+from tests.reconcilers.api import NAMESPACE, Api, Entry, Write
+from tests.reconcilers.cluster_model import Script, act, add_nodes, renew_leases
+from tests.reconcilers.process import Killed, Process
+
+JSON = dict[str, Any]
+STEPS = 6_000
+
+pytestmark = pytest.mark.played
+
+
+@dataclass
+class QueueApi(Api):
+    """An API server with Kueue behind it."""
+
+    kueue: Kueue = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kueue = Kueue(lambda: self.seconds)
+        add_nodes(self, 12)
+        for plural in (ELASTICJOBS,):
+            self.objects.setdefault(plural, {})
+        spec = {"nodeLabels": {"pool": "gpu"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
+        self._put_of_kueue(FLAVORS, "default", spec, None)
+        self._put_of_kueue(LOCALQUEUES, "team", {"clusterQueue": "shared"}, NAMESPACE)
+        self.set_quota(4)
+
+    def set_quota(self, quota: int) -> None:
+        resources = [{"name": "nvidia.com/gpu", "nominalQuota": quota}]
+        flavors = [{"name": "default", "resources": resources}]
+        groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]
+        preemption = {"withinClusterQueue": "LowerPriority"}
+        spec = {"resourceGroups": groups, "preemption": preemption, "namespaceSelector": {}}
+        self._put_of_kueue(CLUSTERQUEUES, "shared", spec, None)
+
+    def _put_of_kueue(self, resource: Any, name: str, spec: JSON, namespace: str | None) -> None:
+        metadata: JSON = {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"} | (
+            {"namespace": namespace} if namespace else {}
+        )
+        obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
+        self.kueue.put(obj)
+        self.objects.setdefault(resource, {})[namespace, name] = obj
+
+    def apply(self, write: Write) -> JSON:
+        if write.resource != WORKLOADS:
+            return super().apply(write)
+        namespace = write.namespace or NAMESPACE
+        match write.verb:
+            case "create":
+                answer = self.kueue.create(write.body)
+            case "patch":
+                answer = self.kueue.patch(namespace, write.name, write.body)
+            case "replace":
+                answer = self.kueue.put_status(write.body)
+            case _:
+                found = self.kueue.workloads.get((namespace, write.name))
+                if found is None:
+                    raise self._not_found(WORKLOADS, write.name)
+                if write.uid not in (None, found["metadata"]["uid"]):
+                    raise Conflict(409, "Conflict", "another uid")
+                self.kueue.delete(namespace, write.name)
+                answer = {}
+        self.version += 1
+        self.mirror()
+        return answer
+
+    def mirror(self) -> None:
+        """Show what Kueue has in the watch."""
+        there = self.objects.setdefault(WORKLOADS, {})
+        stored = self.kueue.workloads
+        for key in [key for key in there if key not in stored]:
+            self._log(WORKLOADS, Entry(there.pop(key), deleted=True))
+        for key, obj in stored.items():
+            if there.get(key) is not obj:
+                there[key] = obj
+                self._log(WORKLOADS, Entry(obj))
+
+    def kueue_moves(self) -> bool:
+        moves = self.kueue.moves()
+        if moves:
+            moves[0].do()
+            self.mirror()
+        return bool(moves)
+
+
+@dataclass
+class Cluster:
+    """A cluster in which everybody acts until nobody has anything to do."""
+
+    api: QueueApi = field(default_factory=QueueApi)
+    kill_after: int = 0
+    """Number of writes after which the controller dies, again and again; 0: never."""
+    script: Script = field(default_factory=Script)
+    process: Process | None = None
+    writes: int = 0
+    most: int = 0
+    """The most worker Pods that there were beyond what was granted."""
+
+    async def settle(self, seconds: float = 60.0) -> Cluster:
+        """Let everybody act for a while."""
+        api, end = self.api, self.api.seconds + seconds
+        for _ in range(STEPS):
+            try:
+                if await self._controller().step():
+                    self._check()
+                    continue
+            except Killed:
+                self.process = None
+                continue
+            if act(api, self.script) or api.kueue_moves() or self._controller().cache.catch_up():
+                self._check()
+                continue
+            due = self._controller().next_due
+            clock = api.kueue.next_clock()
+            next_ = min(
+                (each for each in (due, clock) if each is not None and each > api.seconds), default=end
+            )
+            if next_ >= end:
+                api.seconds = end
+                assert self.process is not None and not self.process.errors, self.process.errors
+                return self
+            api.seconds = next_
+            renew_leases(api)
+        raise AssertionError("no end in sight")
+
+    def _controller(self) -> Process:
+        if self.process is None:
+            self.process = Process(self.api, kueue=True, after_write=self._after)
+        return self.process
+
+    def _after(self, _: Write) -> None:
+        self.writes += 1
+        if self.kill_after and self.writes % self.kill_after == 0:
+            assert self.process is not None
+            self.process.die()
+
+    def _check(self) -> None:
+        pods = [pod for pod in self.api.list(PODS) if pod["status"]["phase"] in ("Pending", "Running")]
+        self.most = max(self.most, len(pods) - self.api.kueue.used("shared", "default", "nvidia.com/gpu"))
+
+    def submit(self, most: int = 8, least: int = 2) -> Cluster:
+        container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        worker = {"replicas": most, "minReplicas": least, "template": {"spec": {"containers": [container]}}}
+        metadata = {"name": "j", "namespace": NAMESPACE, "labels": {QUEUE_LABEL: "team"}}
+        policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20}
+        spec = {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy}
+        self.api.create(ELASTICJOBS, {"metadata": metadata, "spec": spec})
+        return self
+
+    @property
+    def status(self) -> JSON:
+        return self.api.get(ELASTICJOBS, "j")["status"]
+
+    @property
+    def pods(self) -> list[JSON]:
+        return [pod for pod in self.api.list(PODS) if pod["status"]["phase"] in ("Pending", "Running")]
+
+    def meets(self, count: int) -> None:
+        """Another Workload comes, of a higher priority."""
+        container = {"name": "m", "image": "x", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
+        sets = [{"name": "main", "count": count, "template": {"spec": {"containers": [container]}}}]
+        spec = {"queueName": "team", "podSets": sets, "priority": 10, "active": True}
+        metadata = {"name": "other", "namespace": NAMESPACE}
+        self.api.kueue.create(
+            {"apiVersion": WORKLOADS.api_version, "kind": "Workload", "metadata": metadata, "spec": spec}
+        )
+        self.api.mirror()
+
+
+async def whole_life(cluster: Cluster, note: Callable[[str, Cluster], None] = lambda *_: None) -> None:
+    """A start in part, growth, a preemption, the end."""
+    await cluster.submit().settle()
+    note("started", cluster)
+    cluster.api.set_quota(8)
+    await cluster.settle()
+    note("grown", cluster)
+    cluster.meets(6)
+    await cluster.settle()
+    note("shrunk", cluster)
+    cluster.api.kueue.delete(NAMESPACE, "other")
+    cluster.api.mirror()
+    await cluster.settle()
+    note("back", cluster)
+    cluster.script = Script(done=True)
+    await cluster.settle()
+    note("over", cluster)
+
+
+async def test_a_job_starts_in_part_grows_shrinks_for_a_preemptor_and_ends() -> None:
+    seen: dict[str, tuple[int, str]] = {}
+    rounds: list[int] = []
+
+    def note(moment: str, cluster: Cluster) -> None:
+        seen[moment] = len(cluster.pods), cluster.status["phase"]
+        rounds.append(cluster.status["rendezvous"]["round"] if "rendezvous" in cluster.status else 0)
+
+    cluster = Cluster()
+    await whole_life(cluster, note)
+    assert seen == {
+        "started": (4, "Running"),
+        "grown": (8, "Running"),
+        "shrunk": (2, "Running"),
+        "back": (8, "Running"),
+        "over": (0, "Succeeded"),
+    }
+    assert cluster.most <= 0
+    assert cluster.api.kueue.used("shared", "default", "nvidia.com/gpu") == 0
+    assert rounds[:4] == [1, 2, 3, 4], "each change of the quota is one round"
+
+
+async def test_pods_have_what_their_flavor_asks_for() -> None:
+    cluster = await Cluster().submit().settle()
+    spec = cluster.pods[0]["spec"]
+    assert (
+        spec["nodeSelector"] == {"pool": "gpu"}
+        and {"key": "gpu", "operator": "Exists"} in spec["tolerations"]
+    )
+    assert cluster.pods[0]["metadata"]["labels"]["kueue.x-k8s.io/podset"] == names.WORKER
+
+
+@pytest.mark.parametrize("kill_after", [1, 2, 3, 5, 7])
+async def test_a_controller_that_dies_after_every_few_writes_comes_to_the_same(kill_after: int) -> None:
+    cluster = Cluster(kill_after=kill_after)
+    counts: list[int] = []
+    await whole_life(cluster, lambda _, at: counts.append(len(at.pods)))
+    assert counts == [4, 8, 2, 8, 0] and cluster.most <= 0
