@@ -79,10 +79,11 @@ class Cache:
         made: R = self._readers[reader]
         return made
 
-    def needs_not(self, resource: Resource) -> None:
-        """Let nothing wait for a resource that the API server need not serve: its store is empty until it
-        does, and `why_not_synced` says why."""
+    def watch_optionally(self, resource: Resource, label_selector: str) -> None:
+        """Watch a resource that the API server need not serve. Nothing waits for it: its store is empty until
+        it is served, and `why_not_synced` says why."""
         self._optional.add(resource)
+        self._label_selectors[resource] = label_selector
 
     def why_not_synced(self, resource: Resource) -> str | None:
         """Why the resource's collection was not read yet; None if it was."""

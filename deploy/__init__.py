@@ -71,12 +71,14 @@ def documents(
     jobs_namespace: str | None = None,
     network_policy: bool = False,
     priority_class: bool = False,
+    kueue: bool = False,
 ) -> list[Document]:
     """The objects of `kubectl kustomize deploy/`, in the order in which they can be applied.
 
     jobs_namespace: the one namespace that the controller looks after, with rights there (deploy/namespaced)
     network_policy: with deploy/network
     priority_class: with deploy/priority
+    kueue: with deploy/kueue
 
     Raises ValueError, with a sentence, if a namespace or an image has a name that Kubernetes would refuse.
     """
@@ -93,6 +95,7 @@ def documents(
         "namespaced": jobs_namespace is not None,
         "network": network_policy,
         "priority": priority_class,
+        "kueue": kueue,
     }
     found = render(_FOLDER, [_FOLDER / name for name, wanted in chosen.items() if wanted])
     found.sort(key=lambda document: _ORDER.index(document["kind"]))

@@ -27,8 +27,7 @@ from reconcilers.gang import wiring as gang
 from reconcilers.groups import wiring as groups
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.job.strategy import Strategies
-from reconcilers.kueue import wiring as queues
-from reconcilers.kueue.workload import WORKLOADS
+from reconcilers.kueue import wiring as kueue
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck import wiring as nodecheck
 from reconcilers.observed.options import CordonOptions, PodOptions
@@ -60,8 +59,7 @@ from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, n
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 WATCHED_BY_LABEL = dict.fromkeys(
-    (PODS, LEASES, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICEACCOUNTS, ROLES, ROLEBINDINGS, WORKLOADS),
-    _OURS,
+    (PODS, LEASES, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICEACCOUNTS, ROLES, ROLEBINDINGS), _OURS
 )
 """For `ManagerOptions.label_selectors`: a cluster has many of these that are none of our business."""
 
@@ -76,17 +74,21 @@ def add_all(
     pods: PodOptions | None = None,
     clock: Clock | None = None,
     *,
-    kueue: bool = False,
+    queues: bool = False,
 ) -> None:
-    """Register every controller with the manager. Benchmarks bring their own clock."""
+    """Register every controller with the manager.
+
+    Args:
+        clock: benchmarks bring their own.
+        queues: jobs wait in queues of Kueue.
+    """
     clock = clock or Clock()
     manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
     strategies, gates, owners = Strategies(), list[Gate](), list[OtherOwner]()
     roles.add(strategies)
     gang.add(manager, clock, gates)
-    if kueue:
-        queues.add(manager, clock, gates)
+    kueue.add(manager, clock, gates, is_wanted=queues)
     nodecheck.add(manager, clock, pods or PodOptions(), strategies, owners)
     add_jobs(manager, clock, pods or PodOptions(), strategies)
     autoscaling.add(manager, clock)

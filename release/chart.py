@@ -30,6 +30,7 @@ CONDITIONS = {
     "namespaced": ".Values.jobsNamespace",
     "network": ".Values.networkPolicy",
     "priority": ".Values.priorityClass",
+    "kueue": ".Values.kueue",
     "metrics": ".Values.metrics",
 }
 """Folders of `deploy/`, and what has to be true for their objects to be in the cluster."""
@@ -44,6 +45,8 @@ TEXTS = {
 _TEXT = re.compile("|".join(map(re.escape, TEXTS)))
 _ACTION = re.compile(r"\{\{|\}\}")
 _FOLDER = Path(deploy.__file__).parent
+_QUEUES = r"{{- if .Values.kueue }}\n\1--kueue\n{{- end }}\n"
+"""After an argument of the controller, whose indentation it takes."""
 
 CHART = f"""\
 apiVersion: v2
@@ -100,6 +103,9 @@ networkPolicy: false
 
 # A PriorityClass above that of training.
 priorityClass: false
+
+# Rights on Kueue's Workloads: jobs can wait in its queues.
+kueue: false
 
 # For the Prometheus Operator and Grafana: PodMonitor, alerts, dashboard, and an account that reads metrics.
 metrics: false
@@ -214,7 +220,7 @@ def _folders() -> list[str]:
 
 def _extras() -> Iterator[tuple[str, Document]]:
     """The objects beside the base, each with its folder."""
-    for folder in ("namespaced", "network", "priority", "metrics"):
+    for folder in ("namespaced", "network", "priority", "kueue", "metrics"):
         for document in render(_FOLDER / folder):
             yield folder, document
 
@@ -252,6 +258,7 @@ def _lines(document: Document, *, names_jobs: bool = True) -> list[str]:
         text = re.sub(r"^  replicas: \d+$", "  replicas: {{ .Values.replicas }}", text, flags=re.MULTILINE)
         most = "--workers-per-namespace="
         text = re.sub(rf"{most}\d+", f"{most}{{{{ int .Values.workersPerNamespace }}}}", text)
+        text = re.sub(rf"^( +- ){most}.*\n", rf"\g<0>{_QUEUES}", text, flags=re.MULTILINE)
     return ["---", *text.splitlines()]
 
 

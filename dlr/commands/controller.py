@@ -116,6 +116,10 @@ WorkersPerNamespace = Annotated[
         help="ElasticWorkers in one namespace beyond which no more are made; each takes 20 KB here.",
     ),
 ]
+Queues = Annotated[
+    bool,
+    typer.Option("--kueue/--no-kueue", help="Let jobs with a label of Kueue's wait in its queues."),
+]
 LogLevelOption = Annotated[LogLevel, typer.Option(help="The lowest level that is logged.")]
 
 
@@ -138,6 +142,7 @@ def controller(
     agent_path: AgentPath = DEFAULT_AGENT_PATH,
     agent_mount_path: AgentMountPath = DEFAULT_MOUNT_PATH,
     workers_per_namespace: WorkersPerNamespace = DEFAULT_WORKERS_PER_NAMESPACE,
+    kueue: Queues = False,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Run the controller."""
@@ -164,7 +169,7 @@ def controller(
     def add_reconcilers(manager: Manager) -> None:
         from reconcilers.setup import add_all
 
-        add_all(manager, CordonOptions(cordon, cordon_limit), pods)
+        add_all(manager, CordonOptions(cordon, cordon_limit), pods, queues=kueue)
 
     _run(connection, options, add_reconcilers)
 

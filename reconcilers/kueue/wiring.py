@@ -26,11 +26,13 @@ WORKERS = 4
 KEPT = Shape({"spec": 50_000, "status": 50_000})
 
 
-def add(manager: Manager, clock: Clock, gates: list[Gate]) -> None:
-    """Register the controller with the manager, and the gate that Pods wait at."""
+def add(manager: Manager, clock: Clock, gates: list[Gate], *, is_wanted: bool) -> None:
+    """Register the controller with the manager, and the gate that Pods wait at, where queues are wanted."""
+    if not is_wanted:
+        return
     cache = manager.cache
     cache.keep_only({WORKLOADS: KEPT})
-    cache.needs_not(WORKLOADS)
+    cache.watch_optionally(WORKLOADS, f"{names.LABEL_MANAGED_BY}={names.MANAGER}")
     cache.add_index(WORKLOADS, BY_OWNER, owner_uids)
     cache.add_index(WORKLOADS, BY_JOB, _job_of)
     pods = PodsOfJobs(cache, clock.monotonic)

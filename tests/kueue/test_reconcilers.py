@@ -140,7 +140,7 @@ class Cluster:
 
     def _controller(self) -> Process:
         if self.process is None:
-            self.process = Process(self.api, kueue=True, after_write=self._after)
+            self.process = Process(self.api, queues=True, after_write=self._after)
         return self.process
 
     def _after(self, _: Write) -> None:

@@ -67,7 +67,7 @@ class Process:
     """Raises Killed to die there."""
     after_write: Callable[[Write], None] = lambda write: None
     cordon: CordonOptions | None = None
-    kueue: bool = False
+    queues: bool = False
     dead: bool = False
     errors: list[str] = field(default_factory=list)
     """What no reconciler should ever raise."""
@@ -96,7 +96,7 @@ class Process:
         )
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
         pods = PodOptions(agent=None, random=random.Random(0))
-        add_all(manager, self.cordon, pods=pods, clock=clock, kueue=self.kueue)  # type: ignore[arg-type]
+        add_all(manager, self.cordon, pods=pods, clock=clock, queues=self.queues)  # type: ignore[arg-type]
         for controller in self._controllers.values():
             for source in controller.sources:
                 self.cache.store(source.resource)

@@ -41,6 +41,9 @@ NetworkPolicy = Annotated[
 PriorityClass = Annotated[
     bool, typer.Option("--priority-class", help="With a PriorityClass above that of training.")
 ]
+Queues = Annotated[
+    bool, typer.Option("--kueue", help="With rights on Kueue's Workloads: jobs can wait in its queues.")
+]
 Timeout = Annotated[
     float, typer.Option("--timeout", callback=number, help="How many seconds to wait at most.", min=0)
 ]
@@ -53,6 +56,7 @@ def documents_for(
     jobs_namespace: str | None = None,
     network_policy: bool = False,
     priority_class: bool = False,
+    kueue: bool = False,
 ) -> list[deploy.Document]:
     """`deploy.documents`; raises UsageError where that raises ValueError."""
     try:
@@ -62,6 +66,7 @@ def documents_for(
             jobs_namespace=jobs_namespace,
             network_policy=network_policy,
             priority_class=priority_class,
+            kueue=kueue,
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -75,6 +80,7 @@ def install(
     jobs_namespace: JobsNamespace = None,
     network_policy: NetworkPolicy = False,
     priority_class: PriorityClass = False,
+    kueue: Queues = False,
     replace_crds: Annotated[
         bool, typer.Option("--replace-crds", help="Put dlr's CRDs in the place of another operator's.")
     ] = False,
@@ -94,6 +100,7 @@ def install(
         jobs_namespace=jobs_namespace,
         network_policy=network_policy,
         priority_class=priority_class,
+        kueue=kueue,
     )
     documents_of(images)  # so that what cannot be meant is refused before anything is asked
     from dlr.commands.install.installer import Installer, get_or_none
@@ -129,7 +136,7 @@ def uninstall(
 ) -> None:
     """Take dlr out of a cluster; refused while jobs run."""
     documents = documents_for(
-        namespace, jobs_namespace=jobs_namespace, network_policy=True, priority_class=True
+        namespace, jobs_namespace=jobs_namespace, network_policy=True, priority_class=True, kueue=True
     )
     from dlr.commands.install.uninstaller import Uninstaller
     from dlr.kube.api import Api
@@ -152,6 +159,7 @@ def manifests(
     jobs_namespace: JobsNamespace = None,
     network_policy: NetworkPolicy = False,
     priority_class: PriorityClass = False,
+    kueue: Queues = False,
     output: Annotated[
         ManifestFormat, typer.Option("--output", "-o", help="What to print.")
     ] = ManifestFormat.YAML,
@@ -167,6 +175,7 @@ def manifests(
         jobs_namespace=jobs_namespace,
         network_policy=network_policy,
         priority_class=priority_class,
+        kueue=kueue,
     )
     if output is ManifestFormat.JSON:
         print_json({"apiVersion": "v1", "kind": "List", "items": documents})
