@@ -89,7 +89,7 @@ class GrowthStatus(Model):
     """Growths in a row that ended before they had paid for their restart."""
 
 
-class Admission(Model):
+class QueueAdmission(Model):
     """What a queue beside the job grants it."""
 
     queue: Annotated[str, Field(max_length=253)]
@@ -315,7 +315,7 @@ class ElasticJobStatus(Model):
     cluster: ClusterStatus | None = None
     """The tasks of a job with parameter servers, which has no rendezvous."""
     scaling: Scaling | None = None
-    admission: Admission | None = None
+    admission: QueueAdmission | None = None
     """Limit of the job's Pods, where it waits in a queue (`reconcilers/kueue`)."""
     growth: GrowthStatus | None = None
     scale_request: Annotated[str, Field(max_length=64)] | None = None

@@ -9,7 +9,7 @@ ClusterQueue, priority classes and flavors. **Writes** Workloads, their statuses
 side to write, and of the job's status one field that nobody else writes: `admission`, the most Pods of
 workers that may exist. The job's reconciler knows that field, and nothing of Kueue.
 
-`workload.py` reads a Workload, `manifest.py` writes one, `standing.py` says which is which, `plan.py` what
+`workload.py` reads a Workload, `manifest.py` writes one, `sorting.py` says which is which, `plan.py` what
 comes next, `conditions.py` what stands in statuses; `gate.py` holds Pods back, and gives them the flavors;
 `reconciler.py` reads and writes. These hold:
 

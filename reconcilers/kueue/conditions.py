@@ -27,7 +27,7 @@ def finished(workload: Workload, reason: str, message: str, now: datetime) -> Ob
 def released(workload: Workload, now: datetime) -> Object:
     """Return the status of an evicted Workload that gives its quota back, and queues again.
 
-    Kueue lets it queue again for reasons of its own alone, so a reason that begins with `DeactivatedDueTo`
+    Kueue lets it queue again for reasons of its own alone, so one that names the cause of a deactivation
     would keep it out for ever; and DeactivationTarget, where it stays, undoes each activation.
     """
     evicted = workload.conditions["Evicted"]

@@ -13,7 +13,7 @@ from controller.store import ObjectMemory, Store
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.kueue.standing import Standing, standing_of
+from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
 from reconcilers.kueue.workload import FLAVORS, GROUP, WORKLOADS, Workload, queue_of
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, in_namespace, owner_uids
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -32,13 +32,13 @@ TOPOLOGY_REQUESTS = tuple(
 OVER = ("Succeeded", "Failed")
 
 
-def why_not_granted(standing: Standing, type_: str, there: int) -> str:
+def why_not_granted(workloads: JobWorkloads, type_: str, there: int) -> str:
     """Say why one more Pod of a type may not be made; empty if it may.
 
     Args:
         there: how many there are.
     """
-    held = standing.held
+    held = workloads.held
     if held is None or held.is_deleted or held.is_evicted or not held.is_admitted:
         return "its queue does not grant it"
     granted = held.granted(type_)
@@ -120,7 +120,7 @@ class QueueGate:
 
     def enlist(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> None:
         """Give a Pod what its flavors, checks and topology ask for."""
-        held = self._standing(job).held if self._is_queued(job) else None
+        held = self._sorted(job).held if self._is_queued(job) else None
         if held is None:
             return
         metadata, spec = pod["metadata"], pod["spec"]
@@ -141,11 +141,11 @@ class QueueGate:
         if not self._is_queued(job):
             return None
         type_, workers = worker.spec.type, len(job.spec.replica_specs)
-        standing = self._standing(job)
+        workloads = self._sorted(job)
         there = self._pods.of(job, beside=worker.metadata.uid).there.get(type_, 0)
-        if refused := why_not_granted(standing, type_, there):
+        if refused := why_not_granted(workloads, type_, there):
             return Obstacle(QUEUED, refused, retry_seconds(workers, RETRY_SECONDS))
-        held = standing.held
+        held = workloads.held
         assert held is not None
         if (why := await self._read_flavors(held, type_)) is not None:
             return why
@@ -168,8 +168,8 @@ class QueueGate:
     def _is_queued(self, job: ElasticJob) -> bool:
         return bool(queue_of(self._raw(job)))
 
-    def _standing(self, job: ElasticJob) -> Standing:
-        return standing_of(workloads_of(self._workloads, job.metadata.namespace, job.metadata.uid))
+    def _sorted(self, job: ElasticJob) -> JobWorkloads:
+        return sorted_workloads(workloads_of(self._workloads, job.metadata.namespace, job.metadata.uid))
 
     def _updates(self, held: Workload, type_: str) -> Iterable[Object]:
         """What flavors and checks ask of Pods."""

@@ -14,13 +14,13 @@ from enum import Enum
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.job_status import Admission
+from crds.job_status import QueueAdmission
 from crds.model import MAX_CONDITION_MESSAGE
 from crds.phases import JobPhase
 from crds.texts import shortened
 from reconcilers.kueue import conditions
 from reconcilers.kueue.manifest import PodSet, Wish, counts, pod_sets, workload_of
-from reconcilers.kueue.standing import Standing
+from reconcilers.kueue.sorting import JobWorkloads
 from reconcilers.kueue.workload import FINALIZER, PAUSED, PREEMPTED, REPLACED, Workload
 
 KUEUE_FINISHES_SECONDS = 1.0
@@ -54,7 +54,7 @@ class QueueSeen:
 
     job: ElasticJob
     wish: Wish
-    standing: Standing
+    workloads: JobWorkloads
     pods: Mapping[str, int] = field(default_factory=dict)
     """Pods that are not over, by type; also those that are just being made."""
     running: int = 0
@@ -78,7 +78,7 @@ class QueueSeen:
 
 @dataclass(frozen=True)
 class QueuePlan:
-    admission: Admission | None
+    admission: QueueAdmission | None
     """What the job's status has to say; written before the Workload."""
     write: Write | None = None
     look_again_seconds: float | None = None
@@ -87,30 +87,30 @@ class QueuePlan:
 
 def plan_queue(seen: QueueSeen, now: datetime) -> QueuePlan:
     """Plan the next write between a job and its queue."""
-    standing, job = seen.standing, seen.job
+    workloads, job = seen.workloads, seen.job
     if job.metadata.deletion_timestamp is not None or job.status.finished or not seen.wish.queue:
         return _ending(seen, now)
-    if standing.held is not None:
-        plan = _charged(seen, standing.held, now)
-    elif standing.waiting is not None:
-        plan = _waiting(seen, standing.waiting)
+    if workloads.held is not None:
+        plan = _charged(seen, workloads.held, now)
+    elif workloads.waiting is not None:
+        plan = _waiting(seen, workloads.waiting)
     elif job.spec.suspend:
         plan = QueuePlan(_halted(seen, SUSPENDED, "the job is suspended"))
     else:
-        body = workload_of(job, seen.wish, seen.wish.sets, _number(standing), seen.wish.priority)
+        body = workload_of(job, seen.wish, seen.wish.sets, _number(workloads), seen.wish.priority)
         plan = QueuePlan(_halted(seen, QUEUED, f"it waits in the queue {seen.wish.queue}"), _create(body))
-    return replace(plan, write=plan.write or _forgotten(standing))
+    return replace(plan, write=plan.write or _forgotten(workloads))
 
 
 def _ending(seen: QueueSeen, now: datetime) -> QueuePlan:
     """A job that is over, goes, or has left its queue: what is charged is finished when its Pods are gone."""
-    standing, job = seen.standing, seen.job
+    workloads, job = seen.workloads, seen.job
     has_left = not seen.wish.queue and not job.status.finished
     admission = job.status.admission
     without_quota = [
-        each for each in (standing.slice, standing.waiting, *standing.others) if each is not None
+        each for each in (workloads.slice, workloads.waiting, *workloads.others) if each is not None
     ]
-    charged = [each for each in (standing.replaced, standing.held) if each is not None]
+    charged = [each for each in (workloads.replaced, workloads.held) if each is not None]
     if has_left and admission is not None:
         is_out = not (charged or without_quota)
         admission = None if is_out else _halted(seen, QUEUED, "it leaves its queue")
@@ -125,8 +125,8 @@ def _ending(seen: QueueSeen, now: datetime) -> QueuePlan:
     if charged:
         return QueuePlan(admission)
     if has_left or job.metadata.deletion_timestamp is not None:
-        return QueuePlan(admission, _forgotten(standing))
-    kept = next((each for each in standing.finished if each.has_finalizer), None)
+        return QueuePlan(admission, _forgotten(workloads))
+    kept = next((each for each in workloads.finished if each.has_finalizer), None)
     return QueuePlan(admission, None if kept is None else let_go(kept))
 
 
@@ -138,8 +138,8 @@ def _waiting(seen: QueueSeen, workload: Workload) -> QueuePlan:
     patch: Object = {}
     if workload.is_deleted or (workload.digest != wish.digest and not suspend):
         return QueuePlan(admission, _removed(workload) if seen.all_pods == 0 else None)
-    if seen.standing.others:
-        return QueuePlan(admission, _removed(seen.standing.others[0]))
+    if seen.workloads.others:
+        return QueuePlan(admission, _removed(seen.workloads.others[0]))
     if suspend and workload.is_active:
         return QueuePlan(admission, _patch(workload, _paused(True)))
     if not suspend and not workload.is_active and workload.is_paused:
@@ -156,18 +156,19 @@ def _waiting(seen: QueueSeen, workload: Workload) -> QueuePlan:
 
 def _charged(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     """The job has quota, or gives it back."""
-    standing = seen.standing
+    workloads = seen.workloads
     before = seen.job.status.admission
-    if standing.replaced is not None:
+    if workloads.replaced is not None:
         left_seconds = KUEUE_FINISHES_SECONDS - seen.replaced_seconds
         if left_seconds > 0:
             return QueuePlan(before, look_again_seconds=left_seconds)
         message = f"Replaced by the workload {held.name}"
         return QueuePlan(
-            before, _status(standing.replaced, conditions.finished(standing.replaced, REPLACED, message, now))
+            before,
+            _status(workloads.replaced, conditions.finished(workloads.replaced, REPLACED, message, now)),
         )
-    if standing.others:
-        return QueuePlan(before, _removed(standing.others[0]))
+    if workloads.others:
+        return QueuePlan(before, _removed(workloads.others[0]))
     if held.is_deleted:
         return _stopping(seen, held, "its Workload was deleted", let_go(held))
     if held.is_evicted:
@@ -179,15 +180,15 @@ def _charged(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     is_other = held.queue != seen.wish.queue or held.digest != seen.wish.digest
     if seen.job.spec.suspend or is_other:
         admission = _granted(seen, held)
-        if standing.slice is not None:
-            return QueuePlan(admission, _removed(standing.slice))
+        if workloads.slice is not None:
+            return QueuePlan(admission, _removed(workloads.slice))
         return QueuePlan(admission, _patch(held, _paused(True)) if held.is_active else None)
     return _admitted(seen, held, now)
 
 
 def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     """Shrink for a preemptor, as far as the job goes on with fewer; stop for everything else."""
-    wish, slice_ = seen.wish, seen.standing.slice
+    wish, slice_ = seen.wish, seen.workloads.slice
     before = seen.job.status.admission
     reason, message = _evicted_why(held)
     has_granted = int(held.assignment(names.WORKER).get("count", 0))
@@ -216,13 +217,13 @@ def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
 def _stopping(seen: QueueSeen, held: Workload, why: str, release: Write, reason: str = EVICTED) -> QueuePlan:
     """All Pods save and go; then the quota is given back."""
     admission = _halted(seen, reason, why, held)
-    if seen.standing.slice is not None:
-        return QueuePlan(admission, _removed(seen.standing.slice))
+    if seen.workloads.slice is not None:
+        return QueuePlan(admission, _removed(seen.workloads.slice))
     return QueuePlan(admission, release if seen.all_pods == 0 else None)
 
 
 def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
-    wish, slice_ = seen.wish, seen.standing.slice
+    wish, slice_ = seen.wish, seen.workloads.slice
     granted, admission = held.granted(names.WORKER), _granted(seen, held)
     needed = wish.floor or 1
     is_ready = seen.running >= min(needed, granted or needed)
@@ -243,7 +244,7 @@ def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
 
 def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:
     """The job wants fewer than are granted: these are given back when their Pods are gone."""
-    wish, slice_ = seen.wish, seen.standing.slice
+    wish, slice_ = seen.wish, seen.workloads.slice
     sets = wish.with_workers(wish.workers, wish.floor)
     if slice_ is not None and counts(slice_.pod_sets) != sets:
         return _removed(slice_)
@@ -256,9 +257,9 @@ def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:
 
 def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority: Object) -> Write | None:
     """Make the slice, or have the one that waits ask for this."""
-    wish, slice_ = seen.wish, seen.standing.slice
+    wish, slice_ = seen.wish, seen.workloads.slice
     if slice_ is None:
-        return _create(workload_of(seen.job, wish, sets, _number(seen.standing), priority, replaces=held))
+        return _create(workload_of(seen.job, wish, sets, _number(seen.workloads), priority, replaces=held))
     if slice_.digest != wish.digest:
         return _removed(slice_)
     asked: Object = dict(priority) if slice_.priority != priority else {}
@@ -272,13 +273,13 @@ def _lowered(held: Workload, workers: int) -> list[Object]:
     return [each | {"count": workers} if each["name"] == names.WORKER else each for each in held.pod_sets]
 
 
-def _granted(seen: QueueSeen, held: Workload) -> Admission:
+def _granted(seen: QueueSeen, held: Workload) -> QueueAdmission:
     granted, wanted = held.granted(names.WORKER), seen.wish.workers
     if names.WORKER not in seen.wish.sets:
         return _admission(seen, held.count(next(iter(seen.wish.sets))), ADMITTED, "", held)
     if granted >= wanted:
         return _admission(seen, granted, ADMITTED, "", held)
-    slice_ = seen.standing.slice
+    slice_ = seen.workloads.slice
     why = seen.forbids_slices or (_why_it_waits(slice_)[1] if slice_ is not None else "")
     message = f"{granted} of {wanted} Pods are granted" + (f": {why}" if why else "")
     return _admission(seen, granted, GROWING, message, held)
@@ -309,27 +310,27 @@ def _checks(workload: Workload) -> str:
     return f"quota is reserved; checks are missing: {'; '.join(missing)}" if missing else "quota is reserved"
 
 
-def _halted(seen: QueueSeen, reason: str, message: str, workload: Workload | None = None) -> Admission:
+def _halted(seen: QueueSeen, reason: str, message: str, workload: Workload | None = None) -> QueueAdmission:
     return _admission(seen, 0, reason, message, workload)
 
 
 def _admission(
     seen: QueueSeen, workers: int, reason: str, message: str, workload: Workload | None
-) -> Admission:
+) -> QueueAdmission:
     name = "" if workload is None else workload.name
     text = shortened(message, MAX_CONDITION_MESSAGE)
-    return Admission(queue=seen.wish.queue, workload=name, workers=workers, reason=reason, message=text)
+    return QueueAdmission(queue=seen.wish.queue, workload=name, workers=workers, reason=reason, message=text)
 
 
-def _number(standing: Standing) -> int:
-    parts = (standing.held, standing.replaced, standing.slice, standing.waiting)
-    there = [*(each for each in parts if each is not None), *standing.others, *standing.finished]
+def _number(workloads: JobWorkloads) -> int:
+    parts = (workloads.held, workloads.replaced, workloads.slice, workloads.waiting)
+    there = [*(each for each in parts if each is not None), *workloads.others, *workloads.finished]
     return max((each.number for each in there), default=0) + 1
 
 
-def _forgotten(standing: Standing) -> Write | None:
+def _forgotten(workloads: JobWorkloads) -> Write | None:
     """Remove a Workload that is finished, and followed by another."""
-    return next(map(_removed, standing.finished), None)
+    return next(map(_removed, workloads.finished), None)
 
 
 def _removed(workload: Workload) -> Write:

@@ -14,12 +14,12 @@ from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
-from crds.job_status import Admission
+from crds.job_status import QueueAdmission
 from crds.model import MAX_CONDITION_MESSAGE
 from reconcilers.kueue.gate import PodsOfJobs, workloads_of
 from reconcilers.kueue.manifest import wish_of
 from reconcilers.kueue.plan import QueuePlan, QueueSeen, Verb, Write, let_go, plan_queue
-from reconcilers.kueue.standing import Standing, standing_of
+from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
 from reconcilers.kueue.workload import (
     CLUSTERQUEUES,
     GROWTH_PRIORITY,
@@ -82,8 +82,8 @@ class KueueReconciler(Reconciler):
         if spares_its_own(raw) or is_grouped(raw):
             return Result()
         job, queue = self._parse_job.parse(raw), queue_of(raw)
-        workloads = workloads_of(self._workloads, job.metadata.namespace, job.metadata.uid)
-        if not (queue or workloads or job.status.admission):
+        owned = workloads_of(self._workloads, job.metadata.namespace, job.metadata.uid)
+        if not (queue or owned or job.status.admission):
             return Result()
         if (why := self._cache.why_not_synced(WORKLOADS)) is not None:
             return await self._unreadable(job, raw, queue, why)
@@ -91,17 +91,17 @@ class KueueReconciler(Reconciler):
             return Result(wait_seconds)
         await self._let_go_of_earlier(request, job)
         facts = await self._facts_of(job, raw, queue) if queue else QueueFacts()
-        standing = standing_of(workloads)
+        workloads = sorted_workloads(owned)
         pods = self._pods.of(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
         seen = QueueSeen(
             job,
             wish,
-            standing,
+            workloads,
             pods.there,
             pods.running,
-            self._slices.age_seconds(job.metadata.uid, _slice_state(standing)),
-            self._replaced.age_seconds(job.metadata.uid, standing.replaced and standing.replaced.uid),
+            self._slices.age_seconds(job.metadata.uid, _slice_state(workloads)),
+            self._replaced.age_seconds(job.metadata.uid, workloads.replaced and workloads.replaced.uid),
             facts.forbids_slices,
         )
         return await self._apply(seen, raw, plan_queue(seen, self._clock.now()))
@@ -111,7 +111,7 @@ class KueueReconciler(Reconciler):
         if job.status.admission is None and queue:
             message = f"Kueue's Workloads cannot be read: {why}"[:MAX_CONDITION_MESSAGE]
             await self._grant(
-                job, raw, Admission(queue=queue, workers=0, reason="Unreadable", message=message)
+                job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
             )
         return Result(retry_seconds())
 
@@ -210,7 +210,7 @@ class KueueReconciler(Reconciler):
                 return Result(retry_seconds())
         return Result(plan.look_again_seconds)
 
-    async def _grant(self, job: ElasticJob, raw: Object, admission: Admission | None) -> None:
+    async def _grant(self, job: ElasticJob, raw: Object, admission: QueueAdmission | None) -> None:
         before = job.status.admission
         if admission == before:
             return
@@ -248,9 +248,9 @@ class KueueReconciler(Reconciler):
             )
 
 
-def _slice_state(standing: Standing) -> object:
+def _slice_state(workloads: JobWorkloads) -> object:
     """What the time that a slice waits begins with."""
-    held, slice_ = standing.held, standing.slice
+    held, slice_ = workloads.held, workloads.slice
     if held is None or slice_ is None:
         return None
     return slice_.uid, held.uid, held.is_evicted, held.granted(names.WORKER)

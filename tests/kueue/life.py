@@ -18,7 +18,7 @@ from crds.phases import JobPhase
 from reconcilers.kueue.gate import why_not_granted
 from reconcilers.kueue.manifest import wish_of
 from reconcilers.kueue.plan import QueueSeen, Verb, Write, plan_queue
-from reconcilers.kueue.standing import Standing, standing_of
+from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
 from reconcilers.kueue.workload import Workload
 from reconcilers.observed.ownership import belongs_to
 from reconcilers.observed.slots import as_granted, slot_count
@@ -80,9 +80,9 @@ class Life:
     def _watch(self) -> None:
         self.view = dict(self.kueue.workloads)
 
-    def standing(self, objects: dict[tuple[str, str], JSON] | None = None) -> Standing:
+    def workloads_of_job(self, objects: dict[tuple[str, str], JSON] | None = None) -> JobWorkloads:
         found = (self.view if objects is None else objects).values()
-        return standing_of([Workload(raw) for raw in found if belongs_to(raw, UID)])
+        return sorted_workloads([Workload(raw) for raw in found if belongs_to(raw, UID)])
 
     def _age(self, what: str, value: object) -> float:
         known = self._ages.get(what)
@@ -92,8 +92,8 @@ class Life:
 
     def look(self) -> None:
         """One look of the reconciler; it may be its last."""
-        standing = self.standing()
-        held, slice_ = standing.held, standing.slice
+        workloads = self.workloads_of_job()
+        held, slice_ = workloads.held, workloads.slice
         state = (
             None
             if held is None or slice_ is None
@@ -104,11 +104,11 @@ class Life:
         seen = QueueSeen(
             self.job,
             wish_of(self.job, queue, priority, growth),
-            standing,
+            workloads,
             {WORKER: len(self.pods)} if self.pods else {},
             sum(not going for going in self.pods.values()),
             self._age("slice", state),
-            self._age("replaced", standing.replaced and standing.replaced.uid),
+            self._age("replaced", workloads.replaced and workloads.replaced.uid),
             "it has checks" if self.has_checks else "",
         )
         plan = plan_queue(seen, START + timedelta(seconds=self.now))
@@ -176,7 +176,7 @@ class Life:
                 self.pods[slot] = True
         for slot in range(wanted):
             if slot not in self.pods and (
-                self.queue == "none" or not why_not_granted(self.standing(), WORKER, len(self.pods))
+                self.queue == "none" or not why_not_granted(self.workloads_of_job(), WORKER, len(self.pods))
             ):
                 self.pods[slot] = False
 
@@ -395,10 +395,10 @@ class Life:
 
     def _is_whole(self) -> bool:
         wanted = slot_count(self.job.spec.replica_specs[WORKER])
-        standing = self.standing(self.kueue.workloads)
-        if self.has_checks and standing.held is not None:  # then it cannot grow
-            wanted = min(wanted, standing.held.granted(WORKER))
-        is_quiet = standing.slice is None and standing.replaced is None
+        workloads = self.workloads_of_job(self.kueue.workloads)
+        if self.has_checks and workloads.held is not None:  # then it cannot grow
+            wanted = min(wanted, workloads.held.granted(WORKER))
+        is_quiet = workloads.slice is None and workloads.replaced is None
         return (
             len(self.pods) == wanted and not any(self.pods.values()) and is_quiet and self._used() == wanted
         )

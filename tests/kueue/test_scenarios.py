@@ -82,7 +82,7 @@ def test_a_preempted_job_shrinks_to_its_minimum_and_trains_on() -> None:
     )
     job.goes_on(5.0)
     assert job.other().is_admitted and len(job.pods) == 2
-    assert job.standing().held is not None and not job.standing().held.is_evicted
+    assert job.workloads_of_job().held is not None and not job.workloads_of_job().held.is_evicted
 
 
 def test_a_job_that_has_grown_can_shrink_for_a_preemptor_too() -> None:

@@ -9,7 +9,7 @@ from reconcilers.kueue.workload import Workload
 
 
 @dataclass(frozen=True)
-class Standing:
+class JobWorkloads:
     """A job's Workloads."""
 
     held: Workload | None = None
@@ -29,7 +29,7 @@ class Standing:
         return self.held or self.waiting
 
 
-def standing_of(workloads: Sequence[Workload]) -> Standing:
+def sorted_workloads(workloads: Sequence[Workload]) -> JobWorkloads:
     """Sort out a job's Workloads, in order of their numbers."""
     workloads = sorted(workloads, key=lambda each: (each.number, each.name))
     finished = [each for each in workloads if each.is_finished]
@@ -37,8 +37,10 @@ def standing_of(workloads: Sequence[Workload]) -> Standing:
     free = [each for each in workloads if not each.has_quota and not each.is_finished]
     if not charged:
         waiting = next((each for each in free if not each.is_deleted), None) or next(iter(free), None)
-        return Standing(waiting=waiting, others=[w for w in free if w is not waiting], finished=finished)
+        return JobWorkloads(waiting=waiting, others=[w for w in free if w is not waiting], finished=finished)
     held = charged[-1]
     replaced = charged[-2] if len(charged) > 1 else None
     slice_ = next((each for each in free if each.replaces == held.name and not each.is_deleted), None)
-    return Standing(held, replaced, slice_, others=[w for w in free if w is not slice_], finished=finished)
+    return JobWorkloads(
+        held, replaced, slice_, others=[w for w in free if w is not slice_], finished=finished
+    )
