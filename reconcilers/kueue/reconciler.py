@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from controller.cache import Cache
 from controller.client import AsyncClient
-from controller.errors import Conflict, Forbidden, NotFound, Refused
+from controller.errors import AlreadyExists, ApiError, Forbidden, NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object, Resource
@@ -37,9 +37,11 @@ from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.runtime.refused import retry_seconds
+from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal, not_served
 
 FACTS_SECONDS = 30.0
+AGAIN_SECONDS = 5.0
+"""Time until a write is tried again that was refused, or for which Kueue was away."""
 GONE_SECONDS = 1.0
 PODS_PER_SECOND = 5_000
 """Pods that all looks at a job count in a second."""
@@ -113,7 +115,7 @@ class KueueReconciler(Reconciler):
             await self._grant(
                 job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
             )
-        return Result(retry_seconds())
+        return Result(AGAIN_SECONDS)
 
     async def _orphans(self, request: Request) -> Result:
         """Let go of the Workloads of a job that is gone, when its Pods are gone."""
@@ -203,11 +205,15 @@ class KueueReconciler(Reconciler):
         if plan.write is not None:
             try:
                 await self._carry_out(plan.write)
-            except Refused as error:
-                if isinstance(error, Conflict | NotFound):
+            except ApiError as error:
+                if is_done(error):
+                    return Result()
+                if not is_told(error):
                     raise
-                await self._refused(seen, error)
-                return Result(retry_seconds())
+                self._recorder.event(
+                    raw, "Warning", "WorkloadRefused", f"Kueue's Workload could not be written: {error}"
+                )
+                return Result(AGAIN_SECONDS)
         return Result(plan.look_again_seconds)
 
     async def _grant(self, job: ElasticJob, raw: Object, admission: QueueAdmission | None) -> None:
@@ -223,13 +229,6 @@ class KueueReconciler(Reconciler):
         patch = merge_patch({"admission": stored} if before else {}, {"admission": wire} if wire else {})
         await write_status(self._client, ELASTICJOBS, raw, patch)
 
-    async def _refused(self, seen: QueueSeen, error: Refused) -> None:
-        """Say on the job what the API server, or Kueue behind it, does not take."""
-        message = f"Kueue's Workload could not be written: {error}"
-        raw = self._jobs.get(seen.job.metadata.namespace, seen.job.metadata.name)
-        if raw is not None:
-            self._recorder.event(raw, "Warning", "WorkloadRefused", message)
-
     async def _carry_out(self, write: Write) -> None:
         if write.of is None:
             await self._client.create(WORKLOADS, write.body)
@@ -239,13 +238,25 @@ class KueueReconciler(Reconciler):
             await self._client.delete(WORKLOADS, write.of.name, metadata["namespace"], uid=write.of.uid)
         elif write.verb is Verb.STATUS:
             await self._client.replace(
-                WORKLOADS, {**write.of.raw, "status": write.body}, subresource="status"
+                WORKLOADS, WORKLOADS.named({**write.of.raw, "status": write.body}), subresource="status"
             )
         else:
             version = {"resourceVersion": metadata["resourceVersion"], **write.body.get("metadata", {})}
             await self._client.patch(
                 WORKLOADS, write.of.name, {**write.body, "metadata": version}, metadata["namespace"]
             )
+
+
+def is_done(error: ApiError) -> bool:
+    """Whether the cache has yet to show that the write was done before, or that its object is gone."""
+    return isinstance(error, AlreadyExists) or (isinstance(error, NotFound) and not not_served(error))
+
+
+def is_told(error: ApiError) -> bool:
+    """Whether it says that Kueue does not take the write, is away, or is not there."""
+    if isinstance(error, Refused):
+        return is_refusal(error) or isinstance(error, NotFound)
+    return NO_WEBHOOK in str(error)
 
 
 def _slice_state(workloads: JobWorkloads) -> object:

@@ -23,7 +23,7 @@ from reconcilers.scale.writer import pods_job
 from reconcilers.worker.assignment import Gate
 
 WORKERS = 4
-KEPT = Shape({"spec": 50_000, "status": 50_000})
+KEPT = Shape({"spec": 50_000, "status": 50_000}, metadata=("finalizers",))
 
 
 def add(manager: Manager, clock: Clock, gates: list[Gate], *, is_wanted: bool) -> None:

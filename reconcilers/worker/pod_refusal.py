@@ -13,7 +13,7 @@ from crds.texts import shortened
 from reconcilers.observed.ownership import NameTaken
 from reconcilers.observed.resources import quantity_fault
 from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_INVALID, POD_REFUSED
-from reconcilers.runtime.refused import is_refusal
+from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal
 
 MAX_FAULTS = 8
 """Fields that are named of those that the API server refuses."""
@@ -31,8 +31,6 @@ _METADATA_FIELDS = frozenset(
 _UNKNOWN_FIELD = re.compile(r'unknown field "((?:[^"\\]|\\.)*)"')
 _CONTAINER_FIELD = re.compile(r"spec\.(initContainers|containers)\[(\d+)\](?:\.env\[(\d+)\])?")
 _NO_PRIORITY_CLASS = "no PriorityClass"
-_NO_WEBHOOK = "failed calling webhook"
-"""What an API server answers, as an error of its own, where a webhook that it needs is away."""
 _QUOTA_OF_PODS = "count/pods="
 """The quota `pods` counts none that has ended: https://kubernetes.io/docs/concepts/policy/resource-quotas/."""
 _NOT_OF_THE_TEMPLATE = (
@@ -82,7 +80,7 @@ def refused_pod(error: ApiError, source: PodSource, pod: Object) -> PodRefused |
     None for an error that is no refusal.
     """
     is_refused = isinstance(error, Refused) and is_refusal(error)
-    if not is_refused and _NO_WEBHOOK not in str(error):
+    if not is_refused and NO_WEBHOOK not in str(error):
         return None
     why = shortened(" ".join(str(error).split()), MAX_WHY)
     refuses = f"the API server refuses {source.pods}: "

@@ -11,7 +11,18 @@ import pytest
 from controller.errors import Conflict
 from controller.resources import PODS
 from crds import names
-from reconcilers.kueue.workload import CLUSTERQUEUES, FLAVORS, LOCALQUEUES, QUEUE_LABEL, WORKLOADS
+from reconcilers.kueue.workload import (
+    CLUSTERQUEUES,
+    FLAVORS,
+    GROWTH_PRIORITY,
+    LOCALQUEUES,
+    PRIORITIES,
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    WORKLOADS,
+    Workload,
+)
+from reconcilers.observed.ownership import belongs_to
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.kueue.standin import Kueue
 from tests.reconcilers.api import NAMESPACE, Api, Entry, Write
@@ -40,12 +51,12 @@ class QueueApi(Api):
         self._put_of_kueue(LOCALQUEUES, "team", {"clusterQueue": "shared"}, NAMESPACE)
         self.set_quota(4)
 
-    def set_quota(self, quota: int) -> None:
+    def set_quota(self, quota: int, **more: Any) -> None:
         resources = [{"name": "nvidia.com/gpu", "nominalQuota": quota}]
         flavors = [{"name": "default", "resources": resources}]
         groups = [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]
         preemption = {"withinClusterQueue": "LowerPriority"}
-        spec = {"resourceGroups": groups, "preemption": preemption, "namespaceSelector": {}}
+        spec = {"resourceGroups": groups, "preemption": preemption, "namespaceSelector": {}} | more
         self._put_of_kueue(CLUSTERQUEUES, "shared", spec, None)
 
     def _put_of_kueue(self, resource: Any, name: str, spec: JSON, namespace: str | None) -> None:
@@ -78,6 +89,13 @@ class QueueApi(Api):
         self.version += 1
         self.mirror()
         return answer
+
+    def _delete_gracefully(self, resource: Any, obj: JSON) -> None:
+        if resource != WORKLOADS:
+            super()._delete_gracefully(resource, obj)
+        elif not obj["metadata"].get("deletionTimestamp"):
+            self.kueue.delete(obj["metadata"]["namespace"], obj["metadata"]["name"])
+            self.mirror()
 
     def mirror(self) -> None:
         """Show what Kueue has in the watch."""
@@ -153,10 +171,10 @@ class Cluster:
         pods = [pod for pod in self.api.list(PODS) if pod["status"]["phase"] in ("Pending", "Running")]
         self.most = max(self.most, len(pods) - self.api.kueue.used("shared", "default", "nvidia.com/gpu"))
 
-    def submit(self, most: int = 8, least: int = 2) -> Cluster:
+    def submit(self, most: int = 8, least: int = 2, **metadata: Any) -> Cluster:
         container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
         worker = {"replicas": most, "minReplicas": least, "template": {"spec": {"containers": [container]}}}
-        metadata = {"name": "j", "namespace": NAMESPACE, "labels": {QUEUE_LABEL: "team"}}
+        metadata = {"name": "j", "namespace": NAMESPACE, "labels": {QUEUE_LABEL: "team"}} | metadata
         policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20}
         spec = {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy}
         self.api.create(ELASTICJOBS, {"metadata": metadata, "spec": spec})
@@ -239,3 +257,93 @@ async def test_a_controller_that_dies_after_every_few_writes_comes_to_the_same(k
     counts: list[int] = []
     await whole_life(cluster, lambda _, at: counts.append(len(at.pods)))
     assert counts == [4, 8, 2, 8, 0] and cluster.most <= 0
+
+
+async def test_a_deleted_job_leaves_nothing_and_one_of_its_name_begins() -> None:
+    cluster = await Cluster().submit().settle()
+    cluster.api.delete(ELASTICJOBS, "j")
+    await cluster.settle()
+    assert not cluster.api.kueue.workloads and not cluster.pods
+    cluster.submit()
+    cluster.api.delete(ELASTICJOBS, "j")
+    await cluster.submit().settle()
+    uid = cluster.api.get(ELASTICJOBS, "j")["metadata"]["uid"]
+    assert len(cluster.pods) == 4
+    assert all(belongs_to(raw, uid) for raw in cluster.api.kueue.workloads.values())
+
+
+async def test_a_workload_that_somebody_deletes_is_made_again_when_its_pods_are_gone() -> None:
+    cluster = await Cluster().submit().settle()
+    ((name, uid),) = (
+        (name, raw["metadata"]["uid"])
+        for (_, name), raw in cluster.api.kueue.workloads.items()
+        if Workload(raw).has_quota
+    )
+    cluster.api.kueue.delete(NAMESPACE, name)
+    cluster.api.mirror()
+    await cluster.settle()
+    assert len(cluster.pods) == 4 and cluster.most <= 0
+    assert all(raw["metadata"]["uid"] != uid for raw in cluster.api.kueue.workloads.values())
+
+
+@pytest.mark.parametrize(
+    ("queue", "why"),
+    [
+        ({"queueingStrategy": "StrictFIFO"}, "the ClusterQueue shared is StrictFIFO"),
+        (
+            {"admissionChecksStrategy": {"admissionChecks": []}},
+            "the ClusterQueue shared has admission checks",
+        ),
+    ],
+)
+async def test_a_job_keeps_its_size_where_a_slice_would_do_harm_and_says_why(queue: JSON, why: str) -> None:
+    cluster = Cluster()
+    cluster.api.set_quota(4, **queue)
+    await cluster.submit().settle()
+    cluster.api.set_quota(8, **queue)
+    await cluster.settle()
+    assert len(cluster.pods) == 4 and len(cluster.api.kueue.workloads) == 1
+    assert cluster.status["admission"]["message"].startswith(f"4 of 8 Pods are granted: {why}")
+
+
+async def test_a_job_has_the_value_of_its_priority_class_and_grows_with_another() -> None:
+    cluster = Cluster()
+    for name, value in (("high", 100), ("idle", -10)):
+        cluster.api._put_of_kueue(PRIORITIES, name, {}, None)
+        cluster.api.objects[PRIORITIES][None, name]["value"] = value
+    labels = {QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}
+    await cluster.submit(labels=labels, annotations={GROWTH_PRIORITY: "idle"}).settle()
+    priorities = {
+        bool(Workload(raw).replaces): raw["spec"]["priority"] for raw in cluster.api.kueue.workloads.values()
+    }
+    assert priorities == {False: 100, True: -10}
+    cluster.api.set_quota(8)
+    await cluster.settle()
+    (held,) = cluster.api.kueue.workloads.values()
+    assert held["spec"]["priority"] == 100 and len(cluster.pods) == 8
+
+
+async def test_a_job_outside_of_queues_has_no_workload() -> None:
+    cluster = await Cluster().submit(labels={}).settle()
+    assert len(cluster.pods) == 8 and "admission" not in cluster.status and not cluster.api.kueue.workloads
+
+
+async def test_a_job_that_leaves_its_queue_saves_and_runs_without() -> None:
+    cluster = await Cluster().submit().settle()
+    cluster.api.patch(ELASTICJOBS, "j", {"metadata": {"labels": {QUEUE_LABEL: None}}})
+    await cluster.settle()
+    assert len(cluster.pods) == 8 and "admission" not in cluster.status and not cluster.api.kueue.workloads
+
+
+async def test_a_job_waits_for_kueue_that_is_not_there_and_says_so() -> None:
+    cluster = Cluster()
+    cluster.api.kueue.down = True
+    await cluster.submit().settle(20.0)
+    assert not cluster.pods
+    assert any(
+        event.reason == "WorkloadRefused" and "failed calling webhook" in event.message
+        for event in cluster.api.events
+    )
+    cluster.api.kueue.down = False
+    await cluster.settle()
+    assert len(cluster.pods) == 4
