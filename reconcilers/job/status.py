@@ -120,6 +120,9 @@ def status_of(
     """
     before, wanted, job, world = look.seen.job.status, look.job.status, look.job, look.rendezvous
     reason, message = why_not_training(look.phase, look.conditions, look.warnings, world)
+    admission = look.job.status.admission
+    if look.phase is JobPhase.SUSPENDED and admission is not None and not look.job.spec.suspend:
+        reason, message = admission.reason, shortened(first_line(admission.message), MAX_MESSAGE)
     selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
     restarts = failures.restarts if failures else before.restarts
     counted, departed = before.failures, wanted.departed

@@ -65,6 +65,8 @@ class QueueSeen:
     """Time since the held one and the one before it were first seen charged together."""
     forbids_slices: str = ""
     """Why the job cannot grow in this queue; empty if it can."""
+    refused: str = ""
+    """Why its Workload was not taken when it was last written; empty if it was."""
 
     @property
     def all_pods(self) -> int:
@@ -98,7 +100,8 @@ def plan_queue(seen: QueueSeen, now: datetime) -> QueuePlan:
         plan = QueuePlan(_halted(seen, SUSPENDED, "the job is suspended"))
     else:
         body = workload_of(job, seen.wish, seen.wish.sets, _number(workloads), seen.wish.priority)
-        plan = QueuePlan(_halted(seen, QUEUED, f"it waits in the queue {seen.wish.queue}"), _create(body))
+        message = seen.refused or f"it waits in the queue {seen.wish.queue}"
+        plan = QueuePlan(_halted(seen, QUEUED, message), _create(body))
     return replace(plan, write=plan.write or _forgotten(workloads))
 
 
@@ -134,7 +137,7 @@ def _waiting(seen: QueueSeen, workload: Workload) -> QueuePlan:
     """No quota: what the job wants is what its Workload asks for, and it may be changed freely."""
     wish, suspend = seen.wish, seen.job.spec.suspend
     reason, message = _why_it_waits(workload)
-    admission = _halted(seen, SUSPENDED if suspend else reason, message, workload)
+    admission = _halted(seen, SUSPENDED if suspend else reason, seen.refused or message, workload)
     patch: Object = {}
     if workload.is_deleted or (workload.digest != wish.digest and not suspend):
         return QueuePlan(admission, _removed(workload) if seen.all_pods == 0 else None)
@@ -319,7 +322,9 @@ def _admission(
 ) -> QueueAdmission:
     name = "" if workload is None else workload.name
     text = shortened(message, MAX_CONDITION_MESSAGE)
-    return QueueAdmission(queue=seen.wish.queue, workload=name, workers=workers, reason=reason, message=text)
+    return QueueAdmission(
+        queue=seen.wish.queue, workload=name, workers=workers, reason=shortened(reason, 128), message=text
+    )
 
 
 def _number(workloads: JobWorkloads) -> int:

@@ -16,6 +16,7 @@ from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
 from crds.job_status import QueueAdmission
 from crds.model import MAX_CONDITION_MESSAGE
+from crds.texts import all_plain
 from reconcilers.kueue.gate import PodsOfJobs, workloads_of
 from reconcilers.kueue.manifest import wish_of
 from reconcilers.kueue.plan import QueuePlan, QueueSeen, Verb, Write, let_go, plan_queue
@@ -74,6 +75,8 @@ class KueueReconciler(Reconciler):
         self._slices = Observations(self._jobs, clock.monotonic)
         self._replaced = Observations(self._jobs, clock.monotonic)
         self._facts: ObjectMemory[tuple[str, float, QueueFacts]] = self._jobs.memory()
+        self._refused: ObjectMemory[str] = self._jobs.memory()
+        """Why the last write of a Workload was refused, by job."""
         self._looked_at: ObjectMemory[float] = self._jobs.memory()
 
     async def reconcile(self, request: Request) -> Result:
@@ -105,6 +108,7 @@ class KueueReconciler(Reconciler):
             self._slices.age_seconds(job.metadata.uid, _slice_state(workloads)),
             self._replaced.age_seconds(job.metadata.uid, workloads.replaced and workloads.replaced.uid),
             facts.forbids_slices,
+            self._refused.get(job.metadata.uid) or "",
         )
         return await self._apply(seen, raw, plan_queue(seen, self._clock.now()))
 
@@ -147,15 +151,15 @@ class KueueReconciler(Reconciler):
         now, found = self._clock.monotonic(), self._facts.get(job.metadata.uid)
         if found is not None and found[0] == queue and now - found[1] < FACTS_SECONDS:
             return found[2]
-        metadata = raw["metadata"]
+        labels = raw["metadata"].get("labels") or {}
         worker = job.spec.replica_specs.get(names.WORKER)
-        name = (metadata.get("labels") or {}).get(PRIORITY_LABEL)
+        name = labels.get(PRIORITY_LABEL)
         of_pods = worker.template["spec"].get("priorityClassName") if worker is not None else None
         if name:
             priority = await self._priority(PRIORITIES, name)
         else:
             priority = await self._priority(POD_PRIORITIES, of_pods) if of_pods else {}
-        growth = (metadata.get("annotations") or {}).get(GROWTH_PRIORITY)
+        growth = labels.get(GROWTH_PRIORITY)
         facts = QueueFacts(
             priority,
             await self._priority(PRIORITIES, growth) if growth else priority,
@@ -210,10 +214,11 @@ class KueueReconciler(Reconciler):
                     return Result()
                 if not is_told(error):
                     raise
-                self._recorder.event(
-                    raw, "Warning", "WorkloadRefused", f"Kueue's Workload could not be written: {error}"
-                )
+                message = f"Kueue's Workload could not be written: {error}"
+                self._refused.put(seen.job.metadata.uid, message)
+                self._recorder.event(raw, "Warning", "WorkloadRefused", message)
                 return Result(AGAIN_SECONDS)
+            self._refused.put(seen.job.metadata.uid, "")
         return Result(plan.look_again_seconds)
 
     async def _grant(self, job: ElasticJob, raw: Object, admission: QueueAdmission | None) -> None:
@@ -225,7 +230,7 @@ class KueueReconciler(Reconciler):
             count = "no limit" if admission is None else f"{admission.workers} Pods of workers"
             self._recorder.event(raw, "Normal", "Granted", f"the queue grants {count}. {words}".strip())
         stored = (raw.get("status") or {}).get("admission") or {}
-        wire = None if admission is None else admission.to_wire()
+        wire = None if admission is None else all_plain(admission.to_wire())
         patch = merge_patch({"admission": stored} if before else {}, {"admission": wire} if wire else {})
         await write_status(self._client, ELASTICJOBS, raw, patch)
 

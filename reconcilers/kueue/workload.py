@@ -25,7 +25,7 @@ POD_PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "Priorit
 QUEUE_LABEL = f"{GROUP}/queue-name"
 PRIORITY_LABEL = f"{GROUP}/priority-class"
 GROWTH_PRIORITY = f"{names.GROUP}/growth-priority-class"
-"""Annotation of a job: the WorkloadPriorityClass by which it waits for more than it has."""
+"""Label of a job: the WorkloadPriorityClass by which it waits for more than it has."""
 JOB_UID_LABEL = f"{GROUP}/job-uid"
 REPLACES = f"{GROUP}/workload-slice-replacement-for"
 FINALIZER = f"{GROUP}/resource-in-use"

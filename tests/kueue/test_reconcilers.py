@@ -311,8 +311,8 @@ async def test_a_job_has_the_value_of_its_priority_class_and_grows_with_another(
     for name, value in (("high", 100), ("idle", -10)):
         cluster.api._put_of_kueue(PRIORITIES, name, {}, None)
         cluster.api.objects[PRIORITIES][None, name]["value"] = value
-    labels = {QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}
-    await cluster.submit(labels=labels, annotations={GROWTH_PRIORITY: "idle"}).settle()
+    labels = {QUEUE_LABEL: "team", PRIORITY_LABEL: "high", GROWTH_PRIORITY: "idle"}
+    await cluster.submit(labels=labels).settle()
     priorities = {
         bool(Workload(raw).replaces): raw["spec"]["priority"] for raw in cluster.api.kueue.workloads.values()
     }
@@ -344,6 +344,8 @@ async def test_a_job_waits_for_kueue_that_is_not_there_and_says_so() -> None:
         event.reason == "WorkloadRefused" and "failed calling webhook" in event.message
         for event in cluster.api.events
     )
+    assert "failed calling webhook" in cluster.status["admission"]["message"]
+    assert "failed calling webhook" in cluster.status["message"]
     cluster.api.kueue.down = False
     await cluster.settle()
     assert len(cluster.pods) == 4
