@@ -222,16 +222,15 @@ class KueueReconciler(Reconciler):
         return Result(plan.look_again_seconds)
 
     async def _grant(self, job: ElasticJob, raw: Object, admission: QueueAdmission | None) -> None:
-        before = job.status.admission
-        if admission == before:
+        before, stored = job.status.admission, (raw.get("status") or {}).get("admission")
+        wire = None if admission is None else all_plain(admission.to_wire())
+        if wire == stored:
             return
         if before is None or before.workers != getattr(admission, "workers", None):
             words = "" if admission is None else f"{admission.reason}: {admission.message}"
             count = "no limit" if admission is None else f"{admission.workers} Pods of workers"
             self._recorder.event(raw, "Normal", "Granted", f"the queue grants {count}. {words}".strip())
-        stored = (raw.get("status") or {}).get("admission") or {}
-        wire = None if admission is None else all_plain(admission.to_wire())
-        patch = merge_patch({"admission": stored} if before else {}, {"admission": wire} if wire else {})
+        patch = merge_patch({"admission": stored} if stored else {}, {"admission": wire} if wire else {})
         await write_status(self._client, ELASTICJOBS, raw, patch)
 
     async def _carry_out(self, write: Write) -> None:
