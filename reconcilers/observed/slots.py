@@ -206,12 +206,14 @@ def slot_count(spec: ReplicaSpec, replicas: int | None = None) -> int:
 
 
 def as_granted(job: ElasticJob) -> ElasticJob:
-    """The job with no more workers than a queue grants: those that train first, then those that stand by."""
+    """The job with no more workers than a queue grants, in whole units; what is left stands by."""
     admission, worker = job.status.admission, job.spec.replica_specs.get(names.WORKER)
     if admission is None or worker is None or not 0 < admission.workers < slot_count(worker):
         return job
-    replicas = min(worker.replicas, admission.workers)
-    fewer = worker.model_copy(update={"replicas": replicas, "standby": admission.workers - replicas})
+    unit = job.spec.elastic_policy.node_unit
+    replicas = min(worker.replicas, admission.workers) // unit * unit
+    standby = min(worker.standby, admission.workers - replicas)
+    fewer = worker.model_copy(update={"replicas": replicas, "standby": standby})
     specs = job.spec.replica_specs | {names.WORKER: fewer}
     return job.model_copy(update={"spec": job.spec.model_copy(update={"replica_specs": specs})})
 

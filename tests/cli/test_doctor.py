@@ -13,6 +13,7 @@ import deploy
 from controller.errors import NotFound
 from dlr.commands.doctor import facts as doctor_facts
 from dlr.commands.doctor.facts import ClusterFacts
+from dlr.commands.doctor.queues import FRAMEWORK, KueueFacts
 from dlr.commands.doctor.rights import Right
 from dlr.commands.doctor.verdicts import Level, verdicts
 
@@ -200,3 +201,41 @@ def test_each_role_is_given_by_whoever_may_escalate_it_or_has_its_rights() -> No
     assert missing(DOCUMENTS, update, {"verb": "escalate", "resource": "roles"}) == [
         "update leases.coordination.k8s.io dlr-controller in dlr-system"
     ]
+
+
+CONFIGURATION = """
+integrations:
+  frameworks:
+  - "batch/job"
+  - "pod"
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "kueue", "says"),
+    [
+        (False, None, []),
+        (True, None, ["warn: The controller runs with --kueue, and Kueue is not here"]),
+        (False, KueueFacts(("v1beta2",)), ["ok: Kueue is here; jobs can wait"]),
+        (True, KueueFacts(("v1beta1",)), ["warn: Kueue serves v1beta1, and dlr needs v1beta2"]),
+        (True, KueueFacts(("v1beta1", "v1beta2")), ["ok: Jobs with the label"]),
+        (
+            True,
+            KueueFacts(("v1beta2",), CONFIGURATION),
+            ["ok: Jobs with", "warn: Kueue's Pod integration is on"],
+        ),
+        (
+            True,
+            KueueFacts(("v1beta2",), f"{CONFIGURATION}  externalFrameworks: [{FRAMEWORK}]"),
+            ["ok: Jobs with"],
+        ),
+    ],
+)
+def test_kueue_is_found_and_what_it_lacks_is_named(
+    asked: bool, kueue: KueueFacts | None, says: list[str]
+) -> None:
+    controller = deployment()
+    if asked:
+        controller["spec"]["template"]["spec"]["containers"][0]["args"].append("--kueue")
+    found = told(replace(INSTALLED, controllers=[controller], kueue=kueue), "kueue")
+    assert len(found) == len(says) and all(map(str.startswith, found, says))

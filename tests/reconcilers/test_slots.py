@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crds.job_status import QueueAdmission
 from reconcilers.observed import slots as slots_module
 from reconcilers.observed.slots import (
     FEW_RETIRED,
     Slots,
+    as_granted,
     extra_slots,
     is_extra,
     place_of,
@@ -204,3 +206,26 @@ def test_what_a_worker_gets_is_made_without_the_slots_of_all(monkeypatch: pytest
         pod = assignment.build_pod()
         assert ("priorityClassName" in pod["spec"]) == (index >= 10)
     assert made == 10_000
+
+
+@pytest.mark.parametrize(
+    ("granted", "unit", "expected"),
+    [
+        (0, 1, (4, 2)),
+        (3, 1, (3, 0)),
+        (5, 1, (4, 1)),
+        (6, 1, (4, 2)),
+        (9, 1, (4, 2)),
+        (3, 2, (2, 1)),
+        (5, 4, (4, 1)),
+    ],
+)
+def test_what_a_queue_grants_trains_first_in_whole_units(
+    granted: int, unit: int, expected: tuple[int, int]
+) -> None:
+    """Of a job of which nothing is granted, all is gone: it is stopped."""
+    owner = job(replicas=4, worker={"standby": 2}, elasticPolicy={"nodeUnit": unit})
+    owner = owner.having(admission=QueueAdmission(queue="q", workers=granted))
+    worker = as_granted(owner).spec.replica_specs["worker"]
+    assert (worker.replicas, worker.standby) == expected
+    assert owner.stops == (granted == 0)

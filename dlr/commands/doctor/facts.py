@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from controller.errors import ApiError, NotFound
 from controller.resources import LEASES, SELF_ACCESS_REVIEWS
+from dlr.commands.doctor import queues
+from dlr.commands.doctor.queues import KueueFacts
 from dlr.commands.doctor.rights import (
     Right,
     escalation,
@@ -55,6 +57,7 @@ class ClusterFacts:
     pods: Sequence[JSON] | None = ()
     """The controller's."""
     lease: JSON | None = None
+    kueue: KueueFacts | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     """The API server's sentence for each fact that it refused, by the fact's name."""
 
@@ -100,6 +103,7 @@ def gather(api: Api, documents: Sequence[JSON]) -> ClusterFacts:
         controllers=seen("controllers", lambda: deployments(CONTROLLER_LABEL)),
         pods=seen("pods", lambda: api.find(PODS, label_selector=CONTROLLER_LABEL)),
         lease=seen("lease", lambda: _lease(api, version)),
+        kueue=seen("kueue", lambda: queues.look(api)),
         refused=refused,
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from controller.wording import some_of
 from dlr.commands.doctor.facts import ClusterFacts
+from dlr.commands.doctor.queues import sentences
 from dlr.commands.doctor.rights import Right
 from dlr.commands.install import others
 from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE
@@ -36,7 +37,7 @@ class DoctorLine:
 
 def verdicts(facts: ClusterFacts) -> list[DoctorLine]:
     """One line or more a topic, in the order in which one would mend things."""
-    judges = (_server, _rights, _admission, _crds, _dlrover, _controller, _controllers_rights)
+    judges = (_server, _rights, _admission, _crds, _dlrover, _controller, _controllers_rights, _kueue)
     return [line for judge in judges for line in judge(facts)]
 
 
@@ -203,6 +204,14 @@ def _controllers_rights(facts: ClusterFacts) -> Iterator[DoctorLine]:
         )
     else:
         yield DoctorLine(Level.OK, "controller's rights", "It may do all that it needs to.")
+
+
+def _kueue(facts: ClusterFacts) -> Iterator[DoctorLine]:
+    if "kueue" in facts.refused:
+        yield _not_seen(facts, "kueue", "kueue")
+        return
+    for is_well, text in sentences(facts.kueue, facts.deployment):
+        yield DoctorLine(Level.OK if is_well else Level.WARN, "kueue", text)
 
 
 def _images(documents: Sequence[JSON]) -> Iterator[str]:

@@ -1,0 +1,77 @@
+"""What `dlr doctor` says of Kueue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.resources import CRDS
+from dlr.commands.install.installer import get_or_none
+from dlr.kube.api import CONFIGMAPS, JSON, Api
+
+KIND = "workloads.kueue.x-k8s.io"
+VERSION = "v1beta2"
+FRAMEWORK = "ElasticJob.v1alpha1.elastic.iml.github.io"
+CONFIGURATION = ("kueue-system", "kueue-manager-config")
+"""Namespace and name of the ConfigMap that Kueue's own manifests make."""
+
+
+@dataclass(frozen=True)
+class KueueFacts:
+    versions: tuple[str, ...]
+    """Versions in which its Workloads are served."""
+    configuration: str = ""
+    """The manager's, where it can be read."""
+
+    @property
+    def charges_twice(self) -> bool:
+        """Whether its Pod integration is on, and does not know our kind.
+
+        https://kueue.sigs.k8s.io/docs/reference/kueue-config.v1beta2/
+        """
+        lines = {line.strip().removeprefix("- ").strip("\"'") for line in self.configuration.splitlines()}
+        return "pod" in lines and FRAMEWORK not in self.configuration
+
+
+def look(api: Api) -> KueueFacts | None:
+    """Look at Kueue; None if it is not there.
+
+    Raises:
+        ApiError: the API server refuses to say.
+    """
+    crd = get_or_none(api, CRDS, KIND)
+    if crd is None:
+        return None
+    served = tuple(each["name"] for each in crd["spec"]["versions"] if each.get("served"))
+    namespace, name = CONFIGURATION
+    found = get_or_none(api.within(namespace), CONFIGMAPS, name)
+    return KueueFacts(served, "\n".join(((found or {}).get("data") or {}).values()))
+
+
+def sentences(kueue: KueueFacts | None, deployment: JSON | None) -> Iterator[tuple[bool, str]]:
+    """Yield what is to be said of Kueue, each with whether all is well.
+
+    Args:
+        deployment: the controller's, where there is one.
+    """
+    containers = (deployment or {"spec": {"template": {"spec": {"containers": []}}}})["spec"]["template"]
+    is_asked = any("--kueue" in (each.get("args") or ()) for each in containers["spec"]["containers"])
+    if kueue is None:
+        if is_asked:
+            yield (
+                False,
+                "The controller runs with --kueue, and Kueue is not here: install version 0.19.",
+            )
+        return
+    if VERSION not in kueue.versions:
+        yield False, f"Kueue serves {', '.join(kueue.versions)}, and dlr needs {VERSION}: upgrade it to 0.19."
+    elif is_asked:
+        yield True, f"Jobs with the label kueue.x-k8s.io/queue-name wait in queues (Kueue's {VERSION})."
+    else:
+        yield True, "Kueue is here; jobs can wait in its queues after: dlr install --kueue"
+    if is_asked and kueue.charges_twice:
+        yield (
+            False,
+            "Kueue's Pod integration is on, and charges Pods of jobs a second time where a LocalQueue is "
+            f"called default: add {FRAMEWORK} to integrations.externalFrameworks of its configuration.",
+        )
