@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 
 from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.errors import Forbidden, NotFound
-from controller.resources import PODS, Object
-from controller.store import ObjectMemory, Store
-from crds import names
+from controller.resources import Object
+from controller.store import Store
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from reconcilers.kueue.pods import PodsOfJobs
 from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
 from reconcilers.kueue.workload import FLAVORS, GROUP, WORKLOADS, Workload, queue_of
-from reconcilers.observed.ownership import BY_JOB, BY_OWNER, in_namespace, owner_uids
+from reconcilers.observed.ownership import BY_OWNER, in_namespace
+from reconcilers.observed.slots import slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import retry_seconds
 from reconcilers.worker.assignment import Obstacle
 
-IN_FLIGHT_SECONDS = 30.0
-"""Time in which a Pod that may be made is made, or was refused."""
 FLAVOR_SECONDS = 60.0
 RETRY_SECONDS = 1.0
 QUEUED, FLAVOR_UNREADABLE, FLAVOR_CONFLICT = "Queued", "FlavorUnreadable", "FlavorConflict"
@@ -29,7 +27,6 @@ TOPOLOGY_GATE = f"{GROUP}/topology"
 TOPOLOGY_REQUESTS = tuple(
     f"{GROUP}/podset-{each}-topology" for each in ("required", "preferred", "unconstrained")
 )
-OVER = ("Succeeded", "Failed")
 
 
 def why_not_granted(workloads: JobWorkloads, type_: str, there: int) -> str:
@@ -48,61 +45,6 @@ def why_not_granted(workloads: JobWorkloads, type_: str, there: int) -> str:
 def workloads_of(store: Store, namespace: str, job_uid: str) -> list[Workload]:
     """Return the Workloads that a job owns."""
     return [Workload(raw) for raw in in_namespace(store.by_index(BY_OWNER, job_uid), namespace)]
-
-
-@dataclass(frozen=True)
-class PodCounts:
-    """Pods of a job."""
-
-    there: Mapping[str, int] = field(default_factory=dict)
-    """Those that are not over, by type; with those that are being made."""
-    running: int = 0
-    """Those of workers that run."""
-
-
-class PodsOfJobs:
-    """Counts the Pods of jobs, and remembers which are just being made."""
-
-    def __init__(self, cache: Cache, monotonic: Callable[[], float]) -> None:
-        self._pods = cache.store(PODS)
-        self._monotonic = monotonic
-        self._in_flight: ObjectMemory[dict[str, tuple[str, float]]] = cache.store(ELASTICJOBS).memory()
-        """Of each job, the workers whose Pods may be made, with their type and when that was said."""
-
-    def of(self, job: ElasticJob, beside: str = "") -> PodCounts:
-        """Count a job's Pods.
-
-        Args:
-            beside: uid of a worker whose own Pod does not count.
-        """
-        there, running, owners = dict[str, int](), 0, set[str]()
-        key = f"{job.metadata.namespace}/{job.metadata.name}"
-        for pod in self._pods.by_index(BY_JOB, key):
-            type_, phase = pod["metadata"]["labels"][names.LABEL_TYPE], (pod.get("status") or {}).get("phase")
-            uids = list(owner_uids(pod))
-            owners.update(uids)
-            if phase not in OVER and beside not in uids:
-                there[type_] = there.get(type_, 0) + 1
-                running += phase == "Running" and type_ == names.WORKER
-        now, in_flight = self._monotonic(), self._in_flight.get(job.metadata.uid) or {}
-        for uid, (type_, since) in list(in_flight.items()):
-            if uid in owners or now - since > IN_FLIGHT_SECONDS:
-                del in_flight[uid]
-            elif uid != beside:
-                there[type_] = there.get(type_, 0) + 1
-        return PodCounts(there, running)
-
-    def count(self, key: str) -> int:
-        """Count the Pods of a job that is gone, by its namespace and name."""
-        found = self._pods.by_index(BY_JOB, key)
-        return sum((pod.get("status") or {}).get("phase") not in OVER for pod in found)
-
-    def is_made(self, job: ElasticJob, worker: ElasticWorker) -> None:
-        """Remember that a worker's Pod is made now, which the cache has yet to show."""
-        in_flight = self._in_flight.get(job.metadata.uid)
-        if in_flight is None:
-            in_flight = self._in_flight.put(job.metadata.uid, {})
-        in_flight[worker.metadata.uid] = (worker.spec.type, self._monotonic())
 
 
 class QueueGate:
@@ -140,10 +82,10 @@ class QueueGate:
         """Return why a worker's Pod cannot come yet; None if it is granted."""
         if not self._is_queued(job):
             return None
-        type_, workers = worker.spec.type, len(job.spec.replica_specs)
+        type_ = worker.spec.type
+        workers = slot_count(job.spec.replica_specs[type_])
         workloads = self._sorted(job)
-        there = self._pods.of(job, beside=worker.metadata.uid).there.get(type_, 0)
-        if refused := why_not_granted(workloads, type_, there):
+        if refused := why_not_granted(workloads, type_, self._pods.beside(job, worker)):
             return Obstacle(QUEUED, refused, retry_seconds(workers, RETRY_SECONDS))
         held = workloads.held
         assert held is not None

@@ -17,9 +17,10 @@ from crds.grouping import is_grouped
 from crds.job_status import QueueAdmission
 from crds.model import MAX_CONDITION_MESSAGE
 from crds.texts import all_plain
-from reconcilers.kueue.gate import PodsOfJobs, workloads_of
+from reconcilers.kueue.gate import workloads_of
 from reconcilers.kueue.manifest import wish_of
 from reconcilers.kueue.plan import QueuePlan, QueueSeen, Verb, Write, let_go, plan_queue
+from reconcilers.kueue.pods import PODS_PER_SECOND, PodsOfJobs
 from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
 from reconcilers.kueue.workload import (
     CLUSTERQUEUES,
@@ -44,8 +45,6 @@ FACTS_SECONDS = 30.0
 AGAIN_SECONDS = 5.0
 """Time until a write is tried again that was refused, or for which Kueue was away."""
 GONE_SECONDS = 1.0
-PODS_PER_SECOND = 5_000
-"""Pods that all looks at a job count in a second."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class KueueReconciler(Reconciler):
         await self._let_go_of_earlier(request, job)
         facts = await self._facts_of(job, raw, queue) if queue else QueueFacts()
         workloads = sorted_workloads(owned)
-        pods = self._pods.of(job)
+        pods = self._pods.count(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
         seen = QueueSeen(
             job,
@@ -129,7 +128,7 @@ class KueueReconciler(Reconciler):
         ]
         if not left:
             return Result()
-        if self._pods.count(key):
+        if self._pods.is_left(key):
             return Result(GONE_SECONDS)
         for found in left:
             await self._carry_out(let_go(found))

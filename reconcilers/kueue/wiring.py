@@ -10,7 +10,8 @@ from controller.reconciler import Request
 from controller.resources import PODS, Object
 from controller.shape import Shape
 from crds import names
-from reconcilers.kueue.gate import OVER, PodsOfJobs, QueueGate
+from reconcilers.kueue.gate import QueueGate
+from reconcilers.kueue.pods import OVER, PodsOfJobs
 from reconcilers.kueue.reconciler import KueueReconciler
 from reconcilers.kueue.workload import WORKLOADS
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids

@@ -1,0 +1,94 @@
+"""The Pods of jobs, as many as there are and are being made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controller.cache import Cache
+from controller.resources import PODS
+from controller.store import ObjectMemory
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from reconcilers.observed.ownership import BY_JOB, owner_uids
+from reconcilers.runtime.kinds import ELASTICJOBS
+
+IN_FLIGHT_SECONDS = 30.0
+"""Time in which a Pod that may be made is made, or was refused."""
+PODS_PER_SECOND = 5_000
+"""Pods that all looks at a job count in a second."""
+OVER = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class PodCounts:
+    """Pods of a job."""
+
+    there: dict[str, int] = field(default_factory=dict)
+    """Those that are not over, by type; with those that are being made."""
+    running: int = 0
+    """Those of workers that run."""
+
+    @property
+    def seconds(self) -> float:
+        """For how long they are taken to be so many, beside those that are made."""
+        return sum(self.there.values()) / PODS_PER_SECOND
+
+
+class PodsOfJobs:
+    """Counts the Pods of jobs, and remembers which are just being made."""
+
+    def __init__(self, cache: Cache, monotonic: Callable[[], float]) -> None:
+        self._pods = cache.store(PODS)
+        self._monotonic = monotonic
+        self._in_flight: ObjectMemory[dict[str, tuple[str, float]]] = cache.store(ELASTICJOBS).memory()
+        """Of each job, the workers whose Pods may be made, with their type and when that was decided."""
+        self._counted: ObjectMemory[tuple[float, PodCounts]] = cache.store(ELASTICJOBS).memory()
+
+    def count(self, job: ElasticJob) -> PodCounts:
+        """Count a job's Pods."""
+        there, running, owners = dict[str, int](), 0, set[str]()
+        for pod in self._pods.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}"):
+            owners.update(owner_uids(pod))
+            type_, phase = pod["metadata"]["labels"][names.LABEL_TYPE], (pod.get("status") or {}).get("phase")
+            if phase not in OVER:
+                there[type_] = there.get(type_, 0) + 1
+                running += phase == "Running" and type_ == names.WORKER
+        now, in_flight = self._monotonic(), self._in_flight.get(job.metadata.uid) or {}
+        for uid, (type_, since) in list(in_flight.items()):
+            if uid in owners or now - since > IN_FLIGHT_SECONDS:
+                del in_flight[uid]
+            else:
+                there[type_] = there.get(type_, 0) + 1
+        return self._counted.put(job.metadata.uid, (now, PodCounts(there, running)))[1]
+
+    def beside(self, job: ElasticJob, worker: ElasticWorker) -> int:
+        """How many Pods of a worker's type there are beside its own, which it has no more.
+
+        Of large jobs they are counted now and then: whoever is gone since counts until then.
+        """
+        found, type_ = self._counted.get(job.metadata.uid), worker.spec.type
+        is_new = (
+            found is not None
+            and sum(found[1].there.values()) / PODS_PER_SECOND > self._monotonic() - found[0]
+        )
+        counts = found[1] if found is not None and is_new else self.count(job)
+        is_in_flight = worker.metadata.uid in (self._in_flight.get(job.metadata.uid) or {})
+        return counts.there.get(type_, 0) - is_in_flight
+
+    def is_left(self, key: str) -> bool:
+        """Whether a job that is gone has Pods, by its namespace and name."""
+        found = self._pods.by_index(BY_JOB, key)
+        return any((pod.get("status") or {}).get("phase") not in OVER for pod in found)
+
+    def is_made(self, job: ElasticJob, worker: ElasticWorker) -> None:
+        """Remember that a worker's Pod is made now, which the cache has yet to show."""
+        uid, type_ = job.metadata.uid, worker.spec.type
+        in_flight = self._in_flight.get(uid)
+        if in_flight is None:
+            in_flight = self._in_flight.put(uid, {})
+        if worker.metadata.uid not in in_flight and (found := self._counted.get(uid)) is not None:
+            there = found[1].there
+            there[type_] = there.get(type_, 0) + 1
+        in_flight[worker.metadata.uid] = (type_, self._monotonic())
