@@ -17,8 +17,10 @@ from crds.grouping import is_grouped
 from crds.job_status import QueueAdmission
 from crds.model import MAX_CONDITION_MESSAGE
 from crds.texts import all_plain
+from reconcilers.kueue.conditions import finished
 from reconcilers.kueue.gate import workloads_of
-from reconcilers.kueue.manifest import wish_of
+from reconcilers.kueue.manifest import Wish, wish_of
+from reconcilers.kueue.multikueue import OUT_OF_SYNC, adoption_of, is_dispatched, prebuilt_name
 from reconcilers.kueue.plan import QueuePlan, QueueSeen, Verb, Write, let_go, plan_queue
 from reconcilers.kueue.pods import PODS_PER_SECOND, PodsOfJobs
 from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
@@ -39,12 +41,14 @@ from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.runtime.managed_by import is_managed_here
 from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal, not_served
 
 FACTS_SECONDS = 30.0
 AGAIN_SECONDS = 5.0
 """Time until a write is tried again that was refused, or for which Kueue was away."""
 GONE_SECONDS = 1.0
+DISPATCHED = "it was dispatched by MultiKueue, and keeps the size that it began with"
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class KueueReconciler(Reconciler):
         raw = self._jobs.get(request.namespace, request.name)
         if raw is None:
             return await self._orphans(request)
-        if spares_its_own(raw) or is_grouped(raw):
+        if spares_its_own(raw) or is_grouped(raw) or not (is_managed_here(raw) or is_dispatched(raw)):
             return Result()
         job, queue = self._parse_job.parse(raw), queue_of(raw)
         owned = workloads_of(self._workloads, job.metadata.namespace, job.metadata.uid)
@@ -98,6 +102,8 @@ class KueueReconciler(Reconciler):
         workloads = sorted_workloads(owned)
         pods = self._pods.count(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
+        if not owned and queue and (name := prebuilt_name(raw)) and not job.status.finished:
+            return await self._adopt(job, raw, wish, name)
         seen = QueueSeen(
             job,
             wish,
@@ -106,7 +112,7 @@ class KueueReconciler(Reconciler):
             pods.running,
             self._slices.age_seconds(job.metadata.uid, _slice_state(workloads)),
             self._replaced.age_seconds(job.metadata.uid, workloads.replaced and workloads.replaced.uid),
-            facts.forbids_slices,
+            DISPATCHED if prebuilt_name(raw) else facts.forbids_slices,
             self._refused.get(job.metadata.uid) or "",
         )
         return await self._apply(seen, raw, plan_queue(seen, self._clock.now()))
@@ -119,6 +125,24 @@ class KueueReconciler(Reconciler):
                 job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
             )
         return Result(AGAIN_SECONDS)
+
+    async def _adopt(self, job: ElasticJob, raw: Object, wish: Wish, name: str) -> Result:
+        """Take the Workload that was made for the job, or say that it is for another."""
+        message = f"it waits for the Workload {name}, which MultiKueue makes"
+        queue, namespace = wish.queue, job.metadata.namespace
+        await self._grant(job, raw, QueueAdmission(queue=queue, workers=0, reason="Queued", message=message))
+        try:
+            prebuilt = Workload(await self._client.get(WORKLOADS, name, namespace))
+        except NotFound:
+            return Result(AGAIN_SECONDS)
+        patch = adoption_of(job, wish, prebuilt)
+        if patch is not None:
+            await self._carry_out(Write(Verb.PATCH, patch, prebuilt))
+        elif not prebuilt.is_finished:
+            why = "the job asks for other Pods than its Workload"
+            status = finished(prebuilt, OUT_OF_SYNC, why, self._clock.now())
+            await self._carry_out(Write(Verb.STATUS, status, prebuilt))
+        return Result()
 
     async def _orphans(self, request: Request) -> Result:
         """Let go of the Workloads of a job that is gone, when its Pods are gone."""
@@ -223,7 +247,7 @@ class KueueReconciler(Reconciler):
     async def _grant(self, job: ElasticJob, raw: Object, admission: QueueAdmission | None) -> None:
         before, stored = job.status.admission, (raw.get("status") or {}).get("admission")
         wire = None if admission is None else all_plain(admission.to_wire())
-        if wire == stored:
+        if wire == stored or is_dispatched(raw):  # whose status is the copy's
             return
         if before is None or before.workers != getattr(admission, "workers", None):
             words = "" if admission is None else f"{admission.reason}: {admission.message}"

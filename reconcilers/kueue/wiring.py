@@ -18,7 +18,6 @@ from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.predicates import change_of, generation_of
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
 from reconcilers.runtime.reconciled import reporter
 from reconcilers.scale.writer import pods_job
 from reconcilers.worker.assignment import Gate
@@ -46,7 +45,7 @@ def add(manager: Manager, clock: Clock, gates: list[Gate], *, is_wanted: bool) -
         .watches(PODS, _jobs_of_pod, predicate=_counts)
         .reports_to(reporter(manager, "kueue", ELASTICJOBS, clock))
         .with_workers(WORKERS)
-        .build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
+        .build(reconciler)
     )
 
 

@@ -171,12 +171,15 @@ class Cluster:
         pods = [pod for pod in self.api.list(PODS) if pod["status"]["phase"] in ("Pending", "Running")]
         self.most = max(self.most, len(pods) - self.api.kueue.used("shared", "default", "nvidia.com/gpu"))
 
-    def submit(self, most: int = 8, least: int = 2, **metadata: Any) -> Cluster:
+    def submit(
+        self, most: int = 8, least: int = 2, managed_by: str | None = None, **metadata: Any
+    ) -> Cluster:
         container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
         worker = {"replicas": most, "minReplicas": least, "template": {"spec": {"containers": [container]}}}
         metadata = {"name": "j", "namespace": NAMESPACE, "labels": {QUEUE_LABEL: "team"}} | metadata
         policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20}
         spec = {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy}
+        spec |= {"managedBy": managed_by} if managed_by else {}
         self.api.create(ELASTICJOBS, {"metadata": metadata, "spec": spec})
         return self
 
@@ -349,3 +352,42 @@ async def test_a_job_waits_for_kueue_that_is_not_there_and_says_so() -> None:
     cluster.api.kueue.down = False
     await cluster.settle()
     assert len(cluster.pods) == 4
+
+
+async def test_a_job_that_multikueue_dispatches_has_a_workload_and_nothing_else() -> None:
+    cluster = await Cluster().submit(managed_by="kueue.x-k8s.io/multikueue").settle()
+    (held,) = (Workload(raw) for raw in cluster.api.kueue.workloads.values() if Workload(raw).has_quota)
+    assert not cluster.pods and "status" not in cluster.api.get(ELASTICJOBS, "j")
+    cluster.api.kueue.patch(NAMESPACE, held.name, {"spec": {"active": False}})
+    cluster.api.mirror()
+    await cluster.settle()
+    assert cluster.api.kueue.used("shared", "default", "nvidia.com/gpu") == 0, (
+        "it gives back what it is to give"
+    )
+
+
+@pytest.mark.parametrize(("count", "is_taken"), [(8, True), (7, False)])
+async def test_a_copy_takes_the_workload_that_was_made_for_it(count: int, is_taken: bool) -> None:
+    cluster = Cluster()
+    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    sets = [
+        {
+            "name": names.WORKER,
+            "count": count,
+            "minCount": 2,
+            "template": {"spec": {"containers": [container]}},
+        }
+    ]
+    metadata = {"name": "made", "namespace": NAMESPACE}
+    spec = {"queueName": "team", "podSets": sets, "active": True}
+    cluster.api.kueue.create(
+        {"apiVersion": WORKLOADS.api_version, "kind": "Workload", "metadata": metadata, "spec": spec}
+    )
+    cluster.api.mirror()
+    await cluster.submit(annotations={"kueue.x-k8s.io/prebuilt-workload-name": "made"}).settle()
+    (made,) = map(Workload, cluster.api.kueue.workloads.values())
+    assert made.conditions.get("Finished", {}).get("reason") == (None if is_taken else "OutOfSync")
+    assert len(cluster.pods) == (4 if is_taken else 0)
+    cluster.api.set_quota(8)
+    await cluster.settle()
+    assert len(cluster.api.kueue.workloads) == 1, "it keeps its size"
