@@ -21,7 +21,7 @@ from crds.texts import shortened
 from reconcilers.kueue import conditions
 from reconcilers.kueue.manifest import PodSet, Wish, counts, pod_sets, workload_of
 from reconcilers.kueue.sorting import JobWorkloads
-from reconcilers.kueue.workload import FINALIZER, PAUSED, PREEMPTED, REPLACED, Workload
+from reconcilers.kueue.workload import FINALIZER, PAUSED, PREEMPTED, REPLACED, Workload, is_swappable
 
 KUEUE_FINISHES_SECONDS = 1.0
 """Time in which Kueue finishes a Workload that is replaced; after that it never does."""
@@ -147,7 +147,7 @@ def _waiting(seen: QueueSeen, workload: Workload) -> QueuePlan:
         return QueuePlan(admission, _patch(workload, _paused(True)))
     if not suspend and not workload.is_active and workload.is_paused:
         patch = _paused(False)
-    asked: Object = dict(wish.priority) if workload.priority != wish.priority else {}
+    asked = workload.with_priority(wish.priority)
     if workload.queue != wish.queue:
         asked["queueName"] = wish.queue
     if counts(workload.pod_sets) != wish.sets:
@@ -232,8 +232,9 @@ def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     is_ready = seen.running >= min(needed, granted or needed)
     if (status := conditions.ready(held, is_ready, now)) is not None:
         return QueuePlan(admission, _status(held, status))
-    if wish.priority and held.priority != wish.priority:
-        return QueuePlan(admission, _patch(held, {"spec": wish.priority}))
+    change = held.with_priority(wish.priority)
+    if change and is_swappable(held.priority) and is_swappable(wish.priority):
+        return QueuePlan(admission, _patch(held, {"spec": change}))
     least = held.floor(names.WORKER)
     if wish.workers < granted:
         return QueuePlan(admission, _shrunk(seen, held, least))
@@ -265,7 +266,7 @@ def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority
         return _create(workload_of(seen.job, wish, sets, _number(seen.workloads), priority, replaces=held))
     if slice_.digest != wish.digest:
         return _removed(slice_)
-    asked: Object = dict(priority) if slice_.priority != priority else {}
+    asked = slice_.with_priority(priority)
     if counts(slice_.pod_sets) != sets:
         asked["podSets"] = pod_sets(sets, wish.templates)
     return _patch(slice_, {"spec": asked}) if asked else None

@@ -46,6 +46,11 @@ def queue_of(job: Object) -> str:
     return str((job["metadata"].get("labels") or {}).get(QUEUE_LABEL, ""))
 
 
+def is_swappable(priority: Object) -> bool:
+    """Whether a Workload with quota may have another class of the same kind in place of this one."""
+    return bool((priority.get("priorityClassRef") or {}).get("kind") == PRIORITIES.kind)
+
+
 @dataclass(frozen=True)
 class Workload:
     raw: Object
@@ -103,6 +108,12 @@ class Workload:
         return {
             key: self.raw["spec"][key] for key in ("priorityClassRef", "priority") if key in self.raw["spec"]
         }
+
+    def with_priority(self, wanted: Object) -> Object:
+        """Return the merge patch of its spec that gives it this class and value, or none; empty if it has."""
+        asked = {"priorityClassRef": None, "priority": 0} | wanted
+        has = {"priorityClassRef": None, "priority": 0} | self.priority
+        return {} if has == asked else asked
 
     @property
     def pod_sets(self) -> list[Object]:

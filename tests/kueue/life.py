@@ -90,6 +90,11 @@ class Life:
             known = self._ages[what] = (value, self.now)
         return self.now - known[1]
 
+    has_class = True
+
+    def _class(self, value: int) -> JSON:
+        return _priority(value) if self.has_class else {}
+
     def look(self) -> None:
         """One look of the reconciler; it may be its last."""
         workloads = self.workloads_of_job()
@@ -99,7 +104,7 @@ class Life:
             if held is None or slice_ is None
             else (slice_.uid, held.uid, held.is_evicted, held.granted(WORKER))
         )
-        priority, growth = _priority(self.priority), _priority(min(self.priority, self.growth))
+        priority, growth = self._class(self.priority), self._class(min(self.priority, self.growth))
         queue = "" if self.queue == "none" else self.queue
         seen = QueueSeen(
             self.job,

@@ -132,6 +132,16 @@ def test_a_suspended_job_gives_its_quota_back_and_comes_back() -> None:
     assert len(job.goes_on().pods) == 8
 
 
+def test_a_priority_that_cannot_be_changed_while_there_is_quota_stays_until_the_next_start() -> None:
+    job = Job(quota=8).goes_on()
+    job.has_class = False
+    job.goes_on()
+    assert len(job.pods) == 8 and not any("refused" in act for act in job.trace)
+    job._respec(suspend=True)
+    job.goes_on()._respec(suspend=False)
+    assert len(job.goes_on().pods) == 8 and job.workloads_of_job().held.priority == {"priority": 0}
+
+
 def test_a_queue_that_is_not_there_is_named_in_kueues_words() -> None:
     job = Job(quota=8)
     job.queue = "three"
