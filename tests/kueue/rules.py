@@ -220,15 +220,16 @@ def _bare(admission: Object) -> Object:
 
 
 def _quoted(value: Any) -> str:
-    return json.dumps(_as_in_go(value), separators=(",", ":"))
+    return json.dumps(as_in_go(value), separators=(",", ":"))
 
 
-def _as_in_go(value: Any, under: str = "", amounts: bool = False) -> Any:
+def as_in_go(value: Any, under: str = "", amounts: bool = False) -> Any:
+    """Return a value as a program in Go writes it that has read it: quantities are strings."""
     if isinstance(value, list):
-        return [_as_in_go(each, under) for each in value]
+        return [as_in_go(each, under) for each in value]
     if isinstance(value, dict):
         first = _ORDER.get(under, ())
         keys = sorted(value, key=lambda key: (first.index(key) if key in first else len(first), key))
         quantities = under in ("limits", "requests")
-        return {key: _as_in_go(value[key], key, quantities) for key in keys}
+        return {key: as_in_go(value[key], key, quantities) for key in keys}
     return str(value) if amounts else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from tests.kueue.objects import Info, Object, PodSet, shown
@@ -79,14 +79,12 @@ class Planner:
 
     def plan(self) -> Plan:
         """Try the full counts first, with preemption; only then fewer."""
-        sets = self._info.sets
+        sets = self._sets()
         counts = [each.count for each in sets]
-        reclaimable = {each["name"]: each["count"] for each in self._info.status.get("reclaimablePods") or ()}
-        counts = [count - reclaimable.get(each.name, 0) for count, each in zip(counts, sets, strict=True)]
         full = self._with_victims(self._assign(counts))
         if full.mode is Mode.FIT or full.victims:
             return full
-        spare = sum(each.count - each.least for each in sets)
+        spare = sum(each.count - each.least for each in self._info.sets)
         if not spare:
             return full
         found: dict[int, Plan] = {}
@@ -107,17 +105,27 @@ class Planner:
     def _with_victims(self, plan: Plan) -> Plan:
         if plan.mode in (Mode.FIT, Mode.NO_FIT):
             return plan
-        victims = self._quota.victims(self._info, self._queue, plan.wanted, plan.short)
+        victims = self._quota.victims(self._info, self._queue, self._to_preempt_for(plan), plan.short)
         reason = "WaitingForPreemptedWorkloads" if victims else "WaitingForQuota"
-        return Plan(
-            plan.mode,
-            plan.assignments,
-            plan.wanted,
-            plan.short,
-            tuple(victims),
-            plan.message,
-            reason,
-        )
+        return replace(plan, victims=tuple(victims), reason=reason)
+
+    def _to_preempt_for(self, plan: Plan) -> Mapping[Slot, int]:
+        """Return for how much room is made: with a slice always for its full count, also where less is tried [48b]."""
+        if self._replaced is None:
+            return plan.wanted
+        wanted: dict[Slot, int] = {}
+        for each, old, assignment in zip(
+            self._sets(), self._replaced.granted, plan.assignments, strict=False
+        ):
+            for resource, flavor in assignment["flavors"].items():
+                value = each.requests[resource] * (each.count - old.count)
+                wanted[flavor, resource] = wanted.get((flavor, resource), 0) + value
+        return wanted
+
+    def _sets(self) -> list[PodSet]:
+        """Return the Pod sets without what is done."""
+        done = {each["name"]: each["count"] for each in self._info.status.get("reclaimablePods") or ()}
+        return [replace(each, count=each.count - done.get(each.name, 0)) for each in self._info.sets]
 
     def _assign(self, counts: Sequence[int]) -> Plan:
         wanted: dict[Slot, int] = {}

@@ -248,7 +248,8 @@ class Kueue:
         old = self.workloads[key]
         metadata, spec = old["metadata"], old["spec"]
         if "active" in change:
-            spec = spec | {"active": change["active"]}
+            # Kueue writes the whole spec here, as it has read it [09]: no quantity is a number any more.
+            spec = rules.as_in_go(spec) | {"active": change["active"]}
             metadata = metadata | {"generation": metadata["generation"] + 1}
         if "finalizers" in change:
             metadata = metadata | {"finalizers": change["finalizers"]}
