@@ -12,16 +12,17 @@ import pytest
 
 from controller.errors import ApiError
 from localcluster.patches import json_patch, merge_patch
-from tests.kueue.controlling import Config
-from tests.kueue.objects import Key, Object
+from tests.kueue import build
+from tests.kueue.objects import Key, Object, amount
 from tests.kueue.record import FOLDER
 from tests.kueue.standin import Kueue, Move
+from tests.kueue.statuses import Config
 
 QUIET_SECONDS = 1.3
 """Kueue tries again what waits for quota a second after some came free; then it has done all that it would do."""
 CONFIG = {"timeout_seconds": 60, "recovery_seconds": 30, "backoff_seconds": 5, "most_backoff_seconds": 20}
 LATER = 1.1
-"""Kueue's clocks count from times in whole seconds, of which the recording's own beginning is not known exactly."""
+"""Kueue's clocks count from times in whole seconds, and when the recording began is clear to a tenth of a second."""
 
 
 def recorded(name: str) -> list[Object]:
@@ -32,36 +33,18 @@ def recorded(name: str) -> list[Object]:
 def administered(namespace: str) -> Iterator[Object]:
     """Return the queues that were there before each recording."""
     for flavor in ("fixed", "spot"):
-        yield {
-            "kind": "ResourceFlavor",
-            "metadata": {"name": flavor},
-            "spec": {"nodeLabels": {"pool": flavor}},
-        }
+        yield build.flavor(flavor, nodeLabels={"pool": flavor})
     main = "main" + namespace.removeprefix("kq")
-    queues: dict[str, tuple[str, Object, Object]] = {
-        main: ("main", {"fixed": 8, "spot": 4}, {}),
-        "small": ("small", {"fixed": 4}, {"preemption": {"withinClusterQueue": "LowerPriority"}}),
+    pair = {
+        "cohortName": "pair",
+        "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
     }
-    for name in ("left", "right"):
-        preemption = {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"}
-        queues[name] = (name, {"fixed": 4}, {"cohortName": "pair", "preemption": preemption})
-    for name, (local, gpus, spec) in queues.items():
-        group = {
-            "coveredResources": ["cpu", "example.com/gpu"],
-            "flavors": [
-                {
-                    "name": flavor,
-                    "resources": [
-                        {"name": "cpu", "nominalQuota": 64},
-                        {"name": "example.com/gpu", "nominalQuota": count},
-                    ],
-                }
-                for flavor, count in gpus.items()
-            ],
-        }
-        yield {"kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec | {"resourceGroups": [group]}}
-        metadata = {"name": local, "namespace": namespace}
-        yield {"kind": "LocalQueue", "metadata": metadata, "spec": {"clusterQueue": name}}
+    yield build.cluster_queue(main, {"fixed": 8, "spot": 4})
+    yield build.cluster_queue("small", {"fixed": 4}, preemption={"withinClusterQueue": "LowerPriority"})
+    yield build.cluster_queue("left", {"fixed": 4}, **pair)
+    yield build.cluster_queue("right", {"fixed": 4}, **pair)
+    for name in ("main", "small", "left", "right"):
+        yield build.local_queue(name, namespace, main if name == "main" else name)
 
 
 def compared(obj: Object | None, uids: dict[str, str]) -> Any:
@@ -183,7 +166,7 @@ class Replay:
                 self.kueue.down = at < end
 
     def _quiet(self) -> None:
-        """Nothing more comes, and what is charged is what the ClusterQueues said."""
+        """Check that nothing more comes, and that as much is charged as the ClusterQueues show."""
         for name in list(self._pending):
             self._without_effect(name)
         for move in self.kueue.moves():
@@ -193,10 +176,10 @@ class Replay:
         assert not left, f"{self._at}: Kueue did nothing more, but the stand-in would {left}"
         for queue, totals in self._usage.items() if not self.kueue.down else ():
             for flavor, resources in totals.items():
-                total = resources.get("example.com/gpu")
-                if total is not None:
-                    used = self.kueue.used(queue, flavor, "example.com/gpu")
-                    assert used == int(total), f"{self._at}: {used} of {queue} {flavor} charged, not {total}"
+                for resource, total in resources.items():
+                    used = self.kueue.used(queue, flavor, resource)
+                    wanted = -(-amount(resource, total) // amount(resource, 1))
+                    assert used == wanted, f"{self._at}: {used} {resource} of {queue} {flavor}, not {total}"
 
     # --- requests -----------------------------------------------------------------------------------------
 

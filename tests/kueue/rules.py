@@ -25,12 +25,12 @@ def failure(code: int, reason: str, message: str, details: Object | None = None)
 
 def unreachable(webhook: str) -> ApiError:
     """Return the answer to a write while Kueue's manager is down."""
-    told = (
+    text = (
         f'failed calling webhook "{webhook}.kb.io": failed to call webhook: Post "https://10.0.0.1:9443/'
         f'{_WEBHOOKS[webhook]}-kueue-x-k8s-io-v1beta2-workload?timeout=10s": '
         "dial tcp 10.0.0.1:9443: connect: connection refused"
     )
-    return failure(500, "InternalError", f"Internal error occurred: {told}", {"causes": [{"message": told}]})
+    return failure(500, "InternalError", f"Internal error occurred: {text}", {"causes": [{"message": text}]})
 
 
 def not_found(name: str) -> ApiError:
@@ -63,13 +63,13 @@ def check(new: Object, old: Object | None) -> None:
         raise _invalid(new["metadata"]["name"], invalid)
     denied = [*_denied(new), *(_denied_change(new, old) if old else ())]
     if denied:
-        told = denied[0] if len(denied) == 1 else f"[{', '.join(denied)}]"
-        raise failure(403, "Forbidden", f'admission webhook "vworkload.kb.io" denied the request: {told}')
+        text = denied[0] if len(denied) == 1 else f"[{', '.join(denied)}]"
+        raise failure(403, "Forbidden", f'admission webhook "vworkload.kb.io" denied the request: {text}')
 
 
 def _invalid(name: str, causes: list[tuple[str, str]]) -> ApiError:
-    told = [f"{field}: Invalid value: {message}" for field, message in causes]
-    text = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+    text = [f"{field}: Invalid value: {message}" for field, message in causes]
+    text = text[0] if len(text) == 1 else f"[{', '.join(text)}]"
     details = {
         "name": name,
         "group": "kueue.x-k8s.io",

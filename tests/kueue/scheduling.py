@@ -185,9 +185,9 @@ class Planner:
                 if each == 0:
                     continue
                 return {}, {}, [f"resource {resource} unavailable in ClusterQueue"], Mode.NO_FIT, SEVERITY[3]
-            best, name, told, why = self._best(index, pod_set, count, group, assumed)
+            best, name, tried, why = self._best(index, pod_set, count, group, assumed)
             if best is None or best.mode is not Mode.FIT:
-                reasons += told
+                reasons += tried
             if best is None:
                 return {}, {}, reasons, Mode.NO_FIT, why
             mode = min(mode, best.mode)
@@ -234,8 +234,8 @@ class Planner:
                 _tolerates(each, taint) for each in tolerations
             ):
                 continue
-            told = "{" + f"{taint['key']} {taint.get('value', '')} {taint['effect']} <nil>" + "}"
-            return f"untolerated taint {told} in flavor {name}"
+            shown_taint = "{" + f"{taint['key']} {taint.get('value', '')} {taint['effect']} <nil>" + "}"
+            return f"untolerated taint {shown_taint} in flavor {name}"
         labels = spec.get("nodeLabels") or {}
         if any(key in labels and labels[key] != value for key, value in pod_set.selector.items()):
             return f"flavor {name} doesn't match node affinity"

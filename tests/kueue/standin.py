@@ -17,9 +17,10 @@ from functools import partial
 
 from localcluster.patches import json_patch, merge_patch
 from tests.kueue import rules
-from tests.kueue.controlling import Config
+from tests.kueue.managing import Manager, Step
 from tests.kueue.objects import API_VERSION, Info, Key, Object, amount, info_of, stamp
-from tests.kueue.queueing import Brain, Step
+from tests.kueue.queueing import Queues
+from tests.kueue.statuses import Config
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Kueue:
         self._version = 0
         self._made = 0
         self._down = False
-        self._brain = Brain(config or Config())
+        self._queues = Queues()
+        self._manager = Manager(self._queues, config or Config())
 
     # --- administrators -----------------------------------------------------------------------------------
 
@@ -76,10 +78,10 @@ class Kueue:
 
         An AdmissionCheck counts with `status.conditions` Active=True alone, as its controller writes it.
         """
-        self._brain.put(obj)
+        self._queues.put(obj)
 
     def remove(self, kind: str, name: str, namespace: str = "") -> None:
-        self._brain.remove(kind, namespace, name)
+        self._queues.remove(kind, namespace, name)
 
     @property
     def down(self) -> bool:
@@ -90,7 +92,7 @@ class Kueue:
     def down(self, value: bool) -> None:
         if value != self._down:
             self._down = value
-            self._brain.restart(self._now())
+            self._manager.restart(self._now())
 
     # --- requests -----------------------------------------------------------------------------------------
 
@@ -210,15 +212,15 @@ class Kueue:
         self._version += 1
         obj = obj | {"metadata": obj["metadata"] | {"resourceVersion": str(self._version)}}
         self.workloads[key] = obj
-        before: Info | None = self._brain.infos.get(key)
+        before: Info | None = self._queues.infos.get(key)
         number = before.number if before is not None and before.uid == obj["metadata"]["uid"] else self._made
-        self._brain.stored(info_of(obj, number, before), self._now())
+        self._queues.stored(info_of(obj, number, before), self._now())
         return obj
 
     def _gone(self, key: Key) -> None:
         self._version += 1
         del self.workloads[key]
-        self._brain.gone(key, self._now())
+        self._queues.gone(key, self._now())
 
     # --- Kueue --------------------------------------------------------------------------------------------
 
@@ -231,7 +233,7 @@ class Kueue:
         if self._down:
             return []
         found = []
-        for step in self._brain.steps(self._now()):
+        for step in self._manager.steps(self._now()):
             found.append(
                 Move(
                     step.name,
@@ -271,11 +273,11 @@ class Kueue:
 
     def next_clock(self) -> float | None:
         """Return when the next of Kueue's clocks is due, in Unix seconds."""
-        return self._brain.next_clock(self._now())
+        return self._manager.next_clock(self._now())
 
     def used(self, cluster_queue: str, flavor: str, resource: str) -> int:
         """Return what is charged, in whole units."""
-        value = self._brain.quota().used(cluster_queue, (flavor, resource))
+        value = self._queues.quota().used(cluster_queue, (flavor, resource))
         return -(-value // amount(resource, 1))
 
 

@@ -1,0 +1,423 @@
+"""What holds of the stand-in for Kueue in whatever order things happen."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from tests.kueue import build
+from tests.kueue.build import GPU, NAMESPACE
+from tests.kueue.objects import Key, Object, stamp
+from tests.kueue.standin import Kueue
+from tests.kueue.statuses import Config
+
+SCHEDULES = 150
+STEPS = 60
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def kueue(gpus: int = 4, clock: Clock | None = None, config: Config | None = None, **spec: object) -> Kueue:
+    made = Kueue(clock or Clock(), config)
+    made.put(build.flavor("fixed"))
+    made.put(
+        build.cluster_queue(
+            "small", {"fixed": gpus}, **(spec or {"preemption": {"withinClusterQueue": "LowerPriority"}})
+        )
+    )
+    made.put(build.local_queue("small"))
+    return made
+
+
+def is_true(workload: Object, kind: str) -> bool:
+    conditions = workload["status"].get("conditions") or ()
+    return any(each["type"] == kind and each["status"] == "True" for each in conditions)
+
+
+def get(made: Kueue, name: str) -> Object:
+    return made.workloads[NAMESPACE, name]
+
+
+class Schedule:
+    """A random order of what job controllers, users and Kueue do in two queues that lend to each other."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.clock = Clock()
+        config = Config(timeout_seconds=60, recovery_seconds=30, backoff_seconds=5, most_requeues=2)
+        self.kueue = kueue(4, self.clock, config)
+        pair = {
+            "cohortName": "pair",
+            "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
+        }
+        for name in ("left", "right"):
+            self.kueue.put(build.cluster_queue(name, {"fixed": 3}, **pair))
+            self.kueue.put(build.local_queue(name))
+        self.cut = False
+        self.refused = 0
+        self.admitted: set[str] = set()
+
+    def step(self) -> None:
+        acts: list[Callable[[], None]] = [
+            self.create,
+            self.slice,
+            self.shrink,
+            self.edit,
+            self.finish,
+            self.delete,
+        ]
+        acts += [self.release] * 3 + [self.ready, self.switch, self.wait, self.die, self.nonsense]
+        acts += [self.move] * 12
+        self.random.choice(acts)()
+
+    def one(self) -> Object | None:
+        return self.random.choice(list(self.kueue.workloads.values()) or [None])  # type: ignore[list-item]
+
+    def attempt(self, act: Callable[[], object]) -> None:
+        """Do what may be refused: then nothing has changed."""
+        before = dict(self.kueue.workloads)
+        moves = self.kueue.moves()
+        try:
+            act()
+        except ApiError:
+            self.refused += 1
+            assert all(self.kueue.workloads[key] is obj for key, obj in before.items())
+            assert len(before) == len(self.kueue.workloads)
+            assert self.kueue.moves() == moves
+
+    def create(self) -> None:
+        count = self.random.randint(1, 5)
+        least = self.random.choice([None, self.random.randint(1, count)])
+        queue = self.random.choice(["small", "left", "right"])
+        name = f"w{self.random.randint(0, 9)}"
+        priority = self.random.choice([0, 0, 10])
+        self.attempt(
+            lambda: self.kueue.create(build.workload(name, count, least, queue=queue, priority=priority))
+        )
+
+    def slice(self) -> None:
+        old = self.one()
+        if old is None or any(
+            _replaces(each) == old["metadata"]["name"] for each in self.kueue.workloads.values()
+        ):
+            return
+        count = self.random.randint(1, 6)
+        new = build.workload(
+            f"s{self.random.randint(0, 9)}",
+            count,
+            self.random.randint(1, count),
+            queue=old["spec"]["queueName"],
+            priority=old["spec"]["priority"],
+            replaces=old["metadata"]["name"],
+        )
+        self.attempt(lambda: self.kueue.create(new))
+
+    def shrink(self) -> None:
+        found = self.one()
+        if found is not None:
+            count = found["spec"]["podSets"][0]["count"] - 1
+            patch = [{"op": "replace", "path": "/spec/podSets/0/count", "value": count}]
+            if count > 0:
+                self.attempt(lambda: self.kueue.patch(NAMESPACE, found["metadata"]["name"], patch))
+
+    def edit(self) -> None:
+        found = self.one()
+        if found is not None:
+            patch = {"spec": self.random.choice([{"priority": 10}, {"queueName": "left"}])}
+            self.attempt(lambda: self.kueue.patch(NAMESPACE, found["metadata"]["name"], patch))
+
+    def finish(self) -> None:
+        found = self.one()
+        if found is not None:
+            self.attempt(lambda: self.kueue.put_status(build.finished(found, stamp(int(self.clock())))))
+
+    def delete(self) -> None:
+        found = self.one()
+        if found is not None:
+            self.kueue.delete(NAMESPACE, found["metadata"]["name"])
+
+    def release(self) -> None:
+        found = self.one()
+        if found is not None and is_true(found, "Evicted") and found["status"].get("admission"):
+            self.attempt(lambda: self.kueue.put_status(build.released(found)))
+
+    def ready(self) -> None:
+        found = self.one()
+        if found is not None:
+            value = self.random.random() < 0.7
+            new = build.with_ready(
+                found, value, "Started" if value else "WaitForRecovery", stamp(int(self.clock()))
+            )
+            self.attempt(lambda: self.kueue.put_status(new))
+
+    def switch(self) -> None:
+        """Switch one off, or one on that has given its quota back."""
+        found = self.one()
+        if found is not None and (found["spec"]["active"] or not is_true(found, "QuotaReserved")):
+            patch = {"spec": {"active": not found["spec"]["active"]}}
+            self.attempt(lambda: self.kueue.patch(NAMESPACE, found["metadata"]["name"], patch))
+
+    def wait(self) -> None:
+        due = self.kueue.next_clock()
+        self.clock.seconds = self.random.choice([self.clock.seconds + 1, max(due or 0, self.clock.seconds)])
+
+    def die(self) -> None:
+        self.kueue.down = not self.kueue.down
+
+    def nonsense(self) -> None:
+        found = self.one()
+        if found is not None:
+            wrong = {"spec": {"podSets": [{**found["spec"]["podSets"][0], "minCount": 99}]}}
+            self.attempt(lambda: self.kueue.patch(NAMESPACE, found["metadata"]["name"], wrong))
+
+    def move(self) -> None:
+        moves = self.kueue.moves()
+        if moves:
+            chosen = self.random.choice(moves)
+            if chosen.can_be_lost and self.random.random() < 0.3:
+                chosen.lose()
+            else:
+                chosen.do()
+
+
+def _replaces(workload: Object) -> str:
+    annotations = workload["metadata"].get("annotations") or {}
+    return str(annotations.get("kueue.x-k8s.io/workload-slice-replacement-for", "")).rpartition("/")[2]
+
+
+def _net(made: Kueue, queues: tuple[str, ...]) -> int:
+    """Return what is charged in queues without what is replaced and not Finished."""
+    charged: dict[Key, int] = {}
+    for key, obj in made.workloads.items():
+        admission = obj["status"].get("admission")
+        if admission is None or is_true(obj, "Finished") or not obj["spec"]["active"]:
+            continue
+        if is_true(obj, "QuotaReserved") and admission["clusterQueue"] in queues:
+            charged[key] = min(admission["podSetAssignments"][0]["count"], obj["spec"]["podSets"][0]["count"])
+    replaced = {(NAMESPACE, _replaces(made.workloads[key])) for key in charged}
+    return sum(count for key, count in charged.items() if key not in replaced)
+
+
+def schedules() -> Iterator[Schedule]:
+    for seed in range(SCHEDULES):
+        yield Schedule(seed)
+
+
+def test_no_more_is_charged_than_there_is_but_for_the_replaced() -> None:
+    for schedule in schedules():
+        for _ in range(STEPS):
+            schedule.step()
+            assert _net(schedule.kueue, ("small",)) <= 4
+            assert _net(schedule.kueue, ("left", "right")) <= 6
+
+
+def test_refused_writes_change_nothing() -> None:
+    refused = 0
+    for schedule in schedules():
+        for _ in range(STEPS):
+            schedule.step()
+        refused += schedule.refused
+    assert refused > SCHEDULES
+
+
+def test_what_is_admitted_has_quota_within_its_counts() -> None:
+    admitted = 0
+    for schedule in schedules():
+        for _ in range(STEPS):
+            schedule.step()
+            for obj in schedule.kueue.workloads.values():
+                if is_true(obj, "Admitted"):
+                    admitted += 1
+                    assert is_true(obj, "QuotaReserved")
+                    (assignment,) = obj["status"]["admission"]["podSetAssignments"]
+                    assert assignment["count"] >= obj["spec"]["podSets"][0].get("minCount", 1)
+    assert admitted > SCHEDULES
+
+
+def test_a_restart_of_the_manager_finds_nothing_that_was_overlooked() -> None:
+    for schedule in schedules():
+        for _ in range(STEPS):
+            schedule.step()
+        made = schedule.kueue
+        made.down = False
+        made.settle()
+        before = {key: obj["status"].get("admission") for key, obj in made.workloads.items()}
+        made.down = True
+        assert made.moves() == []
+        made.down = False
+        made.settle()
+        assert {key: obj["status"].get("admission") for key, obj in made.workloads.items()} == before
+
+
+def test_the_same_schedule_gives_the_same_objects() -> None:
+    for seed in range(20):
+        ends = []
+        for _ in range(2):
+            schedule = Schedule(seed)
+            for _ in range(STEPS):
+                schedule.step()
+            ends.append(schedule.kueue.workloads)
+        assert ends[0] == ends[1]
+
+
+# --- requests ---------------------------------------------------------------------------------------------
+
+
+def test_a_write_of_an_old_version_is_a_conflict() -> None:
+    made = kueue()
+    old = made.create(build.workload("one", 2))
+    made.settle()
+    with pytest.raises(Conflict):
+        made.put_status(old)
+    with pytest.raises(Conflict):
+        made.update(old)
+
+
+def test_what_is_there_is_not_created_and_what_is_not_is_not_found() -> None:
+    made = kueue()
+    made.create(build.workload("one", 2))
+    with pytest.raises(AlreadyExists):
+        made.create(build.workload("one", 3))
+    with pytest.raises(NotFound):
+        made.delete(NAMESPACE, "two")
+
+
+def test_while_the_manager_is_down_only_deletes_go_through() -> None:
+    made = kueue()
+    one = made.create(build.workload("one", 2))
+    made.down = True
+    for write in (
+        lambda: made.create(build.workload("two", 2)),
+        lambda: made.patch(NAMESPACE, "one", {"metadata": {"labels": {"a": "b"}}}),
+        lambda: made.put_status(build.finished(one, stamp(0))),
+    ):
+        with pytest.raises(Unavailable, match="failed calling webhook"):
+            write()
+    assert made.moves() == []
+    made.delete(NAMESPACE, "one")
+    assert not made.workloads
+
+
+def test_one_with_a_finalizer_stays_charged_until_it_is_finished() -> None:
+    made = kueue()
+    made.create(
+        build.workload(
+            "one", 4, finalizers=["kueue.x-k8s.io/resource-in-use"], ownerReferences=[{"uid": "a"}]
+        )
+    )
+    made.settle()
+    made.delete(NAMESPACE, "one")
+    made.settle()
+    assert "deletionTimestamp" in get(made, "one")["metadata"]
+    assert made.used("small", "fixed", GPU) == 4
+    made.put_status(build.finished(get(made, "one"), stamp(0)))
+    assert made.used("small", "fixed", GPU) == 0
+    made.patch(NAMESPACE, "one", [{"op": "remove", "path": "/metadata/finalizers"}])
+    assert not made.workloads
+
+
+@pytest.mark.parametrize(
+    ("patch", "error"),
+    [
+        ([{"op": "replace", "path": "/spec/podSets/0/count", "value": 4}], Forbidden),
+        ([{"op": "replace", "path": "/spec/podSets/0/count", "value": 1}], Invalid),
+        ([{"op": "replace", "path": "/spec/podSets/0/minCount", "value": 1}], Forbidden),
+        ({"spec": {"queueName": "main"}}, Invalid),
+        (
+            {
+                "spec": {
+                    "priorityClassRef": {
+                        "group": "kueue.x-k8s.io",
+                        "kind": "WorkloadPriorityClass",
+                        "name": "a",
+                    }
+                }
+            },
+            Invalid,
+        ),
+        ({"metadata": {"annotations": {"kueue.x-k8s.io/admission-gated-by": "a"}}}, Forbidden),
+    ],
+)
+def test_what_has_quota_is_not_changed_but_for_a_smaller_count(patch: object, error: type[ApiError]) -> None:
+    made = kueue()
+    made.create(build.workload("one", 3, 2))
+    made.settle()
+    before = copy.deepcopy(made.workloads)
+    with pytest.raises(error):
+        made.patch(NAMESPACE, "one", patch)  # type: ignore[arg-type]
+    assert made.workloads == before
+    made.patch(NAMESPACE, "one", [{"op": "replace", "path": "/spec/podSets/0/count", "value": 2}])
+    assert made.used("small", "fixed", GPU) == 2
+
+
+# --- moves ------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_finish_leaves_both_charged() -> None:
+    made = kueue()
+    made.create(build.workload("old", 3, 1))
+    made.settle()
+    made.create(build.workload("new", 3, 1, replaces="old"))
+    (admit,) = made.moves()
+    admit.do()
+    (finish,) = made.moves()
+    assert finish.name == "finish replaced"
+    finish.lose()
+    made.settle()
+    assert made.used("small", "fixed", GPU) == 6
+    assert not is_true(get(made, "old"), "Finished")
+
+
+def test_a_death_between_admission_and_finish_leaves_both_charged() -> None:
+    made = kueue()
+    made.create(build.workload("old", 3, 1))
+    made.settle()
+    made.create(build.workload("new", 3, 1, replaces="old"))
+    made.moves()[0].do()
+    made.down = True
+    made.down = False
+    made.settle()
+    assert made.used("small", "fixed", GPU) == 6
+
+
+def test_who_waits_for_the_preempted_stays_first() -> None:
+    made = kueue(3, preemption={"reclaimWithinCohort": "Any"}, cohortName="pair")
+    made.put(build.cluster_queue("right", {"fixed": 1}, cohortName="pair"))
+    made.put(build.local_queue("right"))
+    made.create(build.workload("borrower", 4, queue="right"))
+    made.settle()
+    made.create(build.workload("owner", 3))
+    made.settle()
+    made.create(build.workload("greater", 3, priority=10))
+    made.settle()
+    assert not get(made, "greater")["status"]
+    made.put_status(build.released(get(made, "borrower")))
+    made.settle()
+    assert is_true(get(made, "owner"), "Admitted")
+
+
+def test_clocks_are_due_when_they_say() -> None:
+    clock = Clock()
+    made = kueue(4, clock, Config(timeout_seconds=60, backoff_seconds=5))
+    made.create(build.workload("one", 1))
+    made.settle()
+    assert made.next_clock() == 1060
+    clock.seconds = 1060
+    made.settle()
+    assert is_true(get(made, "one"), "Evicted")
+    made.put_status(build.released(get(made, "one")))
+    made.settle()
+    assert made.next_clock() == 1065
+    clock.seconds = 1065
+    made.settle()
+    assert is_true(get(made, "one"), "Admitted")
