@@ -21,30 +21,13 @@ from tests.kueue.objects import (
     with_condition,
     without_condition,
 )
-from tests.kueue.quota import ClusterQueue
+from tests.kueue.quota import Place
 from tests.kueue.scheduling import SEVERITY
 from tests.kueue.statuses import Config, evicted, synced, unreserved
 
 SCHEDULERS = (*SEVERITY[1:], "WaitingForPreemptedWorkloads", "PendingEvaluation")
 """Reasons that the controller leaves to the scheduler."""
 BYPASSED = "Bypassed scheduling evaluation because an equivalent workload recently failed"
-
-
-@dataclass(frozen=True)
-class Place:
-    """The queues of a Workload."""
-
-    local: bool
-    """The LocalQueue is there."""
-    local_stop: str
-    """Its stopPolicy."""
-    name: str
-    """The ClusterQueue's."""
-    queue: ClusterQueue | None
-    active: bool
-    """The ClusterQueue may admit."""
-    bypassed: str
-    """Why the scheduler does not look at Workloads of this shape; empty if it does."""
 
 
 @dataclass(frozen=True)

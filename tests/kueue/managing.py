@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from tests.kueue.controlling import Change, Look, Outcome, Place
+from tests.kueue.controlling import Change, Look, Outcome
 from tests.kueue.objects import (
     EVICTED,
     FINISHED,
@@ -20,7 +20,7 @@ from tests.kueue.objects import (
     with_condition,
 )
 from tests.kueue.queueing import Queues
-from tests.kueue.quota import ClusterQueue
+from tests.kueue.quota import ClusterQueue, Place, Quota
 from tests.kueue.scheduling import Mode, Plan, Planner
 from tests.kueue.statuses import Config, evicted, synced, unreserved
 
@@ -50,6 +50,9 @@ class Manager:
         self._config = config
         self._finishing: dict[Key, tuple[str, Key]] = {}
         """Replaced Workloads that are to be Finished: their uid, and by which Workload."""
+        self._looks: dict[Key, tuple[Info, Place, float, Outcome]] = {}
+        self._plans: dict[str, tuple[Info, Quota, Plan]] = {}
+        """What was decided last, by Workload and by ClusterQueue: most of what a caller does concerns others."""
 
     def restart(self, now: float) -> None:
         """Forget everything that is not in objects."""
@@ -84,18 +87,18 @@ class Manager:
         return min(dues, default=None)
 
     def _look(self, info: Info, now: float) -> Outcome:
-        name = self._queues.target(info.local_queue)
-        queue = self._queues.cluster_queues.get(name)
-        local = self._queues.locals.get(info.local_queue)
-        place = Place(
-            local=local is not None,
-            local_stop=(local["spec"].get("stopPolicy") or "None") if local is not None else "None",
-            name=name,
-            queue=queue,
-            active=queue is not None and self._queues.may_admit(queue),
-            bypassed=self._queues.bypassed(info),
-        )
-        return Look(info, place, self._config, now).outcome()
+        """Look at one Workload, unless that was done and neither it, its queues nor the clock say anything new."""
+        place = self._queues.place(info.local_queue)
+        if self._config.explicit:
+            place = replace(place, bypassed=self._queues.bypassed(info))
+        seen = self._looks.get(info.key)
+        if seen is not None and seen[0] is info and seen[1] is place:
+            change, due = seen[3]
+            if seen[2] == now or (change is None and seen[2] < now and (due is None or now < due)):
+                return seen[3]
+        outcome = Look(info, place, self._config, now).outcome()
+        self._looks[info.key] = info, place, now, outcome
+        return outcome
 
     def _lose(self, key: Key) -> None:
         self._finishing.pop(key, None)
@@ -142,10 +145,15 @@ class Manager:
 
     def _plan(self, info: Info, queue: ClusterQueue) -> Plan:
         quota = self._queues.quota()
+        last = self._plans.get(queue.name)
+        if last is not None and last[0] is info and last[1] is quota:
+            return last[2]
         replaced = quota.holders.get(info.replaces) if info.replaces else None
-        if replaced is not None and (replaced.cluster_queue != queue.name or replaced.key[0] != info.key[0]):
+        if replaced is not None and replaced.cluster_queue != queue.name:
             replaced = None
-        return Planner(info, queue, quota, self._queues.flavors, replaced).plan()
+        plan = Planner(info, queue, quota, self._queues.flavors, replaced).plan()
+        self._plans[queue.name] = info, quota, plan
+        return plan
 
     def _preempting(self, head: Info, queue: ClusterQueue, plan: Plan, now: float) -> Iterator[Step]:
         self._queues.stick(head, queue)

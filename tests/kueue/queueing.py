@@ -7,7 +7,7 @@ Parked ones are tried again when something of the ClusterQueue or its cohort com
 from __future__ import annotations
 
 from tests.kueue.objects import ADMITTED, EVICTED, FINISHED, REQUEUED, RESERVED, Info, Key, Object
-from tests.kueue.quota import ClusterQueue, Quota, cluster_queue, queued_at
+from tests.kueue.quota import ClusterQueue, Place, Quota, cluster_queue, queued_at
 
 
 class Queues:
@@ -26,12 +26,14 @@ class Queues:
         self._bypassed: dict[str, dict[object, str]] = {}
         """By ClusterQueue the shapes for which there was no room, with the reason."""
         self._quota: Quota | None = None
+        self._places: dict[Key, Place] = {}
 
     # --- administrators -----------------------------------------------------------------------------------
 
     def put(self, obj: Object) -> None:
         kind, name = obj["kind"], obj["metadata"]["name"]
         self._quota = None
+        self._places.clear()
         if kind == "LocalQueue":
             key = obj["metadata"]["namespace"], name
             self.locals[key] = obj
@@ -54,6 +56,7 @@ class Queues:
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
         self._quota = None
+        self._places.clear()
         if kind == "LocalQueue":
             del self.locals[namespace, name]
             self._reopen((namespace, name))
@@ -75,13 +78,31 @@ class Queues:
             elif info.admissible and key not in self._parked:
                 self._active.add(key)
 
-    def is_open(self, local: Key) -> bool:
+    def place(self, local: Key) -> Place:
+        """Return what a LocalQueue leads to."""
+        found = self._places.get(local)
+        if found is None:
+            found = self._places[local] = self._place(local)
+        return found
+
+    def _place(self, local: Key) -> Place:
         found = self.locals.get(local)
-        return found is not None and (found["spec"].get("stopPolicy") or "None") == "None"
+        name = found["spec"]["clusterQueue"] if found is not None else ""
+        queue = self.cluster_queues.get(name)
+        return Place(
+            local=found is not None,
+            local_stop=(found["spec"].get("stopPolicy") or "None") if found is not None else "None",
+            name=name,
+            queue=queue,
+            active=queue is not None and self.may_admit(queue),
+        )
+
+    def is_open(self, local: Key) -> bool:
+        place = self.place(local)
+        return place.local and place.local_stop == "None"
 
     def target(self, local: Key) -> str:
-        found = self.locals.get(local)
-        return found["spec"]["clusterQueue"] if found is not None else ""
+        return self.place(local).name
 
     def restart(self, now: float) -> None:
         """Forget everything that is not in objects."""

@@ -36,6 +36,23 @@ class ClusterQueue:
         return f"/{self.cohort}/{self.name}" if self.cohort else f"/{self.name}"
 
 
+@dataclass(frozen=True)
+class Place:
+    """The queues of a Workload."""
+
+    local: bool
+    """The LocalQueue is there."""
+    local_stop: str
+    """Its stopPolicy."""
+    name: str
+    """The ClusterQueue's."""
+    queue: ClusterQueue | None
+    active: bool
+    """The ClusterQueue may admit."""
+    bypassed: str = ""
+    """Why the scheduler does not look at Workloads of this shape; empty if it does."""
+
+
 def cluster_queue(obj: Object) -> ClusterQueue:
     spec = obj.get("spec") or {}
     nominal: dict[Slot, int] = {}
