@@ -156,21 +156,20 @@ class Manager:
         return plan
 
     def _preempting(self, head: Info, queue: ClusterQueue, plan: Plan, now: float) -> Iterator[Step]:
-        self._queues.stick(head, queue)
         spared = [(victim, reason) for victim, reason in plan.victims if not victim.true(EVICTED)]
         for victim, reason in spared:
-            yield Step(
-                "preempt",
-                victim.key,
-                head.key[1],
-                partial(self._preempt, victim, reason, head, queue, now),
-            )
+            write = partial(self._preempt, victim, reason, head, queue, now)
+            yield Step("preempt", victim.key, head.key[1], write)
+        if spared:
+            return
+        self._queues.stick(head, queue)
         message = f"{plan.message}. Pending the preemption of {len(plan.victims)} workload(s)"
         status = self._waiting(head, message, plan.reason, now)
-        if not spared and status is not head.status:
+        if status is not head.status:
             yield Step("pending", head.key, plan.reason, partial(dict, status=status))
 
     def _preempt(self, victim: Info, reason: str, by: Info, queue: ClusterQueue, now: float) -> Object:
+        self._queues.stick(by, queue)
         at = stamp(int(now))
         message = (
             f"Preempted to accommodate a workload (UID: {by.uid}, JobUID: {by.job_uid or 'UNKNOWN'}) due to "

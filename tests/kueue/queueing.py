@@ -9,6 +9,9 @@ from __future__ import annotations
 from tests.kueue.objects import ADMITTED, EVICTED, FINISHED, REQUEUED, RESERVED, Info, Key, Object
 from tests.kueue.quota import ClusterQueue, Place, Quota, cluster_queue, queued_at
 
+_WITHOUT_EFFECT = ("WorkloadPriorityClass", "Cohort", "Topology")
+_OF_COHORTS = ("resourceGroups", "parentName", "fairSharing")
+
 
 class Queues:
     """All queues, and the Workloads in them."""
@@ -53,6 +56,8 @@ class Queues:
                 each["type"] == "Active" and each["status"] == "True" for each in conditions
             )
             self._wake_all()
+        elif kind not in _WITHOUT_EFFECT or any((obj.get("spec") or {}).get(name) for name in _OF_COHORTS):
+            raise NotImplementedError(f"{kind} {name}: {obj.get('spec')}")
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
         self._quota = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tests.kueue.objects import EVICTED, PREEMPTED, RESERVED, Info, Key, Object, amount, seconds
+from tests.kueue.objects import EVICTED, RESERVED, Info, Key, Object, amount, seconds
 
 Slot = tuple[str, str]
 """A flavor and a resource."""
@@ -54,7 +54,15 @@ class Place:
 
 
 def cluster_queue(obj: Object) -> ClusterQueue:
+    """Read a ClusterQueue.
+
+    Raises:
+        NotImplementedError: it asks for something that the stand-in does not model.
+    """
     spec = obj.get("spec") or {}
+    for name in ("fairSharing", "flavorFungibility", "admissionScope", "concurrentAdmissionPolicy"):
+        if spec.get(name):
+            raise NotImplementedError(f"{name} of a ClusterQueue")
     nominal: dict[Slot, int] = {}
     borrowed: dict[Slot, int] = {}
     groups = []
@@ -66,9 +74,13 @@ def cluster_queue(obj: Object) -> ClusterQueue:
             for each in flavor["resources"]:
                 slot = flavor["name"], each["name"]
                 nominal[slot] = amount(each["name"], each["nominalQuota"])
+                if each.get("lendingLimit") is not None:
+                    raise NotImplementedError("lendingLimit of a ClusterQueue")
                 if each.get("borrowingLimit") is not None:
                     borrowed[slot] = amount(each["name"], each["borrowingLimit"])
     preemption = spec.get("preemption") or {}
+    if preemption.get("borrowWithinCohort"):
+        raise NotImplementedError("borrowWithinCohort of a ClusterQueue")
     checks = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
     return ClusterQueue(
         name=obj["metadata"]["name"],
@@ -248,9 +260,6 @@ def queued_at(info: Info) -> float:
         and evicted["reason"] in ("PodsReadyTimeout", "AdmissionCheck")
     ):
         return seconds(evicted["lastTransitionTime"])
-    preempted = info.conditions.get(PREEMPTED)
-    if preempted and preempted["status"] == "True" and preempted["reason"] == "InCohortReclaimWhileBorrowing":
-        return seconds(preempted["lastTransitionTime"]) + 0.001
     return info.created
 
 

@@ -40,6 +40,11 @@ class Move:
         return self._lose is not None
 
     def do(self) -> None:
+        """Do it.
+
+        Raises:
+            ValueError: something was written since it was listed.
+        """
         self._do()
 
     def lose(self) -> None:
@@ -74,9 +79,13 @@ class Kueue:
     # --- administrators -----------------------------------------------------------------------------------
 
     def put(self, obj: Object) -> None:
-        """Store a ClusterQueue, LocalQueue, ResourceFlavor, AdmissionCheck or another kind, in place of one of its name.
+        """Store a ClusterQueue, LocalQueue, ResourceFlavor or AdmissionCheck, in place of one of its name.
 
-        An AdmissionCheck counts with `status.conditions` Active=True alone, as its controller writes it.
+        An AdmissionCheck counts with `status.conditions` Active=True alone, as its controller writes it. Cohorts
+        need no object. A WorkloadPriorityClass, a Cohort and a Topology are accepted, and change nothing.
+
+        Raises:
+            NotImplementedError: it asks for something that this stand-in does not model.
         """
         self._queues.put(obj)
 
@@ -239,13 +248,17 @@ class Kueue:
                     step.name,
                     step.key,
                     step.about,
-                    partial(self._carry_out, step),
+                    partial(self._carry_out, step, self._version),
                     step.forget,
                 )
             )
         return found
 
-    def _carry_out(self, step: Step) -> None:
+    def _carry_out(self, step: Step, version: int) -> None:
+        if version != self._version:
+            raise ValueError(
+                f"{step.name} of {step.key} was listed before the last write: list the moves again"
+            )
         key, change = step.key, step.write()
         old = self.workloads[key]
         metadata, spec = old["metadata"], old["spec"]

@@ -413,6 +413,39 @@ def test_who_waits_for_the_preempted_stays_first() -> None:
     assert is_true(get(made, "owner"), "Admitted")
 
 
+def test_a_move_listed_before_another_write_is_not_done() -> None:
+    made = kueue()
+    made.create(build.workload("one", 4))
+    (admit,) = made.moves()
+    made.create(build.workload("two", 4))
+    with pytest.raises(ValueError, match="list the moves again"):
+        admit.do()
+    with pytest.raises(ValueError, match="Kueue does it again"):
+        admit.lose()
+
+
+def test_of_several_pod_sets_only_the_elastic_one_is_admitted_in_part() -> None:
+    made = kueue(4)
+    new = build.workload("one", 6, 2)
+    first = copy.deepcopy(new["spec"]["podSets"][0]) | {"name": "head", "count": 1}
+    del first["minCount"]
+    new["spec"]["podSets"].insert(0, first)
+    made.create(new)
+    made.settle()
+    granted = {
+        each["name"]: each["count"] for each in get(made, "one")["status"]["admission"]["podSetAssignments"]
+    }
+    assert granted == {"head": 1, "worker": 3}
+    assert made.used("small", "fixed", GPU) == 4
+
+
+def test_what_is_not_modelled_is_refused() -> None:
+    with pytest.raises(NotImplementedError, match="fairSharing"):
+        kueue(4, fairSharing={"weight": 2})
+    with pytest.raises(NotImplementedError, match="Cohort pair"):
+        kueue().put({"kind": "Cohort", "metadata": {"name": "pair"}, "spec": {"parentName": "all"}})
+
+
 def test_clocks_are_due_when_they_say() -> None:
     clock = Clock()
     made = kueue(4, clock, Config(timeout_seconds=60, backoff_seconds=5))
