@@ -43,9 +43,10 @@ class Schedule:
 
     Args:
         seed: decides all of it.
+        slices: whether Workloads are replaced.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, slices: bool = True) -> None:
         self.random = random.Random(seed)
         self.clock = Clock()
         config = Config(timeout_seconds=60, recovery_seconds=30, backoff_seconds=5, most_requeues=2)
@@ -57,13 +58,21 @@ class Schedule:
         for name in ("left", "right"):
             self.kueue.put(build.cluster_queue(name, {"fixed": 3}, **pair))
             self.kueue.put(build.local_queue(name))
+        self.slices = slices
         self.refused = 0
         self.replaced: set[str] = set()
         """Workloads, by uid, for which others have been admitted, as long as they hold quota."""
 
     def step(self) -> None:
         weights: dict[Callable[[], None], int] = {
-            **{self.create: 6, self.slice: 5, self.shrink: 3, self.edit: 1, self.finish: 1, self.delete: 1},
+            **{
+                self.create: 6,
+                self.slice: 5 * self.slices,
+                self.shrink: 3,
+                self.edit: 1,
+                self.finish: 1,
+                self.delete: 1,
+            },
             **{self.release: 4, self.ready: 2, self.switch: 1, self.wait: 2, self.die: 1, self.nonsense: 1},
             self.move: 20,
         }
