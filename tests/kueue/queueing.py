@@ -248,9 +248,8 @@ def _less(old: Info, new: Info) -> bool:
 
 def _same_wait(old: Info, new: Info) -> bool:
     """Whether a parked Workload stays parked after a write."""
-    return old.spec == new.spec and all(
-        old.conditions.get(kind) == new.conditions.get(kind) for kind in (EVICTED, REQUEUED)
-    )
+    same = old.spec == new.spec and old.shape == new.shape
+    return same and all(old.conditions.get(kind) == new.conditions.get(kind) for kind in (EVICTED, REQUEUED))
 
 
 def _backoff_over(info: Info, now: float | None) -> bool:

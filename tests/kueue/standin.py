@@ -5,7 +5,16 @@ It is made from recordings of the real one, which `test_traces.py` replays again
 caller can put its own writes, or a death, between any two of them.
 
 Objects are never changed in place: a write puts a new one, which shares with the old one what is equal in both.
-Whoever gets an object must not change it either.
+Nobody who gets an object may change it either.
+
+Three things that it does as the real one, and that a controller may not expect: with active=false the quota is free at
+once, before the release [09]; Kueue's own active=false rewrites the spec with all quantities as strings [09]; a
+Workload of the same Pod sets, counts and priority as one that found no room waits without a look and without a
+condition [47], a slice too, though it may need less (kueue #14247).
+
+Not modelled: admissions that are decided and not yet written [42, 43], writes from an old copy, nodes, hierarchical
+cohorts, lending limits, fair sharing, other flavorFungibility than the default, borrowWithinCohort, changed values of a
+WorkloadPriorityClass, retention of finished Workloads, MultiKueue, dynamic resource allocation.
 """
 
 from __future__ import annotations
@@ -30,7 +39,7 @@ class Move:
     name: str
     workload: Key
     about: str = ""
-    """The other Workload, or the condition's reason."""
+    """The other Workload of a finish or preemption, the ClusterQueue of an admission, else the reason."""
     _do: Callable[[], None] = field(repr=False, compare=False, default=lambda: None)
     _lose: Callable[[], None] | None = field(repr=False, compare=False, default=None)
 
@@ -87,9 +96,11 @@ class Kueue:
         Raises:
             NotImplementedError: it asks for something that this stand-in does not model.
         """
+        self._version += 1
         self._queues.put(obj)
 
     def remove(self, kind: str, name: str, namespace: str = "") -> None:
+        self._version += 1
         self._queues.remove(kind, namespace, name)
 
     @property
@@ -101,6 +112,7 @@ class Kueue:
     def down(self, value: bool) -> None:
         if value != self._down:
             self._down = value
+            self._version += 1
             self._manager.restart(self._now())
 
     # --- requests -----------------------------------------------------------------------------------------
@@ -204,6 +216,7 @@ class Kueue:
     def _write(self, key: Key, old: Object, metadata: Object, spec: Object) -> Object:
         if self._down:
             raise rules.unreachable("vworkload")
+        spec = {"active": True} | spec
         if spec == old["spec"]:
             spec = old["spec"]
             if metadata == old["metadata"]:
@@ -236,6 +249,9 @@ class Kueue:
     def moves(self) -> list[Move]:
         """Return what Kueue could write next; none while it is down.
 
+        The scheduler's are `admit`, `preempt` (of the victim), `pending` and `finish replaced`; the controller's
+        `evict`, `requeue`, `backoff over`, `retry time`, `target deactivation`, `deactivate`, `list checks`,
+        `update conditions`, `gate`, `unreserve`, `clear requeue state`, `finish orphan`, `remove finalizer`.
         Within one ClusterQueue Kueue decides on one Workload after the other, so of several that wait there only
         what comes of the first is listed.
         """
