@@ -1,0 +1,311 @@
+"""What Kueue's scheduler finds for one Workload: an admission, Workloads to preempt, or why there is no room."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from tests.kueue.objects import Info, Object, PodSet, shown
+from tests.kueue.quota import ClusterQueue, Quota, Slot
+
+
+class Mode(IntEnum):
+    NO_FIT = 0
+    NO_CANDIDATES = 1
+    PREEMPT = 2
+    RECLAIM = 3
+    FIT = 4
+
+
+SEVERITY = ("", "WaitingForQuota", "ExceedsMaxQuota", "NoMatchingFlavor")
+"""Reasons why a flavor does not do, the worst last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the scheduler would do with a Workload."""
+
+    mode: Mode
+    assignments: tuple[Object, ...]
+    """status.admission.podSetAssignments."""
+    wanted: Mapping[Slot, int]
+    short: frozenset[Slot]
+    victims: tuple[tuple[Info, str], ...]
+    message: str
+    reason: str
+    """With the gate UnadmittedWorkloadsObservability."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Flavor:
+    """One flavor tried for one Pod set."""
+
+    mode: Mode
+    borrows: bool
+    slots: Mapping[str, tuple[Mode, int]]
+    """Mode and amount of each resource."""
+    reasons: list[str]
+    reason: str
+
+    def better(self, other: _Flavor | None) -> bool:
+        if self.mode is Mode.NO_FIT:
+            return False
+        return other is None or (self.mode, not self.borrows) > (other.mode, not other.borrows)
+
+
+class Planner:
+    """Plans one Workload in one ClusterQueue.
+
+    Args:
+        flavors: the ResourceFlavors.
+        replaced: what the Workload replaces, if that is charged in the same ClusterQueue.
+    """
+
+    def __init__(
+        self,
+        info: Info,
+        queue: ClusterQueue,
+        quota: Quota,
+        flavors: Mapping[str, Object],
+        replaced: Info | None,
+    ) -> None:
+        self._info = info
+        self._queue = queue
+        self._quota = quota
+        self._flavors = flavors
+        self._replaced = replaced
+
+    def plan(self) -> Plan:
+        """Try the full counts first, with preemption; only then fewer."""
+        sets = self._sets()
+        counts = [each.count for each in sets]
+        full = self._with_victims(self._assign(counts))
+        if full.mode is Mode.FIT or full.victims:
+            return full
+        spare = sum(each.count - each.least for each in self._info.sets)
+        if not spare:
+            return full
+        found: dict[int, Plan] = {}
+
+        def fits(fewer: int) -> bool:
+            tried = [
+                count - fewer if each.least < each.count else count
+                for count, each in zip(counts, sets, strict=True)
+            ]
+            plan = self._with_victims(self._assign(tried))
+            if plan.mode is Mode.FIT or plan.victims:
+                found[fewer] = plan
+                return True
+            return False
+
+        return found.get(bisect_left(range(spare + 1), True, key=fits), full)
+
+    def _with_victims(self, plan: Plan) -> Plan:
+        if plan.mode in (Mode.FIT, Mode.NO_FIT):
+            return plan
+        victims = self._quota.victims(self._info, self._queue, self._to_preempt_for(plan), plan.short)
+        reason = "WaitingForPreemptedWorkloads" if victims else "WaitingForQuota"
+        return replace(plan, victims=tuple(victims), reason=reason)
+
+    def _to_preempt_for(self, plan: Plan) -> Mapping[Slot, int]:
+        """Return for how much room is made: with a slice always for its full count, also where less is tried [48b]."""
+        if self._replaced is None:
+            return plan.wanted
+        wanted: dict[Slot, int] = {}
+        for each, old, assignment in zip(
+            self._sets(), self._replaced.granted, plan.assignments, strict=False
+        ):
+            for resource, flavor in assignment["flavors"].items():
+                value = each.requests[resource] * (each.count - old.count)
+                wanted[flavor, resource] = wanted.get((flavor, resource), 0) + value
+        return wanted
+
+    def _sets(self) -> list[PodSet]:
+        """Return the Pod sets without what is done."""
+        done = {each["name"]: each["count"] for each in self._info.status.get("reclaimablePods") or ()}
+        return [replace(each, count=each.count - done.get(each.name, 0)) for each in self._info.sets]
+
+    def _assign(self, counts: Sequence[int]) -> Plan:
+        wanted: dict[Slot, int] = {}
+        short: set[Slot] = set()
+        assignments: list[Object] = []
+        messages: list[str] = []
+        mode, worst = Mode.FIT, ""
+        for index, (pod_set, count) in enumerate(zip(self._info.sets, counts, strict=True)):
+            flavors, amounts, reasons, set_mode, reason = self._assign_set(index, pod_set, count, wanted)
+            mode, worst = min(mode, set_mode), max(worst, reason, key=SEVERITY.index)
+            if set_mode is not Mode.FIT:
+                messages.append(
+                    f"couldn't assign flavors to pod set {pod_set.name}: {', '.join(sorted(reasons))}"
+                )
+            if set_mode is Mode.NO_FIT:
+                break
+            for slot, (slot_mode, value) in amounts.items():
+                wanted[slot] = wanted.get(slot, 0) + value
+                if slot_mode is not Mode.FIT:
+                    short.add(slot)
+            assignments.append(self._assignment(pod_set, count, flavors))
+        return Plan(mode, tuple(assignments), wanted, frozenset(short), (), "; ".join(messages), worst)
+
+    def _assignment(self, pod_set: PodSet, count: int, flavors: Mapping[str, str]) -> Object:
+        found: Object = {
+            "name": pod_set.name,
+            "count": count,
+            "flavors": dict(flavors),
+            "resourceUsage": {name: shown(name, pod_set.requests[name] * count) for name in flavors},
+        }
+        if any(self._flavors[flavor].get("spec", {}).get("topologyName") for flavor in flavors.values()):
+            # Where they would run is not modelled: all on one node.
+            found["topologyAssignment"] = {
+                "levels": ["kubernetes.io/hostname"],
+                "slices": [
+                    {
+                        "domainCount": 1,
+                        "podCounts": {"universal": count},
+                        "valuesPerLevel": [{"universal": "node-a"}],
+                    }
+                ],
+            }
+        return found
+
+    def _assign_set(
+        self, index: int, pod_set: PodSet, count: int, assumed: Mapping[Slot, int]
+    ) -> tuple[dict[str, str], dict[Slot, tuple[Mode, int]], list[str], Mode, str]:
+        flavors: dict[str, str] = {}
+        amounts: dict[Slot, tuple[Mode, int]] = {}
+        reasons: list[str] = []
+        mode, worst = Mode.FIT, ""
+        for resource, each in pod_set.requests.items():
+            if resource in flavors:
+                continue
+            group = next((group for group in self._queue.groups if resource in group[0]), None)
+            if group is None:
+                if each == 0:
+                    continue
+                return {}, {}, [f"resource {resource} unavailable in ClusterQueue"], Mode.NO_FIT, SEVERITY[3]
+            best, name, tried, why = self._best(index, pod_set, count, group, assumed)
+            if best is None or best.mode is not Mode.FIT:
+                reasons += tried
+            if best is None:
+                return {}, {}, reasons, Mode.NO_FIT, why
+            mode = min(mode, best.mode)
+            for found, slot in best.slots.items():
+                flavors[found] = name
+                amounts[name, found] = slot
+        return flavors, amounts, reasons, mode, worst
+
+    def _best(
+        self,
+        index: int,
+        pod_set: PodSet,
+        count: int,
+        group: tuple[frozenset[str], tuple[str, ...]],
+        assumed: Mapping[Slot, int],
+    ) -> tuple[_Flavor | None, str, list[str], str]:
+        best: _Flavor | None = None
+        best_name, least = "", ""
+        reasons: list[str] = []
+        requests = {name: each * count for name, each in pod_set.requests.items() if name in group[0]}
+        for name in group[1]:
+            unsuitable = self._unsuitable(name, pod_set)
+            if unsuitable:
+                reasons.append(unsuitable)
+                least = least or SEVERITY[3]
+                continue
+            tried = self._try(index, name, requests, assumed)
+            reasons += tried.reasons
+            least = min(least or tried.reason, tried.reason, key=SEVERITY.index)
+            if tried.better(best):
+                best, best_name = tried, name
+            if tried.mode is Mode.FIT:
+                break
+        return best, best_name, reasons, least
+
+    def _unsuitable(self, name: str, pod_set: PodSet) -> str:
+        flavor = self._flavors.get(name)
+        if flavor is None:
+            return f"flavor {name} not found"
+        spec = flavor.get("spec") or {}
+        tolerations = [*pod_set.tolerations, *(spec.get("tolerations") or ())]
+        for taint in spec.get("nodeTaints") or ():
+            if taint.get("effect") == "PreferNoSchedule" or any(
+                _tolerates(each, taint) for each in tolerations
+            ):
+                continue
+            shown_taint = "{" + f"{taint['key']} {taint.get('value', '')} {taint['effect']} <nil>" + "}"
+            return f"untolerated taint {shown_taint} in flavor {name}"
+        labels = spec.get("nodeLabels") or {}
+        if any(key in labels and labels[key] != value for key, value in pod_set.selector.items()):
+            return f"flavor {name} doesn't match node affinity"
+        return ""
+
+    def _try(
+        self, index: int, name: str, requests: Mapping[str, int], assumed: Mapping[Slot, int]
+    ) -> _Flavor:
+        mode, borrows, reason = Mode.FIT, False, ""
+        reasons: list[str] = []
+        slots: dict[str, tuple[Mode, int]] = {}
+        old = (
+            self._replaced.granted[index]
+            if self._replaced is not None and index < len(self._replaced.granted)
+            else None
+        )
+        for resource, value in requests.items():
+            if old is not None:
+                original = old.flavors.get(resource, "")
+                if original != name:
+                    mode, reason = Mode.NO_FIT, SEVERITY[3]
+                    reasons.append(
+                        f"could not assign {name} flavor since the original workload is assigned: {original}"
+                    )
+                else:
+                    value -= old.charged.get(resource, 0)
+            slot = name, resource
+            fit, message, why = self._fit(slot, assumed.get(slot, 0), value)
+            if message:
+                reasons.append(message)
+                reason = max(reason, why, key=SEVERITY.index)
+            borrows |= self._quota.borrows(self._queue, slot, assumed.get(slot, 0) + value)
+            mode = min(mode, fit)
+            slots[resource] = fit, value
+        return _Flavor(mode, borrows and bool(self._queue.cohort), slots, reasons, reason)
+
+    def _fit(self, slot: Slot, assumed: int, value: int) -> tuple[Mode, str, str]:
+        flavor, resource = slot
+        quota, queue = self._quota, self._queue
+        total = assumed + value
+        capacity = quota.capacity(queue, slot)
+        if total > capacity:
+            message = (
+                f"insufficient quota for {resource} in flavor {flavor}, previously considered podsets requests "
+                f"({shown(resource, assumed)}) + current podset request ({shown(resource, value)}) > "
+                f"maximum capacity ({shown(resource, capacity)})"
+            )
+            return Mode.NO_FIT, message, "ExceedsMaxQuota"
+        available = quota.available(queue, slot)
+        if total <= available:
+            return Mode.FIT, "", ""
+        message = (
+            f"insufficient unused quota for {resource} in flavor {flavor}, "
+            f"{shown(resource, total - available)} more needed"
+        )
+        reclaims = bool(queue.cohort) and not quota.borrows(queue, slot, total)
+        if queue.nominal.get(slot, 0) < total and not reclaims:
+            return Mode.NO_FIT, message, "WaitingForQuota"
+        victims = quota.victims(self._info, queue, {slot: total}, [slot])
+        if not victims:
+            return Mode.NO_CANDIDATES, message, "WaitingForQuota"
+        own = any(victim.cluster_queue == queue.name for victim, _ in victims)
+        return Mode.PREEMPT if own else Mode.RECLAIM, message, ""
+
+
+def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint["key"])
+    return toleration.get("key") == taint["key"] and (toleration.get("value") or "") == (
+        taint.get("value") or ""
+    )
