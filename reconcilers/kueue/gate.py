@@ -36,7 +36,7 @@ def why_not_granted(workloads: JobWorkloads, type_: str, there: int) -> str:
         there: how many there are.
     """
     held = workloads.held
-    if held is None or held.is_deleted or held.is_evicted or not held.is_admitted:
+    if held is None or held.is_deleted or held.is_evicted or not (held.is_admitted and held.is_active):
         return "its queue does not grant it"
     granted = held.granted(type_)
     return "" if there < granted else f"its queue grants {granted} Pods of type {type_}, which are there"

@@ -176,16 +176,20 @@ def _charged(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
         return _stopping(seen, held, "its Workload was deleted", let_go(held))
     if held.is_evicted:
         return _evicted(seen, held, now)
+    if not held.is_active:  # Kueue charges nothing any more, and evicts it
+        return _stopping(seen, held, _why_it_waits(held)[1], None, SUSPENDED)
     if not held.is_admitted:
         if seen.all_pods and before is not None:
             return QueuePlan(before)
         return QueuePlan(_halted(seen, QUEUED, _checks(held), held))
     is_other = held.queue != seen.wish.queue or held.digest != seen.wish.digest
     if seen.job.spec.suspend or is_other:
-        admission = _granted(seen, held)
-        if workloads.slice is not None:
-            return QueuePlan(admission, _removed(workloads.slice))
-        return QueuePlan(admission, _patch(held, _paused(True)) if held.is_active else None)
+        why = (
+            "the job is suspended" if seen.job.spec.suspend else "it queues again, as what it asks was edited"
+        )
+        # An inactive one is not charged any more: its Pods go first.
+        pause = _patch(held, _paused(True))
+        return _stopping(seen, held, why, pause, SUSPENDED if seen.job.spec.suspend else QUEUED)
     return _admitted(seen, held, now)
 
 
@@ -217,7 +221,9 @@ def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     return QueuePlan(admission, write, PREEMPTOR_SECONDS - seen.slice_seconds)
 
 
-def _stopping(seen: QueueSeen, held: Workload, why: str, release: Write, reason: str = EVICTED) -> QueuePlan:
+def _stopping(
+    seen: QueueSeen, held: Workload, why: str, release: Write | None, reason: str = EVICTED
+) -> QueuePlan:
     """All Pods save and go; then the quota is given back."""
     admission = _halted(seen, reason, why, held)
     if seen.workloads.slice is not None:

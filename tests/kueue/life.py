@@ -429,6 +429,8 @@ class Life:
             return
         if self.pods and not is_admitted:
             yield f"granted: {len(self.pods)} Pods without an admitted Workload"
+        if self.pods and any(each.is_paused for each in charged):
+            yield f"granted: {len(self.pods)} Pods of a Workload that we made inactive"
         if len(self.pods) > granted:
             yield f"granted: {len(self.pods)} Pods, and {granted} are granted"
         waiting = [each for each in mine if each.replaces and not each.has_quota and not each.is_finished]
