@@ -38,7 +38,6 @@ UNAVAILABLE = "GangUnavailable"
 TAKEN = "PodGroupTaken"
 WAITING = "WaitingForPodGroup"
 INCOMPLETE = "PodGroupIncomplete"
-DROPPED = "SchedulingGroupDropped"
 
 Why = tuple[str, str] | None
 """Why the Pods cannot come yet: reason and message."""
@@ -104,7 +103,7 @@ class GangGate:
             f"scheduler takes the job's Pods one by one: turn on {ENABLE}, or set "
             f"spec.schedulingPolicy.gang to {Gang.NONE.value}"
         )
-        self._recorder.event(raw, "Warning", DROPPED, message)
+        self._recorder.event(raw, "Warning", "SchedulingGroupDropped", message)
 
     def held(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
         """Return why the scheduler does not try a Pod on any node, which nothing says but its log."""
