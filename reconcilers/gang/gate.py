@@ -16,7 +16,13 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.job_spec import Gang
 from reconcilers.gang.choice import GangChoice
-from reconcilers.gang.podgroup import ENABLE, UNAVAILABLE_RETRY_SECONDS, PodGroup, minimum_in
+from reconcilers.gang.podgroup import (
+    ENABLE,
+    UNAVAILABLE_RETRY_SECONDS,
+    PodGroup,
+    minimum_in,
+    pod_group_of,
+)
 from reconcilers.observed.containers import TERMINAL_PHASES
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import BY_JOB, belongs_to, is_leftover
@@ -107,8 +113,10 @@ class GangGate:
 
     def held(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
         """Return why the scheduler does not try a Pod on any node, which nothing says but its log."""
-        group = self._known_group(worker, job)
-        if group is None or group.gang is not Gang.KUBERNETES or not _is_untried_member(pod, group.name):
+        if (name := _group_in(pod)) is None or not _is_untried(pod) or worker.spec.type != names.WORKER:
+            return None
+        group = pod_group_of(job, is_offered=True)
+        if group is None or group.gang is not Gang.KUBERNETES or group.name != name:
             return None
         wait_seconds = UNTRIED_SECONDS - self._untried.age_seconds(pod["metadata"]["uid"], True)
         there = self._count(group, job)
@@ -178,12 +186,12 @@ def _unfitness(found: Object, group: PodGroup) -> Why:
     return None
 
 
-def _is_untried_member(pod: Object, group: str) -> bool:
-    """Whether the scheduler has said nothing of a member that waits for a node."""
-    spec, status = pod["spec"], pod.get("status") or {}
-    is_silent = not any(each.get("type") == "PodScheduled" for each in status.get("conditions") or ())
-    is_waiting = not spec.get("nodeName") and "deletionTimestamp" not in pod["metadata"]
-    return is_waiting and is_silent and _group_in(pod) == group
+def _is_untried(pod: Object) -> bool:
+    """Whether a Pod waits for a node, and the scheduler has said nothing of it."""
+    if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
+        return False
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return not any(each.get("type") == "PodScheduled" for each in conditions)
 
 
 def _living_members(pods: Iterable[Object], group: str) -> int:

@@ -43,9 +43,10 @@ class GangReconciler(Reconciler):
         with self._companions.reporting(raw, group.resource.kind, failures):
             try:
                 found = await self._companions.get(group.resource, group.name, group.namespace)
-                await self._companions.keep(
-                    group.resource, raw, found, _wanted(group, found) if runs else None
-                )
+                if _is_going(found) and not _is_own(found, group):
+                    return Result(GOING_SECONDS if runs else None)
+                wanted = _wanted(group, found) if runs else None
+                await self._companions.keep(group.resource, raw, found, wanted)
             except NotFound as error:
                 if not not_served(error):
                     raise
@@ -59,8 +60,11 @@ class GangReconciler(Reconciler):
 
 def _wanted(group: PodGroup, found: Object | None) -> Object:
     """The object to make, or what can be changed of the one that is there."""
-    is_own = found is not None and belongs_to(found, group.owner_uid)
-    return group.as_found(found).wanted if found is not None and is_own else group.wanted
+    return group.as_found(found).wanted if found is not None and _is_own(found, group) else group.wanted
+
+
+def _is_own(found: Object | None, group: PodGroup) -> bool:
+    return found is not None and belongs_to(found, group.owner_uid)
 
 
 def _is_going(found: Object | None) -> bool:

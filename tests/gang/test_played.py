@@ -184,6 +184,19 @@ async def test_the_group_goes_with_the_job_s_end(city: City) -> None:
     assert group is None or "deletionTimestamp" in group["metadata"]
 
 
+async def test_a_job_made_again_has_its_gang_soon_after_the_earlier_one_s_pods_ended(city: City) -> None:
+    await city.begin_job()
+    await city.settle(1)
+    city.api.delete(ELASTICJOBS, "gang")
+    await city.begin_job()
+    await city.settle(40)
+    assert city.events("PodGroupRefused") == []
+    for pod in city.api.list(PODS):
+        city.api.remove(PODS, pod)
+    await city.settle(20)
+    assert len(city.bound()) == 4 and city.minimum() == 1
+
+
 MOMENTS = st.tuples(st.sets(st.integers(0, 3)), st.integers(0, 5), st.booleans())
 """Workers whose Pods are lost, GPUs that are left, and whether the controller begins afresh."""
 
