@@ -1,6 +1,6 @@
 """Gang scheduling: workers start together, or not at all.
 
-`podgroup.py` has the PodGroup of a job, by the scheduler that it names, and `choice.py` which one `auto` takes;
+`podgroup.py` has the PodGroup of a job by its scheduler, and `choice.py` which one `auto` takes;
 `reconciler.py` keeps it beside the job, and Pods wait for it at `gate.py`. The Worker reconciler below knows
 gates alone; nothing but `reconcilers/setup.py` stands on this.
 

@@ -189,11 +189,11 @@ async def test_a_job_made_again_has_its_gang_soon_after_the_earlier_one_s_pods_e
     await city.settle(1)
     city.api.delete(ELASTICJOBS, "gang")
     await city.begin_job()
-    await city.settle(40)
+    await city.settle(60)
     assert city.events("PodGroupRefused") == []
     for pod in city.api.list(PODS):
         city.api.remove(PODS, pod)
-    await city.settle(20)
+    await city.settle(15)
     assert len(city.bound()) == 4 and city.minimum() == 1
 
 
