@@ -50,7 +50,7 @@ Why = tuple[str, str] | None
 
 
 @dataclass(frozen=True)
-class Answer:
+class GroupAnswer:
     """What the API server said of a PodGroup."""
 
     at: float
@@ -78,7 +78,7 @@ class GangGate:
         self._monotonic = monotonic
         self._jobs = jobs = cache.store(ELASTICJOBS)
         self._pods = cache.store(PODS)
-        self._answers: ObjectMemory[Answer] = jobs.memory()
+        self._answers: ObjectMemory[GroupAnswer] = jobs.memory()
         self._counts: ObjectMemory[tuple[float, int]] = jobs.memory()
         self._dropped: ObjectMemory[bool] = jobs.memory()
         self._waiting = Observations(jobs, monotonic)
@@ -159,7 +159,7 @@ class GangGate:
         if known is not None and known.minimum == group.min_member and now - known.at <= ANSWER_SECONDS:
             return known.why
         found, why = await self._ask(group)
-        self._answers.put(group.owner_uid, Answer(self._monotonic(), group.min_member, why, found))
+        self._answers.put(group.owner_uid, GroupAnswer(self._monotonic(), group.min_member, why, found))
         return why
 
     async def _ask(self, group: PodGroup) -> tuple[Object | None, Why]:
