@@ -39,7 +39,8 @@ class GangReconciler(Reconciler):
         group, runs = await self._choice.group_of(job), not (job.stops or job.status.finished)
         if group is None:
             return Result()
-        found, failures = None, list[Refused]()
+        found: Object | None = None
+        failures: list[Refused] = []
         with self._companions.reporting(raw, group.resource.kind, failures):
             try:
                 found = await self._companions.get(group.resource, group.name, group.namespace)

@@ -85,19 +85,18 @@ def test_once_a_pod_runs_no_gang_is_short() -> None:
 
 
 def test_a_large_gang_is_counted_once_for_all_and_looked_at_less_often() -> None:
-    owner, pods = job(replicas=10_000), [waiting(index) for index in range(3)]
-    clock = Clock()
-    gate = gate_of(jobs=[owner], pods=pods, monotonic=clock)
-    counted: list[None] = []
-    count = gate._pods.by_index
-    gate._pods.by_index = lambda *key: counted.append(None) or count(*key)  # type: ignore[assignment,func-returns-value]
-    waits = []
-    for seconds in (0.0, 60.0):
+    owner, clock = job(replicas=10_000), Clock()
+    gate = gate_of(jobs=[owner], pods=[waiting(0)], monotonic=clock)
+    counts, waits = [], []
+    for seconds in (0.0, 60.0, 60.5, 61.5):
         clock.now = seconds
-        found = [gate.held(pod, worker(), owner) for pod in pods]
-        waits += [held.retry_seconds for held in found if held is not None]
-    assert len(counted) == 2
-    assert waits == [UNTRIED_SECONDS] * 3 + [200.0] * 3
+        held = gate.held(waiting(0), worker(), owner)
+        assert held is not None
+        counts.append(held.message.partition(" of ")[0].rpartition(" ")[2])
+        waits.append(held.retry_seconds)
+        gate._pods.apply(waiting(len(counts)))
+    assert counts == ["1", "2", "2", "4"]
+    assert waits == [UNTRIED_SECONDS, 200.0, 200.0, 200.0]
 
 
 def dropped(gate: GangGate, wanted: JSON, stored: JSON) -> None:
