@@ -345,6 +345,7 @@ _KINDS = {
     "scaleplans": "ScalePlan",
     "nodechecks": "NodeCheck",
     "shardsets": "ShardSet",
+    "podgroups": "PodGroup",  # of which there are none
 }
 
 

@@ -235,7 +235,9 @@ class RunPolicy(Model):
 
 
 class Gang(StrEnum):
+    AUTO = "auto"
     NONE = "none"
+    KUBERNETES = "kubernetes"
     VOLCANO = "volcano"
     COSCHEDULING = "coscheduling"
 
@@ -243,8 +245,9 @@ class Gang(StrEnum):
 class SchedulingPolicy(Model):
     """How the Pods come to their nodes."""
 
-    gang: Gang = Gang.NONE
-    """The scheduler whose PodGroup keeps the Pods back until there is room for the minimum of them."""
+    gang: Gang = Gang.AUTO
+    """The scheduler whose PodGroup keeps the Pods back until there is room for the minimum of them; auto:
+    Kubernetes' own, where the API server serves `scheduling.k8s.io/v1beta1`, and none elsewhere."""
 
 
 class NetworkPolicy(Model):

@@ -59,6 +59,7 @@ _SCALARS = (
         "restartPolicy",
         "terminationGracePeriodSeconds",
         "priorityClassName",
+        "schedulingGroup",
         "serviceAccountName",
     ),
     "serviceAccount",

@@ -7,7 +7,7 @@ from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 CONTAINER = ("pytorch",)
 OF_WORLD = ("rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf", "standalone")
-GANG = "spec.schedulingPolicy.gang: volcano, or coscheduling, has the minimum of the workers start together"
+GANG = "spec.schedulingPolicy.gang: kubernetes, volcano or coscheduling starts the minimum together"
 
 
 def convert_pytorchjob(manifest: Reader) -> JSON:

@@ -23,7 +23,7 @@ from reconcilers.observed.conditions import data_of
 from reconcilers.observed.minimum import expanded_words, known_variables
 from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
 from reconcilers.observed.start import STARTED
-from reconcilers.observed.worker_state import OF_THE_TEMPLATE, hindered_by, stuck_by
+from reconcilers.observed.worker_state import OF_THE_TEMPLATE, REFUSALS, hindered_by, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.worker.ends import QUICK_EXIT_SECONDS
 
@@ -148,12 +148,13 @@ def _wait(
     cause_of: Callable[[ElasticWorker], Condition | None],
     what: str,
 ) -> WarningState | None:
-    """Names the first worker that waits."""
+    """Names the first worker that waits, or the first whose Pod is refused: others may wait for that one."""
     waiting = [(worker.metadata.name, found) for worker in workers if (found := cause_of(worker))]
     if not waiting:
         return None
     since = look.now if before is None else before.since
-    (name, why), pods = waiting[0], counted(len(waiting), "Pod")
+    name, why = min(waiting, key=lambda each: each[1].reason not in REFUSALS)
+    pods = counted(len(waiting), "Pod")
     message = f"{pods} {what}: {why.message} ({name}, since {since:%Y-%m-%dT%H:%M:%SZ})"
     return WarningState(message, why.reason, ConditionData(worker=name, count=len(waiting)))
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.errors import NotFound
-from controller.resources import Object
-from controller.store import ObjectMemory, Store
+from controller.events import EventRecorder
+from controller.resources import PODS, Object
+from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.gang.podgroup import UNAVAILABLE_RETRY_SECONDS, PodGroup, pod_group_of
+from crds.job_spec import Gang
+from reconcilers.gang.choice import GangChoice
+from reconcilers.gang.podgroup import (
+    ENABLE,
+    UNAVAILABLE_RETRY_SECONDS,
+    PodGroup,
+    minimum_in,
+    pod_group_of,
+)
+from reconcilers.observed.containers import TERMINAL_PHASES
 from reconcilers.observed.observations import Observations
-from reconcilers.observed.ownership import belongs_to, is_leftover
+from reconcilers.observed.ownership import BY_JOB, belongs_to, is_leftover
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import not_served, retry_seconds
 from reconcilers.worker.assignment import STARTS_PER_SECOND, Obstacle
 
@@ -22,40 +35,118 @@ RETRY_SECONDS = 0.25
 PATIENCE_SECONDS = 2.0
 """A PodGroup is made as its job's ElasticWorkers are; so much later, its absence is worth telling."""
 LATER_SECONDS = 5.0
+UNTRIED_SECONDS = 10.0
+"""The scheduler tries a Pod at once; so much later, it is worth telling why it does not."""
+COUNT_SECONDS = 1.0
+"""For so long one count of a gang's Pods does for all of them."""
 
 UNAVAILABLE = "GangUnavailable"
 TAKEN = "PodGroupTaken"
 WAITING = "WaitingForPodGroup"
+INCOMPLETE = "PodGroupIncomplete"
 
-Answer = tuple[str, str] | None
+Why = tuple[str, str] | None
 """Why the Pods cannot come yet: reason and message."""
+
+
+@dataclass(frozen=True)
+class GroupAnswer:
+    """What the API server said of a PodGroup."""
+
+    at: float
+    """Monotonic seconds."""
+    minimum: int
+    """The minimum that the job wanted of it."""
+    why: Why
+    found: Object | None = None
 
 
 class GangGate:
     """Holds the workers of a gang back until its PodGroup is there, as its job wants it."""
 
-    def __init__(self, client: AsyncClient, jobs: Store, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        cache: Cache,
+        recorder: EventRecorder,
+        choice: GangChoice,
+        monotonic: Callable[[], float],
+    ) -> None:
         self._client = client
+        self._recorder = recorder
+        self._choice = choice
         self._monotonic = monotonic
-        self._answers: ObjectMemory[tuple[float, int, Answer]] = jobs.memory()
+        self._jobs = jobs = cache.store(ELASTICJOBS)
+        self._pods = cache.store(PODS)
+        self._answers: ObjectMemory[GroupAnswer] = jobs.memory()
+        self._counts: ObjectMemory[tuple[float, int]] = jobs.memory()
+        self._dropped: ObjectMemory[bool] = jobs.memory()
         self._waiting = Observations(jobs, monotonic)
+        self._untried = Observations(self._pods, monotonic)
 
     def enlist(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> None:
         """Make a worker's Pod one of its job's gang, if that has one."""
-        if (group := _group_of(worker, job)) is not None:
-            group.enlist(pod, worker.metadata.name)
+        if (group := self._known_group(worker, job)) is not None:
+            answer = self._answers.get(group.owner_uid)
+            known = group if answer is None or answer.found is None else group.as_found(answer.found)
+            known.enlist(pod, worker.metadata.name)
 
     async def obstacle(self, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
         """Return why a worker's Pod cannot come yet; None if it may."""
-        group = _group_of(worker, job)
+        group = await self._choice.group_of(job) if worker.spec.type == names.WORKER else None
         return None if group is None else await self._obstacle(group)
 
-    async def _obstacle(self, group: PodGroup) -> Obstacle | None:
-        answer = await self._answer(group)
-        waited_seconds = self._waiting.age_seconds(group.owner_uid, answer)
-        if answer is None:
+    def made(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
+        """Report, once a job, that the API server dropped the gang of a Pod, as it does without its gate."""
+        if "schedulingGroup" not in wanted["spec"] or "schedulingGroup" in pod["spec"]:
+            return
+        raw = self._jobs.get(job.metadata.namespace, job.metadata.name)
+        if raw is None or self._dropped.get(job.metadata.uid):
+            return
+        self._dropped.put(job.metadata.uid, True)
+        message = (
+            f"the API server has dropped spec.schedulingGroup of the Pod {pod['metadata']['name']}, so the "
+            f"scheduler takes the job's Pods one by one: turn on {ENABLE}, or set "
+            f"spec.schedulingPolicy.gang to {Gang.NONE.value}"
+        )
+        self._recorder.event(raw, "Warning", "SchedulingGroupDropped", message)
+
+    def held(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
+        """Return why the scheduler does not try a Pod on any node, which nothing says but its log."""
+        if (name := _group_in(pod)) is None or not _is_untried(pod) or worker.spec.type != names.WORKER:
             return None
-        reason, message = answer
+        group = pod_group_of(job, is_offered=True)
+        if group is None or group.gang is not Gang.KUBERNETES or group.name != name:
+            return None
+        wait_seconds = UNTRIED_SECONDS - self._untried.age_seconds(pod["metadata"]["uid"], True)
+        there = self._count(group, job)
+        message = (
+            f"the PodGroup {group.name} has {there} of the {group.min_member} Pods that have to be there "
+            "before the scheduler looks for nodes; the workers without a Pod say why "
+            "(kubectl get elasticworkers)"
+        )
+        is_short = wait_seconds <= 0 and there < group.min_member
+        again_seconds = wait_seconds if wait_seconds > 0 else retry_seconds(group.workers, UNTRIED_SECONDS)
+        return Obstacle(INCOMPLETE, message, again_seconds, worth_telling=is_short)
+
+    def _known_group(self, worker: ElasticWorker, job: ElasticJob) -> PodGroup | None:
+        """The PodGroup that the worker's Pod is in."""
+        return self._choice.known_group_of(job) if worker.spec.type == names.WORKER else None
+
+    def _count(self, group: PodGroup, job: ElasticJob) -> int:
+        """How many Pods count for the group's minimum: those that have not ended, on nodes or not."""
+        now, known = self._monotonic(), self._counts.get(group.owner_uid)
+        if known is not None and now - known[0] <= COUNT_SECONDS:
+            return known[1]
+        pods = self._pods.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
+        return self._counts.put(group.owner_uid, (now, _living_members(pods, group.name)))[1]
+
+    async def _obstacle(self, group: PodGroup) -> Obstacle | None:
+        why = await self._why(group)
+        waited_seconds = self._waiting.age_seconds(group.owner_uid, why)
+        if why is None:
+            return None
+        reason, message = why
         if reason != WAITING:
             return Obstacle(reason, message, retry_seconds(group.workers, UNAVAILABLE_RETRY_SECONDS))
         if waited_seconds < PATIENCE_SECONDS:  # few wait yet: the others come when the PodGroup is there
@@ -63,37 +154,51 @@ class GangGate:
             return Obstacle(reason, message, wait_seconds, worth_telling=False)
         return Obstacle(reason, message, retry_seconds(group.workers, LATER_SECONDS))
 
-    async def _answer(self, group: PodGroup) -> Answer:
+    async def _why(self, group: PodGroup) -> Why:
         now, known = self._monotonic(), self._answers.get(group.owner_uid)
-        if known is not None and known[1] == group.min_member and now - known[0] <= ANSWER_SECONDS:
-            return known[2]
-        answer = await self._ask(group)
-        self._answers.put(group.owner_uid, (self._monotonic(), group.min_member, answer))
-        return answer
+        if known is not None and known.minimum == group.min_member and now - known.at <= ANSWER_SECONDS:
+            return known.why
+        found, why = await self._ask(group)
+        self._answers.put(group.owner_uid, GroupAnswer(self._monotonic(), group.min_member, why, found))
+        return why
 
-    async def _ask(self, group: PodGroup) -> Answer:
+    async def _ask(self, group: PodGroup) -> tuple[Object | None, Why]:
         try:
             found = await self._client.get(group.resource, group.name, group.namespace)
         except NotFound as error:
             if not_served(error):
-                return UNAVAILABLE, group.unavailable
-            return WAITING, f"the PodGroup {group.name} has not been created yet"
-        if is_leftover(found, group.wanted):
-            return (
-                WAITING,
-                f"the PodGroup {group.name} of an earlier job of this name has not been replaced yet",
-            )
-        if not belongs_to(found, group.owner_uid):
-            return (
-                TAKEN,
-                f"the PodGroup {group.name} belongs to somebody else: "
-                "delete it, or give the job another name",
-            )
-        if found["spec"].get("minMember") != group.min_member:
-            return WAITING, f"the PodGroup {group.name} does not have its minMember yet: {group.min_member}"
-        return None
+                return None, (UNAVAILABLE, group.unavailable)
+            return None, (WAITING, f"the PodGroup {group.name} has not been created yet")
+        return found, _unfitness(found, group)
 
 
-def _group_of(worker: ElasticWorker, job: ElasticJob) -> PodGroup | None:
-    """The PodGroup that the worker's Pod is in."""
-    return pod_group_of(job) if worker.spec.type == names.WORKER else None
+def _unfitness(found: Object, group: PodGroup) -> Why:
+    """Why no Pod may come while the PodGroup is as it was found."""
+    if is_leftover(found, group.wanted):
+        return WAITING, f"the PodGroup {group.name} of an earlier job of this name has not been replaced yet"
+    if not belongs_to(found, group.owner_uid):
+        message = (
+            f"the PodGroup {group.name} belongs to somebody else: delete it, or give the job another name"
+        )
+        return TAKEN, message
+    if minimum_in(found) != group.min_member:
+        return WAITING, f"the PodGroup {group.name} does not have its minimum yet: {group.min_member}"
+    return None
+
+
+def _is_untried(pod: Object) -> bool:
+    """Whether a Pod waits for a node, and the scheduler has said nothing of it."""
+    if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
+        return False
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return not any(each.get("type") == "PodScheduled" for each in conditions)
+
+
+def _living_members(pods: Iterable[Object], group: str) -> int:
+    members = (pod for pod in pods if _group_in(pod) == group)
+    return sum((pod.get("status") or {}).get("phase") not in TERMINAL_PHASES for pod in members)
+
+
+def _group_in(pod: Object) -> str | None:
+    name: str | None = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
+    return name

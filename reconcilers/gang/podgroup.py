@@ -3,13 +3,14 @@
 Its minimum is the job's, and workers alone are in it: other types could fill the minimum, and nothing would
 train. A cluster need not serve PodGroups, so they are read and not watched.
 
+* Kubernetes 1.37: https://kubernetes.io/docs/concepts/scheduling-eviction/gang-scheduling/
 * Volcano: https://volcano.sh/en/docs/podgroup/
 * coscheduling of scheduler-plugins: https://scheduler-plugins.sigs.k8s.io/docs/plugins/coscheduling/
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.resources import Object, Resource
 from crds import names
@@ -17,17 +18,31 @@ from crds.elasticjob import ElasticJob
 from crds.job_spec import Gang
 from reconcilers.observed.builder import companion_metadata
 from reconcilers.observed.minimum import minimum_workers
-from reconcilers.observed.slots import slot_count
-from reconcilers.runtime.kinds import COSCHEDULING_PODGROUPS, VOLCANO_PODGROUPS
+from reconcilers.observed.slots import slot_count, training_types
+from reconcilers.runtime.kinds import COSCHEDULING_PODGROUPS, KUBERNETES_PODGROUPS, VOLCANO_PODGROUPS
 
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+DEFAULT_SCHEDULER = "default-scheduler"
 VOLCANO_NAME = "volcano"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 VOLCANO_TASK = "volcano.sh/task-spec"
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+OF_THE_USER = ("schedulingGroup", "evictionResponders")
+"""Fields of a template's spec beside which `auto` makes no group: the first names one already, and
+Kubernetes refuses Pods with both."""
+ENABLE = "the feature gate GenericWorkload of kube-apiserver, kube-controller-manager and kube-scheduler"
 INSTALL = {
+    Gang.KUBERNETES: (
+        f"turn on {ENABLE}, and --runtime-config=scheduling.k8s.io/v1beta1=true of kube-apiserver "
+        "(Kubernetes 1.37)"
+    ),
     Gang.VOLCANO: "install Volcano (https://volcano.sh)",
     Gang.COSCHEDULING: "install scheduler-plugins (https://scheduler-plugins.sigs.k8s.io)",
+}
+_RESOURCES = {
+    Gang.KUBERNETES: KUBERNETES_PODGROUPS,
+    Gang.VOLCANO: VOLCANO_PODGROUPS,
+    Gang.COSCHEDULING: COSCHEDULING_PODGROUPS,
 }
 UNAVAILABLE_RETRY_SECONDS = 30.0
 """Time between two tries in a cluster that does not serve PodGroups."""
@@ -58,7 +73,7 @@ class PodGroup:
 
     @property
     def min_member(self) -> int:
-        return int(self.wanted["spec"]["minMember"])
+        return minimum_in(self.wanted) or 0
 
     @property
     def unavailable(self) -> str:
@@ -69,9 +84,21 @@ class PodGroup:
             f"or set it to {Gang.NONE.value}"
         )
 
+    def as_found(self, found: Object) -> PodGroup:
+        """The group with the priority class that the API server has: Kubernetes lets nobody change it."""
+        if self.gang is not Gang.KUBERNETES:
+            return self
+        spec = {key: value for key, value in self.wanted["spec"].items() if key != "priorityClassName"}
+        return replace(self, wanted=self.wanted | {"spec": spec | _priority_of(found["spec"])})
+
     def enlist(self, pod: Object, member: str) -> None:
         """Make the Pod one of the group's; `member` is the slot's name."""
         metadata, spec = pod["metadata"], pod["spec"]
+        if self.gang is Gang.KUBERNETES:
+            # The scheduler places no Pod whose priority differs from its group's. Such ones come one by one.
+            if spec.get("priorityClassName") in (None, self.wanted["spec"].get("priorityClassName")):
+                spec["schedulingGroup"] = {"podGroupName": self.name}
+            return
         if self.gang is Gang.COSCHEDULING:
             metadata["labels"][GROUP_LABEL] = self.name
             return
@@ -81,24 +108,66 @@ class PodGroup:
         spec["schedulerName"] = spec.get("schedulerName") or VOLCANO_NAME
 
 
-def pod_group_of(job: ElasticJob) -> PodGroup | None:
-    """None if its Pods are scheduled one by one."""
-    gang, minimum = job.spec.scheduling_policy.gang, minimum_workers(job)
+def pod_group_of(job: ElasticJob, *, is_offered: bool = False) -> PodGroup | None:
+    """None if its Pods are scheduled one by one.
+
+    Args:
+        is_offered: the API server serves Kubernetes' own PodGroups, which `auto` takes then.
+    """
+    minimum = minimum_workers(job)
+    gang = _gang_of(job, minimum, is_offered=is_offered)
     if gang is Gang.NONE or not minimum:
         return None
-    resource = VOLCANO_PODGROUPS if gang is Gang.VOLCANO else COSCHEDULING_PODGROUPS
+    template = job.spec.replica_specs[names.WORKER].template
     spec: Object = {"minMember": minimum}
-    if gang is Gang.VOLCANO:
-        spec |= _of_template(job.spec.replica_specs[names.WORKER].template)
-    wanted = resource.manifest(companion_metadata(job), spec=spec)
-    return PodGroup(gang, resource, wanted, slot_count(job.spec.replica_specs[names.WORKER]))
+    if gang is Gang.KUBERNETES:
+        spec = {"schedulingPolicy": {"gang": {"minCount": 1 if is_up(job) else minimum}}}
+        spec |= _priority_of(template["spec"])
+    elif gang is Gang.VOLCANO:
+        spec |= _of_template(template)
+    wanted = _RESOURCES[gang].manifest(companion_metadata(job), spec=spec)
+    return PodGroup(gang, _RESOURCES[gang], wanted, slot_count(job.spec.replica_specs[names.WORKER]))
+
+
+def is_up(job: ElasticJob) -> bool:
+    """Whether a worker's Pod runs, so that Kubernetes' scheduler need not hold any back.
+
+    It places a Pod if the members that have a node and those it places with it come to minCount. With the
+    minimum there, a replacement would wait for the next one whenever fewer are left. To lower it only then
+    costs the scheduler's back-off, of up to 7 s; and Pods that have a node do not heed it. So minCount is 1
+    from the first Pod that runs, by when there was room for the minimum, until none does.
+    """
+    counts = job.status.replica_statuses.get(names.WORKER)
+    return counts is not None and counts.active + counts.standby > 0
+
+
+def minimum_in(group: Object) -> int | None:
+    """The minimum that a PodGroup of any scheduler states."""
+    spec = group["spec"]
+    gang = (spec.get("schedulingPolicy") or {}).get("gang") or {}
+    minimum: int | None = gang.get("minCount", spec.get("minMember"))
+    return minimum
+
+
+def _gang_of(job: ElasticJob, minimum: int, *, is_offered: bool) -> Gang:
+    """The gang that a job gets. `auto` leaves alone whom a gang does not help, or who has a scheduler."""
+    asked = job.spec.scheduling_policy.gang
+    if asked is not Gang.AUTO:
+        return asked
+    if not is_offered or minimum < 2 or training_types(job) != [names.WORKER]:
+        return Gang.NONE
+    spec = job.spec.replica_specs[names.WORKER].template["spec"]
+    is_default = (spec.get("schedulerName") or DEFAULT_SCHEDULER) == DEFAULT_SCHEDULER
+    return Gang.KUBERNETES if is_default and not any(spec.get(f) for f in OF_THE_USER) else Gang.NONE
+
+
+def _priority_of(spec: Object) -> Object:
+    priority_class = spec.get("priorityClassName")
+    return {"priorityClassName": priority_class} if priority_class else {}
 
 
 def _of_template(template: Object) -> Object:
     """Volcano asks the group, and not its Pods, for queue and priority."""
     annotations = (template.get("metadata") or {}).get("annotations") or {}
-    found = {
-        "queue": annotations.get(VOLCANO_QUEUE),
-        "priorityClassName": template["spec"].get("priorityClassName"),
-    }
-    return {key: value for key, value in found.items() if value}
+    queue = annotations.get(VOLCANO_QUEUE)
+    return ({"queue": queue} if queue else {}) | _priority_of(template["spec"])

@@ -7,18 +7,26 @@ from controller.client import AsyncClient
 from controller.errors import NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
+from controller.resources import Object
 from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
-from reconcilers.gang.podgroup import UNAVAILABLE_RETRY_SECONDS, pod_group_of
-from reconcilers.observed.ownership import spares_its_own
+from reconcilers.gang.choice import GangChoice
+from reconcilers.gang.podgroup import UNAVAILABLE_RETRY_SECONDS, PodGroup, is_up
+from reconcilers.observed.ownership import belongs_to, spares_its_own
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import not_served
 from reconcilers.worker.companions import RECHECK_SECONDS, Companions
 
+GOING_SECONDS = 2.0
+"""Time between two looks at a deleted PodGroup that waits for its last Pod, as Pods may wait for the next."""
+
 
 class GangReconciler(Reconciler):
-    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder) -> None:
+    def __init__(
+        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, choice: GangChoice
+    ) -> None:
         self._companions = Companions(client, recorder)
+        self._choice = choice
         self._jobs = cache.store(ELASTICJOBS)
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
 
@@ -28,18 +36,38 @@ class GangReconciler(Reconciler):
         if raw is None or spares_its_own(raw) or is_grouped(raw):
             return Result()
         job = self._parse_job.parse(raw)
-        group, runs = pod_group_of(job), not (job.stops or job.status.finished)
+        group, runs = await self._choice.group_of(job), not (job.stops or job.status.finished)
         if group is None:
             return Result()
+        found: Object | None = None
         failures: list[Refused] = []
         with self._companions.reporting(raw, group.resource.kind, failures):
             try:
                 found = await self._companions.get(group.resource, group.name, group.namespace)
-                await self._companions.keep(group.resource, raw, found, group.wanted if runs else None)
+                if _is_going(found) and not _is_own(found, group):
+                    return Result(GOING_SECONDS if runs else None)
+                wanted = _wanted(group, found) if runs else None
+                await self._companions.keep(group.resource, raw, found, wanted)
             except NotFound as error:
                 if not not_served(error):
                     raise
                 return Result(UNAVAILABLE_RETRY_SECONDS)
         if failures:
             raise failures[0]
-        return Result(RECHECK_SECONDS if runs else None)
+        if not runs:
+            return Result()
+        return Result(GOING_SECONDS if _is_going(found) and not is_up(job) else RECHECK_SECONDS)
+
+
+def _wanted(group: PodGroup, found: Object | None) -> Object:
+    """The object to make, or what can be changed of the one that is there."""
+    return group.as_found(found).wanted if found is not None and _is_own(found, group) else group.wanted
+
+
+def _is_own(found: Object | None, group: PodGroup) -> bool:
+    return found is not None and belongs_to(found, group.owner_uid)
+
+
+def _is_going(found: Object | None) -> bool:
+    """Whether it is deleted, and Kubernetes keeps it for the Pods that name it."""
+    return found is not None and "deletionTimestamp" in found["metadata"]

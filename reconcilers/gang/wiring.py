@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from controller.builder import ControllerBuilder
 from controller.manager import Manager
+from controller.resources import Object
+from controller.store import Change
+from crds.names import WORKER
+from reconcilers.gang.choice import GangChoice
 from reconcilers.gang.gate import GangGate
 from reconcilers.gang.reconciler import GangReconciler
-from reconcilers.predicates import more_than_status
+from reconcilers.predicates import change_of, more_than_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
@@ -18,12 +22,26 @@ WORKERS = 4
 
 def add(manager: Manager, clock: Clock, gates: list[Gate]) -> None:
     """Register the controller with the manager, and the gate that Pods of gangs wait at."""
-    gates.append(GangGate(manager.client, manager.cache.store(ELASTICJOBS), clock.monotonic))
-    reconciler = GangReconciler(manager.client, manager.cache, manager.recorder)
+    choice = GangChoice(manager.client)
+    gates.append(GangGate(manager.client, manager.cache, manager.recorder, choice, clock.monotonic))
+    reconciler = GangReconciler(manager.client, manager.cache, manager.recorder, choice)
     (
         ControllerBuilder(manager, "gang")
-        .for_(ELASTICJOBS, predicate=more_than_status)
+        .for_(ELASTICJOBS, predicate=concerns_gang)
         .reports_to(reporter(manager, "gang", ELASTICJOBS, clock))
         .with_workers(WORKERS)
         .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
     )
+
+
+def concerns_gang(change: Change) -> bool:
+    """What is wanted of a job changed; or the first of its workers' Pods runs, or the last one has gone."""
+    return more_than_status(change) or _starts_or_stops(change)
+
+
+@change_of
+def _starts_or_stops(job: Object) -> object:
+    status = job.get("status") or {}
+    counts = (status.get("replicaStatuses") or {}).get(WORKER) or {}
+    is_over = status.get("phase") in ("Succeeded", "Failed")
+    return not is_over and counts.get("active", 0) + counts.get("standby", 0) > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from controller.resources import Resource
 from crds import names
 
+KUBERNETES_PODGROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup")
 VOLCANO_PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 COSCHEDULING_PODGROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 ELASTICJOBS = Resource(names.GROUP, names.VERSION, "elasticjobs", "ElasticJob")

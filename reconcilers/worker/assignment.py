@@ -55,6 +55,12 @@ class Gate(Protocol):
     def enlist(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> None:
         """Mark a Pod that is about to be made."""
 
+    def made(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
+        """See what the API server made of a Pod."""
+
+    def held(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
+        """Return why nobody looks for a node for the worker's Pod; None if the feature does not hold it."""
+
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
 

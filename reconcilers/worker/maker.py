@@ -15,6 +15,7 @@ from controller.events import EventRecorder
 from controller.resources import EVENTS, LEASES, PODS, Object
 from controller.shape import Shape
 from controller.store import ObjectMemory
+from crds.elasticjob import ElasticJob
 from crds.elasticworker import MAX_MESSAGE, ElasticWorker
 from crds.texts import shortened
 from reconcilers.observed.builder import pod_name, service_account
@@ -190,20 +191,31 @@ class PodMaker:
         if self._lease(assignment) is None:
             await ensure(self._client, LEASES, self._wanted_lease(assignment, None))
         try:
-            return await self._make(pod, source)
+            return await self._make(pod, source, assignment.job)
         except PodRefused as refused:
             if not isinstance(refused.__cause__, Forbidden):
                 raise
         await self._access.ensure(assignment.owner, account, missed=True)  # the account may have gone
-        return await self._make(pod, source)
+        return await self._make(pod, source, assignment.job)
 
-    async def _make(self, pod: Object, source: PodSource) -> Object:
+    def held(self, assignment: Assignment, pod: Object | None) -> Obstacle | None:
+        """Why nobody looks for a node for the Pod, if a feature holds it."""
+        if pod is None or assignment.job is None:
+            return None
+        found = (gate.held(pod, assignment.worker, assignment.job) for gate in self._gates)
+        return next(filter(None, found), None)
+
+    async def _make(self, pod: Object, source: PodSource, job: ElasticJob | None) -> Object:
         try:
-            return await ensure(self._client, PODS, pod, strict=True)
+            made = await ensure(self._client, PODS, pod, strict=True)
         except (Refused, Unavailable) as error:
             if (refused := refused_pod(error, source, pod)) is None:
                 raise
             raise refused from error
+        if job is not None:
+            for gate in self._gates:
+                gate.made(pod, made, job)
+        return made
 
     def _grouped_job(self, owner: Object) -> Object | None:
         """The job whose replica group an owner calls itself."""

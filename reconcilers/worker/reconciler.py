@@ -141,6 +141,7 @@ class WorkerReconciler(Reconciler):
             lease, again = await self._maker.ensure_lease(assignment, living)
         silence, overdue_in = await self._silence(assignment, lease, pod)
         warning, late_in = await self._warning(assignment, pod)
+        held = None if assignment.released else self._maker.held(assignment, pod)
         seen = Observation(
             pod=pod if pod is not None else self._gone_with_its_end(request, assignment),
             leavers=leavers,
@@ -150,6 +151,7 @@ class WorkerReconciler(Reconciler):
             node=self._node_of(pod, worker),
             topology_keys=assignment.topology_keys,
             warning=warning,
+            held=Hindrance(held.reason, held.message) if held is not None and held.worth_telling else None,
             rules=assignment.failure_rules,
             restart_count=assignment.restart_count,
             released=assignment.released,
@@ -164,6 +166,7 @@ class WorkerReconciler(Reconciler):
             wait
             for wait in (
                 *(delete_in, again, overdue_in, late_in, start_in, clean_in),
+                held.retry_seconds if held is not None else None,
                 leavers.look_again_seconds,
             )
             if wait is not None

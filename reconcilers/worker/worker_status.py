@@ -67,6 +67,8 @@ class Observation:
     """Labels of nodes that say what they share."""
     warning: Hindrance | None = None
     """The Events' reason why it is late to start, if it is."""
+    held: Hindrance | None = None
+    """What keeps it from being scheduled, where the scheduler itself says nothing."""
     rules: Sequence[FailureRule] = ()
     """The job's failurePolicy."""
     restart_count: int = 0
@@ -262,7 +264,8 @@ def _as_judged(
     assert pod is not None
     if has_run and judged.phase is WorkerPhase.PENDING and not judged.failures:
         return worker.status  # what is seen is old: a Pod that has run is pending no more
-    status = _alive(status, pod, seen.warning, running=judged.phase is WorkerPhase.RUNNING, now=now)
+    running = judged.phase is WorkerPhase.RUNNING
+    status = _alive(status, pod, seen.warning, seen.held, running=running, now=now)
     return _with_failures(worker, status, judged, pod, seen, now)
 
 
@@ -363,6 +366,7 @@ def _alive(
     status: ElasticWorkerStatus,
     pod: dict[str, Any],
     warning: Hindrance | None,
+    held: Hindrance | None,
     *,
     running: bool,
     now: datetime,
@@ -370,6 +374,8 @@ def _alive(
     scheduled = next(
         (c for c in pod.get("status", {}).get("conditions", ()) if c.get("type") == "PodScheduled"), None
     )
+    if scheduled is None and held is not None:
+        scheduled = {"status": "False", "reason": held.reason, "message": held.message}
     conditions = status.conditions
     known = condition_of(conditions, STARTED)
     if scheduled is not None:

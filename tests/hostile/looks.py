@@ -26,6 +26,7 @@ from dlr.job.evidence import sections
 from dlr.job.verdict import verdict
 from reconcilers import predicates
 from reconcilers.gang.podgroup import pod_group_of
+from reconcilers.gang.wiring import concerns_gang
 from reconcilers.job.plan import JobPlan
 from reconcilers.job.strategy import Strategies
 from reconcilers.look import ObservedJob
@@ -54,6 +55,7 @@ PREDICATES = {
         predicates.appears,
         predicates.more_than_status,
         predicates.halts_or_goes_on,
+        concerns_gang,
         checks.more_of_a_jobs_checks,
     ),
     "ElasticWorker": (
@@ -110,7 +112,7 @@ def pods_of(job: ElasticJob, raw: JSON) -> list[JSON]:
     for made in (
         budget_of(job),
         STRATEGY.service_of(job),
-        group.wanted if (group := pod_group_of(job)) else None,
+        group.wanted if (group := pod_group_of(job, is_offered=True)) else None,
     ):
         orjson.dumps(made)
     return pods

@@ -23,7 +23,13 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
+from reconcilers.runtime.kinds import (
+    ELASTICJOBS,
+    ELASTICWORKERS,
+    KUBERNETES_PODGROUPS,
+    NODECHECKS,
+    SCALEPLANS,
+)
 from tests.reconcilers.build import NOW
 
 JSON = dict[str, Any]
@@ -105,8 +111,8 @@ class Api:
     """How many objects of a name there have been, for uids that do not depend on the order of writes."""
     changed_at: float = 0.0
     """When anything but a Lease was written last."""
-    unserved: frozenset[Resource] = frozenset()
-    """Kinds that the cluster does not know."""
+    unserved: frozenset[Resource] = frozenset({KUBERNETES_PODGROUPS})
+    """Kinds that the cluster does not know; those behind a gate of Kubernetes, unless a test turns it on."""
 
     def copy(self) -> Api:
         return Api(

@@ -279,7 +279,7 @@ async def test_what_the_scheduler_says_of_the_group_stays(town: Town) -> None:
 
 
 async def test_cluster_without_podgroups_makes_no_pods_and_says_why_until_it_has_them(town: Town) -> None:
-    town.api.unserved = frozenset({COSCHEDULING_PODGROUPS})
+    town.api.unserved |= {COSCHEDULING_PODGROUPS}
     await town.submit("missing", **SPARES_ONE, **COSCHEDULING)
     message = await town.until_unscheduled("missing", "GangUnavailable")
     assert "podgroups.scheduling.x-k8s.io" in message and "install scheduler-plugins" in message
@@ -290,7 +290,7 @@ async def test_cluster_without_podgroups_makes_no_pods_and_says_why_until_it_has
     ]
     assert (condition["type"], condition["status"]) == ("Scheduled", "False")
     assert await town.find(PODDISRUPTIONBUDGETS, "missing"), "one does not wait for the other"
-    town.api.unserved = frozenset()
+    town.api.unserved -= {COSCHEDULING_PODGROUPS}
     await town.until_pods("missing", 3)
 
 

@@ -45,7 +45,7 @@ COMPUTED = {
     ("table.py", "now.reason if each.by_reason and now.reason else now.type"): {
         *(kind.type for kind in TABLE.warnings if kind.event and not kind.by_reason),
         *REFUSALS,
-        *("Unschedulable", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup"),
+        *("Unschedulable", "GangUnavailable", "PodGroupTaken", "WaitingForPodGroup", "PodGroupIncomplete"),
         *(
             "WaitingForDeletion",
             "EarlierPodStuck",

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.store import Store
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from localcluster.scheduler.gangs import group_of
-from reconcilers.gang.gate import GangGate
 from reconcilers.gang.podgroup import pod_group_of
 from reconcilers.worker.companions import budget_of
 from reconcilers.worker.job_pod import build_job_pod
+from tests.gang.build import gate_of
 from tests.reconcilers.build import job, worker
 
 
@@ -30,7 +29,7 @@ def template(metadata: Any = None, **spec: Any) -> dict[str, Any]:
 
 def enlisted_pod(owner: ElasticJob, of: ElasticWorker) -> dict[str, Any]:
     pod = build_job_pod(owner, of)
-    GangGate(None, Store(), float).enlist(pod, of, owner)
+    gate_of().enlist(pod, of, owner)
     return pod
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from controller.client import AsyncClient
 from controller.errors import NotFound
-from controller.store import Store
 from crds.elasticjob import ElasticJob
 from reconcilers.gang.gate import ANSWER_SECONDS, PATIENCE_SECONDS, GangGate
 from reconcilers.gang.podgroup import pod_group_of
 from reconcilers.runtime.refused import TRIES_PER_SECOND
 from reconcilers.worker.assignment import STARTS_PER_SECOND
+from tests.gang.build import gate_of
 from tests.reconcilers.build import job, worker
 
 
@@ -42,10 +41,7 @@ def server() -> Server:
 
 @pytest.fixture
 def gate(server: Server) -> GangGate:
-    client: AsyncClient = server  # type: ignore[assignment]
-    jobs = Store()
-    jobs.apply(job().to_wire())
-    return GangGate(client, jobs, server.monotonic)
+    return gate_of(server, jobs=[job()], monotonic=server.monotonic)
 
 
 def gang(replicas: int = 4) -> ElasticJob:

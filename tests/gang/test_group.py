@@ -1,0 +1,165 @@
+"""Kubernetes' own PodGroup: what it says, who is in it, and which jobs get one by `auto`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.errors import Forbidden, NotFound
+from crds.elasticjob import ElasticJob
+from reconcilers.gang.choice import GangChoice
+from reconcilers.gang.podgroup import PodGroup, pod_group_of
+from reconcilers.groups.children import group_job
+from reconcilers.worker.job_pod import build_job_pod
+from tests.gang.build import gate_of
+from tests.reconcilers.build import job, worker
+
+JSON = dict[str, Any]
+KUBERNETES: JSON = {"schedulingPolicy": {"gang": "kubernetes"}}
+
+
+def template(**spec: Any) -> JSON:
+    return {"spec": {"containers": [{"name": "main", "image": "x"}]} | spec}
+
+
+def counts(**worker_counts: int) -> JSON:
+    return {"replicaStatuses": {"worker": worker_counts}}
+
+
+def group_of(owner: ElasticJob) -> PodGroup:
+    group = pod_group_of(owner)
+    assert group is not None
+    return group
+
+
+def test_it_has_the_job_s_minimum_and_priority_and_leaves_the_rest_to_kubernetes() -> None:
+    owner = job(
+        replicas=4, worker={"minReplicas": 3}, template=template(priorityClassName="high"), **KUBERNETES
+    )
+    group = group_of(owner)
+    assert group.wanted["apiVersion"] == "scheduling.k8s.io/v1beta1"
+    policy = {"gang": {"minCount": 3}}
+    assert group.wanted["spec"] == {"schedulingPolicy": policy, "priorityClassName": "high"}
+
+
+@pytest.mark.parametrize(
+    ("status", "minimum"),
+    [
+        ({}, 3),
+        (counts(pending=4), 3),
+        (counts(pending=3, active=1), 1),
+        (counts(pending=3, standby=1), 1),
+        (counts(failed=3, succeeded=1), 3),
+    ],
+)
+def test_the_minimum_counts_while_no_pod_runs(status: JSON, minimum: int) -> None:
+    owner = job(replicas=4, worker={"minReplicas": 3}, status=status, **KUBERNETES)
+    assert group_of(owner).min_member == minimum
+
+
+def test_each_replica_group_has_a_group_of_its_own() -> None:
+    policy = {"replicaGroups": {"workers": 4}}
+    whole = job(replicas=8, elasticPolicy=policy, **KUBERNETES).to_wire()
+    whole["metadata"] |= {"generation": 1}
+    groups = []
+    for index in range(2):
+        child = group_job(whole, index)
+        child["metadata"] |= {"uid": f"uid-{index}"}
+        groups.append(group_of(ElasticJob.model_validate(child)))
+    assert len({group.name for group in groups}) == 2
+    assert [group.min_member for group in groups] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("of_group", "of_pod", "is_member"),
+    [
+        (None, None, True),
+        ("high", "high", True),
+        ("high", None, True),
+        (None, "low", False),
+        ("high", "low", False),
+    ],
+)
+def test_pods_of_another_priority_are_no_members(
+    of_group: str | None, of_pod: str | None, is_member: bool
+) -> None:
+    found = {"spec": {"priorityClassName": of_group} if of_group else {}}
+    group = group_of(job(template=template(priorityClassName="edited"), **KUBERNETES)).as_found(found)
+    pod: JSON = {"metadata": {}, "spec": {"priorityClassName": of_pod} if of_pod else {}}
+    group.enlist(pod, "digits-worker-0")
+    assert pod["spec"].get("schedulingGroup") == ({"podGroupName": "digits"} if is_member else None)
+
+
+def test_extra_workers_are_no_members() -> None:
+    opportunistic = {"elasticPolicy": {"opportunistic": {"priorityClassName": "idle"}}}
+    scaling = {"replicas": 4, "by": "spec", "at": "2026-01-01T00:00:00Z", "base": 2}
+    owner = job(
+        replicas=4, worker={"maxReplicas": 4}, status={"scaling": scaling}, **opportunistic, **KUBERNETES
+    )
+    assert group_of(owner).min_member == 2
+    members = []
+    for index in range(4):
+        pod = build_job_pod(owner, worker(index))
+        gate_of().enlist(pod, worker(index), owner)
+        members.append("schedulingGroup" in pod["spec"])
+    assert members == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        job(replicas=1),
+        job(replicas=4, worker={"minReplicas": 1}),
+        job(template=template(schedulerName="kai-scheduler")),
+        job(template=template(schedulingGroup={"podGroupName": "mine"})),
+        job(template=template(evictionResponders=[{"name": "a.b/c"}])),
+        job(schedulingPolicy={"gang": "none"}),
+    ],
+    ids=["one worker", "one suffices", "another scheduler", "a group of its own", "responders", "none"],
+)
+def test_auto_leaves_alone_whom_a_gang_does_not_help(owner: ElasticJob) -> None:
+    assert pod_group_of(owner, is_offered=True) is None
+
+
+def test_auto_leaves_jobs_with_parameter_servers_alone() -> None:
+    types = {name: {"replicas": 2, "template": template()} for name in ("ps", "worker")}
+    metadata = {"name": "digits", "namespace": "default", "uid": "u"}
+    owner = ElasticJob.model_validate({"metadata": metadata, "spec": {"replicaSpecs": types}})
+    assert pod_group_of(owner, is_offered=True) is None
+
+
+class Server:
+    """Answers whether there is a PodGroup."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+
+    async def get(self, *_: Any, **__: Any) -> JSON:
+        answer = self.answers.pop(0)
+        if answer is not None:
+            raise answer
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_offered"),
+    [
+        (None, True),
+        (NotFound(404, "NotFound", "", {"name": "digits", "kind": "podgroups"}), True),
+        (NotFound(404, "NotFound", "the server could not find the requested resource"), False),
+        (Forbidden(403, "Forbidden", "podgroups.scheduling.k8s.io is forbidden"), False),
+    ],
+    ids=["there", "served", "not served", "no right"],
+)
+async def test_auto_asks_the_server_once(answer: Exception | None, is_offered: bool) -> None:
+    choice = GangChoice(Server(answer))  # type: ignore[arg-type]
+    found = [await choice.group_of(job(name)) for name in ("a", "b")]
+    assert [group is not None for group in found] == [is_offered, is_offered]
+    assert (choice.known_group_of(job("c")) is not None) is is_offered
+
+
+async def test_without_a_use_for_it_nobody_asks() -> None:
+    choice = GangChoice(Server())  # type: ignore[arg-type]
+    assert await choice.group_of(job(replicas=1)) is None
+    assert await choice.group_of(job(schedulingPolicy={"gang": "volcano"})) is not None
