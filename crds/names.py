@@ -87,6 +87,9 @@ CONDITION_UNHEALTHY = "ElasticUnhealthy"
 CONDITION_SUSPECTED = "ElasticSuspected"
 """Condition of a Node: True while something speaks against it for which it is not out of service."""
 
+NVSENTINEL_CHECK = "ElasticNodeCheck"
+"""`checkName` of our verdicts in NVSentinel, and so the type of the Node condition that it makes of them."""
+
 ENV_JOB_NAME = "DLR_JOB_NAME"
 ENV_CHECK_NAME = "DLR_CHECK_NAME"
 """Instead of ENV_JOB_NAME, in the Pods of a NodeCheck."""

@@ -106,8 +106,8 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
             guilt=Guilt.DEVICE,
         ),
         ExitClass.CHECK_FAILED: Meaning(
-            "was taken off a node that failed a check",
-            "Look at what the check found: kubectl describe nc -n {namespace}.",
+            "was taken off a faulty node",
+            "Look at what speaks against the node: kubectl describe node {node}.",
             free=True,
             avoids_node=True,
         ),
