@@ -14,6 +14,8 @@ LABEL_GROUPED_JOB = f"{GROUP}/grouped-job"
 """Name of the ElasticJob with `replicaGroups`, on all objects of its groups."""
 LABEL_GROUP_INDEX = f"{GROUP}/group-index"
 LABEL_CHECK = f"{GROUP}/check-name"
+LABEL_RECHECK = f"{GROUP}/recheck"
+"""Of a NodeCheck, "true": the controller made it for a cordoned node, the first of its `nodes`."""
 LABEL_TYPE = f"{GROUP}/replica-type"
 LABEL_INDEX = f"{GROUP}/replica-index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
@@ -46,6 +48,9 @@ CONTROLLER = f"{GROUP}/dlr-controller"
 
 TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
 """The taint of a node that was found faulty; its value is the reason."""
+
+SYSTEM_NAMESPACE = "dlr-system"
+"""Namespace of the controller, unless it is installed elsewhere."""
 
 LABEL_MAY_CORDON = f"{GROUP}/may-cordon"
 """Of a Namespace, "true": what its checks and workers say of nodes counts for their cordon."""

@@ -13,8 +13,9 @@ Sources of the names, read in November 2026:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from controller.wording import and_more
@@ -91,6 +92,14 @@ def fault_view(node: Mapping[str, Any]) -> object:
     return fault and (fault.type, fault.message)
 
 
+def well_since(node: Mapping[str, Any]) -> Iterator[datetime]:
+    """Yield since when a raw Node is Ready, and since when agents that had reported a fault call it well."""
+    for condition in node.get("status", {}).get("conditions") or ():
+        since = condition.get("lastTransitionTime")
+        if since and _is_well(condition.get("type", ""), condition.get("status"), condition.get("reason")):
+            yield datetime.fromisoformat(since)
+
+
 def reports_fault(node: Mapping[str, Any]) -> bool:
     """Whether agents report a fault of a raw Node, or its kubelet keeps unhealthy devices from new Pods."""
     status = node.get("status", {})
@@ -137,6 +146,14 @@ def _named_devices(statuses: Iterable[Mapping[str, Any]]) -> Iterable[str]:
                 why = " ".join(str(device.get("message") or "").split())[:MAX_FAULT]
                 name = f"device {device.get('resourceID', '?')} of {resource['name']} as Unhealthy"
                 yield f"{name}: {why}" if why else name
+
+
+def _is_well(type_: str, status: str | None, reason: str | None) -> bool:
+    if type_ in FAULTS:
+        return status == (FALSE if FAULTS[type_][0] == TRUE else TRUE)
+    if type_ == "Ready":
+        return status == TRUE
+    return status == FALSE and reason == f"{type_}IsHealthy" and type_ not in NO_FAULTS
 
 
 def _fault_of(condition: Mapping[str, Any]) -> NodeFault | None:
