@@ -23,7 +23,7 @@ from healthcheck.nvsentinel.messages import (
     HealthEvents,
     ProcessingStrategy,
 )
-from healthcheck.nvsentinel.words import NodeWord, answer_of, event_of, word_on
+from healthcheck.nvsentinel.words import NodeVerdict, answer_of, event_of, word_on
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Bridge:
 
     def __init__(self, strategy: ProcessingStrategy) -> None:
         self._strategy = strategy
-        self._word: NodeWord | None = None
+        self._word: NodeVerdict | None = None
         self._is_read = False
         self._changed = asyncio.Event()
 

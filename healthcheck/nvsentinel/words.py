@@ -25,7 +25,7 @@ ACTIONS: Mapping[Action | None, RecommendedAction] = {
 
 
 @dataclass(frozen=True)
-class NodeWord:
+class NodeVerdict:
     """The verdict on a node, as its cordon states it."""
 
     node: str
@@ -36,14 +36,14 @@ class NodeWord:
     action: Action | None = None
 
 
-def word_on(node: Mapping[str, Any]) -> NodeWord | None:
+def word_on(node: Mapping[str, Any]) -> NodeVerdict | None:
     """The verdict on a raw Node; None if there never was one against it."""
     conditions = node.get("status", {}).get("conditions") or ()
     found = next((c for c in conditions if c.get("type") == names.CONDITION_UNHEALTHY), None)
     if found is None:
         return None
     healthy, acted = found.get("status") != "True", read_acted(node)
-    return NodeWord(
+    return NodeVerdict(
         node["metadata"]["name"],
         healthy,
         found.get("reason") or "",
@@ -53,7 +53,7 @@ def word_on(node: Mapping[str, Any]) -> NodeWord | None:
     )
 
 
-def event_of(word: NodeWord, strategy: ProcessingStrategy) -> dict[str, Any]:
+def event_of(word: NodeVerdict, strategy: ProcessingStrategy) -> dict[str, Any]:
     """The fields of NVSentinel's `HealthEvents` of one event."""
     action = RecommendedAction.NONE if word.healthy else ACTIONS.get(word.action)
     event = {
@@ -74,7 +74,7 @@ def event_of(word: NodeWord, strategy: ProcessingStrategy) -> dict[str, Any]:
     return {"version": PROTOCOL_VERSION, "events": [event]}
 
 
-def answer_of(word: NodeWord | None) -> dict[str, Any]:
+def answer_of(word: NodeVerdict | None) -> dict[str, Any]:
     """The fields of NVRx's `HealthCheckResponse`: its launcher takes `fail_count` in `output`, and `success`.
 
     A node without any verdict is taken for well, as by a check that finds nothing.
