@@ -24,9 +24,7 @@ LONGEST_SECONDS = 86_400.0
 MOST_FAILURES = 5
 """Failed checks in a row after which only a sign of repair leads to another."""
 PARTNERS = 3
-"""Healthy nodes beside the cordoned one: with so many, a failed test tells whose fault it is."""
-SCREENING_ROUNDS = 12
-"""Rounds of tests with others, the most that a check makes without failures."""
+"""Healthy nodes beside the cordoned one, which tests with each: with so many, it shows whose fault it is."""
 TTL_SECONDS = 7 * 86_400
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 """Taint of a node that somebody else has cordoned."""
@@ -62,13 +60,18 @@ class CordonedNode:
             count += 1
         return count
 
+    @property
+    def vain(self) -> int:
+        """Checks since the last sign of repair that did not pass the node, or could not test it."""
+        known = sum(finding.time > max(self.repaired_at, self.acted.time) for finding in self.record)
+        return max(sum(end > self.repaired_at for end in self.ends) - known, 0)
+
 
 def due_at(cordoned: CordonedNode) -> datetime | None:
     """The time of the next check; None while there is to be none without a sign of repair."""
     if cordoned.repaired_at <= cordoned.last and not _shows_by_tests(cordoned):
         return None
-    tries = sum(end > cordoned.repaired_at for end in cordoned.ends)
-    doublings = min(max(tries, cordoned.failures - 1, 0), 16)
+    doublings = min(max(cordoned.vain, cordoned.failures - 1, 0), 16)
     return cordoned.last + timedelta(seconds=min(FIRST_SECONDS * 2**doublings, LONGEST_SECONDS))
 
 
@@ -112,7 +115,7 @@ def check_of(
     labels = {names.LABEL_RECHECK: "true", names.LABEL_MANAGED_BY: names.MANAGER}
     spec = {
         "nodes": [node["metadata"]["name"], *beside],
-        "screeningRounds": SCREENING_ROUNDS,
+        "screeningRounds": PARTNERS,
         "ttlSecondsAfterFinished": TTL_SECONDS,
     }
     return NODECHECKS.manifest({"name": name, "namespace": namespace, "labels": labels}, spec=spec)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from controller.resources import NAMESPACES, NODES
 from crds import names
 from crds.findings import Cause, Finding, Verdict
+from reconcilers.cordon.policy import ENOUGH_PASSES
+from reconcilers.findings.record import read_record
 from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.recheck.policy import (
     FIRST_SECONDS,
@@ -20,6 +22,7 @@ from reconcilers.recheck.policy import (
     MOST_FAILURES,
     PARTNERS,
     CordonedNode,
+    check_of,
     due_at,
     is_left_to_us,
     partners,
@@ -29,6 +32,7 @@ from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
 from tests.reconcilers.api import NAMESPACE
 from tests.reconcilers.build import NOW, later, verdicts
+from tests.reconcilers.check_stage import Agents, Stage
 from tests.reconcilers.test_cordon import UNHEALTHY, Ward
 
 DAY = 86_400.0
@@ -152,6 +156,30 @@ def test_partners_are_free_healthy_nodes_of_the_same_kind_and_others_at_each_tur
     assert partners(bad, [*unfit, good[0]], (), "turn") == ["good-0"]
 
 
+@pytest.mark.parametrize(
+    ("beside", "is_broken", "expected"),
+    [
+        (["b", "c", "d"], True, "Faulty"),
+        (["b", "c", "d"], False, "Healthy"),
+        (["b"], True, "Inconclusive"),
+        (["b"], False, "Healthy"),
+    ],
+)
+async def test_the_check_that_is_made_tells_a_repaired_node_from_a_broken_one(
+    beside: list[str], is_broken: bool, expected: str
+) -> None:
+    """By the real checks: with one partner a broken node is not accused, and not passed either."""
+    staged = Stage(Agents(passes=lambda _, members: not (is_broken and "a" in members)))
+    staged.add_nodes("a", *beside)
+    spec = check_of(node("a"), beside, "default", CordonedNode(finding(0)))["spec"]
+    staged.add_check("c", **spec)
+    check = await staged.play()
+    assert staged.verdicts()["a"] == expected
+    tests = [places for round_ in check.status.rounds for places in round_.tests if 0 in places]
+    met = {place for places in tests for place in places} - {0}
+    assert len(met) == len(beside), "it has met each of them"
+
+
 # --- the whole of it --------------------------------------------------------------------------------------
 
 
@@ -239,6 +267,22 @@ async def test_a_node_that_is_not_repaired_never_comes_back(open_workshop: Calla
     await workshop.live(2 * FIRST_SECONDS)
     assert workshop.answers == MOST_FAILURES + 1
     assert await workshop.taints("a") == [UNHEALTHY]
+
+
+@pytest.mark.played
+async def test_a_fault_that_comes_and_goes_takes_as_many_passes_as_the_cordon_asks_for(
+    open_workshop: Callable[..., Any],
+) -> None:
+    workshop = await open_workshop()
+    passed = [{"number": 1, "tests": [[at, at] for at in range(4)], "failed": []}]
+    await workshop.judge("a", "b", "c", "d", faultyNodes=["a"], rounds=passed)
+    workshop.broken = frozenset()
+    await workshop.live(3_600)
+    assert await workshop.taints("a") == [UNHEALTHY], "it passed all checks, and not often enough"
+    await workshop.live(3_600)
+    assert await workshop.taints("a") == []
+    record = read_record(await workshop.node("a"))
+    assert sum(finding.passed for finding in record if finding.healthy) >= ENOUGH_PASSES
 
 
 @pytest.mark.played
