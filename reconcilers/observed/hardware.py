@@ -57,6 +57,9 @@ NO_FAULTS = frozenset({"GpuDcgmConnectivityFailure", names.NVSENTINEL_CHECK})
 """NVSentinel's conditions that say nothing of the hardware: its way to DCGM, and the verdicts of ours that it
 was given, which must not bear themselves out."""
 
+NVSENTINEL_CORDONED = "quarantineHealthEventIsCordoned"
+"""Annotation of a Node that NVSentinel has cordoned: "True"."""
+
 MAX_FAULT = 160
 MOST_DEVICES = 16
 """Unhealthy devices of a container that are kept."""
@@ -107,6 +110,17 @@ def reports_fault(node: Mapping[str, Any]) -> bool:
     devices = ((name, count) for name, count in (status.get("capacity") or {}).items() if "/" in name)
     is_less = any(usable.get(name, count) != count for name, count in devices)
     return is_less or own_fault(node) is not None
+
+
+def is_cordoned_on_our_word(node: Mapping[str, Any]) -> bool:
+    """Whether NVSentinel has cordoned a raw Node, and still has our verdict against it: it waits for ours."""
+    annotations, conditions = (
+        node["metadata"].get("annotations") or {},
+        node.get("status", {}).get("conditions"),
+    )
+    ours = (names.NVSENTINEL_CHECK, TRUE)
+    has_ours = any((c.get("type"), c.get("status")) == ours for c in conditions or ())
+    return has_ours and annotations.get(NVSENTINEL_CORDONED) == TRUE
 
 
 def unhealthy_devices(container_status: Mapping[str, Any]) -> list[dict[str, Any]]:

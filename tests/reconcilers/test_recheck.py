@@ -133,6 +133,22 @@ def test_nothing_is_tested_that_somebody_else_keeps_out_or_calls_faulty(
     assert is_left_to_us(raw) is expected
 
 
+@pytest.mark.parametrize(
+    ("status", "by", "expected"), [("True", "True", True), ("True", "", False), ("False", "True", False)]
+)
+def test_a_node_that_nvsentinel_has_cordoned_on_our_word_is_tested_or_both_would_wait_for_ever(
+    status: str, by: str, expected: bool
+) -> None:
+    reason = "ElasticNodeCheckIsNotHealthy" if status == "True" else "ElasticNodeCheckIsHealthy"
+    raw = node(
+        "a",
+        condition(names.NVSENTINEL_CHECK, status, NOW, reason),
+        taints=(names.TAINT_UNHEALTHY, "node.kubernetes.io/unschedulable"),
+    )
+    raw["metadata"]["annotations"] = {"quarantineHealthEventIsCordoned": by}
+    assert is_left_to_us(raw) is expected
+
+
 # --- with whom --------------------------------------------------------------------------------------------
 
 
