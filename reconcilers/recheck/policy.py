@@ -63,8 +63,8 @@ class CordonedNode:
     @property
     def vain(self) -> int:
         """Checks since the last sign of repair that did not pass the node, or could not test it."""
-        known = sum(finding.time > max(self.repaired_at, self.acted.time) for finding in self.record)
-        return max(sum(end > self.repaired_at for end in self.ends) - known, 0)
+        recorded = sum(finding.time > max(self.repaired_at, self.acted.time) for finding in self.record)
+        return max(sum(end > self.repaired_at for end in self.ends) - recorded, 0)
 
 
 def due_at(cordoned: CordonedNode) -> datetime | None:

@@ -140,7 +140,7 @@ def recheck_view(node: Object) -> tuple[Any, ...]:
         return (node["metadata"]["uid"],)
     annotations = node["metadata"].get("annotations") or {}
     ours = (names.ANNOTATION_CORDON, names.ANNOTATION_RECORD)
-    said = (annotations.get(name) for name in ours)
+    written = (annotations.get(name) for name in ours)
     taints = tuple(sorted(taint_keys(node)))
     return (
         node["metadata"]["uid"],
@@ -149,5 +149,5 @@ def recheck_view(node: Object) -> tuple[Any, ...]:
         fault_view(node),
         reports_fault(node),
         is_left_to_us(node),
-        *said,
+        *written,
     )

@@ -90,9 +90,9 @@ def test_a_workers_status_says_which_device_and_whose_word_it_is(
 
 
 def test_the_word_is_withdrawn_with_the_fault_and_never_taken_of_the_pods_of_a_check() -> None:
-    told = observe(worker(), Observation(with_devices(), node=FAULTY), NOW)
-    assert hardware_of(told) is not None
-    again = worker().model_copy(update={"status": told})
+    status = observe(worker(), Observation(with_devices(), node=FAULTY), NOW)
+    assert hardware_of(status) is not None
+    again = worker().model_copy(update={"status": status})
     assert hardware_of(observe(again, Observation(with_devices(), node=WELL), later(1))) is None
     assert hardware_of(observe(check_worker(), Observation(with_devices(), node=FAULTY), NOW)) is None
 
@@ -133,8 +133,8 @@ def test_no_pod_and_no_node_report_nothing() -> None:
 def ailing(index: int, incarnation: int = 1, **status: Any) -> ElasticWorker:
     """A worker that trains on a node of which a fault is reported."""
     condition = {"type": HARDWARE_WELL, "status": "False", "reason": "NodeFault", "lastTransitionTime": NOW}
-    told = condition | {"message": f"node n{index}: its condition GpuMemWatch is True by NVSentinel"}
-    return trains(index, nodeName=f"n{index}", conditions=[told], **status)
+    ours = condition | {"message": f"node n{index}: its condition GpuMemWatch is True by NVSentinel"}
+    return trains(index, nodeName=f"n{index}", conditions=[ours], **status)
 
 
 def elastic(members: int, minimum: int, bad: Sequence[int], **more: Any) -> ObservedJob:
