@@ -44,7 +44,7 @@ def node_health(
 ) -> None:
     """Give others dlr's verdict on a node."""
     if nvsentinel is None and nvrx is None:
-        raise CommandError("Nobody is to be told: name a socket by --nvsentinel, --nvrx, or both.")
+        raise CommandError("No socket is named: give one by --nvsentinel, --nvrx, or both.")
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     connection = connect(kubeconfig, context, None)
     asyncio.run(_bridge(connection, node, nvsentinel, store_only, nvrx))

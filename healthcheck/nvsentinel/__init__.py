@@ -5,7 +5,7 @@ node: a training container could send events of its own, and the Pods of checks 
 `restricted`, without host paths. It reads the Node, whose condition is the verdict of all checks together, so
 that a restart loses nothing and needs no memory.
 
-`messages.py` has the two protocols, `words.py` what is said in them, and `bridge.py` the sockets. Below is
+`messages.py` has the two protocols, `words.py` what goes through them, and `bridge.py` the sockets. Below is
 controller/; needs grpcio and protobuf (the extra `node-health`). Read for it, in November 2026:
 
 * NVSentinel `data-models/protobufs/health_event.proto` as of d87e985 and 264bfab, `docs` as of 0525f99

@@ -1,4 +1,4 @@
-"""What is said of a node by its condition `ElasticUnhealthy`, in both protocols. Pure."""
+"""A node's verdict, by its condition `ElasticUnhealthy`, in the words of both protocols. Pure."""
 
 from __future__ import annotations
 

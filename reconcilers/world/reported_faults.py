@@ -2,7 +2,7 @@
 
 Where the world is allowed without them, it goes on without them by vote, and no step is lost; then each gets
 a Pod on another node. Otherwise they get that Pod at once, as on a node that a check found faulty. If more
-than half of a job's workers are on such nodes at once, whoever reports it is doubted, and nobody moves.
+than half of a job's workers are on such nodes at once, the reports are doubted, and nobody moves.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ WAIT_SECONDS = 20.0
 
 
 class Connector:
-    """NVSentinel's end: takes events, and refuses the first ones as told."""
+    """NVSentinel's end: takes events, and refuses the first ones."""
 
     def __init__(self, refusals: int = 0) -> None:
         self.refusals = refusals

@@ -1,4 +1,4 @@
-"""What NVSentinel and NVRx are told of a node."""
+"""What NVSentinel and NVRx read of a node."""
 
 from __future__ import annotations
 
