@@ -106,6 +106,10 @@ class ElasticWorkerSpec(Model):
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)
     """Nodes that a check found faulty: not there."""
+    reported_nodes: Annotated[
+        list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = Field(default_factory=list)
+    """Nodes whose agents or kubelets reported a fault when the incarnation was asked for: not there."""
     replaced_for: ExitClass | None = None
     """The class of the failure for which the incarnation before gave way, if its Pod lived on."""
     node_name: Name | None = None

@@ -14,6 +14,8 @@ LABEL_GROUPED_JOB = f"{GROUP}/grouped-job"
 """Name of the ElasticJob with `replicaGroups`, on all objects of its groups."""
 LABEL_GROUP_INDEX = f"{GROUP}/group-index"
 LABEL_CHECK = f"{GROUP}/check-name"
+LABEL_RECHECK = f"{GROUP}/recheck"
+"""Of a NodeCheck, "true": the controller made it for a cordoned node, the first of its `nodes`."""
 LABEL_TYPE = f"{GROUP}/replica-type"
 LABEL_INDEX = f"{GROUP}/replica-index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
@@ -46,6 +48,9 @@ CONTROLLER = f"{GROUP}/dlr-controller"
 
 TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
 """The taint of a node that was found faulty; its value is the reason."""
+
+SYSTEM_NAMESPACE = "dlr-system"
+"""Namespace of the controller, unless it is installed elsewhere."""
 
 LABEL_MAY_CORDON = f"{GROUP}/may-cordon"
 """Of a Namespace, "true": what its checks and workers say of nodes counts for their cordon."""
@@ -86,6 +91,9 @@ CONDITION_UNHEALTHY = "ElasticUnhealthy"
 """Condition of a Node: True while it is out of service by its newest verdict, and should be remediated."""
 CONDITION_SUSPECTED = "ElasticSuspected"
 """Condition of a Node: True while something speaks against it for which it is not out of service."""
+
+NVSENTINEL_CHECK = "ElasticNodeCheck"
+"""`checkName` of our verdicts in NVSentinel, and so the type of the Node condition that it makes of them."""
 
 ENV_JOB_NAME = "DLR_JOB_NAME"
 ENV_CHECK_NAME = "DLR_CHECK_NAME"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from crds import names
 from crds.release import VERSION
 from deploy.kustomize import Document, render
 
@@ -25,7 +26,7 @@ __all__ = [
     "documents",
 ]
 
-DEFAULT_NAMESPACE = "dlr-system"
+DEFAULT_NAMESPACE = names.SYSTEM_NAMESPACE
 DEFAULT_JOBS_NAMESPACE = "dlr-jobs"
 """The one that stands in `deploy/namespaced`; without that component the controller looks after them all."""
 DEFAULT_IMAGE = f"dlr-controller:{VERSION}"

@@ -43,6 +43,7 @@ from reconcilers.predicates import (
     more_than_progress,
     more_than_status,
 )
+from reconcilers.recheck import wiring as recheck
 from reconcilers.roles import wiring as roles
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
@@ -98,6 +99,7 @@ def add_all(
     add_workers(manager, clock, pods or PodOptions(), strategies, gates, owners)
     add_companions(manager, clock, strategies)
     cordon.add(manager, clock, cordons or CordonOptions())
+    recheck.add(manager, clock, cordons or CordonOptions())
     _add_unreadable(manager, clock)
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
 

@@ -33,6 +33,7 @@ from controller.resources import (
 from controller.shape import Shape, units
 from crds import names
 from reconcilers.observed.containers import kept_of_container
+from reconcilers.observed.hardware import unhealthy_devices
 from reconcilers.runtime.kinds import (
     ELASTICJOBS,
     ELASTICWORKERS,
@@ -113,8 +114,13 @@ def kept_of_pod(pod: Object) -> Object:
         shown["conditions"] = [_fields(each, _CONDITION) for each in shown["conditions"] or ()]
     for kind in ("containerStatuses", "initContainerStatuses"):
         if kind in status:
-            shown[kind] = [_fields(each, _CONTAINER_STATUS) for each in status[kind] or ()]
+            shown[kind] = [_kept_of_status(each) for each in status[kind] or ()]
     return pod | {"metadata": _ours(pod["metadata"]), "spec": kept, "status": shown}
+
+
+def _kept_of_status(status: Object) -> Object:
+    kept, unhealthy = _fields(status, _CONTAINER_STATUS), unhealthy_devices(status)
+    return kept | {"allocatedResourcesStatus": unhealthy} if unhealthy else kept
 
 
 def kept_of_owned(obj: Object) -> Object:

@@ -175,7 +175,8 @@ def alike(worker: ElasticWorker, index: int) -> ElasticWorker:
     """Another slot, in its first incarnation, in the same state."""
     name = f"{JOB}-{worker.spec.type}-{index}"
     metadata = worker.metadata.model_copy(update={"name": name, "uid": name})
-    first = {"index": index, "incarnation": 1, "excluded_nodes": [], "faulty_nodes": [], "replaced_for": None}
+    nowhere = {key: [] for key in ("excluded_nodes", "faulty_nodes", "reported_nodes")}
+    first = {"index": index, "incarnation": 1, "replaced_for": None} | nowhere
     spec = worker.spec.model_copy(update=first)
     pod = f"{name}-1"
     status = worker.status.model_copy(update={"observed_incarnation": 1, "pod_name": pod, "pod_uid": pod})

@@ -25,6 +25,7 @@ class Commands(LazyGroup):
         "map": Lazy("map.command.command", "Run a command for each line of standard input, in Pods."),
         "dashboard": Lazy("dashboard.dashboard", "Show jobs on a web page of this machine alone."),
         "node-check": Lazy("node_check.command.checks", "Check nodes: devices, and network in pairs."),
+        "node-health": Lazy("node_health.node_health", "Give NVSentinel and NVRx dlr's verdict on a node."),
         "simulate": Lazy("simulate.simulate", "Simulate a fleet with the controller's own decisions."),
         "install": Lazy("install.command.install", "Install dlr into a cluster, or upgrade it."),
         "uninstall": Lazy("install.command.uninstall", "Take dlr out of a cluster; refused while jobs run."),

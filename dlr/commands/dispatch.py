@@ -166,9 +166,10 @@ def _own_name() -> str:
 
 def _what_to_install(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
+    extra = "node-health" if package in ("grpc", "google") else "cli"
     how = (
         "pip install torch"
         if package == "torch"
-        else f"install dlr with its extra: pip install '{DISTRIBUTION}[cli]'"
+        else f"install dlr with its extra: pip install '{DISTRIBUTION}[{extra}]'"
     )
     return f"this command needs the package {package}, which is not installed here; {how}"

@@ -63,6 +63,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         "phase": report.phase(case.job),
         "finished": report.is_finished(case.job),
         "cause": top.cause,
+        "next": top.next_start,
         "headline": {"text": top.text, "state": top.word},
         "findings": [_finding(each) for each in top.findings[:MOST_FINDINGS]],
         "figures": _figures(case, top),

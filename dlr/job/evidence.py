@@ -175,7 +175,7 @@ def _nodes(case: Case) -> Iterator[Sentence]:
     yield from _of_many(_troubled_nodes(case))
     yield from _of_many(
         (worker["metadata"]["name"], f"kept off {some_of(kept_off[::-1], MOST)}")
-        for field in ("faultyNodes", "excludedNodes")
+        for field in ("faultyNodes", "reportedNodes", "excludedNodes")
         for worker in case.workers
         if (kept_off := worker["spec"].get(field))
     )

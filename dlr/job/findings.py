@@ -36,7 +36,7 @@ from dlr.job.case import Case, Sentence, sentence
 from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, failures_of, worker_failures
 from dlr.job.nodes import words_of_checks
 from dlr.job.wording import age, duration, in_command, parse_time
-from reconcilers.failure.meaning import meaning_of
+from reconcilers.failure.meaning import meaning_of, next_start
 from reconcilers.failure.memory import memory_of, steps_between
 from reconcilers.findings.reasons import NODES_CHECKED, QUIET
 from reconcilers.observed.resources import format_bytes
@@ -90,7 +90,8 @@ def _failed(case: Case) -> Iterator[JobFinding]:
         yield JobFinding(reason, sentence(text, blamed_lines(culprit)), tuple(_advice(case, culprit)))
         return
     detail = first_line(condition.get("message")) or report.why_line(case.job)
-    yield JobFinding(reason, sentence(f"The job failed ({reason})" + (f": {detail}" if detail else "")))
+    text = f"The job failed ({reason})" + (f": {detail}" if detail else "")
+    yield JobFinding(reason, sentence(text), (sentence(next_start_of(case)),))
 
 
 def _deleted(case: Case) -> Iterator[JobFinding]:
@@ -394,7 +395,16 @@ def blamed_lines(culprit: Culprit) -> tuple[str, ...]:
     return tuple(str(culprit.failure.get("message") or "").strip().splitlines()[1:])
 
 
+def next_start_of(case: Case) -> str:
+    """Return STOP or RESTART and the reason, by the failure to look at and the end; empty without both."""
+    ended_by = str(report.condition_of(case.job, "Failed", "True").get("reason") or "")
+    if case.culprit is None and not ended_by:
+        return ""
+    return next_start("" if case.culprit is None else str(case.culprit.failure["exitClass"]), ended_by)
+
+
 def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
+    yield sentence(next_start_of(case))
     if culprit.failure["exitClass"] == ExitClass.OOM and (given := memory_given(case, culprit.worker)):
         yield sentence(_said(AFTER_MORE_MEMORY, case, given=given))
     elif WITHOUT_LAUNCHER.search(culprit.failure.get("message") or ""):

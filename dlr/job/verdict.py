@@ -18,7 +18,7 @@ from dlr.job import report
 from dlr.job.advice import CANNOT_START, WAITS
 from dlr.job.case import Case
 from dlr.job.failures import failures_of
-from dlr.job.findings import PEOPLE, JobFinding, findings
+from dlr.job.findings import PEOPLE, JobFinding, findings, next_start_of
 from dlr.job.goodput import account_of, redone
 from dlr.job.groups import training
 from dlr.job.tones import tone_of
@@ -54,6 +54,8 @@ class JobVerdict:
     """A word whose tone the text has."""
     cause: str
     """The cause in one word, for programs: a reason of a condition, an exit class, or a phase."""
+    next_start: str
+    """STOP or RESTART and the reason, for the failure to look at; empty where nothing failed."""
     failures: int
     """All failures since submission."""
     lost_seconds: float
@@ -72,6 +74,7 @@ def verdict(case: Case) -> JobVerdict:
         text="; ".join(filter(None, parts)),
         word=word,
         cause=phase if is_well else found[0].cause,
+        next_start="" if phase == "Succeeded" else next_start_of(case),
         failures=failures,
         lost_seconds=lost,
         findings=found,

@@ -25,12 +25,14 @@ from reconcilers.observed.worker_state import (
     silent_since,
 )
 from reconcilers.observed.workers import Workers
+from reconcilers.world.reported_faults import are_doubted, reports_on
 
 NON_FINITE_LOSS = "NonFiniteLoss"
 CHECKPOINTS_FAILING = "CheckpointsFailing"
 AGENTS_SILENT, AGENTS_UNHEARD = "AgentsSilent", "AgentsUnheard"
 HEARTBEAT_LATE, RANKS_BEHIND = "HeartbeatLate", "RanksBehind"
 SIDECARS_FAILED = "SidecarsFailed"
+NODES_REPORTED = "NodesReportedFaulty"
 PROCESS_LINGERS = "ProcessLingers"
 NO_STEPS, START_UNKNOWN = "NoSteps", "StartUnknown"
 
@@ -270,6 +272,25 @@ def sidecars_failed(_: JobWarning | None, look: DesiredJob) -> WarningState | No
     (name, why), others = failing[0], len(failing) - 1
     more = f", and {counted(others, 'more worker')}" if others else ""
     return WarningState(f"{why} ({name}{more})")
+
+
+def nodes_reported(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
+    """Judges the faults that agents and kubelets report of the workers' nodes."""
+    found = reports_on(look.workers)
+    if not found:
+        return None
+    first, more = found[0], and_more(len(found) - 1, "worker")
+    name, number = first.worker.metadata.name, len(look.workers.training)
+    data = ConditionData(worker=name, node=first.node, count=len(found))
+    if are_doubted(found, look.workers):
+        return WarningState(
+            f"faults are reported of the nodes of {len(found)} of {counted(number, 'worker')} at once. This "
+            "is doubted, and nobody moves: look at who reports them, and cordon the nodes if that is right; "
+            f"{name}, first: {first.message}",
+            reason="Doubted",
+            data=data,
+        )
+    return WarningState(f"{name} leaves its node, as {first.message}{more}", reason="Leaving", data=data)
 
 
 def seconds_to_look(job: ElasticJob) -> float | None:

@@ -83,6 +83,7 @@ WARNINGS = (
     WarningKind(reported.HEARTBEAT_LATE, reported.heartbeat_late, _withdraw),
     WarningKind(reported.RANKS_BEHIND, reported.ranks_behind, _withdraw, "Warning"),
     WarningKind(reported.SIDECARS_FAILED, reported.sidecars_failed, reported.sidecars_failed, "Warning"),
+    WarningKind(reported.NODES_REPORTED, reported.nodes_reported, _withdraw, "Warning"),
     WarningKind(reported.PROCESS_LINGERS, reported.process_lingers, reported.process_lingers, "Warning"),
     WarningKind(reported.NO_STEPS, reported.no_steps, event="Warning"),
     WarningKind(reported.START_UNKNOWN, reported.start_unknown),

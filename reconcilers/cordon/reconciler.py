@@ -22,9 +22,10 @@ from crds.model import ConditionStatus
 from reconcilers.cordon.findings import NodeFindings
 from reconcilers.cordon.policy import NodeCordon, decide_cordon, limit_of, newest
 from reconcilers.cordon.statement import REPORTED, Statement, statement_on
-from reconcilers.findings.faulty import MAX_KEPT_EVIDENCE, NodeFault, own_fault
+from reconcilers.findings.faulty import MAX_KEPT_EVIDENCE
 from reconcilers.findings.record import passes_since, read_record, unhealthy_taint, write_record
 from reconcilers.findings.reference import read_reference, write_reference
+from reconcilers.observed.hardware import NodeFault, own_fault
 from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.clock import Clock

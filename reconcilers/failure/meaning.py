@@ -106,8 +106,8 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
             guilt=Guilt.DEVICE,
         ),
         ExitClass.CHECK_FAILED: Meaning(
-            "was taken off a node that failed a check",
-            "Look at what the check found: kubectl describe nc -n {namespace}.",
+            "was taken off a faulty node",
+            "Look at what speaks against the node: kubectl describe node {node}.",
             free=True,
             avoids_node=True,
         ),
@@ -134,6 +134,42 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
 def meaning_of(exit_class: str) -> Meaning:
     """Return the row of a class; that of a class which is none has nothing set."""
     return MEANING.get(exit_class) or Meaning(f"ended ({exit_class})")
+
+
+RESTART, STOP = "RESTART", "STOP"
+"""Whether another start may go well though nobody changed anything: the first word of `next_start`."""
+ENDS: Mapping[str, str] = MappingProxyType(
+    {
+        "SameErrorRepeated": "the same error came again and again, and comes again until it is corrected",
+        "FailurePolicy": "a rule of failurePolicy says so",
+        "PodInvalid": "no Pod can be made of the template until it is corrected",
+        "PodForbidden": "no Pod may be made until template or policy is changed",
+        "DeadlineExceeded": "the time of activeDeadlineSeconds was up",
+        "ShardsFailed": "more elements failed than max_failed allows, and will again until corrected",
+    }
+)
+"""Ends of a job after which nobody should start it again as it is, by the reason of its condition Failed."""
+
+
+def next_start(exit_class: str, ended_by: str = "") -> str:
+    """Return STOP or RESTART and the reason: one sentence without its stop, for programs and people.
+
+    Args:
+        exit_class: of the failure that is to blame; empty where none is known.
+        ended_by: reason of the condition Failed; empty of a job that goes on.
+    """
+    if ended_by in ENDS:
+        return f"{STOP}: {ENDS[ended_by]}"
+    meaning = meaning_of(exit_class)
+    is_outside = meaning.free or meaning.guilt is Guilt.DEVICE
+    if not ended_by:
+        why = "since it was not the program's doing" if is_outside else "until the same error comes too often"
+        return f"{RESTART}: dlr does it by itself, {why}"
+    if is_outside:
+        return f"{RESTART}: the worker {meaning.verb}, which is not the program's doing"
+    return (
+        f"{STOP}: it failed more often than it may, and nothing shows that the cause is outside the program"
+    )
 
 
 PATTERNS = (

@@ -3,29 +3,23 @@
 A node is faulty
 
 * by its own tests in a check, by silence, by crashes, or by tests with others (`healthcheck/diagnosis.py`);
-* if these could not clear it, and an agent of the administrator's on the node reports a fault (`FAULTS`):
-  such agents do not run in a user's container, so they count where a user's findings do not;
+* if these could not clear it, and an agent of the administrator's on the node reports a fault
+  (`reconcilers/observed/hardware.py`);
 * if it failed in a check as in the ones before, by its record (`healthcheck/intermittent.py`);
 * if the last Pod of a worker ended on it with a hardware error.
 
 Which of these findings decides on a node's cordon is said here as well; whose count, in
-`reconcilers/observed/trust.py`. Sources of the conditions' names, read in November 2026:
-
-* node-problem-detector: config/kernel-monitor.json and readonly-monitor.json; AKS adds the GPU ones
-  (learn.microsoft.com/azure/aks/node-problem-detector)
-* NVSentinel: its checks' names are the types, `<type>IsNotHealthy` is the reason (platform-connectors)
-* EKS node monitoring agent: docs.aws.amazon.com/eks/latest/userguide/node-health.html
+`reconcilers/observed/trust.py`. A worker leaves a node whose fault is reported at once, whatever checks say
+(`reconcilers/world/reported_faults.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from controller.wording import counted, shortened
-from crds.actions import Action
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.findings import MAX_TEXT, Cause, Finding, Verdict
 from crds.nodecheck import NodeCheckStatus
@@ -43,6 +37,7 @@ from reconcilers.findings.record import (
     untested_nodes,
     with_findings,
 )
+from reconcilers.observed.hardware import TRUE, own_fault
 from reconcilers.runtime.clock import LONG_AGO
 
 
@@ -217,79 +212,7 @@ def finding_of_worker(worker: ElasticWorker, raw: dict[str, Any]) -> Finding | N
     )
 
 
-# --- conditions of a Node ----------------------------------------------------------------------------------
-
-TRUE, FALSE = "True", "False"
-
-FAULTS: Mapping[str, tuple[str, Action]] = {
-    "CperHardwareErrorFatal": (TRUE, Action.REPLACE),
-    "KernelDeadlock": (TRUE, Action.REBOOT),
-    "ReadonlyFilesystem": (TRUE, Action.REBOOT),
-    "XfsShutdown": (TRUE, Action.REBOOT),
-    "GPUMissing": (TRUE, Action.REBOOT),
-    "NVLinkStatusInactive": (TRUE, Action.RESET_GPU),
-    "XIDErrors": (TRUE, Action.RESET_GPU),
-    "IBLinkFlapping": (TRUE, Action.LOOK_AT_LINK),
-    "AcceleratedHardwareReady": (FALSE, Action.REPLACE),
-    "NetworkingReady": (FALSE, Action.LOOK_AT_LINK),
-    "KernelReady": (FALSE, Action.REBOOT),
-    "StorageReady": (FALSE, Action.REPLACE),
-}
-"""By type: the status that is a fault, and what to do about it. Pressure, restarts of the kubelet and slow
-clocks come and go with what runs there."""
-
-NVSENTINEL_REASON = "{type}IsNotHealthy"
-NVSENTINEL_ACTIONS: Mapping[str, Action] = {
-    "GpuNvlinkWatch": Action.RESET_GPU,
-    "GpuMemWatch": Action.RESET_GPU,
-    "SysLogsXIDError": Action.RESET_GPU,
-    "GpuInforomWatch": Action.REPLACE,
-    "SysLogsNICDriverError": Action.LOOK_AT_LINK,
-}
-"""Actions by check; for its others it mostly asks for a reboot itself."""
-
-MAX_FAULT = 160
-
-
-@dataclass(frozen=True)
-class NodeFault:
-    """A condition of a Node that is a fault."""
-
-    type: str
-    status: str
-    message: str
-    action: Action
-
-    def __str__(self) -> str:
-        message = f": {self.message}" if self.message else ""
-        return f"its condition {self.type} is {self.status}{message}"
-
-
-def own_fault(node: Mapping[str, Any]) -> NodeFault | None:
-    """The first fault in the conditions of a raw Node, by the names of their types."""
-    conditions = node.get("status", {}).get("conditions") or ()
-    found = sorted((c for c in conditions if _action_of(c) is not None), key=lambda c: str(c["type"]))
-    if not found:
-        return None
-    first = found[0]
-    action = _action_of(first)
-    assert action is not None
-    message = " ".join(str(first.get("message") or "").split())[:MAX_FAULT]
-    return NodeFault(first["type"], first["status"], message, action)
-
-
 def is_ready(node: Mapping[str, Any] | None) -> bool:
     """Whether the kubelet of a raw Node reports, and says that it can run Pods."""
     conditions = (node or {}).get("status", {}).get("conditions") or ()
     return any((c.get("type"), c.get("status")) == ("Ready", TRUE) for c in conditions)
-
-
-def _action_of(condition: Mapping[str, Any]) -> Action | None:
-    """What to do about a condition; None if it is no fault."""
-    type_, status = condition.get("type", ""), condition.get("status")
-    if type_ in FAULTS:
-        bad, action = FAULTS[type_]
-        return action if status == bad else None
-    if status == TRUE and condition.get("reason") == NVSENTINEL_REASON.format(type=type_):
-        return NVSENTINEL_ACTIONS.get(type_, Action.REBOOT)
-    return None

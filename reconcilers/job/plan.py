@@ -63,6 +63,7 @@ from reconcilers.world.participants import (
     with_extra,
 )
 from reconcilers.world.rendezvous import Assembly, Decision, dissolve
+from reconcilers.world.reported_faults import marked, with_reported
 
 MIN_ACTS = 100
 ACT_LOOKS = 10
@@ -229,6 +230,10 @@ def _success(look: DesiredJob) -> str:
 def _train(look: DesiredJob) -> JobPlan:
     """The plan of a job that runs: its world, and what its failures come to."""
     look = with_standing(look, spare_workers(look.job, look.workers))
+    standing = with_reported(
+        look.standing, look.workers, look.published, bounds_of(look.job), look.seen.nodes
+    )
+    look = replace(look, standing=standing)
     workers, now = look.workers, look.now
     there, roll = _assembly(look)
     breaks = there.breaks
@@ -322,8 +327,9 @@ def _assembly(look: DesiredJob) -> tuple[Assembly, Roll]:
     if look.seen.vetting.claim is None and not look.is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, there, look.fresh, look.standing.slow | stopped)
-    if roll.leaving or look.standing.faulty:
-        there = replace(there, people=on_faulty_nodes(roll.marked(people), look.standing.faulty))
+    if roll.leaving or look.standing.faulty or look.standing.leaving:
+        people = marked(roll.marked(people), look.standing)
+        there = replace(there, people=on_faulty_nodes(people, look.standing.faulty))
     return there, roll
 
 

@@ -67,6 +67,7 @@ class Relaunch:
     worker: ElasticWorker
     excluded_nodes: tuple[str, ...]
     faulty_nodes: tuple[str, ...]
+    reported_nodes: tuple[str, ...]
     reason: str
 
 
@@ -112,7 +113,9 @@ def plan_relaunches(
         if wait > 0:
             waits.append(wait)
         else:
-            due.append(Relaunch(worker, _excluded(worker, avoiding), _faulty(worker, standing), reason))
+            reported = standing.reported_nodes[-MAX_FAULTY_NODES:]
+            excluded, faulty_nodes = _excluded(worker, avoiding), _faulty(worker, standing)
+            due.append(Relaunch(worker, excluded, faulty_nodes, reported, reason))
     return RelaunchPlan(tuple(due), min(waits, default=None))
 
 
@@ -213,7 +216,7 @@ def relaunches_of(
     job = look.job
     renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
     renewed |= dict.fromkeys(look.leaving, RESUMED)
-    kept_off = [w for w in look.workers.exceptional if w.spec.faulty_nodes and stuck_by(w) is not None]
+    kept_off = [w for w in look.workers.exceptional if _keeps_off(w) and stuck_by(w) is not None]
     renewed |= {w.metadata.uid: CLEARED for w in kept_off if _is_cleared(w, look.standing)}
     refused, refused_in = refused_for_memory(look)
     renewed |= refused
@@ -240,9 +243,14 @@ def relaunches_of(
     return acts, min((wait for wait in waits if wait is not None), default=None)
 
 
+def _keeps_off(worker: ElasticWorker) -> bool:
+    return bool(worker.spec.faulty_nodes or worker.spec.reported_nodes)
+
+
 def _is_cleared(worker: ElasticWorker, standing: Standing) -> bool:
     """Whether a node that its Pod must keep off counts as faulty no more."""
-    return not standing.cleared.isdisjoint(worker.spec.faulty_nodes)
+    is_passed = not standing.cleared.isdisjoint(worker.spec.faulty_nodes)
+    return is_passed or not set(worker.spec.reported_nodes).issubset(standing.reported_nodes)
 
 
 def spare_pod_wait_seconds(look: DesiredJob, world: Rendezvous, bounds: Bounds, ready: int) -> float:
@@ -293,6 +301,7 @@ def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = N
         "incarnation": worker.spec.incarnation + 1,
         "excludedNodes": list(relaunch.excluded_nodes),
         "faultyNodes": list(relaunch.faulty_nodes),
+        "reportedNodes": list(relaunch.reported_nodes),
         "replacedFor": renewal.exit_class.value if renewal else None,
     }
     message = f"{metadata.name} gets a new Pod, incarnation {spec['incarnation']}: {relaunch.reason}"

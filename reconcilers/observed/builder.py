@@ -221,7 +221,7 @@ def pod_of(worker: ElasticWorker, template: Object, environment: ContainerEnviro
     rather_not_on(spec, worker.spec.excluded_nodes)
     if home := last_good_node(worker):
         rather_on(spec, home)
-    never_on(spec, worker.spec.faulty_nodes)
+    never_on(spec, dict.fromkeys((*worker.spec.faulty_nodes, *worker.spec.reported_nodes)))
     if worker.spec.node_name:
         only_on(spec, worker.spec.node_name)
     for container in containers(spec):
@@ -308,7 +308,7 @@ def last_good_node(worker: ElasticWorker) -> str:
     """Returns the node of the slot's last Pod, unless something speaks against it; empty if it had none."""
     earlier = [life for life in worker.status.history if life.incarnation < worker.spec.incarnation]
     node = next((life.node_name for life in reversed(earlier) if life.node_name), "")
-    blamed = {*worker.spec.excluded_nodes, *worker.spec.faulty_nodes}
+    blamed = {*worker.spec.excluded_nodes, *worker.spec.faulty_nodes, *worker.spec.reported_nodes}
     return "" if node in blamed else node
 
 

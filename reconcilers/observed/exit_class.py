@@ -40,6 +40,12 @@ def follows_from_a_peer(failure: AgentFailure) -> bool:
 
 
 BY_TAINT = "DeletionByTaintManager"
+BY_DEVICE_TAINT = "DeletionByDeviceTaintManager"
+DEVICE_TAINTED = (
+    "a device of the Pod has a taint NoExecute, by its driver or a DeviceTaintRule; see which: "
+    "kubectl get devicetaintrules,resourceslices -o yaml"
+)
+"""The Pod's condition does not say which device, nor whose taint (Kubernetes 1.37)."""
 
 DISRUPTION_REASONS = {
     "DeletionByPodGC": ExitClass.NODE_LOST,
@@ -191,6 +197,8 @@ def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) 
         reason, message = disruption.get("reason", "DisruptionTarget"), disruption.get("message", "")
         if reason == BY_TAINT and (node is None or _is_lost(node)):
             return PodEnd(ExitClass.NODE_LOST, reason, message=message)
+        if reason == BY_DEVICE_TAINT:
+            message = DEVICE_TAINTED
         return _disrupted(pod, DISRUPTION_REASONS.get(reason, ExitClass.PREEMPTED), reason, message)
     by_reason = _of_pod_reason(status.get("reason") or "")
     if by_reason is not None:

@@ -24,6 +24,8 @@ HEARTBEAT_ON_TIME = "HeartbeatOnTime"
 renewal; its time is that of the last one."""
 SIDECARS_WELL = "SidecarsWell"
 """Condition of an ElasticWorker: there, and False, once a sidecar of its Pod failed by itself."""
+HARDWARE_WELL = "HardwareWell"
+"""Condition of an ElasticWorker: there, and False, while agents of its node or its kubelet report a fault."""
 POD_INVALID, POD_FORBIDDEN = "PodInvalid", "PodForbidden"
 """Its reasons where no Pod can be made of the template, and where a policy or admission forbids it."""
 OF_THE_TEMPLATE = (POD_INVALID, POD_FORBIDDEN)

@@ -18,9 +18,9 @@ from crds.rendezvous import Rendezvous
 from reconcilers.observed.builder import labels, owner_reference
 from reconcilers.observed.groups import group_labels
 from reconcilers.observed.slots import Slot, present_slots, training_types
-from reconcilers.observed.worker_state import AGENT_HEARD, HEARTBEAT_ON_TIME, SIDECARS_WELL
+from reconcilers.observed.worker_state import AGENT_HEARD, HARDWARE_WELL, HEARTBEAT_ON_TIME, SIDECARS_WELL
 
-ODD = frozenset((AGENT_HEARD, HEARTBEAT_ON_TIME, SIDECARS_WELL))
+ODD = frozenset((AGENT_HEARD, HARDWARE_WELL, HEARTBEAT_ON_TIME, SIDECARS_WELL))
 """Conditions of a worker that does not simply run."""
 
 

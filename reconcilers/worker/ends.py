@@ -27,10 +27,11 @@ from reconcilers.failure import budgets
 from reconcilers.failure.facts import RESTARTED, highest_step
 from reconcilers.failure.meaning import meaning_of, smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
+from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.ending import reported_failure
 from reconcilers.observed.exit_class import PodEnd, classify_process
 from reconcilers.observed.start import last_line
-from reconcilers.observed.worker_state import REPLACED
+from reconcilers.observed.worker_state import HARDWARE_WELL, REPLACED
 from reconcilers.worker.leavers import may_train
 
 RELEASED = "Released"
@@ -99,15 +100,20 @@ MOST_AT_ONCE = 16
 
 
 def taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
-    """The end of an incarnation whose node a check found faulty; it has none of its own."""
+    """The end of an incarnation whose node was found or reported faulty; it has none of its own."""
     status = worker.status
-    if status.node_name not in worker.spec.faulty_nodes:
+    fault = condition_of(status.conditions, HARDWARE_WELL)
+    if status.node_name in worker.spec.faulty_nodes:
+        reason, why = "FaultyNode", f"{status.node_name}, which a check found faulty"
+    elif status.node_name in worker.spec.reported_nodes and fault is not None:
+        reason, why = fault.reason, f"{status.node_name}: {fault.message}"
+    else:
         return None
-    message = f"{status.pod_name} was taken off the node {status.node_name}, which a check found faulty"
+    message = shortened(f"{status.pod_name} was taken off the node {why}", MAX_MESSAGE)
     return WorkerExit(
         incarnation=status.observed_incarnation or 1,
         exit_class=ExitClass.CHECK_FAILED,
-        reason="FaultyNode",
+        reason=reason,
         message=message,
         node_name=status.node_name or "",
         node_uid=status.node_uid or "",

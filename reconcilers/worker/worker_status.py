@@ -22,11 +22,13 @@ from reconcilers.failure.meaning import meaning_of
 from reconcilers.observed.conditions import condition_of, with_condition
 from reconcilers.observed.ending import PodJudgement, Situation, failed_sidecars, judge
 from reconcilers.observed.exit_class import PodEnd
+from reconcilers.observed.hardware import reported_fault
 from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.observed.start import NOTHING, RUNS_BEFORE, STARTED, Hindrance, hindrance_of
 from reconcilers.observed.worker_state import (
     AGENT_HEARD,
     ENDED,
+    HARDWARE_WELL,
     HEARTBEAT_ON_TIME,
     REPLACED,
     SCHEDULED,
@@ -102,6 +104,8 @@ def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticW
     conditions = _with_late_heartbeat(conditions, silence, seen, now)
     if status.phase is not WorkerPhase.FAILED and seen.pod is not None:
         conditions = _shown(conditions, SIDECARS_WELL, "SidecarFailed", failed_sidecars(seen.pod), now)
+    if status.phase not in ENDED and seen.pod is not None and worker.spec.job_name is not None:
+        conditions = _shown(conditions, HARDWARE_WELL, *reported_fault(seen.pod, seen.node), now)
     leaving = still_leaving(worker, status, seen.leavers)
     if (conditions, leaving) == (status.conditions, status.leaving_pods):
         return status

@@ -46,6 +46,10 @@ class Standing:
     """All faulty nodes, the newest last."""
     cleared: frozenset[str] = frozenset()
     """Nodes whose last verdict is another, or is on another machine."""
+    leaving: Mapping[int, str] = field(default_factory=dict)
+    """Members that leave the world by vote before they count as faulty, with the fault of their nodes."""
+    reported_nodes: tuple[str, ...] = ()
+    """Nodes of which a fault is reported now: no new Pod goes there."""
     suspected_at: datetime | None = None
     """When hardware was last suspected; None if never."""
 

@@ -10,7 +10,7 @@ CLUSTERLESS = {
     *("dlr up", "dlr down", "dlr kubeconfig", "dlr convert", "dlr manifests", "dlr bundle", "dlr run"),
     *("dlr exec", "dlr simulate"),
 }
-WITHOUT_NAMESPACE = {"dlr node-check history"}
+WITHOUT_NAMESPACE = {"dlr node-check history", "dlr node-health"}
 
 
 def test_the_page_is_in_step() -> None:

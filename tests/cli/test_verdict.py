@@ -265,10 +265,10 @@ def test_after_a_failure_for_want_of_memory_the_advice_says_what_was_given() -> 
     container = made["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]
     container["resources"] = {"limits": {"memory": "700Mi"}}
     workers[1]["spec"]["resources"] = {"limits": {"memory": "2800Mi"}}
-    ((advice,),) = [each.advice for each in of(made, workers).findings if each.cause == "OOM"]
+    ((_, advice),) = [each.advice for each in of(made, workers).findings if each.cause == "OOM"]
     assert advice.text.startswith("Nothing is to be done") and "700Mi → 1400Mi → 2800Mi" in advice.text
     del workers[1]["spec"]["resources"]
-    ((advice,),) = [each.advice for each in of(made, workers).findings if each.cause == "OOM"]
+    ((_, advice),) = [each.advice for each in of(made, workers).findings if each.cause == "OOM"]
     assert advice.text.startswith("Nothing is to be done where the template has a limit of memory")
 
 
@@ -284,11 +284,43 @@ def test_after_a_failure_for_want_of_memory_the_advice_says_what_was_given() -> 
 def test_a_script_that_no_launcher_started_is_to_be_started_by_one(message: str) -> None:
     last = {"worker": "digits-worker-1", "exitClass": "UserError", "message": message, "time": at(290)}
     found = of(troubled_job(lastFailure=last, failures={"UserError": 1}), troubled_workers()).findings
-    ((advice,),) = [each.advice for each in found if each.cause == "UserError"]
+    ((_, advice),) = [each.advice for each in found if each.cause == "UserError"]
     assert advice.text.startswith("Start the script by torchrun or dlr run")
     last["message"] = "KeyError: 'loss'"
     found = of(troubled_job(lastFailure=last, failures={"UserError": 1}), troubled_workers()).findings
     assert not any("torchrun" in advice.text for each in found for advice in each.advice)
+
+
+@pytest.mark.parametrize(
+    ("class_", "ended_by", "expected"),
+    [
+        ("UserError", "", "RESTART: dlr does it by itself, until the same error comes too often"),
+        ("NodeLost", "", "RESTART: dlr does it by itself, since it was not the program's doing"),
+        ("UserError", "SameErrorRepeated", "STOP: the same error came again and again"),
+        ("UserError", "RestartLimitExceeded", "STOP: it failed more often than it may"),
+        ("HardwareError", "RestartLimitExceeded", "RESTART: the worker failed by a fault of its device"),
+        ("HardwareError", "FailurePolicy", "STOP: a rule of failurePolicy says so"),
+    ],
+)
+def test_programs_read_in_one_word_whether_to_start_a_job_again(
+    class_: str, ended_by: str, expected: str
+) -> None:
+    """On every failure: where diagnose, status and page print what to do, and apart for programs."""
+    last = {"worker": "digits-worker-1", "exitClass": class_, "message": "why", "time": at(290)}
+    made = troubled_job(lastFailure=last, failures={class_: 3})
+    if ended_by:
+        ended = {"type": "Failed", "status": "True", "reason": ended_by, "lastTransitionTime": at(291)}
+        made["status"] |= {"phase": "Failed", "completionTime": at(291), "conditions": [ended]}
+    found = case(made)
+    top = verdict(found)
+    assert top.next_start.startswith(expected)
+    assert top.findings[0].advice[0].text.startswith(expected)
+    made_json = diagnose.as_json(found, top, sections(found, top), [])
+    assert made_json["next"] == job_page(found, [])["next"] == top.next_start
+
+
+def test_a_job_that_never_failed_has_no_such_word() -> None:
+    assert of(job(), []).next_start == ""
 
 
 def test_a_pod_that_cannot_start_is_named_in_the_command_that_shows_it() -> None:

@@ -315,7 +315,7 @@ async def test_word_of_a_namespace_without_the_label_counts_if_the_nodes_own_con
     await ward.client.patch(NODES, "a", patch, subresource="status")
     node = await ward.until_said("a", "True", "CheckFailed")
     (told,) = (c for c in node["status"]["conditions"] if c["type"] == names.CONDITION_UNHEALTHY)
-    assert "its condition GPUMissing is True: 7 of 8 GPUs" in told["message"]
+    assert "its condition GPUMissing is True by node-problem-detector: 7 of 8 GPUs" in told["message"]
     assert "Do: reboot it" in told["message"]
 
 

@@ -26,7 +26,7 @@ from healthcheck.probes.nvml import DeviceState
 from healthcheck.probes.report import ProbeReport, WrongResult
 from healthcheck.settings import Settings
 from reconcilers.findings.actions import action_for, action_for_error
-from reconcilers.findings.faulty import own_fault, with_all_evidence
+from reconcilers.findings.faulty import with_all_evidence
 from reconcilers.findings.finished import FinishedCheck
 from reconcilers.findings.record import (
     MOST_BYTES,
@@ -36,6 +36,7 @@ from reconcilers.findings.record import (
     with_findings,
     write_record,
 )
+from reconcilers.observed.hardware import own_fault
 from tests.reconcilers.build import NOW, node_sets, verdicts_in
 from tests.reconcilers.check_stage import NODES as NODE_KIND
 from tests.reconcilers.check_stage import Agents, Stage
@@ -174,20 +175,26 @@ def conditioned(type_: str, status: str, reason: str = "x") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("type_", "status", "reason", "action"),
+    ("type_", "status", "reason", "action", "agent"),
     [
-        ("GPUMissing", "True", "GPUMissing", Action.REBOOT),
-        ("AcceleratedHardwareReady", "False", "NvidiaXID79Error", Action.REPLACE),
-        ("GpuMemWatch", "True", "GpuMemWatchIsNotHealthy", Action.RESET_GPU),
-        ("GpuSomethingNew", "True", "GpuSomethingNewIsNotHealthy", Action.REBOOT),
+        ("GPUMissing", "True", "GPUMissing", Action.REBOOT, "node-problem-detector"),
+        (
+            "AcceleratedHardwareReady",
+            "False",
+            "NvidiaXID79Error",
+            Action.REPLACE,
+            "the EKS node monitoring agent",
+        ),
+        ("GpuMemWatch", "True", "GpuMemWatchIsNotHealthy", Action.RESET_GPU, "NVSentinel"),
+        ("GpuSomethingNew", "True", "GpuSomethingNewIsNotHealthy", Action.REBOOT, "NVSentinel"),
     ],
 )
 def test_conditions_of_those_who_look_after_nodes_are_evidence(
-    type_: str, status: str, reason: str, action: Action
+    type_: str, status: str, reason: str, action: Action, agent: str
 ) -> None:
     found = own_fault(conditioned(type_, status, reason))
     assert found is not None and found.action is action
-    assert str(found) == f"its condition {type_} is {status}: 7 of 8 GPUs"
+    assert str(found) == f"its condition {type_} is {status} by {agent}: 7 of 8 GPUs"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +204,8 @@ def test_conditions_of_those_who_look_after_nodes_are_evidence(
         conditioned("AcceleratedHardwareReady", "True"),
         conditioned("MemoryPressure", "True"),
         conditioned("GpuMemWatch", "False", "GpuMemWatchIsHealthy"),
+        conditioned("GpuDcgmConnectivityFailure", "True", "GpuDcgmConnectivityFailureIsNotHealthy"),
+        conditioned("ElasticNodeCheck", "True", "ElasticNodeCheckIsNotHealthy"),
         conditioned("ElasticUnhealthy", "True", "CheckFailed"),
         {"metadata": {}},
     ],

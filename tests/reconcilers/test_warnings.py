@@ -19,7 +19,7 @@ from reconcilers.failure.refusal import PODS_NOT_ACCEPTED, PodRefusal
 from reconcilers.job.plan import waits_of_all
 from reconcilers.look import DesiredJob
 from reconcilers.observed.start import STARTED
-from reconcilers.observed.worker_state import AGENT_HEARD, SCHEDULED, SIDECARS_WELL
+from reconcilers.observed.worker_state import AGENT_HEARD, HARDWARE_WELL, SCHEDULED, SIDECARS_WELL
 from tests.reconcilers.build import NOW, job, later, report, worker
 from tests.reconcilers.judging import conditions, judge, seen_of, warnings
 
@@ -54,6 +54,7 @@ TROUBLES: dict[str, Any] = {
     "ProcessLingers": lambda round_: trains(
         9, round_, lingers="rank 9: the script has ended: a thread keeps it"
     ),
+    "NodesReportedFaulty": lambda round_: trains(10, round_, condition(HARDWARE_WELL, "NodeFault")),
 }
 """By type of warning, the worker of the job that has it."""
 EVENTS = {

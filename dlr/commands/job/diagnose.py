@@ -108,6 +108,7 @@ def as_json(case: Case, top: JobVerdict, made: Sequence[EvidenceSection], unread
         "time": case.now.isoformat(),
         "cause": top.cause,
         "verdict": top.text,
+        "next": top.next_start,
         "failures": top.failures,
         "lostSeconds": top.lost_seconds,
         "findings": [

@@ -1,0 +1,153 @@
+"""The reconciler of cordoned Nodes that makes their checks after repair."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from controller.cache import Cache
+from controller.client import AsyncClient
+from controller.errors import AlreadyExists
+from controller.events import EventRecorder
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import NODES, Object
+from crds import names
+from crds.cordon import read_acted
+from reconcilers.findings.finished import is_finished
+from reconcilers.findings.machine import created_at
+from reconcilers.findings.record import read_record, unhealthy_taint
+from reconcilers.observed.hardware import fault_view, reports_fault
+from reconcilers.observed.trust import CLUSTER, Trust
+from reconcilers.recheck.policy import (
+    CordonedNode,
+    check_of,
+    due_at,
+    is_left_to_us,
+    partners,
+    repaired_at,
+    taint_keys,
+)
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
+
+BY_NODE = "recheck"
+"""Index of our NodeChecks by the cordoned node; those that have not ended are under `UNFINISHED`, too."""
+UNFINISHED = ""
+MOST_AT_ONCE = 4
+"""Such checks under way in the cluster: each takes up to three healthy nodes."""
+WAIT_SECONDS = 300.0
+"""Time until a node looks again for partners, or for its turn."""
+ENDED = ("Succeeded", "Failed")
+
+
+class RecheckReconciler(Reconciler):
+    """Must not look at two nodes at once, which would choose the same partners."""
+
+    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._nodes = cache.store(NODES)
+        self._checks = cache.store(NODECHECKS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._trust = Trust(cache)
+
+    async def reconcile(self, request: Request) -> Result:
+        raw = self._nodes.get(None, request.name)
+        cordoned = None if raw is None else self._cordoned(raw)
+        if raw is None or cordoned is None or not is_left_to_us(raw):
+            return Result()
+        due = due_at(cordoned)
+        if due is None:
+            return Result()
+        left_seconds = (due - self._clock.now()).total_seconds()
+        if left_seconds > 0:
+            return Result(left_seconds)
+        if len(self._counting(UNFINISHED)) >= MOST_AT_ONCE:
+            return Result(WAIT_SECONDS)
+        return await self._make(raw, cordoned)
+
+    def _cordoned(self, raw: Object) -> CordonedNode | None:
+        """A raw Node as it is cordoned; None if dlr has not cordoned it, or a check of it is under way."""
+        acted, checks = read_acted(raw), self._own_checks(raw)
+        if acted is None or acted.healthy or unhealthy_taint(raw) is None:
+            return None
+        if not all(map(is_finished, checks)):
+            return None
+        ends = [datetime.fromisoformat(_end(check)) for check in checks]
+        return CordonedNode(acted, read_record(raw), ends, repaired_at(raw))
+
+    def _own_checks(self, raw: Object) -> list[Object]:
+        """The checks of this machine that were made for its repair."""
+        found, since = self._counting(raw["metadata"]["name"]), created_at(raw)
+        return [c for c in found if datetime.fromisoformat(c["metadata"]["creationTimestamp"]) >= since]
+
+    def _counting(self, key: str) -> list[Object]:
+        """Checks under a key of the index. Where a namespace does not count, the label proves nothing."""
+        return self._trust.counting(self._checks.by_index(BY_NODE, key), CLUSTER)
+
+    async def _make(self, raw: Object, cordoned: CordonedNode) -> Result:
+        namespace = min(self._trust.administrators(), key=_preference, default=None)
+        if namespace is None:
+            return Result(WAIT_SECONDS)  # no check would count
+        nodes, name = self._nodes.list(), raw["metadata"]["name"]
+        busy = {node for worker in self._workers.list() if (node := _node_of(worker)) is not None}
+        beside = partners(raw, nodes, busy, f"{name}/{cordoned.last.isoformat()}")
+        if not beside:
+            return Result(WAIT_SECONDS)
+        check = check_of(raw, beside, namespace, cordoned)
+        try:
+            await self._client.create(NODECHECKS, check)
+        except AlreadyExists:
+            return Result(WAIT_SECONDS)  # made by a look before, and not in the cache yet
+        self._recorder.event(
+            raw,
+            "Normal",
+            "RecheckStarted",
+            f"NodeCheck {namespace}/{check['metadata']['name']} tests whether the node may return, with "
+            f"{', '.join(beside)}",
+        )
+        return Result(WAIT_SECONDS)
+
+
+def _preference(namespace: str) -> tuple[bool, str]:
+    """The controller's own namespace first: its quota is the administrator's."""
+    return namespace != names.SYSTEM_NAMESPACE, namespace
+
+
+def _end(check: Object) -> str:
+    end: str = check["status"].get("completionTime") or check["metadata"]["creationTimestamp"]
+    return end
+
+
+def check_keys(check: Object) -> list[str]:
+    """Index function of NodeChecks."""
+    if (check["metadata"].get("labels") or {}).get(names.LABEL_RECHECK) != "true":
+        return []
+    nodes = check["spec"].get("nodes") or ()
+    return [*nodes[:1], *([] if is_finished(check) else [UNFINISHED])]
+
+
+def _node_of(worker: Object) -> str | None:
+    """The node that an ElasticWorker's Pod is on, while it has not ended."""
+    status = worker.get("status") or {}
+    return None if status.get("phase") in ENDED else status.get("nodeName")
+
+
+def recheck_view(node: Object) -> tuple[Any, ...]:
+    """The parts of a Node that concern its next check."""
+    if unhealthy_taint(node) is None:
+        return (node["metadata"]["uid"],)
+    annotations = node["metadata"].get("annotations") or {}
+    ours = (names.ANNOTATION_CORDON, names.ANNOTATION_RECORD)
+    written = (annotations.get(name) for name in ours)
+    taints = tuple(sorted(taint_keys(node)))
+    return (
+        node["metadata"]["uid"],
+        taints,
+        repaired_at(node),
+        fault_view(node),
+        reports_fault(node),
+        is_left_to_us(node),
+        *written,
+    )

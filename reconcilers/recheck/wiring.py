@@ -1,0 +1,43 @@
+"""What wakes a look at a cordoned node's next check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.builder import ControllerBuilder
+from controller.manager import Manager
+from controller.reconciler import Request
+from controller.resources import NODES, Object
+from reconcilers.observed.options import CordonMode, CordonOptions
+from reconcilers.predicates import change_of
+from reconcilers.recheck.reconciler import (
+    BY_NODE,
+    UNFINISHED,
+    RecheckReconciler,
+    check_keys,
+    recheck_view,
+)
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import NODECHECKS
+
+WORKERS = 1
+"""No more: two looks at once could choose the same partners."""
+
+
+def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
+    """Register the controller, where dlr cordons nodes."""
+    if options.mode is not CordonMode.ENFORCE:
+        return
+    cache = manager.cache
+    cache.add_index(NODECHECKS, BY_NODE, check_keys)
+
+    def cordoned_node(check: Object) -> Iterable[Request]:
+        return [Request(None, key) for key in check_keys(check) if key != UNFINISHED]
+
+    (
+        ControllerBuilder(manager, "recheck")
+        .for_(NODES, predicate=change_of(recheck_view))
+        .watches(NODECHECKS, cordoned_node)
+        .with_workers(WORKERS)
+        .build(RecheckReconciler(manager.client, cache, manager.recorder, clock))
+    )
