@@ -33,6 +33,11 @@ def pod_of(identity: str) -> str:
     return found["pod"] if found else ""
 
 
+def message_of(identity: str) -> str:
+    """Return the termination message of the container in which this identity was made."""
+    return _MARK + identity
+
+
 def announce(identity: str, path: Path = TERMINATION_MESSAGE) -> None:
     """Have the kubelet name this identity when the container ends. Without a kubelet, nothing happens.
 
@@ -42,7 +47,7 @@ def announce(identity: str, path: Path = TERMINATION_MESSAGE) -> None:
     try:
         with path.open("r+") as file:  # the kubelet has made it
             file.truncate()
-            file.write(_MARK + identity)
+            file.write(message_of(identity))
     except OSError:
         return  # then its Lease has to expire
 
@@ -53,4 +58,4 @@ def has_ended(pod: Object, identity: str) -> bool:
     states = [status.get(key) or {} for status in statuses for key in ("state", "lastState")]
     messages = [(state.get("terminated") or {}).get("message") or "" for state in states]
     # The runtime's own message, if it has one, comes first.
-    return any(message.split()[-1:] == [_MARK + identity] for message in messages)
+    return any(message.split()[-1:] == [message_of(identity)] for message in messages)
