@@ -20,6 +20,7 @@ from collections import Counter
 
 import pytest
 
+from controller.leader import candidacy, election
 from tests.controller.leader_game import FASTEST, SLOWEST, Game, Outage
 from tests.played.schedule import BY_HAND, play_seeds
 
@@ -43,6 +44,7 @@ def settle(game: Game) -> None:
         return (
             leader is not None
             and game.schedule.now - leader.leads_since >= 5.0
+            and game.server.holder == leader.identity
             and len(game.alive()) == len(game.pods)
             and all(process.holder == leader.identity and not process.is_stalled for process in game.alive())
         )
@@ -127,3 +129,58 @@ def test_never_two_lead_and_never_is_nobody_there_for_long(part: int) -> None:
     print(dict(counts))
     if not BY_HAND:
         assert len(counts) == 4 and min(counts.values()) > 10, "schedules that reach nothing show nothing"
+
+
+def any_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_ended(pod, identity):
+        statuses = pod["status"]["containerStatuses"]
+        return any("terminated" in status[key] for status in statuses for key in ("state", "lastState"))
+
+    monkeypatch.setattr(candidacy, "has_ended", has_ended)
+
+
+def a_deleted_pod_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    proof, has_ended = {}, candidacy.has_ended
+    monkeypatch.setattr(
+        candidacy, "has_ended", lambda pod, identity: pod is proof or has_ended(pod, identity)
+    )
+    take_in = candidacy.pod_answered
+
+    def pod_answered(state, ask, pod, now):
+        return take_in(state, ask, proof if pod is None else pod, now)
+
+    monkeypatch.setattr(candidacy, "pod_answered", pod_answered)
+
+
+def silence_counts_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    observe = election.observe
+    monkeypatch.setattr(election, "observe", lambda *seen, after_outage: observe(*seen))
+
+
+def the_holder_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_in = election.with_answer
+
+    def with_answer(tenure, record, *, asked_at, now):
+        found = take_in(tenure, record, asked_at=asked_at, now=now)
+        late = now + tenure.timing.renew_deadline_seconds
+        return (
+            found if found.leads_until <= tenure.leads_until else candidacy.replace(found, leads_until=late)
+        )
+
+    monkeypatch.setattr(election, "with_answer", with_answer)
+
+
+@pytest.mark.parametrize(
+    ("put_in", "found"),
+    [
+        (any_end_counts, "two lead|overtakes"),
+        (a_deleted_pod_counts, "two lead|overtakes"),
+        (silence_counts_in_an_outage, "the leader does not go on"),
+        (the_holder_counts_from_the_answer, "two lead"),
+    ],
+)
+def test_a_fault_is_found(put_in, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(monkeypatch)
+    with pytest.raises(AssertionError, match=found):
+        for seed in range(300):
+            play(seed)
