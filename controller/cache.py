@@ -102,6 +102,11 @@ class Cache:
         for informer in self._informers.values():
             informer.intake.add_unreadable_handler(handler)
 
+    def remove_unreadable_handler(self, handler: UnreadableHandler) -> None:
+        """Tells `handler` no more."""
+        for informer in self._informers.values():
+            informer.intake.remove_unreadable_handler(handler)
+
     def unreadable(self) -> list[tuple[Resource, UnreadableObject]]:
         """All objects that cannot be read."""
         return [
@@ -143,6 +148,10 @@ class Cache:
     def add_handler(self, resource: Resource, handler: Handler) -> None:
         """Tells `handler` of every change from now on."""
         self._informer(resource).intake.add_handler(handler)
+
+    def remove_handler(self, resource: Resource, handler: Handler) -> None:
+        """Tells `handler` no more."""
+        self._informer(resource).intake.remove_handler(handler)
 
     async def tell_all(self, resource: Resource, handler: Handler) -> None:
         """Tells `handler` of every object there is, as if it had just appeared."""

@@ -2,8 +2,9 @@
 
 Servers first, so that probes and metrics tell of a slow start; then caches, which a standby keeps warm;
 then leadership, and with it a new list of everything; and last the controllers, which may act only with all
-of that. At the end they finish what is in work while the Lease is still held, then the Lease is given back,
-then the rest goes.
+of that. They stop while the Lease cannot be renewed, and go on when it is, if nobody else has had it: then
+what they remember still holds. At the end they finish what is in work while the Lease is still held, then the
+Lease is given back, then the rest goes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from controller.client import AsyncClient
 from controller.errors import ApiError
 from controller.events import EventRecorder
 from controller.leader.election import ElectionTiming
-from controller.leader.elector import Elector
+from controller.leader.elector import Elector, LeadershipSuspended
 from controller.queue import metrics
 from controller.queue.controller import Controller
 from controller.resources import LEASES, Resource
@@ -150,10 +151,27 @@ class Manager:
             await self._run_elected(self._elector, thread, stop)
 
     async def _run_elected(self, elector: Elector, thread: LoopThread, stop: asyncio.Event) -> None:
-        """Run the controllers while the Lease is held.
+        """Run the controllers whenever the Lease is held."""
+        try:
+            while not stop.is_set():
+                try:
+                    await self._run_term(elector, thread, stop)
+                except LeadershipSuspended as suspended:
+                    log.warning("controllers stopped until the lease is renewed: %s", suspended)
+        finally:
+            await thread.run(elector.release())
+            await thread.run(self._lease_client.close())
+
+    async def _run_term(self, elector: Elector, thread: LoopThread, stop: asyncio.Event) -> None:
+        """Wait for the Lease, and run the controllers while it is held.
 
         The Lease has a thread and connections of its own, and the thread goes from getting it to keeping it
-        without waiting for this one, so that no work of ours comes before a renewal.
+        without waiting for this one, so that no work of ours comes before a renewal. The next term begins
+        only here, when all work of this one has ended.
+
+        Raises:
+            LeadershipLost: the process should end.
+            LeadershipSuspended: there may be another term.
         """
         elected = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -163,17 +181,13 @@ class Manager:
             loop.call_soon_threadsafe(elected.set)
             await elector.hold()
 
-        try:
-            async with Background() as holding:
-                holding.start(thread.run(campaign()), "leadership")
-                if not await holding.race(elected.wait(), stop):
-                    return
-                self._announce(elector)
-                if await holding.race(self._catch_up(), stop):
-                    await holding.race(self._run_controllers(stop))
-        finally:
-            await thread.run(elector.release())
-            await thread.run(self._lease_client.close())
+        async with Background() as holding:
+            holding.start(thread.run(campaign()), "leadership")
+            if not await holding.race(elected.wait(), stop):
+                return
+            self._announce(elector)
+            if await holding.race(self._catch_up(), stop):
+                await holding.race(self._run_controllers(stop))
 
     async def _catch_up(self) -> None:
         """A standby's watch may hang: it acts on what is there now, with all that its predecessor wrote."""

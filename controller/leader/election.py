@@ -1,10 +1,14 @@
-"""Leader election by a Lease, as decisions without I/O.
+"""Leader election by a Lease, as decisions without I/O. `candidacy.py` says what to ask for them, and when.
 
 A holder counts its time from *before* it sent the write that renewed the Lease, and stops leading
 `renew_deadline` after that; a candidate counts from *after* it saw the Lease change, and takes it no sooner
 than the lease duration after that; each on its own monotonic clock. As the deadline is shorter than the
 duration, leaders never overlap. So a renewal counts however late its answer comes, and whichever answer
 shows it.
+
+There are two exceptions to that wait. A holder whose container has ended is followed at once
+(`container_end.py`). And no silence counts that this candidate itself could not have heard through: after an
+outage of the API server it waits a whole lease duration again, so that the holder goes on.
 """
 
 from __future__ import annotations
@@ -39,6 +43,12 @@ class ElectionTiming:
     def second_attempt_seconds(self) -> float:
         """Age of an unanswered attempt at which another begins beside it, early enough for the deadline."""
         return max(self.renew_deadline_seconds / 3, 0.5 * self.retry_period_seconds)
+
+    @property
+    def short_pause_seconds(self) -> float:
+        """Pause between two looks where every moment is one without a leader: at the Pod of the holder, and
+        at the own Lease after an outage."""
+        return self.retry_period_seconds / 4
 
 
 @dataclass(frozen=True)
@@ -77,19 +87,26 @@ class LeaseObservation:
 
 
 def observe(
-    previous: LeaseObservation | None, record: LeaseRecord | None, now: float, timing: ElectionTiming
+    previous: LeaseObservation | None,
+    record: LeaseRecord | None,
+    now: float,
+    timing: ElectionTiming,
+    *,
+    after_outage: bool = False,
 ) -> LeaseObservation:
     """Return the Lease as it is seen now.
 
     Args:
         now: when the answer was in hand: the change happened before that.
         timing: of this candidate, and of those that it has not seen.
+        after_outage: there was no answer for so long that a holder could not renew; its time begins again.
     """
-    if previous is not None and record == previous.record:
+    if previous is not None and record == previous.record and (record is None or not after_outage):
         return previous
     if record is None:
-        if previous is None or previous.record is None:
+        if previous is None:
             return LeaseObservation(None, now, "")
+        assert previous.record is not None
         # Someone deleted it. Another may have taken or renewed it unseen, and leads on for a while, also if
         # it was free when last seen.
         seconds = max(previous.record.duration_seconds, timing.lease_duration_seconds)
@@ -111,11 +128,21 @@ class Tenure:
     sent: Mapping[str, float] = field(default_factory=dict)
     """When each own write was sent that may still be found in the Lease, by its renewTime."""
     leads_until: float = -math.inf
+    ended_holder: str = ""
+    """The newest holder whose container is known to have ended."""
 
     @property
-    def has_lost(self) -> bool:
-        """Somebody else holds the Lease, or nobody does."""
-        return self.observation is None or self.observation.last_holder != self.identity
+    def record(self) -> LeaseRecord | None:
+        """The Lease as last seen."""
+        return self.observation.record if self.observation else None
+
+    @property
+    def is_holder(self) -> bool:
+        """The Lease, when it was last seen, was in this candidate's name, so nobody else has had it since."""
+        return self.record is not None and self.record.holder == self.identity
+
+    def leads(self, now: float) -> bool:
+        return now < self.leads_until
 
 
 def with_claim_sent(tenure: Tenure, renew_time: str, now: float) -> Tenure:
@@ -136,7 +163,13 @@ def with_answer(tenure: Tenure, record: LeaseRecord | None, *, asked_at: float, 
     """
     if not _is_news(tenure, record, asked_at):
         return tenure
-    observation = observe(tenure.observation, record, now, tenure.timing)
+    observation = observe(
+        tenure.observation,
+        record,
+        now,
+        tenure.timing,
+        after_outage=now - tenure.answered_at > tenure.timing.renew_deadline_seconds,
+    )
     seen = replace(tenure, observation=observation, answered_at=now)
     if record is None:
         return seen
@@ -172,18 +205,17 @@ class Move(Enum):
     WAIT = "wait"
 
 
-def decide(observation: LeaseObservation, identity: str, now: float, *, leads: bool) -> Move:
-    """Decide what to do about a Lease.
-
-    Args:
-        leads: whether `identity` leads by its clock, so that no other does.
-    """
-    record = observation.record
+def decide(tenure: Tenure, now: float) -> Move:
+    """Decide what to do about the Lease as last seen."""
+    observation, record = tenure.observation, tenure.record
+    if observation is None:
+        return Move.WAIT
     if record is None:
-        return Move.CREATE if leads or now >= observation.free_at else Move.WAIT
-    if observation.last_holder == identity:
+        return Move.CREATE if tenure.leads(now) or now >= observation.free_at else Move.WAIT
+    if tenure.is_holder:
         return Move.RENEW
-    return Move.TAKE if now >= observation.free_at else Move.WAIT
+    has_ended = record.holder == tenure.ended_holder
+    return Move.TAKE if has_ended or now >= observation.free_at else Move.WAIT
 
 
 def claim(

@@ -1,4 +1,4 @@
-"""Leader election over a Lease: asks, writes and keeps the time for the decisions in election.py.
+"""Leader election over a Lease: sends what `candidacy.py` asks for, and keeps the time for it.
 
 It cannot split when the API server hangs in the middle of a call: `is_leader` is a comparison with a
 clock that runs on regardless, `hold` ends at the deadline whatever it waits for, and the client of the
@@ -11,22 +11,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import random
-import socket
-import uuid
 from datetime import UTC, datetime
 
 from controller import clock
 from controller.client import AsyncClient
 from controller.errors import AlreadyExists, ApiError, Conflict, NotFound
-from controller.leader import election
-from controller.leader.election import ElectionTiming, LeaseRecord, Move, Tenure
-from controller.resources import LEASES
+from controller.leader import candidacy, election
+from controller.leader.candidacy import Ask, Candidacy, Question
+from controller.leader.container_end import pod_of, unique_identity
+from controller.leader.election import ElectionTiming, LeaseRecord, Tenure
+from controller.resources import LEASES, PODS, Object
 
 log = logging.getLogger(__name__)
 
-_JITTER = 0.2
+_MOST_SPREAD = 0.2
 _RELEASES = 3
 """Attempts to give the Lease back that meet a change of it."""
 
@@ -35,21 +34,16 @@ class LeadershipLost(Exception):
     """This process may no longer act; it should end and be started again."""
 
 
+class LeadershipSuspended(Exception):
+    """This process must not act until it has the Lease again: `acquire` goes on where it stopped."""
+
+
 class NotLeader(ApiError):
     """A write was held back because this process does not lead (any more)."""
 
 
-def unique_identity() -> str:
-    """A new one for each start: writes of the predecessor may still be on their way, as client-go has it."""
-    return f"{socket.gethostname()}_{uuid.uuid4()}"
-
-
 class Elector:
-    """One candidate. `acquire`, then `hold` beside the work, then `release` when the work has ended.
-
-    An attempt to get or keep the Lease is a task of its own. One that is not answered goes on until its
-    answer would be of no use, and another begins beside it.
-    """
+    """One candidate. `acquire`, then `hold` beside the work, then `release` when the work has ended."""
 
     def __init__(
         self,
@@ -65,23 +59,23 @@ class Elector:
         self.name = name
         self._client = client
         self._timing = timing or ElectionTiming()
-        self._tenure = Tenure(self.identity, self._timing)
-        self._must_look = True
-        self._attempts: set[asyncio.Task[None]] = set()
-        self._newest: asyncio.Task[None] | None = None
-        self._attempt_due = -math.inf
-        self._claimed_version, self._claimed_at = "", -math.inf
+        tenure = Tenure(self.identity, self._timing)
+        self._state = Candidacy(namespace, name, tenure, spread=random.random() * _MOST_SPREAD)
+        self._has_led = False
+        self._requests: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._last_error: ApiError | None = None
+        self._last_pod_error = ""
 
     @property
     def is_leader(self) -> bool:
-        return clock.monotonic() < self._tenure.leads_until
+        return self._state.tenure.leads(clock.monotonic())
 
     @property
     def holder(self) -> str:
         """Return the holder of the Lease when it was last seen; empty if there was none."""
-        return self._tenure.observation.last_holder if self._tenure.observation else ""
+        observation = self._state.tenure.observation
+        return observation.last_holder if observation else ""
 
     def check(self) -> None:
         """The guard for `AsyncClient.guarded`."""
@@ -89,39 +83,49 @@ class Elector:
             raise NotLeader(f"{self.identity} does not hold the lease {self.namespace}/{self.name}")
 
     async def acquire(self) -> None:
-        """Until this process leads. Tries for ever: being second is the normal state of a candidate."""
+        """Until this process leads. Tries for ever: being second is the normal state of a candidate.
+
+        Raises:
+            LeadershipLost: it has led before, and perhaps somebody else since.
+        """
         log.info("waiting for leadership lease=%s/%s identity=%s", self.namespace, self.name, self.identity)
         try:
             while not self.is_leader:
+                if self._has_led and not self._state.tenure.is_holder:
+                    raise self._lost()
                 await self._step()
         except BaseException:
-            await self._end_attempts()
+            await self._end_requests()
             raise  # otherwise what is still under way goes on for `hold`: its answer may keep the Lease
+        self._has_led = True
         log.info("became leader lease=%s/%s identity=%s", self.namespace, self.name, self.identity)
 
     async def hold(self) -> None:
-        """Renews; raises LeadershipLost at the moment leading must stop."""
+        """Renew until leading must stop; raise at that moment.
+
+        Raises:
+            LeadershipLost: somebody else has the Lease, or nobody.
+            LeadershipSuspended: it could not be renewed in time.
+        """
         try:
             while self.is_leader:
                 await self._step()
         finally:
-            await self._end_attempts()
-        self._tenure = election.resigned(self._tenure)
-        if self._tenure.has_lost:
-            raise LeadershipLost(
-                f"the lease {self.namespace}/{self.name} was taken by {self.holder or 'nobody'}"
-            )
-        raise LeadershipLost(
+            await self._end_requests()
+        self._state = candidacy.suspended(self._state, clock.monotonic())
+        if not self._state.tenure.is_holder:
+            raise self._lost()
+        raise LeadershipSuspended(
             f"the lease {self.namespace}/{self.name} could not be renewed within "
             f"{self._timing.renew_deadline_seconds:g} s: {self._last_error or 'the API server hangs'}"
         )
 
     async def release(self) -> None:
         """Lets another take the Lease at once. Call only after everything that needed it has ended."""
-        await self._end_attempts()
+        await self._end_requests()
         if not self.is_leader:
             return
-        self._tenure = election.resigned(self._tenure)
+        self._state = candidacy.suspended(self._state, clock.monotonic())
         try:
             async with asyncio.timeout(self._timing.renew_deadline_seconds):
                 await self._give_back()
@@ -134,10 +138,8 @@ class Elector:
             )
 
     async def _give_back(self) -> None:
-        for _ in range(_RELEASES):
-            if self._must_look:
-                await self._look()
-            record = self._record
+        for attempt in range(_RELEASES):
+            record = await self._read()
             if record is None or record.holder != self.identity:
                 return
             now = datetime.now(UTC)
@@ -145,123 +147,92 @@ class Elector:
             try:
                 await self._client.replace(LEASES, lease)
                 return
-            except Conflict as error:  # a renewal of ours that was still under way came first
-                self._must_look, self._last_error = True, error
-        raise self._last_error or AssertionError
+            except Conflict:  # a renewal of ours that was still under way came first
+                if attempt == _RELEASES - 1:
+                    raise
+
+    def _lost(self) -> LeadershipLost:
+        holder = self.holder if self.holder != self.identity else ""
+        return LeadershipLost(f"the lease {self.namespace}/{self.name} was taken by {holder or 'nobody'}")
 
     async def _step(self) -> None:
-        """Begins an attempt if one is due; waits for an answer, the next attempt or the end of leading."""
+        """Sends what is due; waits for an answer, the next request or the end of leading."""
         now = clock.monotonic()
-        if now >= self._attempt_due:
-            self._begin_attempt(now)
         self._news.clear()
-        ends = self._tenure.leads_until
+        while (ask := self._next_ask(now)) is not None:
+            self._send(ask)
+        wakes_at, ends = candidacy.next_at(self._state), self._state.tenure.leads_until
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(min(self._attempt_due, ends) if ends > now else self._attempt_due):
+            async with asyncio.timeout_at(min(wakes_at, ends) if ends > now else wakes_at):
                 await self._news.wait()
-        for task in [task for task in self._attempts if task.done()]:
-            self._attempts.discard(task)
+        for task in [task for task in self._requests if task.done()]:
+            self._requests.discard(task)
             task.result()  # a defect is raised here
 
-    def _begin_attempt(self, now: float) -> None:
-        self._newest = asyncio.create_task(self._attempt(now), name="leadership attempt")
-        self._newest.add_done_callback(lambda _: self._news.set())
-        self._attempts.add(self._newest)
-        self._attempt_due = now + self._timing.second_attempt_seconds
+    def _next_ask(self, now: float) -> Ask | None:
+        self._state, ask = candidacy.next_ask(self._state, now, datetime.now(UTC))
+        return ask
 
-    async def _end_attempts(self) -> None:
-        for task in self._attempts:
+    def _send(self, ask: Ask) -> None:
+        task = asyncio.create_task(self._answer(ask), name=f"leadership: {ask.question.value}")
+        task.add_done_callback(lambda _: self._news.set())
+        self._requests.add(task)
+
+    async def _end_requests(self) -> None:
+        for task in self._requests:
             task.cancel()
-        if self._attempts:
-            await asyncio.wait(self._attempts)
-        self._attempts.clear()
+        if self._requests:
+            await asyncio.wait(self._requests)
+        self._requests.clear()
 
-    async def _attempt(self, began: float) -> None:
-        """One attempt to get or keep the Lease; whatever goes wrong shows in `leads_until`."""
+    async def _answer(self, ask: Ask) -> None:
+        """Carry out a request, and take in what came of it; whatever goes wrong shows in `leads_until`."""
         try:
             async with asyncio.timeout(self._timing.renew_deadline_seconds):
-                await self._look_and_claim(began)
-            self._last_error = None
-        except TimeoutError:
-            self._last_error = None
-        except ApiError as error:
-            self._note(error)
-        finally:
-            if asyncio.current_task() is self._newest:
-                jitter = 0.0 if self.is_leader else random.random() * _JITTER
-                pause_seconds = self._timing.retry_period_seconds * (1 + jitter)
-                self._attempt_due = min(self._attempt_due, began + pause_seconds, self._free_at())
-
-    async def _look_and_claim(self, began: float) -> None:
-        if self._must_look:
-            await self._look()
-        if self._claimed_version == self._version and self._claimed_at >= began:
-            return  # another attempt has claimed what this one has just seen
-        claimed = self._version
-        try:
-            await self._claim()
+                found = await self._carry_out(ask)
         except (Conflict, AlreadyExists):
-            if self._version == claimed:  # otherwise what came first is in hand already
-                await self._look()  # at once: if it is another's, leading ends here
+            self._state = candidacy.refused(self._state, ask, clock.monotonic())
+        except (ApiError, TimeoutError) as error:
+            self._state = candidacy.failed(self._state, ask, clock.monotonic())
+            self._note(ask, error)
+        else:
+            self._take_in(ask, found)
 
-    def _free_at(self) -> float:
-        """When another's Lease may be taken, if that is still to come; the next look is no later."""
-        observation = self._tenure.observation
-        if observation is None or self.is_leader or observation.free_at <= clock.monotonic():
-            return math.inf
-        return observation.free_at
-
-    @property
-    def _record(self) -> LeaseRecord | None:
-        """The Lease as last seen."""
-        return self._tenure.observation.record if self._tenure.observation else None
-
-    @property
-    def _version(self) -> str:
-        """The version of the Lease as last seen; empty if there is none."""
-        return self._record.resource_version if self._record else ""
-
-    async def _look(self) -> None:
-        self._must_look, asked_at = True, clock.monotonic()
+    async def _carry_out(self, ask: Ask) -> Object | None:
+        """Return the object; None if there is none to look at."""
+        if ask.question is Question.CREATE:
+            return await self._client.create(LEASES, ask.lease)
+        if ask.question is Question.REPLACE:
+            return await self._client.replace(LEASES, ask.lease)
+        resource, name = (LEASES, self.name) if ask.question is Question.LOOK else (PODS, pod_of(ask.holder))
         try:
-            record = election.read(await self._client.get(LEASES, self.name, self.namespace))
+            return await self._client.get(resource, name, self.namespace)
         except NotFound:
-            record = None
-        self._take_in(record, asked_at)
+            return None
 
-    async def _claim(self) -> None:
-        observation, now = self._tenure.observation, clock.monotonic()
-        assert observation is not None
-        move = election.decide(observation, self.identity, now, leads=self.is_leader)
-        if move is Move.WAIT:
-            self._must_look = True
+    def _take_in(self, ask: Ask, found: Object | None) -> None:
+        now = clock.monotonic()
+        if ask.question is Question.LOOK_AT_POD:
+            self._state = candidacy.pod_answered(self._state, ask, found, now)
+            if self._state.tenure.ended_holder == ask.holder:
+                log.info("the leader's container has ended identity=%s", ask.holder)
             return
-        lease = election.claim(
-            observation.record,
-            namespace=self.namespace,
-            name=self.name,
-            identity=self.identity,
-            timing=self._timing,
-            wall=datetime.now(UTC),
-        )
-        self._must_look = True  # until an answer is in hand nobody knows what the Lease says
-        self._claimed_version, self._claimed_at = self._version, now
-        self._tenure = election.with_claim_sent(self._tenure, lease["spec"]["renewTime"], now)
-        write = self._client.create if move is Move.CREATE else self._client.replace
-        self._take_in(election.read(await write(LEASES, lease)), now)
+        record = None if found is None else election.read(found)
+        self._state, self._last_error = candidacy.answered(self._state, ask, record, now), None
 
-    def _take_in(self, record: LeaseRecord | None, asked_at: float) -> None:
-        before, now = self._tenure.leads_until, clock.monotonic()
-        self._tenure = election.with_answer(self._tenure, record, asked_at=asked_at, now=now)
-        self._must_look = False
-        if self._tenure.leads_until > before:
-            sent_at = self._tenure.leads_until - self._timing.renew_deadline_seconds
-            self._attempt_due = max(now, sent_at + self._timing.retry_period_seconds)
-        elif asyncio.current_task() is self._newest:
-            self._attempt_due = now + self._timing.second_attempt_seconds  # its next request is young
-        self._news.set()
-
-    def _note(self, error: ApiError) -> None:
-        if str(error) != str(self._last_error):
+    def _note(self, ask: Ask, error: ApiError | TimeoutError) -> None:
+        """Log an error once, and keep one about the Lease to explain what it leads to."""
+        if ask.question is Question.LOOK_AT_POD:
+            if str(error) != self._last_pod_error:
+                log.warning("cannot look whether the leader's container has ended error=%s", error)
+            self._last_pod_error = str(error)
+            return
+        if isinstance(error, ApiError) and str(error) != str(self._last_error):
             log.warning("leader election lease=%s/%s error=%s", self.namespace, self.name, error)
-        self._last_error = error
+        self._last_error = error if isinstance(error, ApiError) else None
+
+    async def _read(self) -> LeaseRecord | None:
+        try:
+            return election.read(await self._client.get(LEASES, self.name, self.namespace))
+        except NotFound:
+            return None

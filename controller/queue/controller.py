@@ -71,13 +71,20 @@ class Controller:
         self._loop = loop
 
     async def run(self, cache: Cache) -> None:
-        """Looks at everything there is, then at what changes, until `stop` and the last work is done."""
+        """Looks at everything there is, then at what changes, until `stop` and the last work is done.
+
+        One that was cancelled may run again.
+        """
         handlers = [(source.resource, self._handler(source)) for source in self.sources]
         for resource, handler in handlers:
             cache.add_handler(resource, handler)
-        for resource, handler in handlers:
-            await cache.tell_all(resource, handler)
-        await self._loop.run()
+        try:
+            for resource, handler in handlers:
+                await cache.tell_all(resource, handler)
+            await self._loop.run()
+        finally:
+            for resource, handler in handlers:
+                cache.remove_handler(resource, handler)
 
     def look_at(self, request: Request) -> None:
         """Has an object looked at for a reason that is no change of an object."""
@@ -104,7 +111,10 @@ class UnreadableController(Controller):
         cache.add_unreadable_handler(self._note)
         for resource, found in cache.unreadable():
             self._note(resource, found)
-        await self._loop.run()
+        try:
+            await self._loop.run()
+        finally:
+            cache.remove_unreadable_handler(self._note)
 
     def _note(self, resource: Resource, found: UnreadableObject) -> None:
         if found.has_name:

@@ -82,9 +82,18 @@ class Intake:
         """Call `handler` for every change from now on."""
         self._handlers.append(handler)
 
+    def remove_handler(self, handler: Handler) -> None:
+        """Call it no more."""
+        self._handlers.remove(handler)
+
     def add_unreadable_handler(self, handler: UnreadableHandler) -> None:
         """Call `handler` from now on for every object that cannot be read, as often as it is seen."""
         self._unreadable_handlers.append(handler)
+
+    def remove_unreadable_handler(self, handler: UnreadableHandler) -> None:
+        """Call it no more, if it was called."""
+        if handler in self._unreadable_handlers:
+            self._unreadable_handlers.remove(handler)
 
     async def tell_all(self, handler: Handler) -> None:
         """Call `handler` for every object there is, as if it had just appeared."""

@@ -196,6 +196,7 @@ async def _manage(
 ) -> None:
     from controller.client import AsyncClient
     from controller.garbage import keep_pauses_short
+    from controller.leader.container_end import announce, unique_identity
     from controller.leader.lease_namespace import find_lease_namespace
     from controller.manager import Manager
 
@@ -206,6 +207,10 @@ async def _manage(
     async with AsyncClient(connection) as client:
         if options.leader_election and options.lease_namespace is None:
             options = replace(options, lease_namespace=await find_lease_namespace(client, options.name))
+        if options.leader_election and options.identity is None:
+            identity = unique_identity()
+            announce(identity)
+            options = replace(options, identity=identity)
         manager = Manager(client, options)
         add_reconcilers(manager)
         await manager.run(stop)

@@ -1,4 +1,4 @@
-"""A fake API server for Leases on a network that hangs, loses and delays, in virtual time.
+"""A fake API server for a Lease and Pods on a network that hangs, loses and delays, in virtual time.
 
 It speaks the part of `AsyncClient` that the elector uses. Every request has a fate: how long until the server
 acts on it, how long until the answer is back, or that one of both never happens. What the server does it
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from controller.errors import AlreadyExists, Conflict, NotFound
+from controller.resources import LEASES
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ ANSWER_LOST = Fate(0.01, inf)
 class LeaseApi:
     def __init__(self):
         self.lease = None
+        self.pods = {}
         self.version = 0
         self.writes = []
 
@@ -34,6 +36,11 @@ class LeaseApi:
         if self.lease is None:
             raise NotFound(404, "NotFound", "no lease")
         return copy.deepcopy(self.lease)
+
+    def read_pod(self, name):
+        if name not in self.pods:
+            raise NotFound(404, "NotFound", "no pod")
+        return copy.deepcopy(self.pods[name])
 
     def create(self, lease):
         if self.lease is not None:
@@ -46,6 +53,11 @@ class LeaseApi:
         if lease["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", "changed")
         return self._write(lease)
+
+    def put_holder(self, holder):
+        lease = self.read()
+        lease["spec"]["holderIdentity"] = holder
+        self.replace(lease)
 
     def delete(self):
         self.lease = None
@@ -67,7 +79,8 @@ class LeaseClient:
         self._on_the_way = set()
 
     async def get(self, resource, name, namespace=None):
-        return await self._send(self._api.read)
+        act = self._api.read if resource is LEASES else lambda: self._api.read_pod(name)
+        return await self._send(act)
 
     async def create(self, resource, lease):
         return await self._send(lambda: self._api.create(lease))

@@ -7,24 +7,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.clock import monotonic as now
+from controller.leader.container_end import announce, has_ended, message_of, pod_of, unique_identity
 from controller.leader.election import (
     ElectionTiming,
     LeaseRecord,
     Move,
     Tenure,
+    decide,
     observe,
     with_answer,
     with_claim_sent,
 )
-from controller.leader.election import decide as decided
-from controller.leader.elector import Elector, LeadershipLost, NotLeader
+from controller.leader.elector import Elector, LeadershipLost, LeadershipSuspended, NotLeader
 from tests.controller.lease_api import ANSWER_LOST, LOST, PROMPT, Fate, LeaseApi, LeaseClient
 
 TIMING = ElectionTiming()
-
-
-def decide(seen, identity, at):
-    return decided(seen, identity, at, leads=seen.last_holder == identity)
 
 
 def record(holder, version="1", duration=15.0, renewed=None):
@@ -79,7 +76,7 @@ async def test_leading_ends_before_the_lease_does_when_the_server_hangs_mid_call
     await asyncio.sleep(20)
     hanging = True
     renewed_at = now()
-    with pytest.raises(LeadershipLost, match="could not be renewed within 10 s"):
+    with pytest.raises(LeadershipSuspended, match="could not be renewed within 10 s"):
         await holding
     assert now() - renewed_at <= TIMING.renew_deadline_seconds
     assert not leader.is_leader
@@ -91,9 +88,7 @@ async def test_a_leader_whose_lease_was_given_to_another_stops_at_the_next_renew
     api = LeaseApi()
     leader = elector(api)
     await leader.acquire()
-    stolen = api.read()
-    stolen["spec"]["holderIdentity"] = "thief"
-    api.replace(stolen)
+    api.put_holder("thief")
     with pytest.raises(LeadershipLost, match="taken by thief"):
         await leader.hold()
     assert now() < 3
@@ -125,7 +120,7 @@ def test_a_later_look_counts_although_versions_begin_lower_after_a_restore_of_et
     held = with_answer(tenure(), record("other", "1000"), asked_at=100, now=101)
     restored = with_answer(held, record("", "10"), asked_at=102, now=103)
     assert restored.observation.record.resource_version == "10"
-    assert decide(restored.observation, "me", 103) is Move.TAKE
+    assert decide(restored, 103) is Move.TAKE
 
 
 DELAY = st.floats(0.0, 2.4)
@@ -182,3 +177,106 @@ async def test_a_restarted_process_waits_as_any_other_candidate_does():
     died_at = now()
     await second.acquire()
     assert now() - died_at >= TIMING.lease_duration_seconds
+
+
+HOLDER = "dlr-controller-7f9c-abcde_0b0f2c1e-6c4f-4f5e-9c64-0d3b7b6f8a11"
+ENDED = {"terminated": {"exitCode": 137, "message": message_of(HOLDER)}}
+ENDED_BY_THE_RUNTIME = {"terminated": {"exitCode": 137, "message": f"out of memory: {message_of(HOLDER)}"}}
+ANOTHER_ENDED = {"terminated": {"exitCode": 1, "message": message_of(HOLDER[:-1] + "2")}}
+NAMED_IN_A_LOG = {"terminated": {"exitCode": 1, "message": f"the lease was taken by {HOLDER}"}}
+STATUS_LOST = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "not found"}}
+
+
+def pod(state, last=None):
+    return {"status": {"containerStatuses": [{"state": state, "lastState": last or {}}]}}
+
+
+@pytest.mark.parametrize(
+    ("found", "proves"),
+    [
+        (pod(ENDED), True),
+        (pod({"running": {}}, ENDED), True),
+        (pod(ENDED_BY_THE_RUNTIME), True),
+        (pod({"running": {}}), False),
+        (pod({"running": {}}, ANOTHER_ENDED), False),
+        (pod(NAMED_IN_A_LOG), False),
+        (pod(STATUS_LOST), False),
+        ({"status": {"phase": "Failed"}}, False),
+        ({}, False),
+    ],
+)
+async def test_a_holder_is_followed_at_once_only_if_its_own_container_has_ended(found, proves):
+    assert has_ended(found, HOLDER) == proves
+    api = LeaseApi()
+    first, second = elector(api, HOLDER), elector(api, "second")
+    await first.acquire()
+    following = asyncio.create_task(second.acquire())
+    await asyncio.sleep(5)
+    api.pods[pod_of(HOLDER)] = found
+    seen_at = now()
+    await following
+    assert now() - seen_at < 0.6 if proves else now() - seen_at > 9
+
+
+async def test_a_deleted_pod_proves_nothing():
+    api = LeaseApi()
+    await elector(api, HOLDER).acquire()
+    began = now()
+    await elector(api, "second").acquire()
+    assert now() - began >= TIMING.lease_duration_seconds
+
+
+def test_an_identity_is_announced_only_where_a_kubelet_reads_it(tmp_path):
+    path = tmp_path / "termination-log"
+    announce(HOLDER, path)
+    assert not path.exists()
+    path.write_text("something longer than what is written there now" * 9)
+    announce(HOLDER, path)
+    assert path.read_text() == message_of(HOLDER)
+
+
+@pytest.mark.parametrize(
+    ("identity", "name"),
+    [(HOLDER, "dlr-controller-7f9c-abcde"), ("dlr-local", ""), ("../../secrets_x", ""), ("", "")],
+)
+def test_only_identities_of_our_own_making_name_a_pod(identity, name):
+    assert pod_of(identity) == name
+
+
+def test_identities_are_unique():
+    assert unique_identity() != unique_identity()
+
+
+async def test_an_outage_suspends_a_leader_which_goes_on_before_others_take_over():
+    api, fate = LeaseApi(), PROMPT
+    leader, standby = (elector(api, name, fate=lambda: fate) for name in ("leader", "standby"))
+    await leader.acquire()
+    standing_by = asyncio.create_task(standby.acquire())
+    holding = asyncio.create_task(leader.hold())
+    await asyncio.sleep(20)
+    fate = ANSWER_LOST
+    with pytest.raises(LeadershipSuspended):
+        await holding
+    going_on = asyncio.create_task(leader.acquire())
+    await asyncio.sleep(20)
+    assert not leader.is_leader
+    fate = PROMPT
+    async with asyncio.timeout(1.5):
+        await going_on
+    assert leader.is_leader and not standing_by.done()
+    assert api.lease["spec"]["leaseTransitions"] == 0
+    standing_by.cancel()
+
+
+@pytest.mark.parametrize("change", [LeaseApi.delete, lambda api: api.put_holder("other")])
+async def test_a_leader_after_whom_another_may_have_led_ends(change):
+    api, fate = LeaseApi(), PROMPT
+    leader = elector(api, fate=lambda: fate)
+    await leader.acquire()
+    fate = LOST
+    with pytest.raises(LeadershipSuspended):
+        await leader.hold()
+    change(api)
+    fate = PROMPT
+    with pytest.raises(LeadershipLost, match=r"was taken by (other|nobody)"):
+        await leader.acquire()
