@@ -78,6 +78,13 @@ class QueueGate:
             if not any(each in metadata["annotations"] for each in TOPOLOGY_REQUESTS):
                 metadata["annotations"][TOPOLOGY_REQUESTS[-1]] = "true"
 
+    def made(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
+        """Do nothing: the cache shows it soon."""
+
+    def held(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
+        """Return nothing: no Pod that is made waits for its queue."""
+        return None
+
     async def obstacle(self, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
         """Return why a worker's Pod cannot come yet; None if it is granted."""
         if not self._is_queued(job):

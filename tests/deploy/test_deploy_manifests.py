@@ -24,7 +24,12 @@ KUBECTL = Path(sys.executable).with_name("kubectl")
 JSON = dict[str, Any]
 
 
-COMPONENTS = {"namespaced": "jobs_namespace", "network": "network_policy", "priority": "priority_class", "kueue": "kueue"}
+COMPONENTS = {
+    "namespaced": "jobs_namespace",
+    "network": "network_policy",
+    "priority": "priority_class",
+    "kueue": "kueue",
+}
 """Folder of a component, and the option that stands for it."""
 
 ATOMIC = {
