@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import Enum
 from uuid import UUID
 
 from controller.errors import AlreadyExists, Conflict, NotFound
@@ -20,9 +19,9 @@ from controller.leader import candidacy, election
 from controller.leader.candidacy import Candidacy, Question
 from controller.leader.container_end import message_of, pod_of
 from controller.leader.election import ElectionTiming, Tenure
-from tests.controller.lease_api import LeaseApi
-from tests.played.network import Faults, request
-from tests.played.schedule import Schedule, Timer
+from tests.controller.leader_server import Outage, Server
+from tests.played.network import Faults
+from tests.played.schedule import Schedule
 
 WALL = datetime(2026, 1, 1, tzinfo=UTC)
 TIMINGS = (ElectionTiming(), ElectionTiming(6.0, 4.0, 1.0), ElectionTiming(25.0, 20.0, 2.0))
@@ -37,70 +36,6 @@ WEATHERS = (
 )
 FAIR_REPORT_SECONDS = 1.0
 """Longest time in which a kubelet says that a container has ended (findings/cluster.md: within a second)."""
-
-
-class Outage(Enum):
-    REFUSES = "refuses"
-    HANGS = "hangs"
-    HOLDS = "holds"
-    """Requests wait, and are answered when it is back."""
-
-
-class Server:
-    """One API server: a Lease, the statuses of Pods, and times at which it is away."""
-
-    def __init__(self, game: Game) -> None:
-        self.game = game
-        self.leases = LeaseApi()
-        self.pods: dict[str, dict] = {}
-        self.outage: Outage | None = None
-        self._held: list = []
-        self._return = Timer(0.0, "", lambda: None)
-        self.written_at, self.holder = -math.inf, ""
-
-    def go_away(self, outage: Outage, seconds: float) -> None:
-        self.outage = outage
-        self._return.cancel()
-        self._return = self.game.schedule.after(seconds, "the server is back", self.come_back)
-
-    def come_back(self) -> None:
-        self.outage = None
-        self._return.cancel()
-        held, self._held = self._held, []
-        for act in held:
-            self.game.schedule.soon("a held request", act)
-
-    def ask(self, name: str, act, answer) -> None:
-        """Send a request; the answer is what it found, or an error."""
-
-        def arrive():
-            try:
-                return act()
-            except (NotFound, Conflict, AlreadyExists) as error:
-                return error
-
-        def send():
-            request(self.game.schedule, self.game.faults, name, lambda: self._arrive(arrive), answer)
-
-        if self.outage is None:
-            send()
-        elif self.outage is Outage.HOLDS:
-            self._held.append(send)
-        elif self.outage is Outage.REFUSES:
-            self.game.schedule.after(0.01, f"{name}: refused", lambda: answer(ConnectionError("refused")))
-
-    def _arrive(self, act):
-        """Nothing arrives at a server that is away, though it was sent before."""
-        return act() if self.outage is None else ConnectionError("away")
-
-    def write(self, write, lease, by: Process):
-        """Write the Lease, and judge whether it may change hands so."""
-        answer = write(copy.deepcopy(lease))
-        now, holder = self.game.schedule.now, answer["spec"]["holderIdentity"]
-        if holder and self.holder not in ("", holder):
-            self.game.changes_hands(self.holder, holder, now - self.written_at)
-        self.holder, self.written_at = holder, now
-        return answer
 
 
 class Pod:
@@ -259,8 +194,8 @@ class Process:
         server, lease = self.game.server, ask.lease
         acts = {
             Question.LOOK: server.leases.read,
-            Question.CREATE: lambda: server.write(server.leases.create, lease, self),
-            Question.REPLACE: lambda: server.write(server.leases.replace, lease, self),
+            Question.CREATE: lambda: server.write(server.leases.create, lease),
+            Question.REPLACE: lambda: server.write(server.leases.replace, lease),
             Question.LOOK_AT_POD: lambda: copy.deepcopy(server.pods.get(pod_of(ask.holder))),
         }
         if ask.question is Question.CREATE:
@@ -304,9 +239,7 @@ class Process:
         if self.leads() and record is not None:
             server = self.game.server
             lease = election.released(record, namespace="ns", name="dlr", wall=self._wall())
-            server.ask(
-                "release", lambda: server.write(server.leases.replace, lease, self), lambda answer: None
-            )
+            server.ask("release", lambda: server.write(server.leases.replace, lease), lambda answer: None)
         self.state = replace(self.state, tenure=election.resigned(self.state.tenure))
         self.pod.end()
 
@@ -369,11 +302,9 @@ class Game:
     def mishap(self) -> None:
         """Something happens in the wild time."""
         random = self.schedule.random
-        pod = (
-            self.leader.pod
-            if self.leader is not None and self.schedule.chance(0.5)
-            else random.choice(self.pods)
-        )
+        pod = random.choice(self.pods)
+        if self.leader is not None and self.schedule.chance(0.5):
+            pod = self.leader.pod
         acts = (
             pod.end,
             pod.process.stop,
