@@ -138,6 +138,11 @@ class JobAssignment:
         memory = None if self._replica is None else self._replica.memory_checkpoint
         return self.job.spec.node_check.topology_keys if memory is not None and memory.replicas else ()
 
+    @property
+    def domain_policy(self) -> str | None:
+        """Node label that names the node's domain, as the job has it."""
+        return self.job.spec.elastic_policy.domain if self.has_agent else None
+
     def build_pod(self) -> Object:
         """The Pod to create for the worker's incarnation, without what is injected."""
         return build_job_pod(self.job, self.worker)
@@ -193,6 +198,7 @@ class OtherAssignment(ABC):
     counted_round: ClassVar[None] = None
     awaited: ClassVar[bool] = False
     topology_keys: ClassVar[Sequence[str]] = ()
+    domain_policy: ClassVar[None] = None
     job: ClassVar[None] = None
     wants_agent: ClassVar[bool] = True
 
