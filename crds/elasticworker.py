@@ -200,7 +200,8 @@ class ElasticWorkerStatus(Model):
         Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=8, json_schema_extra=ATOMIC)]
         | None
     ) = None
-    """What that node shares with others: the values of the job's `nodeCheck.topologyKeys`, in their order."""
+    """What that node shares with others: the values of the job's `elasticPolicy.domain` and of its
+    `nodeCheck.topologyKeys`, in their order."""
     domain: Annotated[str, Field(max_length=MAX_DOMAIN)] | None = None
     """Domain of that node, by the job's `elasticPolicy.domain`; until the next Pod has a node, that of the
     last one."""

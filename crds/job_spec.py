@@ -225,7 +225,7 @@ class NodeCheckPolicy(Model):
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 3_600
     """Seconds for which a node that passed a check is not checked again, unless hardware failed since."""
     topology_keys: TopologyKeys = Field(default_factory=list)
-    """Node labels that name racks or switches, the smallest first."""
+    """Node labels that name racks or switches, the smallest first, beside `elasticPolicy.domain`."""
 
 
 class CleanPodPolicy(StrEnum):

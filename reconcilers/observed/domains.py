@@ -10,8 +10,11 @@ labels that `auto` reads, read in November 2026:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+MOST_LEVELS = 8
+"""Labels that are looked at of a node, as many as `nodeCheck.topologyKeys` may have."""
 AUTO = "auto"
 """`elasticPolicy.domain`: the first of `AUTO_LABELS` that a node has."""
 AUTO_LABELS = (
@@ -29,9 +32,19 @@ def labels_of(policy: str | None) -> tuple[str, ...]:
     return AUTO_LABELS if policy == AUTO else (policy,)
 
 
-def domain_of(node: Mapping[str, object], policy: str | None) -> str:
+def domain_of(node: Mapping[str, Any], policy: str | None) -> str:
     """Return the domain of a raw Node; empty if it has no such label."""
-    metadata = node["metadata"]
-    assert isinstance(metadata, Mapping)
-    labels = metadata.get("labels") or {}
-    return next((str(labels[label]) for label in labels_of(policy) if labels.get(label)), "")
+    return labelled_domain(node["metadata"].get("labels") or {}, policy)[1]
+
+
+def labelled_domain(labels: Mapping[str, str], policy: str | None) -> tuple[str, str]:
+    """Return the label that names a node's domain, and its value; both empty if the node has none."""
+    return next(((label, labels[label]) for label in labels_of(policy) if labels.get(label)), ("", ""))
+
+
+def shared_labels(policy: str | None, topology_keys: Sequence[str]) -> tuple[str, ...]:
+    """Return what nodes of a job share, the smallest first: their domain, then `nodeCheck.topologyKeys`.
+
+    `auto` is one of them, for the label that a node has.
+    """
+    return tuple(dict.fromkeys((*filter(None, (policy,)), *topology_keys)))[:MOST_LEVELS]

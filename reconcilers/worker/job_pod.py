@@ -22,7 +22,9 @@ from reconcilers.observed.builder import (
     owned_name,
     plain,
     pod_of,
+    rather_in_domain,
 )
+from reconcilers.observed.domains import labels_of
 from reconcilers.observed.groups import group_labels, group_of
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.resources import limits_of, resources_digest, resources_of, template_digest, whole
@@ -55,10 +57,25 @@ def job_pod(
     environment = _environment(job, worker, template["spec"], fixed or {}, defaults)
     pod = pod_of(worker, template, environment)
     pod["metadata"]["labels"] |= group_labels(job)
+    _keep_in_domain(pod["spec"], job, worker)
     annotations = pod["metadata"]["annotations"]
     annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
     annotations[names.ANNOTATION_TEMPLATE] = template_digest(job, worker.spec.type)
     return pod
+
+
+def _keep_in_domain(spec: Object, job: ElasticJob, worker: ElasticWorker) -> None:
+    """Have the scheduler prefer the domain of the slot's last Pod, unless its switch failed.
+
+    The first Pods have no such preference: schedulers that know the topology place them together, and a
+    preference for Pods of one unit would cost the default one time for each Pod and each node.
+    """
+    labels = labels_of(job.spec.elastic_policy.domain)
+    excluded, last = worker.spec.excluded_domain, worker.status.domain
+    if labels and excluded:
+        rather_in_domain(spec, labels, excluded, operator="NotIn")
+    if labels and last and last != excluded:
+        rather_in_domain(spec, labels, last)
 
 
 def _environment(

@@ -343,8 +343,7 @@ def _topology(seen: Observation) -> list[str] | None:
     """Returns `status.topology`; None where nothing is asked for, or the node is not known."""
     if seen.node is None or not seen.topology_keys:
         return None
-    labels = seen.node["metadata"].get("labels") or {}
-    return [labels.get(key, "") for key in seen.topology_keys]
+    return [domain_of(seen.node, key) for key in seen.topology_keys]
 
 
 def _domain(worker: ElasticWorker, pod: dict[str, Any], seen: Observation) -> str | None:
