@@ -55,18 +55,18 @@ def members_of(world: Rendezvous, workers: Workers) -> list[ElasticWorker]:
 def workers_behind_switch(
     failure: JobFailure | None, job: ElasticJob, workers: Workers
 ) -> list[ElasticWorker]:
-    """Return the members that are to leave the domain whose switch failed: their Pods are still in it."""
+    """Return the members that are to leave the domain whose switch failed, and are not told so yet."""
     world = job.status.world
     if failure is None or not failure.domain or failure.round != world.round:
         return []
     if failure.exit_class != ExitClass.HARDWARE_ERROR:
         return []
-    incarnations = world.incarnation_by_index()
+    members = frozenset(world.members)
     return [
         worker
         for worker in workers.training
-        if worker.status.domain == failure.domain
-        and incarnations.get(worker.spec.index) == worker.spec.incarnation
+        if worker.spec.index in members
+        and worker.status.domain == failure.domain != worker.spec.excluded_domain
     ]
 
 

@@ -159,7 +159,7 @@ def assess(
             late_loss = _late_loss(end, status, workers)
     behind = [] if are_tested else workers_behind_switch(failure, job, workers)
     renewals = {} if incident else _renewals(job, workers, now, are_tested=are_tested)
-    if failure is not None and failure == status.last_failure:  # it is on record, so each is renewed once
+    if incident is None and failure is not None:
         renewals |= {worker.metadata.uid: _off_its_domain(failure) for worker in behind}
     pending = incident is not None and _renewal(
         job, culprit_of(incident.failure, workers), incident, are_tested=are_tested
