@@ -17,8 +17,8 @@ from crds.intervals import READABLE_CHARACTERS, packed, unpacked
 MAX_INDEX = 99_999
 MAX_CHARACTERS = 22_000
 """Of any set of indices up to MAX_INDEX, packed."""
-MAX_RANKED_CHARACTERS = 8_000
-"""Of members that do not ascend: 3,000 that are scattered over domains of 18, or 10,000 in runs of 18."""
+MAX_RANKED_CHARACTERS = 4_000
+"""Of members that do not ascend: 2,000 that are scattered over domains of 18, or 10,000 in runs of 18."""
 _RANKED = "r"
 """First character of members in rank order, packed."""
 RANKED_PATTERN = intervals.PATTERN.replace("|z[", "|[zr][")
