@@ -52,9 +52,8 @@ def room_taken(domains: Iterable[str], nodes_of: Callable[[str], int]) -> int:
     """Return how much of the limit cordoned nodes take: those behind one switch count once.
 
     Args:
-        domains: of each cordoned node, its domain; empty without one.
+        domains: of each cordoned node, its domain.
         nodes_of: how many nodes a domain has.
     """
     counts = Counter(domains)
-    alone = counts.pop("", 0)
-    return alone + sum(1 if is_switch(n, nodes_of(domain)) else n for domain, n in counts.items())
+    return sum(1 if is_switch(n, nodes_of(domain)) else n for domain, n in counts.items())

@@ -35,6 +35,8 @@ from reconcilers.runtime.clock import Clock
 BY_CORDON = "cordon"
 """Index of Nodes: under `CORDONED`, those that take room under the limit."""
 CORDONED = "cordoned"
+CORDONED_IN_DOMAIN = "cordoned in a domain"
+"""Key of `BY_CORDON`: those of them that are in an NVLink domain."""
 BY_DOMAIN = "domain"
 """Index of Nodes by their NVLink domain."""
 HELD_SECONDS = 60.0
@@ -119,11 +121,16 @@ class NodeCordonReconciler(Reconciler):
 
         The store counts what we have written at once; a leader that is behind writes nothing.
         """
+        limit = limit_of(len(self._nodes), self._options.limit_percent)
+        taken = self._nodes.count(BY_CORDON, CORDONED) - takes_room(raw)
+        if taken < limit or not self._nodes.count(BY_CORDON, CORDONED_IN_DOMAIN):
+            return taken < limit
         name, own = raw["metadata"]["name"], switch.domain if switch is not None else None
-        cordoned = (n for n in self._nodes.by_index(BY_CORDON, CORDONED) if n["metadata"]["name"] != name)
-        domains = (domain for domain in (domain_of(node, AUTO) for node in cordoned) if domain != own)
-        taken = room_taken(domains, lambda domain: self._nodes.count(BY_DOMAIN, domain))
-        return taken < limit_of(len(self._nodes), self._options.limit_percent)
+        cordoned = self._nodes.by_index(BY_CORDON, CORDONED_IN_DOMAIN)
+        domains = [domain_of(node, AUTO) for node in cordoned if node["metadata"]["name"] != name]
+        others = [domain for domain in domains if domain != own]
+        taken += room_taken(others, lambda domain: self._nodes.count(BY_DOMAIN, domain)) - len(domains)
+        return taken < limit
 
     async def _write(self, raw: dict[str, Any], node: NodeCordon, wanted: NodeCordon) -> dict[str, Any]:
         """Write taint and finding in one; a Conflict is retried with the changed node."""
@@ -237,7 +244,9 @@ def domain_keys(node: dict[str, Any]) -> list[str]:
 
 def cordon_keys(node: dict[str, Any]) -> list[str]:
     """Index function of `BY_CORDON`."""
-    return [CORDONED] if takes_room(node) else []
+    if not takes_room(node):
+        return []
+    return [CORDONED, CORDONED_IN_DOMAIN] if domain_of(node, AUTO) else [CORDONED]
 
 
 def cordon_view(node: dict[str, Any]) -> tuple[object, ...]:
