@@ -318,6 +318,15 @@ def rather_in_domain(spec: Object, labels: Iterable[str], domain: str, *, operat
     affinity[PREFERRED] = [*(affinity.get(PREFERRED) or ()), *wishes]
 
 
+def rather_beside(spec: Object, topology_keys: Iterable[str], pods: Mapping[str, str]) -> None:
+    """Prefer nodes that share the value of one of these labels with nodes of Pods that have such labels."""
+    spec["affinity"] = affinity = spec.get("affinity") or {}
+    affinity["podAffinity"] = found = affinity.get("podAffinity") or {}
+    terms = [{"labelSelector": {"matchLabels": dict(pods)}, "topologyKey": key} for key in topology_keys]
+    wishes = [{"weight": STRONGEST_PREFERENCE, "podAffinityTerm": term} for term in terms]
+    found[PREFERRED] = [*(found.get(PREFERRED) or ()), *wishes]
+
+
 def last_good_node(worker: ElasticWorker) -> str:
     """Returns the node of the slot's last Pod, unless something speaks against it; empty if it had none."""
     earlier = [life for life in worker.status.history if life.incarnation < worker.spec.incarnation]

@@ -10,6 +10,7 @@ import pytest
 from crds.agent_report import AgentState
 from crds.elasticworker import ExitClass
 from crds.job_status import JobFailure
+from crds.names import LABEL_JOB, LABEL_UNIT
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.failure.policy import Assessment
 from reconcilers.job.workers import Relaunch, relaunched
@@ -185,6 +186,22 @@ def test_the_next_pod_of_a_slot_prefers_its_domain_unless_the_switch_failed() ->
     assert preferences(domain="c") == [(50, "In", ["c"])]
     assert preferences(domain="c", excluded_domain="c") == [(100, "NotIn", ["c"])]
     assert preferences(domain="d", excluded_domain="c") == [(100, "NotIn", ["c"]), (50, "In", ["d"])]
+
+
+def test_the_first_pods_of_a_unit_prefer_to_share_a_domain() -> None:
+    def made(index: int, **more: Any) -> tuple[str | None, list[Any]]:
+        pod = build_job_pod(
+            job(replicas=8, elasticPolicy={"domain": "rack", "nodeUnit": 4}), worker(index, **more)
+        )
+        affinity = (pod["spec"].get("affinity") or {}).get("podAffinity") or {}
+        wishes = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+        return pod["metadata"]["labels"].get(LABEL_UNIT), [wish["podAffinityTerm"] for wish in wishes]
+
+    (unit, (wish,)) = made(5)
+    assert unit == "1" and wish["topologyKey"] == "rack"
+    assert wish["labelSelector"]["matchLabels"] == {LABEL_JOB: "digits", LABEL_UNIT: "1"}
+    assert made(3)[0] == "0"
+    assert made(5, domain="c") == ("1", []), "its last domain is where it rather goes"
 
 
 def test_a_worker_behind_a_failed_switch_is_relaunched_in_another_domain() -> None:
