@@ -16,10 +16,12 @@ from crds.agent_report import AgentState
 from crds.phases import RendezvousPhase
 from crds.ranges import MAX_RANKED_CHARACTERS, ranked_to_text
 from crds.rendezvous import Rendezvous
+from reconcilers.conditions.pods import NODES_WITHOUT_DOMAIN
 from reconcilers.observed.domains import AUTO, domain_of
 from reconcilers.world.domains import chosen, in_rank_order, in_whole_units, lost_by_domain
 from reconcilers.world.participants import Participant
-from tests.reconcilers.build import NOW, bounds, decide, later, participant
+from tests.reconcilers.build import NOW, bounds, decide, job, later, participant, worker
+from tests.reconcilers.judging import judge, warnings
 
 FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
 
@@ -214,6 +216,19 @@ def test_a_gap_is_filled_from_its_own_domain_as_long_as_that_has_somebody(
     gaps = Counter(p.domain for p in people if p.index in gone)
     for domain, gap in gaps.items():
         assert new[domain] >= min(gap, idle_[domain])
+
+
+def test_nodes_without_a_label_are_named() -> None:
+    placed = [worker(0, domain="a"), worker(1), worker(2)]
+    stated = judge(job(replicas=3, elasticPolicy={"domain": "rack"}), NODES_WITHOUT_DOMAIN, workers=placed)
+    assert warnings(stated[0])[NODES_WITHOUT_DOMAIN].message == (
+        "2 workers on nodes without the label rack, such as node node-0, which elasticPolicy.domain reads: "
+        "they count as one domain"
+    )
+    assert [event.reason for event in stated[1]] == [NODES_WITHOUT_DOMAIN]
+    for policy in ({"domain": "rack"}, {}):
+        known = [worker(0, domain="a")] if policy else placed
+        assert not warnings(judge(job(elasticPolicy=policy), NODES_WITHOUT_DOMAIN, workers=known)[0])
 
 
 # --- labels ------------------------------------------------------------------------------------------------
