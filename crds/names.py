@@ -19,6 +19,15 @@ LABEL_CHECK = f"{GROUP}/check-name"
 LABEL_TYPE = f"{GROUP}/replica-type"
 LABEL_INDEX = f"{GROUP}/replica-index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
+NVLINK_LABELS = (
+    "nvidia.com/gpu.clique",
+    "accelerator.topograph.run/domain",
+    "network.topology.nvidia.com/accelerator",
+    "resource.nvidia.com/computeDomain",
+)
+"""Node labels that name a node's NVLink domain; the first that a node has counts. In their order, read in
+November 2026: GPU feature discovery (`<cluster uuid>.<clique>`), topograph since 1.0, topograph before, and
+the ComputeDomain of NVIDIA's DRA driver."""
 LABEL_APP = "app.kubernetes.io/name"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_PROFILE = f"{GROUP}/profile"

@@ -42,7 +42,7 @@ def in_its_domain(failure: JobFailure | None, job: ElasticJob, workers: Workers)
 
 
 def members_of(world: Rendezvous, workers: Workers) -> list[ElasticWorker]:
-    """Return the members of the world that have the place they trained at: no other Pod is on a node yet."""
+    """Return the members of the world whose `status.domain` is where they trained: no later Pod has a node."""
     incarnations: Mapping[int, int] = world.incarnation_by_index()
     return [
         worker
@@ -55,7 +55,7 @@ def members_of(world: Rendezvous, workers: Workers) -> list[ElasticWorker]:
 def workers_behind_switch(
     failure: JobFailure | None, job: ElasticJob, workers: Workers
 ) -> list[ElasticWorker]:
-    """Return the members that are to leave the domain whose switch failed, and are not told so yet."""
+    """Return the members that are to leave the domain whose switch failed, and have no such Pod yet."""
     world = job.status.world
     if failure is None or not failure.domain or failure.round != world.round:
         return []

@@ -1,11 +1,6 @@
 """The NVLink domain of a node: the value of one of its labels. Pure.
 
-The nodes of a domain share one switch: they are fast with each other, and fail together. Sources of the
-labels that `auto` reads, read in November 2026:
-
-* nvidia.com/gpu.clique: NVIDIA's GPU feature discovery, `<cluster uuid>.<clique>`
-* topograph: its labels since 1.0, and those before (docs.nvidia.com/topograph, node labels)
-* a ComputeDomain of NVIDIA's DRA driver puts its uid on the nodes of one workload
+The nodes of a domain share one switch: they are fast with each other, and fail together.
 """
 
 from __future__ import annotations
@@ -13,23 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from crds import names
+
 MOST_LEVELS = 8
 """Labels that are looked at of a node, as many as `nodeCheck.topologyKeys` may have."""
 AUTO = "auto"
-"""`elasticPolicy.domain`: the first of `AUTO_LABELS` that a node has."""
-AUTO_LABELS = (
-    "nvidia.com/gpu.clique",
-    "accelerator.topograph.run/domain",
-    "network.topology.nvidia.com/accelerator",
-    "resource.nvidia.com/computeDomain",
-)
+"""`elasticPolicy.domain`: the first of `names.NVLINK_LABELS` that a node has."""
 
 
 def labels_of(policy: str | None) -> tuple[str, ...]:
     """Return the node labels that `elasticPolicy.domain` names, the first that a node has counts."""
     if not policy:
         return ()
-    return AUTO_LABELS if policy == AUTO else (policy,)
+    return names.NVLINK_LABELS if policy == AUTO else (policy,)
 
 
 def domain_of(node: Mapping[str, Any], policy: str | None) -> str:
