@@ -159,7 +159,8 @@ def _ascends(indices: Sequence[int]) -> bool:
 
 def _unpacked_ranked(text: str) -> list[tuple[int, int]]:
     numbers = unpacked(text)
-    half, at, found = len(numbers) // 2, 0, []
+    found: list[tuple[int, int]] = []
+    half, at = len(numbers) // 2, 0
     for unsigned, length in zip(numbers[:half], numbers[half:], strict=True):
         start = at + (-(unsigned + 1) // 2 if unsigned % 2 else unsigned // 2)
         at = start + length

@@ -42,7 +42,7 @@ def in_its_domain(failure: JobFailure | None, job: ElasticJob, workers: Workers)
 
 
 def members_of(world: Rendezvous, workers: Workers) -> list[ElasticWorker]:
-    """Return the members of the world whose `status.domain` is where they trained: no later Pod has a node."""
+    """Return the members whose `status.domain` is where they trained: none of their later Pods has a node."""
     incarnations: Mapping[int, int] = world.incarnation_by_index()
     return [
         worker

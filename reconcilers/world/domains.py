@@ -16,7 +16,7 @@ from reconcilers.world.participants import Participant
 
 def in_whole_units(people: Sequence[Participant], unit: int) -> int:
     """Return how many of these workers are in whole units; without domains all: sizes are whole anyway."""
-    domains = Counter(p.domain for p in people)
+    domains = Counter(p.domain for p in people) if unit > 1 else Counter[str]()
     if len(domains) < 2:
         return len(people)
     return sum(count // unit * unit for count in domains.values())
