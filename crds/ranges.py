@@ -78,7 +78,10 @@ def ranked_from_text(text: str) -> list[int]:
     """
     if text.startswith("z"):
         return from_text(text)
-    members = _expanded(_unpacked_ranked(text) if text.startswith(_RANKED) else intervals.runs_from(text))
+    runs = _unpacked_ranked(text) if text.startswith(_RANKED) else intervals.runs_from(text)
+    if sum(end - start for start, end in runs) > MAX_INDEX + 1:  # a short text may name billions
+        raise ValueError("a member is named twice")
+    members = _expanded(runs)
     check_ranked(members)
     return members
 

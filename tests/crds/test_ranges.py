@@ -51,8 +51,15 @@ def test_members_that_ascend_have_the_text_of_their_set(members: list[int]) -> N
     assert ranked_to_text(members) == to_text(members)
 
 
+BILLIONS = ",".join(["0-99999"] * 2_000)
+PACKED = "r" + packed([0, *[2 * 99_999 + 1] * 99_999, *[100_000] * 100_000])[1:]
+"""Both are short, and name each index very often."""
+
+
 @pytest.mark.parametrize(
-    "text", ["1,1", "0-3,2", "4-7,0-100000", "x", "r", "rAAAA", "r" + packed([1, 1])[1:]]
+    "text",
+    ["1,1", "0-3,2", "4-7,0-100000", "x", "r", "rAAAA", "r" + packed([1, 1])[1:], BILLIONS, PACKED],
+    ids=lambda text: text[:12],
 )
 def test_members_that_no_world_can_have_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
