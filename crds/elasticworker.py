@@ -43,6 +43,8 @@ MAX_MESSAGE = 2_048
 MAX_LIVES = 16
 """Entries of `status.history`."""
 MAX_LIFE_REASON = 96
+MAX_DOMAIN = 63
+"""Characters of a domain, which is the value of a label."""
 MAX_LEAVING = 8
 """Entries of `status.leavingPods`."""
 MAX_EXIT_TEXT = 1_024
@@ -102,6 +104,8 @@ class ElasticWorkerSpec(Model):
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)
     """Nodes that failed or refused Pods of this slot: rather not there."""
+    excluded_domain: Annotated[str, Field(max_length=MAX_DOMAIN)] | None = None
+    """Domain whose switch failed Pods of this slot: rather not there."""
     faulty_nodes: Annotated[
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)
@@ -200,7 +204,11 @@ class ElasticWorkerStatus(Model):
         Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=8, json_schema_extra=ATOMIC)]
         | None
     ) = None
-    """What that node shares with others: the values of the job's `nodeCheck.topologyKeys`, in their order."""
+    """What that node shares with others: the values of the job's `elasticPolicy.domain` and of its
+    `nodeCheck.topologyKeys`, in their order."""
+    domain: Annotated[str, Field(max_length=MAX_DOMAIN)] | None = None
+    """Domain of that node, by the job's `elasticPolicy.domain`; until the next Pod has a node, that of the
+    last one."""
     standby: bool | None = None
     """Set while it stands by, ready to step into the place of a worker that is lost. Written by the job's
     reconciler."""

@@ -55,7 +55,7 @@ class ElasticWorldSpec(World):
     hang_timeout_seconds: Annotated[int, Field(gt=0)] | None = None
     """Time without a step after which a world hangs; unset for the default."""
     topology_levels: Annotated[int, Field(ge=0)] = 0
-    """Number of the job's `nodeCheck.topologyKeys`."""
+    """Number of the job's `nodeCheck.topologyKeys`, and of its `elasticPolicy.domain`."""
     failures: Annotated[int, Field(ge=0)] = 0
     """Worlds that broke because training processes failed."""
     started_at: datetime | None = None

@@ -165,11 +165,22 @@ class NetworkInterfaces(StrEnum):
     AUTO = "auto"
 
 
+LABEL_PATTERN = (
+    "^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+"""https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
+DomainLabel = Annotated[str, Field(max_length=317, pattern=LABEL_PATTERN)]
+
+
 class ElasticPolicy(Model):
     """How the world of workers forms, shrinks and grows, and when a worker counts as lost."""
 
     node_unit: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """The world always has a multiple of this many workers."""
+    """The world always has a multiple of this many workers. With `domain`, each so many are of one domain."""
+    domain: DomainLabel | None = None
+    """Node label that names a node's NVLink domain, or auto: ranks are contiguous by domain, and workers are
+    replaced within it."""
     last_call_seconds: Annotated[int, Field(ge=0, le=3_600)] = 30
     """Seconds to wait for more workers after the last one joined, once minReplicas are ready."""
     shrink_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 120
@@ -214,7 +225,7 @@ class NodeCheckPolicy(Model):
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 3_600
     """Seconds for which a node that passed a check is not checked again, unless hardware failed since."""
     topology_keys: TopologyKeys = Field(default_factory=list)
-    """Node labels that name racks or switches, the smallest first."""
+    """Node labels that name racks or switches, the smallest first, beside `elasticPolicy.domain`."""
 
 
 class CleanPodPolicy(StrEnum):

@@ -181,6 +181,8 @@ class JobFailure(Model):
     """Time from the start of the round's processes to the failure, as its agent measured it."""
     time: datetime
     """When the controller recorded it."""
+    domain: Annotated[str, Field(max_length=63)] | None = None
+    """Domain whose switch is to blame: most of its workers failed alike (`elasticPolicy.domain`)."""
     unanswered: bool | None = None
     """The training hung, and this worker did not answer where its processes are."""
 

@@ -132,6 +132,25 @@ Indices = Annotated[
     WithJsonSchema({"type": "string", "pattern": intervals.PATTERN, "maxLength": ranges.MAX_CHARACTERS}),
 ]
 """Ascending. On the wire, ranges such as `0-41,43-9998`; packed, if they are too scattered for that."""
+
+
+def _members(value: Any) -> list[int]:
+    """Read the text of the wire, or the list that Python has."""
+    if isinstance(value, str):
+        return ranges.ranked_from_text(value)
+    if not isinstance(value, list | tuple) or not {*map(type, value)} <= {int}:
+        raise ValueError("members are a text such as `0-41,43`")
+    ranges.check_ranked(value)
+    return list(value)
+
+
+Members = Annotated[
+    list[int],
+    PlainValidator(_members),
+    PlainSerializer(ranges.ranked_to_text, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": ranges.RANKED_PATTERN, "maxLength": ranges.MAX_CHARACTERS}),
+]
+"""Indices in rank order. On the wire, ranges such as `4-7,0-3`; packed, if they are too scattered."""
 MAX_QUANTITY = 64
 """Characters of an amount such as 1.5Gi."""
 

@@ -13,12 +13,23 @@ LABEL_WORLD = f"{GROUP}/world-index"
 LABEL_GROUPED_JOB = f"{GROUP}/grouped-job"
 """Name of the ElasticJob with `replicaGroups`, on all objects of its groups."""
 LABEL_GROUP_INDEX = f"{GROUP}/group-index"
+LABEL_UNIT = f"{GROUP}/unit-index"
+"""On Pods of a job with `elasticPolicy.domain` and a nodeUnit above 1: those that rather share a domain."""
 LABEL_CHECK = f"{GROUP}/check-name"
 LABEL_RECHECK = f"{GROUP}/recheck"
 """Of a NodeCheck, "true": the controller made it for a cordoned node, the first of its `nodes`."""
 LABEL_TYPE = f"{GROUP}/replica-type"
 LABEL_INDEX = f"{GROUP}/replica-index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
+NVLINK_LABELS = (
+    "nvidia.com/gpu.clique",
+    "accelerator.topograph.run/domain",
+    "network.topology.nvidia.com/accelerator",
+    "resource.nvidia.com/computeDomain",
+)
+"""Node labels that name a node's NVLink domain; the first that a node has counts. In their order, read in
+November 2026: GPU feature discovery (`<cluster uuid>.<clique>`), topograph since 1.0, topograph before, and
+the ComputeDomain of NVIDIA's DRA driver."""
 LABEL_APP = "app.kubernetes.io/name"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_PROFILE = f"{GROUP}/profile"

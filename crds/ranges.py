@@ -17,6 +17,11 @@ from crds.intervals import READABLE_CHARACTERS, packed, unpacked
 MAX_INDEX = 99_999
 MAX_CHARACTERS = 22_000
 """Of any set of indices up to MAX_INDEX, packed."""
+MAX_RANKED_CHARACTERS = 4_000
+"""Of members that do not ascend: 2,000 that are scattered over domains of 18, or 10,000 in runs of 18."""
+_RANKED = "r"
+"""First character of members in rank order, packed."""
+RANKED_PATTERN = intervals.PATTERN.replace("|z[", "|[zr][")
 OTHERS = "*"
 """In `grouped`: the members that no other incarnation names."""
 EACH = "each"
@@ -47,8 +52,49 @@ def check(indices: Sequence[int]) -> None:
     """
     if indices and not (indices[0] >= 0 and indices[-1] <= MAX_INDEX):
         raise ValueError(f"indices are from 0 to {MAX_INDEX}")
-    if not all(map(operator.lt, indices, islice(indices, 1, None))):
+    if not _ascends(indices):
         raise ValueError("indices must ascend")
+
+
+def ranked_to_text(members: Sequence[int]) -> str:
+    """The members of a world in rank order; of members that ascend, the text of their set."""
+    if _ascends(members):
+        return to_text(members)
+    runs = list(_runs(members))
+    text = intervals.as_ranges(runs)
+    if len(text) <= READABLE_CHARACTERS:
+        return text
+    ends = (0, *(end for _, end in runs))
+    gaps = [start - before for before, (start, _) in zip(ends, runs, strict=False)]
+    unsigned = (2 * gap if gap >= 0 else -2 * gap - 1 for gap in gaps)
+    return _RANKED + packed([*unsigned, *(end - start for start, end in runs)])[1:]
+
+
+def ranked_from_text(text: str) -> list[int]:
+    """Read what `ranked_to_text` wrote.
+
+    Raises:
+        ValueError: it is no such text, names a member twice, or has an index above MAX_INDEX.
+    """
+    if text.startswith("z"):
+        return from_text(text)
+    runs = _unpacked_ranked(text) if text.startswith(_RANKED) else intervals.runs_from(text)
+    if sum(end - start for start, end in runs) > MAX_INDEX + 1:  # a short text may name billions
+        raise ValueError("a member is named twice")
+    members = _expanded(runs)
+    check_ranked(members)
+    return members
+
+
+def check_ranked(members: Sequence[int]) -> None:
+    """
+    Raises:
+        ValueError: a member is there twice, or is not from 0 to MAX_INDEX.
+    """
+    if members and not (min(members) >= 0 and max(members) <= MAX_INDEX):
+        raise ValueError(f"indices are from 0 to {MAX_INDEX}")
+    if len(set(members)) != len(members):
+        raise ValueError("a member is named twice")
 
 
 def as_ranges(indices: Iterable[int]) -> str:
@@ -71,7 +117,7 @@ def grouped(members: Sequence[int], incarnations: Sequence[int]) -> dict[str, st
     Where that would be long they are packed, one for each member.
 
     Args:
-        members: indices, ascending.
+        members: indices, in rank order.
         incarnations: theirs, in the same order.
     """
     counts = Counter(incarnations)
@@ -105,9 +151,26 @@ def incarnations_of(members: Sequence[int], groups: Mapping[str, str]) -> list[i
         index: int(incarnation)
         for incarnation, text in groups.items()
         if text != OTHERS
-        for index in from_text(text)
+        for index in ranked_from_text(text)
     }
     return [listed.get(index, others) for index in members]
+
+
+def _ascends(indices: Sequence[int]) -> bool:
+    return all(map(operator.lt, indices, islice(indices, 1, None)))
+
+
+def _unpacked_ranked(text: str) -> list[tuple[int, int]]:
+    numbers = unpacked(text)
+    found: list[tuple[int, int]] = []
+    half, at = len(numbers) // 2, 0
+    for unsigned, length in zip(numbers[:half], numbers[half:], strict=True):
+        start = at + (-(unsigned + 1) // 2 if unsigned % 2 else unsigned // 2)
+        at = start + length
+        if not 0 <= start < at <= MAX_INDEX + 1:
+            raise ValueError(f"indices are from 0 to {MAX_INDEX}")
+        found.append((start, at))
+    return found
 
 
 def _runs(indices: Sequence[int]) -> Iterable[tuple[int, int]]:

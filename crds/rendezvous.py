@@ -9,9 +9,16 @@ from pydantic import Field, SerializerFunctionWrapHandler, WithJsonSchema, model
 
 from crds.checkpoint_files import Tier
 from crds.intervals import PATTERN
-from crds.model import Indices, Model, cut
+from crds.model import Members, Model, cut
 from crds.phases import RendezvousPhase
-from crds.ranges import MAX_GROUPS, MAX_INCARNATIONS_CHARACTERS, OTHERS, from_text, grouped, incarnations_of
+from crds.ranges import (
+    MAX_GROUPS,
+    MAX_INCARNATIONS_CHARACTERS,
+    OTHERS,
+    grouped,
+    incarnations_of,
+    ranked_from_text,
+)
 
 MAX_WORLD_REASON = 384
 MAX_WAITS_FOR = 192
@@ -34,9 +41,9 @@ class World(Model):
     round: Annotated[int, Field(ge=0)] = 0
     """Counts up with every world formed; 0 before the first."""
     phase: RendezvousPhase = RendezvousPhase.FORMING
-    members: Indices = Field(default_factory=list)
-    """Worker indices as ranges, such as `0-41,43-9998`; scattered ones are packed (`z…`). Rank is the place
-    among them."""
+    members: Members = Field(default_factory=list)
+    """Worker indices as ranges, such as `0-41,43-9998`; scattered ones are packed (`z…`, `r…`). Rank is the
+    place among them: they ascend, but by domain where the job has `elasticPolicy.domain`."""
     incarnations: Annotated[
         list[Annotated[int, Field(ge=1, le=MAX_INCARNATION)]],
         WithJsonSchema(
@@ -72,7 +79,7 @@ class World(Model):
         texts = groups.values() if isinstance(groups, dict) else [None]
         if not (isinstance(members, str | list | tuple) and all(isinstance(each, str) for each in texts)):
             return data
-        members = from_text(members) if isinstance(members, str) else members
+        members = ranked_from_text(members) if isinstance(members, str) else members
         incarnations = incarnations_of(members, groups)
         return {**data, "members": members, "incarnations": incarnations}
 

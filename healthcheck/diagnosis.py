@@ -14,6 +14,7 @@ from healthcheck.attribution import OPEN, NodeStanding, attribute
 from healthcheck.domains import clustered, cut_off
 from healthcheck.evidence import accusation, acquittal, doubt, in_rounds, link_evidence
 from healthcheck.fleet import Link, Node, NodeName
+from healthcheck.insides import BrokenSwitch, broken_switches, without_inside
 from healthcheck.measurements import CheckHistory, GroupResult, LocalResult, RoundResult, rounded
 from healthcheck.odds import log_odds
 from healthcheck.pairing import Evidence
@@ -63,6 +64,8 @@ class CheckFacts:
     to_measure_again: tuple[NodeName, ...]
     """Nodes whose own figures are suspicious, in rank order."""
     classes: tuple[ClassFinding, ...]
+    switches: tuple[BrokenSwitch, ...]
+    """NVLink domains whose nodes fail with each other alone."""
     evidence: Mapping[Symptom, Evidence]
 
     @property
@@ -80,6 +83,8 @@ def investigate(history: CheckHistory, nodes: Sequence[Node], settings: Settings
     crashed = _crashes(history, len(nodes), settings)
     condemned = {*local_failures, *silent, *crashed}
     failing = failing_trials(history.rounds)
+    switches = broken_switches(failing, nodes, condemned)
+    failing = without_inside(failing, switches)
     failed = attribute(failing, nodes, condemned, settings.failed, history.absent)
     slow_ledger = slow_trials(history.rounds, nodes, settings)
     slow = attribute(slow_ledger, nodes, {*condemned, *failed.guilty}, settings.slow, history.absent)
@@ -96,6 +101,7 @@ def investigate(history: CheckHistory, nodes: Sequence[Node], settings: Settings
         slow_compute=own.slow,
         to_measure_again=own.to_measure_again,
         classes=own.classes,
+        switches=switches,
         evidence={Symptom.FAILED: Evidence(failing, failed), Symptom.SLOW: Evidence(slow_ledger, slow)},
     )
 
@@ -110,8 +116,10 @@ def conclude(facts: CheckFacts, settings: Settings) -> Diagnosis:
         for symptom, evidence in facts.evidence.items()
         for pair in sorted(evidence.attribution.links, key=sorted)
     )
+    behind = {name for switch in facts.switches for name in switch.nodes}
     domains = (
-        *clustered(facts.nodes, faulty, settings.significance),
+        *(switch.finding for switch in facts.switches),
+        *clustered(facts.nodes, faulty - behind, settings.significance),
         *cut_off(facts.nodes, failed.attribution),
     )
     return Diagnosis(nodes, links, domains, facts.classes)
@@ -185,6 +193,9 @@ def _verdict(name: NodeName, facts: CheckFacts) -> Finding:
     if pairs.standing(name) is NodeStanding.GUILTY:
         text = accusation(Symptom.FAILED, name, pairs)
         return _finding(name, facts, Verdict.FAULTY, text, Cause.PAIR_TEST)
+    if (switch := next((s for s in facts.switches if name in s.nodes), None)) is not None:
+        found = _finding(name, facts, Verdict.FAULTY, str(switch), Cause.PAIR_TEST)
+        return found.model_copy(update={"action": Action.LOOK_AT_DOMAIN})
     if name in facts.withdrawn:
         text = f"it could not be tested to the end: {facts.withdrawn[name]}"
         return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.WITHDRAWN)

@@ -55,7 +55,7 @@ def screening_groups(nodes: Sequence[Node], rotation: int, ledger: Ledger) -> tu
     if groups and len(left) == 1:
         groups[-1] = (*groups[-1], *left)
     else:
-        groups += _circle(left, rotation)
+        groups += circle(left, rotation)
     ordered = sorted(
         (tuple(sorted(group, key=rank.__getitem__)) for group in groups), key=lambda g: rank[g[0]]
     )
@@ -85,7 +85,7 @@ def _by_racks(nodes: Sequence[Node]) -> list[NodeName]:
     return sorted(places, key=places.__getitem__)
 
 
-def _circle(names: Sequence[NodeName], rotation: int) -> list[Group]:
+def circle(names: Sequence[NodeName], rotation: int) -> list[Group]:
     """One round of the tournament; the one without a partner joins a pair. One alone makes no group."""
     size = len(names) + len(names) % 2
     if len(names) < 2:

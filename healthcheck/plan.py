@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from healthcheck.diagnosis import CheckFacts, Diagnosis, conclude, investigate, most_are_silent
 from healthcheck.fleet import Node
+from healthcheck.insides import inside_groups
 from healthcheck.measurements import CheckHistory
 from healthcheck.pairing import Group, next_groups, screening_groups
 from healthcheck.settings import Settings
@@ -47,6 +48,9 @@ def _groups(history: CheckHistory, facts: CheckFacts, settings: Settings) -> tup
         out = {*facts.condemned, *history.absent, *evidence.attribution.guilty}
         nodes = [node for node in facts.nodes if node.name not in out]
         groups = screening_groups(nodes, settings.rotation + done, evidence.ledger)
+    if not groups:
+        out = {*facts.condemned, *history.absent, *evidence.attribution.guilty}
+        groups = inside_groups(facts.nodes, history.rounds, out)
     if not groups:
         open_symptoms = tuple(
             found

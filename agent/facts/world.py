@@ -16,7 +16,7 @@ from crds.agent_report import AgentState
 from crds.checkpoint_files import KeptIn
 from crds.cluster import Cluster
 from crds.phases import HANG_TIMEOUT_SECONDS, JobPhase, RendezvousPhase
-from crds.ranges import from_text, incarnations_of
+from crds.ranges import incarnations_of, ranked_from_text
 
 
 class Member(NamedTuple):
@@ -48,7 +48,7 @@ class AgentWorld:
     def parse(cls, spec: Mapping[str, Any]) -> AgentWorld | None:
         """Return the world of an ElasticWorld's spec; None where nothing usable is published (yet)."""
         try:
-            indices = from_text(str(spec.get("members") or ""))
+            indices = ranked_from_text(str(spec.get("members") or ""))
             incarnations = incarnations_of(indices, spec.get("incarnations") or {})
             asked = spec.get("asked") or {}
             return cls(

@@ -12,6 +12,7 @@ from crds.agent_report import AgentFailure, FailureCause
 from crds.elasticworker import ExitClass
 from dlr.job.wording import EPOCH, age, duration, parse_time
 from dlr.kube.api import JSON
+from reconcilers.failure.incidents import switch_words
 from reconcilers.observed.exit_class import classify_process
 
 FOLLOWED = "after a peer"
@@ -36,7 +37,7 @@ def job_failure_line(failure: JSON, now: datetime) -> str:
             parts.append(f"{label} {failure[key]}")
     parts.append(f"{age(failure['time'], now)} ago")
     text = first_line(failure.get("message")).removeprefix(f"exit code {failure.get('exitCode')}: ")
-    return ", ".join(parts) + (f": {text}" if text else "")
+    return switch_words(failure.get("domain")) + ", ".join(parts) + (f": {text}" if text else "")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from dlr.job.case import Case, Sentence, sentence
 from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, failures_of, worker_failures
 from dlr.job.nodes import words_of_checks
 from dlr.job.wording import age, duration, in_command, parse_time
+from reconcilers.failure.incidents import switch_words
 from reconcilers.failure.meaning import meaning_of, next_start
 from reconcilers.failure.memory import memory_of, steps_between
 from reconcilers.findings.reasons import NODES_CHECKED, QUIET
@@ -387,7 +388,9 @@ def failure_words(case: Case, culprit: Culprit) -> str:
     when = [f"{age(failure['time'], case.now)} ago"]
     when += [f"{each} {failure[each]}" for each in ("round", "step") if failure.get(each) is not None]
     detail = first_line(failure.get("message"))
-    return f"{rank}{node} {what}, {', '.join(when)}" + (f": {detail}" if detail else "")
+    return f"{switch_words(failure.get('domain'))}{rank}{node} {what}, {', '.join(when)}" + (
+        f": {detail}" if detail else ""
+    )
 
 
 def blamed_lines(culprit: Culprit) -> tuple[str, ...]:

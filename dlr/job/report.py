@@ -13,7 +13,7 @@ from controller.wording import first_line, held_by
 from crds import names
 from crds.checkpoint_files import Tier
 from crds.grouping import is_grouped
-from crds.ranges import from_text
+from crds.ranges import ranked_from_text
 from dlr.job.wording import age, counted_by_thousands, parse_time
 from dlr.kube.api import JSON
 
@@ -182,7 +182,7 @@ def ranks(job: JSON) -> dict[int, int]:
 
 def members_of(world: JSON) -> list[int]:
     """Indices, in rank order."""
-    return from_text(world.get("members") or "")
+    return ranked_from_text(world.get("members") or "")
 
 
 def current_report(worker: JSON) -> JSON:

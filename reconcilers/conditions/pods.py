@@ -20,10 +20,11 @@ from reconcilers.failure.rules import unfit_patterns
 from reconcilers.look import DesiredJob, WarningState
 from reconcilers.observed.command import Remembered, command_words, launches_in
 from reconcilers.observed.conditions import data_of
+from reconcilers.observed.domains import labels_of
 from reconcilers.observed.minimum import expanded_words, known_variables
 from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
 from reconcilers.observed.start import STARTED
-from reconcilers.observed.worker_state import OF_THE_TEMPLATE, REFUSALS, hindered_by, stuck_by
+from reconcilers.observed.worker_state import OF_THE_TEMPLATE, REFUSALS, hindered_by, runs, stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.worker.ends import QUICK_EXIT_SECONDS
 
@@ -40,6 +41,23 @@ TEMPLATE_CHANGED = "TemplateChanged"
 job's variables, are for the next Pod of each slot."""
 MASTER_IGNORED = "MasterReplicaIgnored"
 PATTERNS_NOT_APPLIED = "PatternsNotApplied"
+NODES_WITHOUT_DOMAIN = "NodesWithoutDomain"
+
+
+def without_domain(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
+    """Judges the nodes of a job with domains that have no label of one."""
+    policy = look.job.spec.elastic_policy.domain
+    if policy is None:
+        return None
+    apart = [w for w in look.workers.training if runs(w) and w.status.node_name and not w.status.domain]
+    if not apart:
+        return None
+    first, labels = apart[0], " or ".join(labels_of(policy))
+    message = (
+        f"{counted(len(apart), 'worker')} on nodes without the label {labels}, such as node "
+        f"{first.status.node_name}, which elasticPolicy.domain reads: they count as one domain"
+    )
+    return WarningState(message, data=ConditionData(worker=first.metadata.name, count=len(apart)))
 
 
 def not_made(_: JobWarning | None, look: DesiredJob) -> WarningState | None:

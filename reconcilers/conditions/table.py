@@ -90,6 +90,7 @@ WARNINGS = (
     WarningKind(
         pods.TEMPLATE_CHANGED, pods.template_changed, pods.template_changed, "Normal", is_news=pods.more_pods
     ),
+    WarningKind(pods.NODES_WITHOUT_DOMAIN, pods.without_domain, _withdraw, "Warning"),
     WarningKind(pods.PATTERNS_NOT_APPLIED, pods.patterns_not_applied, event="Warning"),
     WarningKind(pods.LAUNCHER_FLAGS_IGNORED, pods.launcher_flags_ignored),
     WarningKind(pods.MASTER_IGNORED, pods.master_ignored, event="Normal"),

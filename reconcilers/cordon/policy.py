@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from crds.cordon import reason_of
 from crds.findings import Finding
+from reconcilers.cordon.domains import Switch
 
 ENOUGH_PASSES = 13
 """So many tests in a row that fail three times in ten do not pass by luck, in 99 of 100 cases."""
@@ -31,6 +32,8 @@ class NodeCordon:
     """The newest finding that decides, `acted` included."""
     suspicion: Finding | None = None
     """A newer finding against the node that does not decide."""
+    switch: Switch | None = None
+    """The switch that is to blame for the finding against the node, and for those against its neighbours."""
     passes: int = 0
     """Tests with others that it passed since `acted`, by its record, and after it failed any."""
 

@@ -7,6 +7,7 @@ crash in between is healed by the next look.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
@@ -19,12 +20,14 @@ from crds import names
 from crds.cordon import read_acted, write_acted
 from crds.findings import Finding
 from crds.model import ConditionStatus
+from reconcilers.cordon.domains import Switch, is_switch, room_taken, switch_of
 from reconcilers.cordon.findings import NodeFindings
 from reconcilers.cordon.policy import NodeCordon, decide_cordon, limit_of, newest
 from reconcilers.cordon.statement import REPORTED, Statement, statement_on
 from reconcilers.findings.faulty import MAX_KEPT_EVIDENCE
 from reconcilers.findings.record import passes_since, read_record, unhealthy_taint, write_record
 from reconcilers.findings.reference import read_reference, write_reference
+from reconcilers.observed.domains import AUTO, domain_of
 from reconcilers.observed.hardware import NodeFault, own_fault
 from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.runtime.acts import write_status
@@ -33,6 +36,10 @@ from reconcilers.runtime.clock import Clock
 BY_CORDON = "cordon"
 """Index of Nodes: under `CORDONED`, those that take room under the limit."""
 CORDONED = "cordoned"
+CORDONED_IN_DOMAIN = "cordoned in a domain"
+"""Key of `BY_CORDON`: those of them that are in an NVLink domain."""
+BY_DOMAIN = "domain"
+"""Index of Nodes by their NVLink domain."""
 HELD_SECONDS = 60.0
 """Time after which a node that the limit holds back is looked at again."""
 OURS = (names.TAINT_UNHEALTHY, "NoSchedule")
@@ -59,7 +66,7 @@ class NodeCordonReconciler(Reconciler):
         ignored = await self._findings.ignored(raw)
         node = self._state(raw, ignored)
         wanted = decide_cordon(node)
-        if wanted.cordoned and not node.cordoned and not self._has_room(raw):
+        if wanted.cordoned and not node.cordoned and not self._has_room(raw, node.switch):
             wanted = decide_cordon(node, has_room=False)
         raw = await self._write(raw, node, wanted)
         await self._report(raw, node, wanted)
@@ -81,6 +88,7 @@ class NodeCordonReconciler(Reconciler):
             taint=unhealthy_taint(raw),
             finding=decides,
             suspicion=self._suspicion_on(raw, decides),
+            switch=self._switch_behind(raw, decides),
             passes=passes_since(self._findings.record_of(raw), acted.time) if acted is not None else 0,
         )
 
@@ -89,13 +97,41 @@ class NodeCordonReconciler(Reconciler):
         found = self._findings.suspicions(raw)
         return newest(each for each in found if decides is None or each.time > decides.time)
 
-    def _has_room(self, raw: dict[str, Any]) -> bool:
-        """Whether the limit leaves room for a node that is not cordoned.
+    def _switch_behind(self, raw: dict[str, Any], decides: Finding | None) -> Switch | None:
+        """The switch of the node's domain, if most nodes of that are accused as this one is."""
+        domain = domain_of(raw, AUTO)
+        nodes = self._nodes.count(BY_DOMAIN, domain) if domain else 0
+        if decides is None or decides.healthy or not is_switch(nodes, nodes):
+            return None
+        others = (
+            self._accused_at(each)
+            for each in self._nodes.by_index(BY_DOMAIN, domain)
+            if each["metadata"]["name"] != raw["metadata"]["name"]
+        )
+        return switch_of(domain, decides.time, others, nodes=nodes)
+
+    def _accused_at(self, raw: dict[str, Any]) -> datetime | None:
+        """The time of the finding that decides on a node, if it speaks against it."""
+        acted = read_acted(raw)
+        found = self._findings.deciding(raw, acted)
+        decides = newest(found if acted is None else [acted, *found])
+        return None if decides is None or decides.healthy else decides.time
+
+    def _has_room(self, raw: dict[str, Any], switch: Switch | None) -> bool:
+        """Whether the limit leaves room for a node that is not cordoned, or for all behind a switch.
 
         The store counts what we have written at once; a leader that is behind writes nothing.
         """
+        limit = limit_of(len(self._nodes), self._options.limit_percent)
         taken = self._nodes.count(BY_CORDON, CORDONED) - takes_room(raw)
-        return taken < limit_of(len(self._nodes), self._options.limit_percent)
+        if taken < limit or not self._nodes.count(BY_CORDON, CORDONED_IN_DOMAIN):
+            return taken < limit
+        name, own = raw["metadata"]["name"], switch.domain if switch is not None else None
+        cordoned = self._nodes.by_index(BY_CORDON, CORDONED_IN_DOMAIN)
+        domains = [domain_of(node, AUTO) for node in cordoned if node["metadata"]["name"] != name]
+        others = [domain for domain in domains if domain != own]
+        taken += room_taken(others, lambda domain: self._nodes.count(BY_DOMAIN, domain)) - len(domains)
+        return taken < limit
 
     async def _write(self, raw: dict[str, Any], node: NodeCordon, wanted: NodeCordon) -> dict[str, Any]:
         """Write taint and finding in one; a Conflict is retried with the changed node."""
@@ -201,9 +237,17 @@ def takes_room(node: dict[str, Any]) -> bool:
     return is_reported or unhealthy_taint(node) is not None
 
 
+def domain_keys(node: dict[str, Any]) -> list[str]:
+    """Index function of `BY_DOMAIN`."""
+    domain = domain_of(node, AUTO)
+    return [domain] if domain else []
+
+
 def cordon_keys(node: dict[str, Any]) -> list[str]:
     """Index function of `BY_CORDON`."""
-    return [CORDONED] if takes_room(node) else []
+    if not takes_room(node):
+        return []
+    return [CORDONED, CORDONED_IN_DOMAIN] if domain_of(node, AUTO) else [CORDONED]
 
 
 def cordon_view(node: dict[str, Any]) -> tuple[object, ...]:
@@ -213,6 +257,7 @@ def cordon_view(node: dict[str, Any]) -> tuple[object, ...]:
     fault = own_fault(node)
     return (
         metadata["uid"],
+        domain_of(node, AUTO),
         (metadata.get("annotations") or {}).get(names.ANNOTATION_CORDON),
         _taints(node),
         fault and (fault.type, fault.status),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.events import EventType
+from crds.actions import Action
 from crds.cordon import CHECK_FAILED, CHECK_PASSED, HELD_BACK, NOT_ENFORCED, reason_of
 from crds.findings import Cause, Finding, Verdict
 from crds.model import ConditionStatus
@@ -56,6 +57,9 @@ def statement_on(
 
 
 def _accusation(node: NodeCordon, wanted: NodeCordon, stated: Finding, options: CordonOptions) -> Statement:
+    if wanted.switch is not None:
+        why = "; ".join(filter(None, (str(wanted.switch), stated.message)))
+        stated = stated.model_copy(update={"message": why, "action": Action.LOOK_AT_DOMAIN})
     if wanted.is_overruled:
         done = "the taint was removed by hand, which stands until there is a newer verdict"
         return _suspected(stated, OVERRULED, done, "Normal", OVERRULED)

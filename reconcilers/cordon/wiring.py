@@ -11,15 +11,21 @@ from controller.manager import Manager
 from controller.reconciler import Request
 from controller.resources import NAMESPACES, NODES, Object
 from controller.store import Change
+from reconcilers.cordon.domains import MOST_NODES
 from reconcilers.cordon.findings import accused_nodes, decided_nodes, failed_nodes
 from reconcilers.cordon.reconciler import (
     BY_CORDON,
+    BY_DOMAIN,
+    CONDITIONS,
     NodeCordonReconciler,
     NodeRecordReconciler,
+    condition_of,
     cordon_keys,
     cordon_view,
+    domain_keys,
 )
 from reconcilers.findings.finished import BY_VERDICT
+from reconcilers.observed.domains import AUTO, domain_of
 from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.observed.trust import CLUSTER, Trust, may_cordon
 from reconcilers.predicates import change_of, without_report
@@ -56,6 +62,13 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     def tested(check: dict[str, Any]) -> Iterable[Request]:
         return _named(decided_nodes(check)) if counts(check) else []
 
+    def neighbours(node: dict[str, Any]) -> Iterable[Request]:
+        """What most nodes of a domain are accused of is another thing than what one is."""
+        domain = domain_of(node, AUTO)
+        is_stated = any(condition_of(node, type_) for type_ in CONDITIONS)
+        many = not domain or nodes.count(BY_DOMAIN, domain) > MOST_NODES
+        return [] if many or not is_stated else _all(nodes.by_index(BY_DOMAIN, domain))
+
     def failures(worker: dict[str, Any]) -> Iterable[Request]:
         return _named(failed_nodes(worker))
 
@@ -63,6 +76,7 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     (
         ControllerBuilder(manager, "nodecordon")
         .for_(NODES, predicate=more_than_a_heartbeat)
+        .watches(NODES, neighbours, predicate=more_than_a_heartbeat)
         .watches(NODECHECKS, judged)
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
         .watches(NAMESPACES, lambda _: _all(nodes.list()), predicate=cordon_label_changes)
@@ -83,6 +97,7 @@ def add_indexes(cache: Cache) -> None:
     """Index what is looked up besides names."""
     cache.add_index(ELASTICWORKERS, BY_VERDICT, failed_nodes)
     cache.add_index(NODES, BY_CORDON, cordon_keys)
+    cache.add_index(NODES, BY_DOMAIN, domain_keys)
 
 
 def cordon_label_changes(change: Change) -> bool:

@@ -150,10 +150,15 @@ def uncounted(restarts: Mapping[str, int], exit_class: str) -> dict[str, int]:
 
 
 def in_one_line(failure: JobFailure) -> str:
-    """Such as `digits-worker-2 rank 2: ValueError: bad`."""
+    """Such as `digits-worker-2 rank 2: ValueError: bad`, with the switch before it that is to blame."""
     rank = "" if failure.rank is None else f" rank {failure.rank}"
     first = first_line(failure.message) or failure.exit_class
-    return f"{failure.worker}{rank}: {first[:MAX_LINE]}"
+    return f"{switch_words(failure.domain)}{failure.worker}{rank}: {first[:MAX_LINE]}"
+
+
+def switch_words(domain: str | None) -> str:
+    """What goes before the first to fail where most of its domain failed alike; empty without a domain."""
+    return f"the switch of domain {domain}, whose workers failed alike, first " if domain else ""
 
 
 def culprit_of(blamed: JobFailure | None, workers: Collection[ElasticWorker]) -> ElasticWorker | None:
@@ -200,8 +205,8 @@ def suspects_of(workers: Sequence[ElasticWorker], round_: int, members: Sequence
     early = [worker for worker in workers if _has_finished(worker, round_)]
     ranks = ranks_of(workers, members) if early else {}
     found += [_early(worker, round_, ranks.get(worker.spec.index)) for worker in early]
-    waiting = Counter(_place(s.report) for s in found if s.guilt is Guilt.WAITS)
-    return [replace(s, company=waiting[_place(s.report)]) if s.guilt is Guilt.WAITS else s for s in found]
+    waiting = Counter(place_of(s.report) for s in found if s.guilt is Guilt.WAITS)
+    return [replace(s, company=waiting[place_of(s.report)]) if s.guilt is Guilt.WAITS else s for s in found]
 
 
 def _failure_in(worker: ElasticWorker, round_: int) -> AgentFailure | None:
@@ -278,7 +283,7 @@ def _guilt(exit_class: ExitClass, failure: AgentFailure) -> Guilt:
     return Guilt.WAITS if stack.in_collective else Guilt.HANGS
 
 
-def _place(failure: AgentFailure | None) -> str:
+def place_of(failure: AgentFailure | None) -> str:
     """Describe the place of the blamed process in full."""
     stacks = failure.stacks if failure is not None else ()
     return next((s.frames for s in stacks if failure is not None and s.rank == failure.rank), "")

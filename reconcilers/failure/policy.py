@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from controller.wording import first_line
@@ -14,6 +14,7 @@ from crds.failure_policy import FailureAction, FailureRule
 from crds.job_status import ElasticJobStatus, FailureBudget, JobFailure
 from reconcilers.failure import budgets
 from reconcilers.failure.budgets import Overdrawn
+from reconcilers.failure.domains import in_its_domain, workers_behind_switch
 from reconcilers.failure.facts import (
     Blame,
     Break,
@@ -62,6 +63,8 @@ class Renewal:
     reason: str
     avoids_node: bool
     """The next Pod is for another node; without that, it is for more memory."""
+    avoids_domain: str = ""
+    """The next Pod is for another domain than this."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,14 @@ class Assessment:
     """A hang that is not judged yet: until it is, no world is formed, and the job does not end by it."""
     late_loss: Blame | None = None
     """A Pod's end that is noticed only after its peers' failures were reported and one of them was blamed."""
+    late_switch: Blame | None = None
+    """The switch that is to blame, if that shows only after the first of its domain was blamed."""
 
     @property
     def blame(self) -> Blame | None:
         """The first failure of the round that broke; None where no look has found it yet."""
-        if self.late_loss is not None:
-            return self.late_loss
+        if self.late_loss is not None or self.late_switch is not None:
+            return self.late_loss or self.late_switch
         return blame_of(self.incident) if self.incident is not None and not self.incident.follows else None
 
     @property
@@ -138,9 +143,11 @@ def assess(
     """
     rules, status = rules_of(job), job.status
     inquiry, incident = _who_was_first(status, workers, rules, breaks, now, is_asked=is_asked)
-    incident = None if incident is None else incident.at(now)
+    if incident is not None:
+        failure = in_its_domain(incident.failure, job, workers)
+        incident = replace(incident, failure=failure or incident.failure).at(now)
     restarts, budget = with_incident(status.restarts, incident), status.failure_budget
-    failure = incident.failure if incident else last_failure(job, workers)
+    failure = incident.failure if incident else in_its_domain(last_failure(job, workers), job, workers)
     late_loss = None
     if incident is not None:
         budget = _charged(job, workers, incident, now)
@@ -150,7 +157,10 @@ def assess(
             failure, restarts = end, uncounted(restarts, ExitClass.UNKNOWN)
             budget = budgets.explained(budget)
             late_loss = _late_loss(end, status, workers)
+    behind = [] if are_tested else workers_behind_switch(failure, job, workers)
     renewals = {} if incident else _renewals(job, workers, now, are_tested=are_tested)
+    if incident is None and failure is not None:
+        renewals |= {worker.metadata.uid: _off_its_domain(failure) for worker in behind}
     pending = incident is not None and _renewal(
         job, culprit_of(incident.failure, workers), incident, are_tested=are_tested
     )
@@ -161,9 +171,10 @@ def assess(
         last_failure=failure,
         ending=_ending(job, workers, spare, incident, budget, failure),
         renewals=renewals,
-        waits_for_renewal=bool(pending or renewals),
+        waits_for_renewal=bool(pending or renewals or behind),
         inquiry=inquiry,
         late_loss=late_loss,
+        late_switch=None if incident else _late_switch(failure, status.last_failure),
     )
 
 
@@ -271,6 +282,19 @@ def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Worker
     index = _worker_of(end, workers).spec.index
     line = f"worker {index} was lost: {first_line(end.message)}".removesuffix(": ")
     return Blame(blamed.round, line, blamed.worker)
+
+
+def _late_switch(failure: JobFailure | None, blamed: JobFailure | None) -> Blame | None:
+    if failure is None or failure.round is None or not failure.domain or failure == blamed:
+        return None
+    return Blame(failure.round, in_one_line(failure))
+
+
+def _off_its_domain(failure: JobFailure) -> Renewal:
+    """A renewal of a worker in the domain whose switch failed."""
+    class_ = ExitClass(failure.exit_class)
+    why = f"{class_}: {in_one_line(failure)}"
+    return Renewal(class_, why, avoids_node=True, avoids_domain=failure.domain or "")
 
 
 def _worker_of(end: JobFailure, workers: Workers) -> ElasticWorker:

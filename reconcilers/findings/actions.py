@@ -56,6 +56,8 @@ def action_for(finding: Finding, faulty_before: bool = False) -> Action | None:
         return Action.CHECK_AGAIN
     if finding.verdict is Verdict.STRAGGLER:
         return Action.LOOK_AT_LOAD if Cause.SLOW_COMPUTE in finding.causes else Action.LOOK_AT_LINK
+    if finding.action is Action.LOOK_AT_DOMAIN:
+        return finding.action
     if faulty_before:
         return Action.REPLACE
     if Cause.LOCAL_TEST in finding.causes:

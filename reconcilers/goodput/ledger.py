@@ -234,7 +234,7 @@ def episode_of(
 
 def in_short(members: Sequence[int]) -> str:
     """Such as `0-3,6`; cut where it gets too long."""
-    text = as_ranges(members)
+    text = as_ranges(sorted(members))
     if len(text) <= MAX_EPISODE_MEMBERS:
         return text
     return text[: text.rindex(",", 0, MAX_EPISODE_MEMBERS - 1) + 1] + "…"

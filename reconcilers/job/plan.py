@@ -248,7 +248,7 @@ def _train(look: DesiredJob) -> JobPlan:
         return failed
     decision = decide(there, _constraints(look, failures))
     request = look.seen.vetting.request(look.job, decision.to_vet) if decision.to_vet else None
-    ready, bounds = len(there.joinable), there.bounds
+    ready, bounds = there.ready, there.bounds
     due, retry_seconds = relaunches_of(look, decision.rendezvous, bounds, roll, failures.renewals, ready)
     waits = (
         decision.look_again_seconds,

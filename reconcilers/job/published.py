@@ -21,6 +21,7 @@ from crds.rendezvous import World
 from crds.replica_groups import TrainingGroups
 from reconcilers.conditions.life import WORKERS_READY
 from reconcilers.observed.builder import owned_metadata
+from reconcilers.observed.domains import shared_labels
 from reconcilers.observed.groups import group_labels
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, RequestVerb, create
@@ -113,7 +114,9 @@ def world_spec(job: Object) -> Object:
         asked=_asked(job.get("metadata") or {}, rendezvous),
         cluster=_cluster(spec, status.get("cluster")),
         hangTimeoutSeconds=policy.get("hangTimeoutSeconds"),
-        topologyLevels=len((spec.get("nodeCheck") or {}).get("topologyKeys") or ()),
+        topologyLevels=len(
+            shared_labels(policy.get("domain"), (spec.get("nodeCheck") or {}).get("topologyKeys") or ())
+        ),
         failures=sum((status.get("restarts") or {}).values()),
         startedAt=status.get("startTime"),
         hasTrained=(status.get("goodput") or {}).get("lastStep") is not None,

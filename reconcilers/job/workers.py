@@ -304,6 +304,8 @@ def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = N
         "reportedNodes": list(relaunch.reported_nodes),
         "replacedFor": renewal.exit_class.value if renewal else None,
     }
+    if renewal is not None and renewal.avoids_domain:
+        spec["excludedDomain"] = renewal.avoids_domain
     message = f"{metadata.name} gets a new Pod, incarnation {spec['incarnation']}: {relaunch.reason}"
     events = [Event("Normal", "WorkerRelaunched", message)]
     memory = room.changed_memory(worker, in_place=renewal is not None and not renewal.avoids_node)

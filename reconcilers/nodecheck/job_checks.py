@@ -24,6 +24,7 @@ from crds.nodecheck import NodeCheck, NodeCheckPhase
 from reconcilers.findings.finished import FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
 from reconcilers.nodecheck.suspicion import suspected_at
 from reconcilers.observed.builder import owner_reference
+from reconcilers.observed.domains import shared_labels
 from reconcilers.observed.ownership import BY_JOB, owner_uids
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import Act, create, deleted
@@ -243,7 +244,7 @@ def new_check(job: ElasticJob, name: str, workers: Sequence[int]) -> dict[str, A
         "timeoutSeconds": policy.timeout_seconds,
         "stragglerRatio": policy.straggler_ratio,
         "freshSeconds": policy.fresh_seconds,
-        "topologyKeys": list(policy.topology_keys),
+        "topologyKeys": list(shared_labels(job.spec.elastic_policy.domain, policy.topology_keys)),
     }
     return NODECHECKS.manifest(metadata, spec=spec)
 

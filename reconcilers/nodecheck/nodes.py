@@ -20,6 +20,7 @@ from healthcheck.measurements import Metric
 from healthcheck.settings import Settings
 from reconcilers.findings.machine import NVIDIA
 from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.domains import labelled_domain
 from reconcilers.observed.start import STARTED
 from reconcilers.observed.worker_state import SCHEDULED, current_report
 
@@ -259,7 +260,8 @@ def _hardware_class(participant: CheckedNode) -> str:
 
 
 def _domains(labels: Mapping[str, str], topology_keys: Sequence[str]) -> tuple[Domain, ...]:
-    return tuple(Domain(key, labels[key]) for key in topology_keys if labels.get(key))
+    found = (labelled_domain(labels, key) for key in topology_keys)
+    return tuple(Domain(label, value) for label, value in dict.fromkeys(found) if label)
 
 
 def _allocatable(node: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -59,6 +59,7 @@ WORKERS_PER_HEARTBEAT_SECOND = 100.0
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 STRONGEST_PREFERENCE = 100
+DOMAIN_PREFERENCE = 50
 WEAKEST_PREFERENCE = 1
 """Whatever the user prefers goes before."""
 
@@ -302,6 +303,28 @@ def rather_on(spec: Object, node: str) -> None:
     affinity = _node_affinity(spec)
     wish = {"weight": WEAKEST_PREFERENCE, "preference": {"matchFields": _by_name("In", [node])}}
     affinity[PREFERRED] = [*(affinity.get(PREFERRED) or ()), wish]
+
+
+def rather_in_domain(spec: Object, labels: Iterable[str], domain: str, *, operator: str = "In") -> None:
+    """The node's domain is the value of one of these labels; a node has the value under one of them alone.
+
+    Args:
+        operator: `NotIn` for any other domain.
+    """
+    weight = DOMAIN_PREFERENCE if operator == "In" else STRONGEST_PREFERENCE
+    terms = [[{"key": label, "operator": operator, "values": [domain]}] for label in labels]
+    affinity = _node_affinity(spec)
+    wishes = [{"weight": weight, "preference": {"matchExpressions": term}} for term in terms]
+    affinity[PREFERRED] = [*(affinity.get(PREFERRED) or ()), *wishes]
+
+
+def rather_beside(spec: Object, topology_keys: Iterable[str], pods: Mapping[str, str]) -> None:
+    """Prefer nodes that share the value of one of these labels with nodes of Pods that have such labels."""
+    spec["affinity"] = affinity = spec.get("affinity") or {}
+    affinity["podAffinity"] = found = affinity.get("podAffinity") or {}
+    terms = [{"labelSelector": {"matchLabels": dict(pods)}, "topologyKey": key} for key in topology_keys]
+    wishes = [{"weight": STRONGEST_PREFERENCE, "podAffinityTerm": term} for term in terms]
+    found[PREFERRED] = [*(found.get(PREFERRED) or ()), *wishes]
 
 
 def last_good_node(worker: ElasticWorker) -> str:

@@ -114,6 +114,8 @@ HARDWARE_TEXTS = (
     r"uncorrectable ECC error",
     # cudaErrorNvlinkUncorrectable (220): "uncorrectable NVLink error detected during the execution"
     r"NVLink error",
+    # cudaErrorContained (721): "Invalid access of peer GPU memory over nvlink or a hardware error"
+    r"over nvlink or a hardware error",
     # cudaErrorHardwareStackError (714): "hardware stack error"
     r"(?:CUDA|HIP) error: hardware",
     # cudaErrorSystemNotReady (802): the fabric manager of the NVSwitches is not up

@@ -99,7 +99,7 @@ class Workers(Sequence[ElasticWorker]):
         return self._indexes.telling_steps
 
     def rank_0(self, world: Rendezvous) -> ElasticWorker | None:
-        """Returns rank 0 of a world with members: one of the first workers, as ranks ascend with indices."""
+        """Returns rank 0 of a world with members: mostly one of the first workers."""
         first = world.members[0]
         ranked = (worker for worker in self._all if worker.spec.type == names.WORKER)
         return next((worker for worker in ranked if worker.spec.index == first), None)

@@ -98,7 +98,8 @@ def plan_roll(
     lonely = [w for w in old if slot_of(w) not in settled and not _in_world(w, published)]
     relaunches = [*idle, *_one_each(job, workers, lonely)]
     waiting = frozenset(w.spec.index for w in idle if w.spec.type == names.WORKER)
-    unit = sorted(fresh.of(names.WORKER) & members)[: bounds.node_unit]
+    outdated = fresh.of(names.WORKER)
+    unit = [index for index in published.members if index in outdated][: bounds.node_unit]
     if not unit or fresh.unknown or not _all_train(job, there, without):
         return Roll(waiting, tuple(relaunches))
     expected = {w.spec.index for w in workers.training if stuck_by(w) is None}

@@ -24,6 +24,7 @@ from crds.job_status import JobState
 from crds.phases import JobPhase
 from reconcilers.failure.rules import rules_of
 from reconcilers.observed import run_policy
+from reconcilers.observed.domains import shared_labels
 from reconcilers.observed.ownership import owner_uids, spares_its_own
 from reconcilers.observed.slots import is_extra, priority_class_of, slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -142,7 +143,14 @@ class JobAssignment:
     def topology_keys(self) -> Sequence[str]:
         """Node labels that name what nodes share, as far as the agent needs them."""
         memory = None if self._replica is None else self._replica.memory_checkpoint
-        return self.job.spec.node_check.topology_keys if memory is not None and memory.replicas else ()
+        if memory is None or not memory.replicas:
+            return ()
+        return shared_labels(self.domain_policy, self.job.spec.node_check.topology_keys)
+
+    @property
+    def domain_policy(self) -> str | None:
+        """Node label that names the node's domain, as the job has it."""
+        return self.job.spec.elastic_policy.domain if self.has_agent else None
 
     def build_pod(self) -> Object:
         """The Pod to create for the worker's incarnation, without what is injected."""
@@ -199,6 +207,7 @@ class OtherAssignment(ABC):
     counted_round: ClassVar[None] = None
     awaited: ClassVar[bool] = False
     topology_keys: ClassVar[Sequence[str]] = ()
+    domain_policy: ClassVar[None] = None
     job: ClassVar[None] = None
     wants_agent: ClassVar[bool] = True
 

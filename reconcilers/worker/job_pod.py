@@ -22,7 +22,10 @@ from reconcilers.observed.builder import (
     owned_name,
     plain,
     pod_of,
+    rather_beside,
+    rather_in_domain,
 )
+from reconcilers.observed.domains import labels_of
 from reconcilers.observed.groups import group_labels, group_of
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.resources import limits_of, resources_digest, resources_of, template_digest, whole
@@ -55,10 +58,33 @@ def job_pod(
     environment = _environment(job, worker, template["spec"], fixed or {}, defaults)
     pod = pod_of(worker, template, environment)
     pod["metadata"]["labels"] |= group_labels(job)
+    _keep_in_domain(pod, job, worker)
     annotations = pod["metadata"]["annotations"]
     annotations[names.ANNOTATION_RESOURCES] = resources_digest(resources)
     annotations[names.ANNOTATION_TEMPLATE] = template_digest(job, worker.spec.type)
     return pod
+
+
+def _keep_in_domain(pod: Object, job: ElasticJob, worker: ElasticWorker) -> None:
+    """Have the scheduler prefer one domain for the first Pods of a unit, and for later ones that of the
+    slot's last Pod, unless its switch failed.
+
+    Without `nodeUnit` the first Pods have no preference: schedulers that know the topology place them, and
+    the default one would look at all Pods of the cluster for each.
+    """
+    policy, excluded, last = job.spec.elastic_policy, worker.spec.excluded_domain, worker.status.domain
+    labels = labels_of(policy.domain)
+    if not labels or worker.spec.type != names.WORKER:
+        return
+    if excluded:
+        rather_in_domain(pod["spec"], labels, excluded, operator="NotIn")
+    if last and last != excluded:
+        rather_in_domain(pod["spec"], labels, last)
+    if policy.node_unit > 1:
+        unit = {names.LABEL_UNIT: str(worker.spec.index // policy.node_unit)}
+        pod["metadata"]["labels"] |= unit
+        if not last and not excluded:
+            rather_beside(pod["spec"], labels, {names.LABEL_JOB: job.metadata.name} | unit)
 
 
 def _environment(

@@ -150,6 +150,7 @@ class WorkerReconciler(Reconciler):
             node_lost=self._node_lost(pod, lease, worker),
             node=self._node_of(pod, worker),
             topology_keys=assignment.topology_keys,
+            domain_policy=assignment.domain_policy,
             warning=warning,
             held=Hindrance(held.reason, held.message) if held is not None and held.worth_telling else None,
             rules=assignment.failure_rules,
@@ -172,7 +173,7 @@ class WorkerReconciler(Reconciler):
             if wait is not None
         ]
         is_heard = silence is not None and silence.verdict is SilenceVerdict.HEARD and waits == [overdue_in]
-        lacks_node = seen.node is None and bool(assignment.topology_keys)
+        lacks_node = seen.node is None and bool(assignment.topology_keys or assignment.domain_policy)
         seconds_left = self._silences.seconds_to_miss(assignment) if is_heard and not lacks_node else None
         return Result(min(waits, default=None), seconds_left)
 

@@ -20,6 +20,7 @@ from crds.texts import shortened
 from reconcilers.failure import budgets
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.domains import domain_of
 from reconcilers.observed.ending import PodJudgement, Situation, failed_sidecars, judge
 from reconcilers.observed.exit_class import PodEnd
 from reconcilers.observed.hardware import reported_fault
@@ -67,6 +68,8 @@ class Observation:
     """Node of the Pod, also after its end."""
     topology_keys: Sequence[str] = ()
     """Labels of nodes that say what they share."""
+    domain_policy: str | None = None
+    """Label of nodes that names their domain (`reconcilers/observed/domains.py`)."""
     warning: Hindrance | None = None
     """The Events' reason why it is late to start, if it is."""
     held: Hindrance | None = None
@@ -181,6 +184,7 @@ def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerS
         failure_budget=status.failure_budget,
         quick_exits=status.quick_exits,
         last_exit=status.last_exit,
+        domain=status.domain,
     )
     if status.observed_incarnation is None or status.phase in ENDED:
         return afresh
@@ -221,6 +225,7 @@ def _with_pod(
             "node_name": pod.get("spec", {}).get("nodeName"),
             "node_uid": _node_uid(worker, pod, seen),
             "topology": _topology(seen),
+            "domain": _domain(worker, pod, seen),
         }
     )
     if not seen.released:
@@ -345,8 +350,16 @@ def _topology(seen: Observation) -> list[str] | None:
     """Returns `status.topology`; None where nothing is asked for, or the node is not known."""
     if seen.node is None or not seen.topology_keys:
         return None
-    labels = seen.node["metadata"].get("labels") or {}
-    return [labels.get(key, "") for key in seen.topology_keys]
+    return [domain_of(seen.node, key) for key in seen.topology_keys]
+
+
+def _domain(worker: ElasticWorker, pod: dict[str, Any], seen: Observation) -> str | None:
+    """Returns `status.domain`. A node that is gone was of the domain that is stored."""
+    if not seen.domain_policy:
+        return None
+    if seen.node is None or not pod.get("spec", {}).get("nodeName"):
+        return worker.status.domain
+    return domain_of(seen.node, seen.domain_policy) or None
 
 
 def _in_an_ended_job(

@@ -18,6 +18,7 @@ from crds.texts import shortened
 from reconcilers.failure.facts import Blame, Hold
 from reconcilers.observed.slots import named
 from reconcilers.observed.workers import Workers
+from reconcilers.world.domains import in_whole_units
 from reconcilers.world.rendezvous import (
     MAX_BREAKS,
     Assembly,
@@ -183,7 +184,8 @@ def _without_slow(there: Assembly, slow: Collection[int]) -> Decision:
     waits for their replacement.
     """
     out: frozenset[int] = frozenset()
-    if slow and there.bounds.floor(sum(p.index not in slow for p in there.joinable)):
+    others = [p for p in there.joinable if p.index not in slow]
+    if slow and there.bounds.floor(in_whole_units(others, there.bounds.node_unit)):
         out = frozenset(p.index for p in there.joinable if p.index in slow)
     left_out = out.difference(there.members if there.is_formed else ())
     decision = propose(_leaving(there, left_out))

@@ -56,6 +56,8 @@ class Participant:
     """The slot whose place it is to take."""
     leaving: str = ""
     """Why it is to be in no world, although it could be."""
+    domain: str = ""
+    """Domain of the node of its last Pod; empty without one, and in a job without domains."""
     leaving_pod: str = ""
     """A Pod of the slot, this one or an earlier one, that leaves and may still train."""
 
@@ -129,12 +131,14 @@ def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Age
     world = job.status.rendezvous
     members = set(world.members) if world and world.phase is RendezvousPhase.FORMED else set()
     counted = present | members
+    has_domains = job.spec.elastic_policy.domain is not None
     return [
         _participant(
             worker,
             ages,
             replaces=sources.get(worker.spec.index),
             leaving="" if worker.spec.index in present else f"worker {worker.spec.index} is no longer wanted",
+            domain=(worker.status.domain or "") if has_domains else "",
         )
         for worker in workers
         if worker.spec.type == names.WORKER and worker.spec.index in counted
@@ -176,7 +180,9 @@ def seconds_behind_checkpoint(report: AgentReport | None) -> float:
     return min(steps * (progress.seconds_per_step or 0.0), CHECKPOINT_SECONDS)
 
 
-def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, leaving: str) -> Participant:
+def _participant(
+    worker: ElasticWorker, ages: Ages, *, replaces: int | None, leaving: str, domain: str
+) -> Participant:
     status, report = worker.status, current_report(worker)
     phase = status.phase if status.observed_incarnation == worker.spec.incarnation else None
     succeeded, failed = phase is WorkerPhase.SUCCEEDED, phase is WorkerPhase.FAILED
@@ -195,6 +201,7 @@ def _participant(worker: ElasticWorker, ages: Ages, *, replaces: int | None, lea
         seconds_since_checkpoint=ages.checkpoint.get(worker.metadata.uid),
         replaces=replaces,
         leaving=leaving,
+        domain=domain,
         leaving_pod=leaving_pod(worker),
     )
 

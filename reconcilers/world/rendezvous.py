@@ -5,7 +5,8 @@ world shrinks here (`_propose_when_reforming`, `_propose_when_formed`, `_shrink`
 slow members, which decision.py leaves out. A standby worker needs no step of its own: it is one of those that
 can join, and `form` prefers present members and then the lowest indices.
 
-Rank is the position by index, so ranks are stable and rank 0 is always the lowest slot. A round, once
+Rank is the position by index, so ranks are stable and rank 0 is always the lowest slot; with domains, by
+domain first (`domains.py`). A round, once
 published as Formed, has one member list for ever: no decision changes the members of a round, and the write
 carries the resourceVersion decided from.
 """
@@ -26,6 +27,7 @@ from reconcilers.failure.facts import Break
 from reconcilers.observed.ending import reported_failure
 from reconcilers.observed.exit_class import KILL_EXIT_CODES
 from reconcilers.observed.slots import named
+from reconcilers.world.domains import chosen, in_rank_order, in_whole_units, lost_by_domain
 from reconcilers.world.participants import Bounds, Participant
 
 
@@ -160,6 +162,11 @@ class Assembly:
         return [p for p in self.people if p.joinable]
 
     @cached_property
+    def ready(self) -> int:
+        """Number of workers that can join, but for those whose domain has too few for a unit."""
+        return in_whole_units(self.joinable, self.bounds.node_unit)
+
+    @cached_property
     def breaks(self) -> tuple[Break, ...]:
         return broken_members(self.published, self.people)
 
@@ -180,12 +187,12 @@ class Assembly:
     @property
     def size(self) -> int:
         """The largest allowed size of a world of those who can join; 0 if they are too few."""
-        return self.bounds.floor(len(self.joinable))
+        return self.bounds.floor(self.ready)
 
     def is_complete(self, departed: Collection[int]) -> bool:
         """Whether there is nobody to wait for: there are enough, or all members who are to stay."""
         stay = self.members.difference(departed)
-        return len(self.joinable) >= self.bounds.desired or stay <= {p.index for p in self.joinable}
+        return self.ready >= self.bounds.desired or stay <= {p.index for p in self.joinable}
 
 
 def propose(there: Assembly) -> Decision:
@@ -326,7 +333,7 @@ def _grow(there: Assembly) -> Decision:
     newcomers = [p for p in joinable if p.index not in members]
     if there.size <= len(members):
         return Decision(awaiting_checkpoint(published, None))
-    for_more = 0.0 if len(joinable) >= there.bounds.desired else last_call(newcomers, there.bounds)
+    for_more = 0.0 if there.ready >= there.bounds.desired else last_call(newcomers, there.bounds)
     for_checkpoint = checkpoint_wait(there, newcomers)
     if (wait := max(for_more, for_checkpoint)) > 0:
         since = published.checkpoint_awaited_since or (there.now if for_checkpoint > 0 else None)
@@ -370,7 +377,7 @@ def _survivors(there: Assembly) -> list[Participant]:
 
 
 def _propose_when_forming(there: Assembly) -> Decision:
-    bounds, ready = there.bounds, len(there.joinable)
+    bounds, ready = there.bounds, there.ready
     waiting = _with_shortage(there.published.model_copy(update={"reason": ""}), there)
     if not there.size or any(p.leaving_pod for p in there.people):
         return Decision(waiting)
@@ -383,11 +390,13 @@ def _propose_when_forming(there: Assembly) -> Decision:
 
 def _with_shortage(waiting: Rendezvous, there: Assembly) -> Rendezvous:
     """The world with who has still to leave in `waitsFor`; or the number of ready workers, if they are too
-    few."""
+    few, or too few of one domain."""
     if leaving := frozenset(p.index for p in there.people if p.leaving_pod):
         return _with_leaving(waiting, leaving)
-    ready = len(there.joinable)
-    few = f"{ready} of at least {there.bounds.least} workers are ready" if ready else ""
+    ready, bounds = len(there.joinable), there.bounds
+    few = f"{ready} of at least {bounds.least} workers are ready" if ready else ""
+    if ready > there.ready:
+        few += f", {there.ready} of them in domains that have {bounds.node_unit}"
     return waiting.model_copy(update={"waits_for": "" if there.size else few})
 
 
@@ -397,13 +406,15 @@ def last_call(joined: Sequence[Participant], bounds: Bounds) -> float:
 
 
 def form(there: Assembly, reason: str, *, broken: bool = False) -> Rendezvous:
-    """Round + 1, of the lowest indices among the joinable, enough for a world; present members come first.
+    """Round + 1, of the lowest indices among the joinable, enough for a world; present members come first,
+    and a standby worker replaces one of its own domain (`domains.py`).
 
     `broken` says that processes of the published world, which was formed, are dead.
     """
     published, present = there.published, there.members
-    preferred = sorted(there.joinable, key=lambda p: (p.index not in present, p.index))
-    members = sorted(preferred[: there.size], key=lambda p: p.index)
+    lost = lost_by_domain(there.people, present)
+    members = chosen(there.joinable, there.size, there.bounds.node_unit, present, lost)
+    members = in_rank_order(members, published)
     reports = [p.report for p in members if p.report is not None]
     return Rendezvous(
         round=published.round + 1,

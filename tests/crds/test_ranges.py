@@ -7,19 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crds.intervals import PATTERN
+from crds.intervals import PATTERN, packed
 from crds.ranges import (
     EACH,
     MAX_CHARACTERS,
     MAX_INDEX,
+    MAX_RANKED_CHARACTERS,
+    RANKED_PATTERN,
     as_ranges,
     from_ranges,
     from_text,
     grouped,
     incarnations_of,
+    ranked_from_text,
+    ranked_to_text,
     to_text,
 )
 
+RANKED = st.lists(st.integers(0, MAX_INDEX), unique=True, max_size=400)
 SETS = st.frozensets(st.integers(0, MAX_INDEX), max_size=400).map(sorted)
 
 
@@ -32,6 +37,39 @@ def scattered(span: int, share: float) -> list[int]:
 def test_what_is_written_is_read(indices: list[int]) -> None:
     assert from_text(to_text(indices)) == indices
     assert from_text(as_ranges(indices)) == indices
+
+
+@given(RANKED)
+def test_members_in_rank_order_are_read_as_they_are_written(members: list[int]) -> None:
+    text = ranked_to_text(members)
+    assert ranked_from_text(text) == members
+    assert re.search(RANKED_PATTERN, text), "the pattern of the CRD"
+
+
+@given(SETS)
+def test_members_that_ascend_have_the_text_of_their_set(members: list[int]) -> None:
+    assert ranked_to_text(members) == to_text(members)
+
+
+BILLIONS = ",".join(["0-99999"] * 2_000)
+PACKED = "r" + packed([0, *[2 * 99_999 + 1] * 99_999, *[100_000] * 100_000])[1:]
+"""Both are short, and name each index very often."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1,1", "0-3,2", "4-7,0-100000", "x", "r", "rAAAA", "r" + packed([1, 1])[1:], BILLIONS, PACKED],
+    ids=lambda text: text[:12],
+)
+def test_members_that_no_world_can_have_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        ranked_from_text(text)
+
+
+def test_members_of_ten_thousand_that_are_placed_by_domain_fit_into_a_world() -> None:
+    racks = [range(first, min(first + 18, 10_000)) for first in range(0, 10_000, 18)]
+    random.Random(1).shuffle(racks)
+    assert len(ranked_to_text([index for rack in racks for index in rack])) <= MAX_RANKED_CHARACTERS
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])

@@ -255,6 +255,7 @@ def busy(world: Rendezvous, *, full: str, **more: Any) -> ElasticJobStatus:
                 "round": 1_234,
                 "step": 1_234_567,
                 "time": TIME,
+                "domain": "x" * 63,
             },
             "failureBudget": {
                 "step": 1_234_567,
@@ -339,6 +340,13 @@ def month_old() -> tuple[list[int], list[int]]:
     return members, aged(members, 500)
 
 
+def in_runs(workers: int, length: int) -> list[int]:
+    runs = [range(first, min(first + length, workers)) for first in range(0, workers, length)]
+    CHANCE.shuffle(runs)
+    return [index for run in runs for index in run]
+
+
+SCATTERED = CHANCE.sample(range(2_000), 2_000)
 WORST_DAYS: dict[str, tuple[list[int], list[int]]] = {
     "every second slot is empty, and no two incarnations are the same": (
         [*range(0, WORKERS, 2)],
@@ -347,6 +355,14 @@ WORST_DAYS: dict[str, tuple[list[int], list[int]]] = {
     "half of the slots are empty, by chance": (
         some(WORKERS // 2),
         CHANCE.sample(range(1, WORKERS // 2 + 1), WORKERS // 2),
+    ),
+    "they are in runs of a domain, in any order, each relaunched up to 99 times": (
+        in_runs(WORKERS, 18),
+        [CHANCE.randint(1, 99) for _ in range(WORKERS)],
+    ),
+    "2,000 are scattered over the domains, and no two incarnations are the same": (
+        [index for first in range(0, 2_000, 18) for index in sorted(SCATTERED[first : first + 18])],
+        CHANCE.sample(range(1, WORKERS // 2 + 1), 2_000),
     ),
     "all are there, each relaunched up to 99 times": (
         [*range(WORKERS)],
@@ -400,7 +416,7 @@ def test_what_is_written_is_within_its_limits_or_the_field_is_named() -> None:
     episodes = [Episode(state=JobState.TRAINING, since=NOW)] * (MAX_EPISODES + 1)
     with pytest.raises(StatusBeyondLimits, match=r"status\.history"):
         validated(status.model_copy(update={"history": episodes}))
-    torn = Rendezvous(members=[1, 2]).model_copy(update={"members": [2, 1]})
+    torn = Rendezvous(members=[1, 2], incarnations=[1, 1]).model_copy(update={"members": [2, 2]})
     with pytest.raises(StatusBeyondLimits, match=r"status\.rendezvous"):
         validated(status.model_copy(update={"rendezvous": torn}))
 

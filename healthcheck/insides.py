@@ -1,0 +1,112 @@
+"""NVLink domains whose nodes fail with each other alone: the switch between them is at fault.
+
+Pairs of the screening cross domains, so they say nothing of a switch within one. Two further rounds test the
+nodes of each NVLink domain with each other, in a ring. Where all of these tests fail, and each of the nodes
+passes with others elsewhere, no node is to blame, and no other test explains it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from crds.findings import MAX_EVIDENCE, FaultyDomain
+from crds.names import NVLINK_LABELS
+from healthcheck.fleet import Domain, Node, NodeName
+from healthcheck.measurements import RoundResult
+from healthcheck.pairing import Group, circle
+from healthcheck.trials import Ledger, Trial
+
+LEAST_NODES = 4
+"""The ring of fewer has less than `LEAST_FAILURES` tests, or hardly more."""
+LEAST_FAILURES = 3
+ROUNDS = 2
+"""Rounds of a tournament that make a ring of the nodes."""
+
+
+@dataclass(frozen=True)
+class BrokenSwitch:
+    """An NVLink domain, all tests within which failed."""
+
+    domain: Domain
+    nodes: tuple[NodeName, ...]
+    trials: tuple[Trial, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"all {len(self.trials)} tests of {len(self.nodes)} nodes of {self.domain} with each other "
+            "failed, and each passed with nodes elsewhere: look at the domain's switch, not at its nodes"
+        )
+
+    @property
+    def finding(self) -> FaultyDomain:
+        """What the check states of it."""
+        text = str(self)[:MAX_EVIDENCE]
+        return FaultyDomain(
+            level=self.domain.level, name=self.domain.name, nodes=list(self.nodes), message=text
+        )
+
+
+def inside_groups(
+    nodes: Sequence[Node], rounds: Sequence[RoundResult], out: Collection[NodeName]
+) -> tuple[Group, ...]:
+    """The groups of the next round within NVLink domains; none where all have met, or there is one domain.
+
+    Args:
+        out: nodes that are tested no further.
+    """
+    tested = {frozenset(group.members) for round_ in rounds for group in round_.groups}
+    domains = [[name for name in names if name not in out] for names in _nvlink_domains(nodes).values()]
+    for rotation in range(ROUNDS):
+        groups = chain.from_iterable(circle(names, rotation) for names in domains)
+        new = tuple(group for group in groups if frozenset(group) not in tested)
+        if new:
+            return new
+    return ()
+
+
+def broken_switches(
+    ledger: Ledger, nodes: Sequence[Node], condemned: Collection[NodeName]
+) -> tuple[BrokenSwitch, ...]:
+    """The domains whose nodes fail with each other alone.
+
+    Args:
+        condemned: nodes at fault by other evidence; what failed with them says nothing.
+    """
+    found = []
+    for domain, names in _nvlink_domains(nodes).items():
+        inside = _inside(ledger, frozenset(names), condemned)
+        members = tuple(name for name in names if any(name in trial.members for trial in inside))
+        distinct = {frozenset(trial.members) for trial in inside}
+        if any(trial.passed for trial in inside) or len(distinct) < LEAST_FAILURES:
+            continue
+        if all(_passes_outside(ledger, name, names) for name in members):
+            found.append(BrokenSwitch(domain, members, tuple(inside)))
+    return tuple(found)
+
+
+def without_inside(ledger: Ledger, switches: Sequence[BrokenSwitch]) -> Ledger:
+    """The ledger without what broken switches explain."""
+    explained = {trial for switch in switches for trial in switch.trials}
+    return Ledger(trial for trial in ledger.trials if trial not in explained) if explained else ledger
+
+
+def _nvlink_domains(nodes: Sequence[Node]) -> Mapping[Domain, list[NodeName]]:
+    """NVLink domains that are not the whole fleet, with their nodes in rank order."""
+    found: defaultdict[Domain, list[NodeName]] = defaultdict(list)
+    for node in nodes:
+        domain = next((each for each in node.domains if each.level in NVLINK_LABELS), None)
+        if domain is not None:
+            found[domain].append(node.name)
+    return {domain: names for domain, names in found.items() if LEAST_NODES <= len(names) < len(nodes)}
+
+
+def _inside(ledger: Ledger, names: frozenset[NodeName], condemned: Collection[NodeName]) -> list[Trial]:
+    trials = {trial: None for name in names for trial in ledger.of(name) if names.issuperset(trial.members)}
+    return [trial for trial in trials if not any(member in condemned for member in trial.members)]
+
+
+def _passes_outside(ledger: Ledger, name: NodeName, names: Collection[NodeName]) -> bool:
+    return bool(ledger.passes(name, without=[other for other in names if other != name]))

@@ -1,0 +1,252 @@
+"""Worlds by domain: whole units of one switch, ranks contiguous by domain, standby workers within it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crds.agent_report import AgentState
+from crds.phases import RendezvousPhase
+from crds.ranges import MAX_RANKED_CHARACTERS, ranked_to_text
+from crds.rendezvous import Rendezvous
+from reconcilers.conditions.pods import NODES_WITHOUT_DOMAIN
+from reconcilers.observed.domains import AUTO, domain_of
+from reconcilers.world.domains import chosen, in_rank_order, in_whole_units, lost_by_domain
+from reconcilers.world.participants import Participant
+from tests.reconcilers.build import NOW, bounds, decide, job, later, participant, worker
+from tests.reconcilers.judging import judge, warnings
+
+FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, RendezvousPhase.FORMING
+
+
+def rack(domain: str, *indices: int, round_: int = 1) -> list[Participant]:
+    """Members of one domain that train."""
+    return [participant(i, AgentState.RUNNING, round_, domain=domain) for i in indices]
+
+
+def idle(domain: str, *indices: int) -> list[Participant]:
+    return [participant(i, domain=domain, seconds_since_joined=600) for i in indices]
+
+
+def lost(domain: str, *indices: int) -> list[Participant]:
+    return [participant(i, None, alive=False, domain=domain) for i in indices]
+
+
+def formed(*members: int) -> Rendezvous:
+    return Rendezvous(
+        round=1, phase=FORMED, members=list(members), incarnations=[1] * len(members), formed_at=NOW
+    )
+
+
+def racks(*without: int) -> list[Participant]:
+    """Four domains of four nodes."""
+    every = [p for d in range(4) for p in rack("abcd"[d], *range(4 * d, 4 * d + 4))]
+    return [p for p in every if p.index not in without]
+
+
+SIXTEEN = formed(*range(16))
+
+
+def domains_of(world: Rendezvous, people: Sequence[Participant]) -> list[str]:
+    by_index = {p.index: p.domain for p in people}
+    return [by_index[index] for index in world.members]
+
+
+# --- 4 domains of 4 nodes ----------------------------------------------------------------------------------
+
+
+def test_a_lost_node_is_replaced_by_the_standby_worker_of_its_own_domain() -> None:
+    people = [*racks(6), *lost("b", 6), *idle("a", 16), *idle("b", 17)]
+    world = decide(SIXTEEN, people, bounds(16, 12, standby=2), NOW).rendezvous
+    assert world.phase is FORMED
+    assert world.members == [0, 1, 2, 3, 4, 5, 7, 17, *range(8, 16)], "its ranks stay beside its domain's"
+
+
+def test_without_one_in_its_domain_any_standby_worker_steps_in_and_has_its_rank_beside_its_own_domain() -> (
+    None
+):
+    people = [*racks(6), *lost("b", 6), *idle("a", 16)]
+    world = decide(SIXTEEN, people, bounds(16, 12, standby=1), NOW).rendezvous
+    assert world.members == [0, 1, 2, 3, 16, 4, 5, 7, *range(8, 16)]
+
+
+def test_a_world_of_whole_domains_waits_for_the_lost_node_though_there_is_a_standby_worker_elsewhere() -> (
+    None
+):
+    limits = bounds(16, 8, unit=4, standby=1, shrink_after_seconds=60)
+    people = [*racks(6), *lost("b", 6), *idle("a", 16)]
+    broken = decide(SIXTEEN, people, limits, NOW).rendezvous
+    assert broken.phase is REFORMING
+    late = decide(broken, people, limits, later(60)).rendezvous
+    assert late.members == [0, 1, 2, 3, *range(8, 16)], "three nodes of domain b stand by"
+    back = [replace(p, seconds_since_joined=600) for p in idle("b", 4, 5, 6, 7)]
+    trains = [p for d, at in (("a", 0), ("c", 8), ("d", 12)) for p in rack(d, *range(at, at + 4), round_=2)]
+    whole = decide(late, [*trains, *back, *idle("a", 16)], limits, later(700)).rendezvous
+    assert domains_of(whole, [*trains, *back]) == [*"aaaaccccddddbbbb"], "who trains keeps its rank"
+
+
+def test_a_lost_switch_takes_its_domain_out_and_leaves_the_other_ranks_as_they_were() -> None:
+    limits = bounds(16, 8, unit=4, shrink_after_seconds=60)
+    people = [*racks(*range(8, 12)), *lost("c", *range(8, 12))]
+    broken = decide(SIXTEEN, people, limits, NOW).rendezvous
+    shrunk = decide(broken, people, limits, later(60)).rendezvous
+    assert shrunk.members == [*range(8), *range(12, 16)]
+
+
+def test_a_whole_standby_domain_replaces_a_lost_one_at_once() -> None:
+    people = [*racks(*range(8, 12)), *lost("c", *range(8, 12)), *idle("e", *range(16, 20))]
+    world = decide(SIXTEEN, people, bounds(16, 8, unit=4, standby=4), NOW).rendezvous
+    assert world.members == [*range(8), *range(12, 20)]
+
+
+def test_a_domain_that_is_drained_is_left_and_its_slots_get_their_ranks_back_in_another_domain() -> None:
+    """Pods that moved to domain e have the slots, and so the ranks, of domain b."""
+    limits = bounds(16, 8, unit=4)
+    moved = [participant(i, incarnation=2, domain="e", seconds_since_joined=600) for i in range(4, 8)]
+    broken = decide(SIXTEEN, [*racks(*range(4, 8)), *lost("b", *range(4, 8))], limits, NOW).rendezvous
+    world = decide(broken, [*racks(*range(4, 8)), *moved], limits, NOW).rendezvous
+    assert world.phase is FORMED and world.members == [*range(16)]
+
+
+def test_workers_that_are_ready_in_domains_with_too_few_are_named() -> None:
+    ready = [*idle("a", 0, 1, 2), *idle("b", 3, 4, 5)]
+    waiting = decide(Rendezvous(), ready, bounds(8, 4, unit=4), NOW).rendezvous
+    assert waiting.phase is FORMING
+    assert waiting.waits_for == "6 of at least 4 workers are ready, 0 of them in domains that have 4"
+
+
+def test_nobody_gives_way_for_a_tidier_world() -> None:
+    """Domain e is whole, domain b is not: but who trains goes on."""
+    people = [*racks(), *idle("e", *range(16, 20))]
+    assert decide(SIXTEEN, people, bounds(16, 8, unit=4, standby=4), NOW).rendezvous == SIXTEEN
+
+
+def test_without_domains_ranks_are_by_index() -> None:
+    people = [*rack("", 3, 1, 2), *rack("", 0)]
+    assert [p.index for p in in_rank_order(people, formed(3, 2, 1, 0))] == [0, 1, 2, 3]
+
+
+def test_ranks_of_ten_thousand_workers_scattered_over_all_domains_are_by_index() -> None:
+    """Their order would not fit into the object that each agent watches."""
+    chance = random.Random(1)
+    people = [participant(i, domain=str(chance.randrange(555))) for i in range(10_000)]
+    assert [p.index for p in in_rank_order(people, Rendezvous())] == [*range(10_000)]
+    fewer = [replace(p, domain=str(chance.randrange(110))) for p in people[:2_000]]
+    members = [p.index for p in in_rank_order(fewer, Rendezvous())]
+    assert members != sorted(members) and len(ranked_to_text(members)) <= MAX_RANKED_CHARACTERS
+
+
+# --- properties --------------------------------------------------------------------------------------------
+
+DOMAINS = st.sampled_from(["", "a", "b", "c", "d"])
+PEOPLE = st.dictionaries(st.integers(0, 40), DOMAINS, max_size=30).map(
+    lambda found: [participant(index, domain=domain) for index, domain in sorted(found.items())]
+)
+
+
+@given(PEOPLE, st.data())
+@settings(deadline=None)
+def test_each_member_has_one_rank_and_each_domain_contiguous_ranks_by_index(
+    people: list[Participant], data: st.DataObject
+) -> None:
+    before = data.draw(st.permutations([p.index for p in people]))[: len(people) // 2]
+    ordered = in_rank_order(people, formed(*before))
+    assert sorted(p.index for p in ordered) == [p.index for p in people]
+    runs = [domain for domain, _ in groupby(p.domain for p in ordered)]
+    assert len(runs) == len(set(runs)), "contiguous"
+    assert all(a.index < b.index for a, b in pairwise(ordered) if a.domain == b.domain)
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_two_members_that_stay_keep_their_order_however_many_others_come_go_and_move(
+    data: st.DataObject,
+) -> None:
+    world, people = Rendezvous(), dict[int, Participant]()
+    for round_ in range(1, 6):
+        touched = data.draw(st.dictionaries(st.integers(0, 20), st.none() | DOMAINS, max_size=12))
+        stays = [i for i in world.members if i not in touched]
+        for index, domain in touched.items():
+            people.pop(index, None)
+            if domain is not None:
+                people[index] = participant(index, incarnation=round_, domain=domain)
+        ordered = in_rank_order(list(people.values()), world)
+        members = [p.index for p in ordered]
+        assert [i for i in members if i in stays] == stays
+        world = Rendezvous(
+            round=round_, phase=FORMED, members=members, incarnations=[p.incarnation for p in ordered]
+        )
+
+
+@given(PEOPLE, st.integers(1, 5), st.data())
+@settings(deadline=None)
+def test_a_world_has_whole_units_of_one_domain_and_as_many_as_there_are(
+    people: list[Participant], unit: int, data: st.DataObject
+) -> None:
+    most = sum(count // unit for count in Counter(p.domain for p in people).values())
+    size = data.draw(st.integers(0, most)) * unit
+    before = data.draw(st.frozensets(st.integers(0, 40)))
+    members = chosen(people, size, unit, before, {})
+    assert len({p.index for p in members}) == len(members) == size
+    assert all(count % unit == 0 for count in Counter(p.domain for p in members).values())
+    assert in_whole_units(people, unit) >= most * unit
+
+
+@given(PEOPLE, st.data())
+@settings(deadline=None)
+def test_a_gap_is_filled_from_its_own_domain_as_long_as_that_has_somebody(
+    people: list[Participant], data: st.DataObject
+) -> None:
+    before = data.draw(st.frozensets(st.sampled_from([p.index for p in people]))) if people else frozenset()
+    gone = data.draw(st.frozensets(st.sampled_from(sorted(before)))) if before else frozenset()
+    people = [replace(p, alive=p.index not in gone) for p in people]
+    ready = [p for p in people if p.joinable]
+    size = min(len(before), len(ready))
+    members = chosen(ready, size, 1, before, lost_by_domain(people, before))
+    assert {p.index for p in ready if p.index in before} <= {p.index for p in members}, "nobody gives way"
+    new = Counter(p.domain for p in members if p.index not in before)
+    idle_ = Counter(p.domain for p in ready if p.index not in before)
+    gaps = Counter(p.domain for p in people if p.index in gone)
+    for domain, gap in gaps.items():
+        assert new[domain] >= min(gap, idle_[domain])
+
+
+def test_nodes_without_a_label_are_named() -> None:
+    placed = [worker(0, domain="a"), worker(1), worker(2)]
+    stated = judge(job(replicas=3, elasticPolicy={"domain": "rack"}), NODES_WITHOUT_DOMAIN, workers=placed)
+    assert warnings(stated[0])[NODES_WITHOUT_DOMAIN].message == (
+        "2 workers on nodes without the label rack, such as node node-0, which elasticPolicy.domain reads: "
+        "they count as one domain"
+    )
+    assert [event.reason for event in stated[1]] == [NODES_WITHOUT_DOMAIN]
+    for policy in ({"domain": "rack"}, {}):
+        known = [worker(0, domain="a")] if policy else placed
+        assert not warnings(judge(job(elasticPolicy=policy), NODES_WITHOUT_DOMAIN, workers=known)[0])
+
+
+# --- labels ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels", "policy", "domain"),
+    [
+        ({"nvidia.com/gpu.clique": "u.1", "network.topology.nvidia.com/accelerator": "nvl1"}, AUTO, "u.1"),
+        ({"network.topology.nvidia.com/accelerator": "nvl1"}, AUTO, "nvl1"),
+        ({"resource.nvidia.com/computeDomain": "uid"}, AUTO, "uid"),
+        ({"rack": "r1", "nvidia.com/gpu.clique": "u.1"}, "rack", "r1"),
+        ({"rack": "r1"}, AUTO, ""),
+        ({"nvidia.com/gpu.clique": "u.1"}, None, ""),
+        (None, AUTO, ""),
+    ],
+)
+def test_the_domain_of_a_node_is_the_value_of_its_label(
+    labels: dict[str, str] | None, policy: str | None, domain: str
+) -> None:
+    assert domain_of({"metadata": {"name": "n", "labels": labels}}, policy) == domain
