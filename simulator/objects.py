@@ -175,7 +175,7 @@ def alike(worker: ElasticWorker, index: int) -> ElasticWorker:
     """Another slot, in its first incarnation, in the same state."""
     name = f"{JOB}-{worker.spec.type}-{index}"
     metadata = worker.metadata.model_copy(update={"name": name, "uid": name})
-    nowhere = {key: [] for key in ("excluded_nodes", "faulty_nodes", "reported_nodes")}
+    nowhere: dict[str, Any] = {key: [] for key in ("excluded_nodes", "faulty_nodes", "reported_nodes")}
     first = {"index": index, "incarnation": 1, "replaced_for": None} | nowhere
     spec = worker.spec.model_copy(update=first)
     pod = f"{name}-1"

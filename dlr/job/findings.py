@@ -113,10 +113,10 @@ def _suspended(case: Case) -> Iterator[JobFinding]:
         admission = case.job["status"].get("admission") or {}
         if admission.get("workers") == 0 and not case.job["spec"].get("suspend"):
             words = first_line(admission.get("message"))
-            statement = f"The job has waited for the queue {admission['queue']} for {since}: {words}"
+            waits = sentence(f"The job has waited for the queue {admission['queue']} for {since}: {words}")
             queue = f"-n {case.job['metadata']['namespace']} {admission.get('workload') or ''}".rstrip()
-            advice = f"See what Kueue says: kubectl describe workloads.kueue.x-k8s.io {queue}"
-            yield JobFinding("Queued", sentence(statement), (sentence(advice),))
+            look = sentence(f"See what Kueue says: kubectl describe workloads.kueue.x-k8s.io {queue}")
+            yield JobFinding("Queued", waits, (look,))
             return
         statement = sentence(f"The job has been suspended for {since}, by spec.suspend")
         advice = sentence(f"Let it go on: dlr job resume {case.in_command}")

@@ -328,8 +328,8 @@ def _assembly(look: DesiredJob) -> tuple[Assembly, Roll]:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, there, look.fresh, look.standing.slow | stopped)
     if roll.leaving or look.standing.faulty or look.standing.leaving:
-        people = marked(roll.marked(people), look.standing)
-        there = replace(there, people=on_faulty_nodes(people, look.standing.faulty))
+        staying = marked(roll.marked(people), look.standing)
+        there = replace(there, people=on_faulty_nodes(staying, look.standing.faulty))
     return there, roll
 
 
