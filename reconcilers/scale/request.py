@@ -37,6 +37,7 @@ class Origin(StrEnum):
     GROWTH = "growth into free room"
     SHARDS = "shardScaling"
     PROFILE = "the profile of earlier jobs"
+    EVICTION = "an announced eviction"
 
 
 class ScaleRequest(Model):

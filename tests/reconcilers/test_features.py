@@ -11,7 +11,17 @@ from tests.reconcilers.without import life_without, without
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("agent", "controller", "crds", "dlr", "healthcheck", "localcluster", "reconcilers")
-OPTIONAL = ("autoscaling", "cordon", "gang", "groups", "nodecheck", "roles", "scaleplan", "shards")
+OPTIONAL = (
+    "autoscaling",
+    "cordon",
+    "evictions",
+    "gang",
+    "groups",
+    "nodecheck",
+    "roles",
+    "scaleplan",
+    "shards",
+)
 """Folders of reconcilers/. e2e/scenarios/test_without.py builds the product without each."""
 
 

@@ -90,7 +90,9 @@ async def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_
     town: Town,
 ) -> None:
     looks = town.update(ELASTICJOBS, "digits", phase="Succeeded")
-    beside = dict.fromkeys(("elasticjob", "jobcompanion", "scaleplan", "autoscaling", "shards", "gang"), 1)
+    beside = dict.fromkeys(
+        ("elasticjob", "jobcompanion", "scaleplan", "autoscaling", "shards", "gang", "evictions"), 1
+    )
     assert looks == {"elasticworker": WORKERS} | beside
     for left in range(WORKERS):
         counts = {"worker": {"desired": WORKERS, "active": left, "succeeded": WORKERS - left}}
