@@ -25,7 +25,7 @@ class _Sight:
     at: float
     """On the monotonic clock."""
     workers: frozenset[str]
-    """Uids of the job's workers that were there. Those that come later do so in spite of the announcement."""
+    """Uids of the job's workers that were there."""
 
 
 class Notices:
@@ -37,26 +37,25 @@ class Notices:
         self._workers = cache.store(ELASTICWORKERS)
         self._parse = cache.models(ELASTICWORKERS, ElasticWorker)
         self._sights: ObjectMemory[Mapping[str, _Sight]] = cache.store(ELASTICJOBS).memory()
+        """By job and the node's uid, for jobs with workers on any such node."""
 
     def of(self, job: ElasticJob) -> list[Notice]:
-        """The notices of a job's workers; each is as old as the first look that saw it."""
+        """The notices of a job's workers. Who comes to a node in spite of its announcement gets none: the
+        template tolerates it, and the next Pod might come there too."""
         uid, now = job.metadata.uid, self._monotonic()
-        known, sights, found = self._sights.get(uid) or {}, dict[str, _Sight](), list[Notice]()
-        for node in self._nodes.by_index(BY_ANNOUNCED, ANNOUNCED):
-            if not (there := self._on(node, job)):
-                continue
-            node_uid, name = node["metadata"]["uid"], node["metadata"]["name"]
-            sight = known.get(node_uid) or _Sight(now, frozenset(w.metadata.uid for w in there))
-            sights[node_uid] = sight
-            found += [
-                Notice(worker, name, announcement(node), now - sight.at)
-                for worker in there
-                if worker.metadata.uid in sight.workers
-            ]
-        if sights:
-            self._sights.put(uid, sights)
-        else:
+        there = [(node, self._on(node, job)) for node in self._nodes.by_index(BY_ANNOUNCED, ANNOUNCED)]
+        if not any(workers for _, workers in there):
             self._sights.forget(uid)
+            return []
+        known, sights, found = self._sights.get(uid) or {}, dict[str, _Sight](), list[Notice]()
+        for node, workers in there:
+            node_uid, name = node["metadata"]["uid"], node["metadata"]["name"]
+            sight = known.get(node_uid) or _Sight(now, frozenset(w.metadata.uid for w in workers))
+            sights[node_uid] = sight
+            why, age_seconds = announcement(node), now - sight.at
+            warned = (worker for worker in workers if worker.metadata.uid in sight.workers)
+            found += [Notice(worker, name, why, age_seconds) for worker in warned]
+        self._sights.put(uid, sights)
         return found
 
     def _on(self, node: Object, job: ElasticJob) -> list[ElasticWorker]:

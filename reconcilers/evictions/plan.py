@@ -17,8 +17,8 @@ from reconcilers.runtime.acts import Event
 from reconcilers.scale.request import MAX_REMOVED, Origin, ScaleRequest, own_request, written
 
 FEW_AT_ONCE = 16
-"""So many workers of a job, or a tenth, move at once: each asks for a Pod beside those that train, and a
-whole pool that is drained should neither fill the queue of the scheduler nor swap one by one."""
+"""So many workers of a job, or a tenth, move at once, for each asks for a Pod beside those that train; and no
+more than half of them, for those that stay keep the state in memory."""
 NAMED_NODES = 3
 FindWorker = Callable[[int], ElasticWorker | None]
 """Finds a job's training worker by its index."""
@@ -60,9 +60,10 @@ def held_seconds(job: ElasticJob, notices: Sequence[Notice]) -> float:
 def request_of(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> ScaleRequest | None:
     """The request that moves the workers under notice, and ends moves that have lost their reason; None where
     nothing changes. Moves that others asked for go on."""
-    moves = slots_of(job, names.WORKER).moves
+    moves, asked = slots_of(job, names.WORKER).moves, _asked(job)
     announced = {notice.index for notice in _concerned(job, notices)}
-    asked = _asked(job)
+    if not (announced or moves):
+        return None
     going = {
         source
         for source, target in moves.items()
@@ -139,7 +140,8 @@ def _is_needed(source: ElasticWorker | None, target: ElasticWorker | None) -> bo
 
 
 def _most_at_once(job: ElasticJob) -> int:
-    return min(max(FEW_AT_ONCE, job.spec.replica_specs[names.WORKER].replicas // 10), MAX_REMOVED)
+    count = job.spec.replica_specs[names.WORKER].replicas
+    return min((count + 1) // 2, max(FEW_AT_ONCE, count // 10), MAX_REMOVED)
 
 
 def _nodes(nodes: dict[str, str]) -> str:
