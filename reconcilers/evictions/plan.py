@@ -64,25 +64,24 @@ def request_of(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> 
     announced = {notice.index for notice in _concerned(job, notices)}
     if not (announced or moves):
         return None
-    going = {
-        source
-        for source, target in moves.items()
-        if source in announced or source not in asked or _is_needed(find(source), find(target))
-    }
+    ours = {source: target for source, target in moves.items() if source in asked}
+    going = {s for s, t in ours.items() if s in announced or _is_needed(find(s), find(t))}
     new = sorted(announced.difference(moves))[: max(_most_at_once(job) - len(going), 0)]
-    wanted = sorted(going.union(new))
-    if wanted == sorted(moves):
+    if not new and len(going) == len(ours):
         return None
-    request = own_request(job, Origin.EVICTION, moved={names.WORKER: wanted} if wanted else {})
+    moved, kept = sorted(going.union(new)), sorted(moves.keys() - ours.keys())
+    lists = {"moved": moved, "kept": kept}
+    by_type = {key: {names.WORKER: indices} for key, indices in lists.items() if indices}
+    request = own_request(job, Origin.EVICTION, **by_type)
     # Unlike counts, the same moves may be asked for again: after a cordon, its end, and another cordon.
-    mark = hashlib.sha256(f"{job.status.scale_request} {wanted}".encode()).hexdigest()[:16]
+    mark = hashlib.sha256(f"{job.status.scale_request} {lists}".encode()).hexdigest()[:16]
     return request.model_copy(update={"id": f"{request.id}-{mark}"})
 
 
 def event_of(job: ElasticJob, request: ScaleRequest, notices: Sequence[Notice]) -> Event:
     """The Event of a request that is written."""
     before = slots_of(job, names.WORKER).moves
-    moved = set(request.moved.get(names.WORKER, ()))
+    moved = {*request.moved.get(names.WORKER, ()), *request.kept.get(names.WORKER, ())}
     if new := moved.difference(before):
         nodes = {notice.node: notice.why for notice in notices if notice.index in new}
         patience_seconds = job.spec.elastic_policy.eviction_patience_seconds
