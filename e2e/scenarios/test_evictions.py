@@ -1,4 +1,4 @@
-"""Announced evictions: a worker is replaced before its node lets its Pod go, and training hardly stands still."""
+"""Announced evictions: a worker is replaced before its node lets its Pod go, and training hardly stops."""
 
 from __future__ import annotations
 
