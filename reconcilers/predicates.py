@@ -43,12 +43,13 @@ def becomes_ready_or_not(node: Object) -> object:
 @change_of
 def more_than_status(obj: Object) -> object:
     """What is wanted of an object, and its end. Of a job, also whether a queue grants it Pods, and how many
-    of its workers are needed: its minimum follows that, which is in its status one write after its count."""
+    of its workers are needed, which its minimum follows, and which are replaced: they are in its status one
+    write after its count."""
     said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
     status = obj.get("status", {})
-    needed = (status.get("scaling") or {}).get("base")
+    needed = (status.get("scaling") or {}).get("base"), status.get("migrations")
     is_queued = (status.get("admission") or {}).get("workers") == 0
-    return generation_of(obj), status.get("phase") in ("Succeeded", "Failed"), is_queued, needed, *said
+    return generation_of(obj), status.get("phase") in ("Succeeded", "Failed"), is_queued, *needed, *said
 
 
 @change_of

@@ -22,6 +22,7 @@ from controller.resources import (
 from crds import names
 from reconcilers.autoscaling import wiring as autoscaling
 from reconcilers.cordon import wiring as cordon
+from reconcilers.evictions import wiring as evictions
 from reconcilers.findings.finished import BY_VERDICT, verdict_keys
 from reconcilers.gang import wiring as gang
 from reconcilers.groups import wiring as groups
@@ -54,7 +55,7 @@ from reconcilers.scaleplan import wiring as scaleplan
 from reconcilers.shapes import SHAPES
 from reconcilers.shards import wiring as shards
 from reconcilers.worker.assignment import Gate, OtherOwner
-from reconcilers.worker.companions import CompanionReconciler
+from reconcilers.worker.companions import CompanionReconciler, EvictionHold
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
 
@@ -86,18 +87,19 @@ def add_all(
     clock = clock or Clock()
     manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
-    strategies, gates, owners = Strategies(), list[Gate](), list[OtherOwner]()
+    strategies, gates, owners, holds = Strategies(), list[Gate](), list[OtherOwner](), list[EvictionHold]()
     roles.add(strategies)
     gang.add(manager, clock, gates)
     kueue.add(manager, clock, gates, is_wanted=queues)
     nodecheck.add(manager, clock, pods or PodOptions(), strategies, owners)
     add_jobs(manager, clock, pods or PodOptions(), strategies)
     autoscaling.add(manager, clock)
+    evictions.add(manager, clock, holds)
     scaleplan.add(manager, clock, strategies.counts_fault)
     groups.add(manager, clock)
     shards.add(manager, clock)
     add_workers(manager, clock, pods or PodOptions(), strategies, gates, owners)
-    add_companions(manager, clock, strategies)
+    add_companions(manager, clock, strategies, holds)
     cordon.add(manager, clock, cordons or CordonOptions())
     recheck.add(manager, clock, cordons or CordonOptions())
     _add_unreadable(manager, clock)
@@ -214,18 +216,22 @@ def add_workers(
     controller.build(OfOurJobs(pods, cache, ELASTICWORKERS, job_keys))
 
 
-def add_companions(manager: Manager, clock: Clock, strategies: Strategies) -> None:
+def add_companions(
+    manager: Manager, clock: Clock, strategies: Strategies, holds: Sequence[EvictionHold]
+) -> None:
     service_of = strategies.service_of
-    reconciler = CompanionReconciler(manager.client, manager.cache, manager.recorder, service_of)
-    (
+    reconciler = CompanionReconciler(manager.client, manager.cache, manager.recorder, service_of, holds)
+    controller = (
         ControllerBuilder(manager, "jobcompanion")
         .for_(ELASTICJOBS, predicate=more_than_status)
         .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
         .owns(NETWORKPOLICIES, predicate=more_than_status)
         .reports_to(reporter(manager, "jobcompanion", ELASTICJOBS, clock))
         .with_workers(COMPANION_WORKERS)
-        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
     )
+    for hold in holds:
+        controller.watches(hold.resource, hold.jobs_of, predicate=hold.is_news)
+    controller.build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
 
 
 def _add_unreadable(manager: Manager, clock: Clock) -> None:

@@ -131,7 +131,7 @@ def kept_of_owned(obj: Object) -> Object:
 def kept_of_node(node: Object) -> Object:
     spec, status = node.get("spec") or {}, node.get("status") or {}
     kept = _fields(status, ("conditions", "allocatable", "capacity"))
-    return node | {"spec": _fields(spec, ("taints",)), "status": kept}
+    return node | {"spec": _fields(spec, ("taints", "unschedulable")), "status": kept}
 
 
 SHAPES: Mapping[Resource, Shape] = {

@@ -148,7 +148,7 @@ POD_DEATHS = (
 @pytest.mark.needs(Capability.POWER)
 def test_pods_die_in_each_way_and_the_job_trains_on(cluster: Cluster, observation: Observation) -> None:
     mortals = Mortals(cluster, observation)
-    patient = POLICY | {"shrinkAfterSeconds": 300}
+    patient = POLICY | {"shrinkAfterSeconds": 300, "evictionPatienceSeconds": 0}
     mortals.submit(2, least=1, elasticPolicy=patient)  # so that its disruption budget allows one eviction
     life = mortals.wait_until_training()
     counted: dict[str, int] = {}

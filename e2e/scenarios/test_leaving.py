@@ -33,7 +33,15 @@ class Leaver:
         self.cluster, self.observation = cluster, observation
         self.folder = Path(cluster.storage(observation.namespace).path)
 
-    def submit(self, *, workers: int = 3, sharded: bool = False) -> None:
+    def submit(
+        self, *, workers: int = 3, sharded: bool = False, patience_seconds: int = 0, **more: Any
+    ) -> None:
+        """Submit the job.
+
+        Args:
+            patience_seconds: its evictionPatienceSeconds; 0: evictions are not prepared.
+            more: arguments of `jobs.scripted`.
+        """
         storage = self.cluster.storage(self.observation.namespace)
         script = f"{self.cluster.examples}/memory/train.py"
         variables = {
@@ -51,7 +59,13 @@ class Leaver:
             env=variables,
             worker={"memoryCheckpoint": {"size": "16Mi", "replicas": 1}},
             # Who comes late, and a replacement, is waited for.
-            elasticPolicy={**elasticity.POLICY, "lastCallSeconds": 60, "shrinkAfterSeconds": 60},
+            elasticPolicy={
+                **elasticity.POLICY,
+                "lastCallSeconds": 60,
+                "shrinkAfterSeconds": 60,
+                "evictionPatienceSeconds": patience_seconds,
+            },
+            **more,
         )
         elasticity.bounded(manifest, 2, workers)
         pod = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]

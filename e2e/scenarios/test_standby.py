@@ -26,7 +26,7 @@ def test_a_standby_worker_steps_in_at_once_and_is_refilled_again_and_again(
     cluster: Cluster, observation: Observation
 ) -> None:
     mortals = Mortals(cluster, observation)
-    mortals.submit(2, standby=1, elasticPolicy=jobs.QUICK_REPORTS)
+    mortals.submit(2, standby=1, elasticPolicy=jobs.QUICK_REPORTS | {"evictionPatienceSeconds": 0})
     life = mortals.wait_until_training(world_of=2)
     first = mortals.world()["round"]
     assert first == 1, "who stands by makes no round of its own"

@@ -37,6 +37,7 @@ class Origin(StrEnum):
     GROWTH = "growth into free room"
     SHARDS = "shardScaling"
     PROFILE = "the profile of earlier jobs"
+    EVICTION = "an announced eviction"
 
 
 class ScaleRequest(Model):
@@ -55,6 +56,8 @@ class ScaleRequest(Model):
     """Slots that leave for good."""
     moved: dict[str, Indices] = Field(default_factory=dict)
     """Slots that others replace."""
+    kept: dict[str, Indices] = Field(default_factory=dict)
+    """Slots that others replace already, by an earlier request, and go on to."""
     resources: dict[str, ResourceRequirements] = Field(default_factory=dict)
     """Amounts laid over those that are in force for the type."""
     edits_from: int = 0

@@ -9,7 +9,8 @@ earlier job of the same name has left is replaced.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from controller.cache import Cache
 from controller.client import AsyncClient
@@ -17,6 +18,7 @@ from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, Refu
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICES, Object, Resource
+from controller.store import Change
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
@@ -36,6 +38,20 @@ ServiceOf = Callable[[ElasticJob], Object | None]
 
 def no_service(_: ElasticJob) -> None:
     """The `ServiceOf` jobs whose Pods have no names."""
+
+
+@dataclass(frozen=True)
+class EvictionHold:
+    """A reason to let none of a job's workers be evicted for a while."""
+
+    held_seconds: Callable[[ElasticJob], float]
+    """Time for which the hold of a job still lasts; 0.0 without one."""
+    resource: Resource
+    """The kind whose changes begin and end holds."""
+    jobs_of: Callable[[Object], Iterable[Request]]
+    """The jobs that an object of that kind concerns."""
+    is_news: Callable[[Change], bool]
+    """Whether a change of one concerns any."""
 
 
 class Companions:
@@ -111,10 +127,16 @@ class Companions:
 
 class CompanionReconciler(Reconciler):
     def __init__(
-        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, service_of: ServiceOf = no_service
+        self,
+        client: AsyncClient,
+        cache: Cache,
+        recorder: EventRecorder,
+        service_of: ServiceOf = no_service,
+        holds: Sequence[EvictionHold] = (),
     ) -> None:
         self._companions = Companions(client, recorder)
         self._service_of = service_of
+        self._holds = holds
         self._jobs = cache.store(ELASTICJOBS)
         self._budgets = cache.store(PODDISRUPTIONBUDGETS)
         self._policies = cache.store(NETWORKPOLICIES)
@@ -127,20 +149,23 @@ class CompanionReconciler(Reconciler):
         job, companions = self._parse_job.parse(raw), self._companions
         runs = not (job.stops or job.status.finished)
         failures: list[Refused] = []
+        held_seconds = max((hold.held_seconds(job) for hold in self._holds), default=0.0)
+        with companions.reporting(raw, PODDISRUPTIONBUDGETS.kind, failures):  # first: a drain may have begun
+            found = self._budgets.get(job.metadata.namespace, job.metadata.name)
+            budget = budget_of(job, is_held=held_seconds > 0) if runs else None
+            await companions.keep(PODDISRUPTIONBUDGETS, raw, found, budget)
         if job.metadata.deletion_timestamp is None:  # then it stays, and goes with the job
             with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
                 found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
                 wanted = network_policy_of(raw) if job.spec.network_policy.enabled else None
                 await companions.keep(NETWORKPOLICIES, raw, found, wanted)
-        with companions.reporting(raw, PODDISRUPTIONBUDGETS.kind, failures):
-            found = self._budgets.get(job.metadata.namespace, job.metadata.name)
-            await companions.keep(PODDISRUPTIONBUDGETS, raw, found, budget_of(job) if runs else None)
-        look_again = None
+        look_again = held_seconds or None
         if (service := self._service_of(job)) is not None:
             with companions.reporting(raw, SERVICES.kind, failures):
                 found = await companions.get(SERVICES, job.metadata.name, job.metadata.namespace)
                 await companions.keep(SERVICES, raw, found, service if runs else None)
-                look_again = RECHECK_SECONDS if runs else None
+                if runs:
+                    look_again = min(look_again or RECHECK_SECONDS, RECHECK_SECONDS)
         if failures:
             raise failures[0]
         return Result(look_again)
@@ -160,20 +185,23 @@ def network_policy_of(owner: Object) -> Object:
     return NETWORKPOLICIES.manifest(metadata, spec=spec)
 
 
-def budget_of(job: ElasticJob) -> Object | None:
-    """The PodDisruptionBudget to create: evictions leave the job the workers that it needs to go on training.
+def budget_of(job: ElasticJob, *, is_held: bool = False) -> Object | None:
+    """The PodDisruptionBudget to create: evictions leave the job the workers that it needs to go on training,
+    or while it is held all that it has, and others that come up in their places.
 
-    None if it needs all of them. Then a budget would let no drain end, and save nothing: the first eviction
-    stops the training whatever becomes of the others, and one restart for all is better than one for each.
+    None if it needs all of them and is not held. Then a budget would let no drain end, and save nothing: the
+    first eviction stops the training whatever becomes of the others, and one restart for all is better than
+    one for each.
 
     An integer `minAvailable` is the only form that counts Pods of a controller that Kubernetes does not know:
     https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors
     """
     minimum, worker = minimum_workers(job), job.spec.replica_specs.get(names.WORKER)
-    if worker is None or not 0 < minimum < slot_count(worker):
+    slots = slot_count(worker) if worker is not None else 0
+    if not minimum or not (is_held or minimum < slots):
         return None
     spec = {
-        "minAvailable": minimum,
+        "minAvailable": 2 * slots if is_held else minimum,
         "selector": {"matchLabels": {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}},
         "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a Pod that is broken anyway holds no drain up
     }

@@ -14,6 +14,7 @@ PRODUCT = ("agent", "controller", "crds", "dlr", "healthcheck", "localcluster", 
 OPTIONAL = (
     "autoscaling",
     "cordon",
+    "evictions",
     "gang",
     "groups",
     "kueue",

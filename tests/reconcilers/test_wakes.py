@@ -90,7 +90,9 @@ async def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_
     town: Town,
 ) -> None:
     looks = town.update(ELASTICJOBS, "digits", phase="Succeeded")
-    beside = dict.fromkeys(("elasticjob", "jobcompanion", "scaleplan", "autoscaling", "shards", "gang"), 1)
+    beside = dict.fromkeys(
+        ("elasticjob", "jobcompanion", "scaleplan", "autoscaling", "shards", "gang", "evictions"), 1
+    )
     assert looks == {"elasticworker": WORKERS} | beside
     for left in range(WORKERS):
         counts = {"worker": {"desired": WORKERS, "active": left, "succeeded": WORKERS - left}}
@@ -211,3 +213,17 @@ async def test_the_page_of_metrics_names_every_controller(town: Town) -> None:
         r"select by `controller`, which is one of (.*?)\.\n", METRICS.read_text(), re.DOTALL
     )
     assert set(re.findall(r"`(\w+)`", named)) == {each.name for each in town.manager._controllers}
+
+
+async def test_a_cordon_wakes_the_jobs_of_the_workers_on_that_node_alone(town: Town) -> None:
+    def node(**spec: Any) -> Object:
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        return {"metadata": {"name": "node-7", "uid": "n7"}, "spec": spec, "status": status}
+
+    town.put(NODES, node())
+    assert town.put(NODES, node(unschedulable=True)) == {"evictions": 1, "jobcompanion": 1}
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    assert (
+        not {"evictions", "jobcompanion"} & town.put(NODES, node(unschedulable=True, taints=[taint])).keys()
+    )
+    assert {"evictions", "jobcompanion"} <= town.put(NODES, node()).keys()

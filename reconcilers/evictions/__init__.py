@@ -1,0 +1,22 @@
+"""Announced evictions: a worker is replaced before its node lets its Pod go (docs/capacity.md).
+
+**Reads** Nodes, the job, and its ElasticWorkers on the nodes that announce evictions: a cordon, with which
+every drain begins, a taint or a condition (`announced.py`). **Writes** moves, by a scale request into the job
+as a ScalePlan's `migratePods` (`reconcilers/scale/request.py`); and holds the job's PodDisruptionBudget for
+`elasticPolicy.evictionPatienceSeconds` at most (`EvictionHold` of `reconcilers/worker/companions.py`). The
+job's reconciler makes the target's Pod, swaps by vote and retires the source; it knows nothing of nodes.
+
+`notices.py` remembers since when each job has been under notice, `plan.py` decides, `reconciler.py` reads and
+writes. These hold:
+
+* A worker is moved at most once for one announcement, wherever its target comes up: a template that tolerates
+  cordons may bring it back to the same node, and there it stays.
+* A move goes on as long as the node announces the eviction and the worker runs there. Afterwards only a
+  target that has a node goes on.
+* Evictions are held back while the oldest announcement of the job is younger than its patience, by our own
+  clock, so nothing is held longer than that. A new controller counts anew, at most once more as long.
+* Nodes with dlr's own taint are not concerned: their workers are moved by the job's checks.
+
+Without this folder and its lines in `setup.py`, workers leave when they are evicted, and everything else
+works.
+"""

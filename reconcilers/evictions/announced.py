@@ -1,0 +1,61 @@
+"""What on a Node announces that its Pods will be evicted. Pure.
+
+Sources of the names, read in November 2026:
+
+* cordon: k8s.io/api/core/v1/well_known_taints.go; `kubectl drain`, Cluster API, kured, AKS and GKE do so
+* GKE: cloud.google.com/kubernetes-engine/docs/how-to/handle-disruption-gpu-tpu
+* Karpenter: karpenter.sh/docs/concepts/disruption (`disrupted` since v1, `disruption` before)
+* cluster-autoscaler: utils/taints (a candidate for deletion, its other taint, may stay)
+* AKS: learn.microsoft.com/azure/aks/node-auto-drain
+* AWS: github.com/aws/aws-node-termination-handler, `TAINT_NODE`
+* conditions: k8s.io/api/core/v1/types.go of 1.37 ("the admin is responsible for setting")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.resources import Object
+from reconcilers.findings.record import unhealthy_taint
+
+BY_ANNOUNCED = "announced"
+"""Index of Nodes: under `ANNOUNCED`, those whose Pods will be evicted."""
+ANNOUNCED = "announced"
+
+CORDON = "node.kubernetes.io/unschedulable"
+TAINTS = frozenset(
+    {
+        "cloud.google.com/impending-node-termination",
+        "karpenter.sh/disrupted",
+        "karpenter.sh/disruption",
+        "ToBeDeletedByClusterAutoscaler",
+        "remediator.kubernetes.azure.com/unschedulable",
+        "remediator.aks.microsoft.com/unschedulable",
+    }
+)
+TAINT_PREFIX = "aws-node-termination-handler/"
+EFFECT = "NoSchedule"
+"""A taint with NoExecute evicts at once, and one that only makes other nodes preferred announces nothing."""
+CONDITIONS = frozenset({"MaintenancePlanned", "MaintenanceInProgress", "DrainInProgress"})
+
+
+def announcement(node: Object) -> str:
+    """Says how a raw Node announces that its Pods will be evicted, such as `is cordoned`; empty without."""
+    if unhealthy_taint(node) is not None:
+        return ""
+    spec = node.get("spec") or {}
+    taints = [taint["key"] for taint in spec.get("taints") or () if taint.get("effect") == EFFECT]
+    if spec.get("unschedulable") or CORDON in taints:
+        return "is cordoned"
+    for key in taints:
+        if key in TAINTS or key.startswith(TAINT_PREFIX):
+            return f"has the taint {key}"
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition.get("type") in CONDITIONS and condition.get("status") == "True":
+            return f"has the condition {condition['type']}"
+    return ""
+
+
+def announced_keys(node: Object) -> Iterable[str]:
+    """Index function of `BY_ANNOUNCED`."""
+    return [ANNOUNCED] if announcement(node) else []

@@ -1,0 +1,151 @@
+"""Which workers of a job move for announced evictions, and for how long its evictions are held back. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from controller.wording import counted, some_of
+from crds import names
+from crds.elasticjob import ElasticJob
+from crds.elasticworker import ElasticWorker
+from reconcilers.observed.groups import group_of
+from reconcilers.observed.slots import named, place_of, slots_of
+from reconcilers.observed.worker_state import runs, stuck_by
+from reconcilers.runtime.acts import Event
+from reconcilers.scale.request import MAX_REMOVED, Origin, ScaleRequest, own_request, written
+
+FEW_AT_ONCE = 16
+"""So many workers of a job, or a tenth, move at once, for each asks for a Pod beside those that train; and no
+more than half of them, for those that stay keep the state in memory."""
+NAMED_NODES = 3
+FindWorker = Callable[[int], ElasticWorker | None]
+"""Finds a job's training worker by its index."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A worker whose Pod will be evicted, as its node announces."""
+
+    worker: ElasticWorker
+    node: str
+    why: str
+    """How the node announces it, such as `is cordoned`."""
+    age_seconds: float
+    """Time since it was first seen, by our own clock."""
+
+    @property
+    def index(self) -> int:
+        return self.worker.spec.index
+
+
+def can_move(job: ElasticJob) -> bool:
+    """Whether a job's workers are replaced before they are evicted: it is patient, and they train in a world.
+    A replica group that loses a worker is small, and the others go on without it."""
+    world, patience_seconds = job.status.rendezvous, job.spec.elastic_policy.eviction_patience_seconds
+    if world is None or not world.round or not patience_seconds or group_of(job) is not None:
+        return False
+    return not (job.stops or job.status.finished)
+
+
+def held_seconds(job: ElasticJob, notices: Sequence[Notice]) -> float:
+    """Time for which evictions of the job's workers still wait: until the oldest of its announcements is as
+    old as the job's patience. A worker that stands there longer has found no room, so no other would."""
+    ages = [notice.age_seconds for notice in _concerned(job, notices)]
+    patience_seconds = job.spec.elastic_policy.eviction_patience_seconds
+    return max(patience_seconds - max(ages), 0.0) if ages else 0.0
+
+
+def request_of(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> ScaleRequest | None:
+    """The request that moves the workers under notice, and ends moves that have lost their reason; None where
+    nothing changes. Moves that others asked for go on."""
+    moves, asked = slots_of(job, names.WORKER).moves, _asked(job)
+    announced = {notice.index for notice in _concerned(job, notices)}
+    if not (announced or moves):
+        return None
+    ours = {source: target for source, target in moves.items() if source in asked}
+    going = {s for s, t in ours.items() if s in announced or _is_needed(find(s), find(t))}
+    new = sorted(announced.difference(moves))[: max(_most_at_once(job) - len(going), 0)]
+    if not new and len(going) == len(ours):
+        return None
+    moved, kept = sorted(going.union(new)), sorted(moves.keys() - ours.keys())
+    lists = {"moved": moved, "kept": kept}
+    by_type = {key: {names.WORKER: indices} for key, indices in lists.items() if indices}
+    request = own_request(job, Origin.EVICTION, **by_type)
+    # Unlike counts, the same moves may be asked for again: after a cordon, its end, and another cordon.
+    mark = hashlib.sha256(f"{job.status.scale_request} {lists}".encode()).hexdigest()[:16]
+    return request.model_copy(update={"id": f"{request.id}-{mark}"})
+
+
+def event_of(job: ElasticJob, request: ScaleRequest, notices: Sequence[Notice]) -> Event:
+    """The Event of a request that is written."""
+    before = slots_of(job, names.WORKER).moves
+    moved = {*request.moved.get(names.WORKER, ()), *request.kept.get(names.WORKER, ())}
+    if new := moved.difference(before):
+        nodes = {notice.node: notice.why for notice in notices if notice.index in new}
+        patience_seconds = job.spec.elastic_policy.eviction_patience_seconds
+        others = "others elsewhere replace them" if len(new) > 1 else "another elsewhere replaces it"
+        message = (
+            f"{_nodes(nodes)}: {named(new)} will be evicted, and {others} first; evictions wait for that, "
+        )
+        return Event("Normal", "EvictionAnnounced", f"{message}{patience_seconds} s at most")
+    ended = set(before).difference(moved)
+    is_one = len(ended) == 1
+    message = f"{named(ended)} {'is' if is_one else 'are'} not replaced any more: "
+    message += "the node no longer announces an eviction, or has carried it out"
+    return Event("Normal", "EvictionOver", message)
+
+
+def lapsed(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> Event | None:
+    """The Event of evictions that are not held back any more, though workers are still there."""
+    late, patience_seconds = _concerned(job, notices), job.spec.elastic_policy.eviction_patience_seconds
+    if not late or held_seconds(job, notices) > 0:
+        return None
+    nodes = {notice.node: notice.why for notice in late}
+    moves = slots_of(job, names.WORKER).moves
+    targets = (find(moves[notice.index]) for notice in late if notice.index in moves)
+    stuck = (stuck_by(target) for target in targets if target is not None)
+    why = next((f" ({each.message})" for each in stuck if each is not None), "")
+    indices = [notice.index for notice in late]
+    verb = "is" if len(indices) == 1 else "are"
+    message = (
+        f"{_nodes(nodes)}: {named(indices)} {verb} not replaced within {patience_seconds} s{why}; evictions "
+        "wait no longer, and the job goes on after them as its minReplicas let it. Make room, or raise "
+        "elasticPolicy.evictionPatienceSeconds"
+    )
+    return Event("Warning", "EvictionsNotHeld", message)
+
+
+def _concerned(job: ElasticJob, notices: Sequence[Notice]) -> list[Notice]:
+    """The notices of workers that run in slots that are wanted."""
+    if not can_move(job):
+        return []
+    return [n for n in notices if runs(n.worker) and place_of(job, names.WORKER, n.index) is not None]
+
+
+def _asked(job: ElasticJob) -> Collection[int]:
+    """The workers that the last request asked to be moved, if it was for evictions."""
+    request = written(job)
+    if request is None or request.origin is not Origin.EVICTION:
+        return ()
+    return request.moved.get(names.WORKER, ())
+
+
+def _is_needed(source: ElasticWorker | None, target: ElasticWorker | None) -> bool:
+    """Whether a target goes on whose source is not under notice: the source has been evicted, and the target
+    is ahead of the source's own next Pod."""
+    return not runs(source) and target is not None and target.status.node_name is not None
+
+
+def _most_at_once(job: ElasticJob) -> int:
+    count = job.spec.replica_specs[names.WORKER].replicas
+    return min((count + 1) // 2, max(FEW_AT_ONCE, count // 10), MAX_REMOVED)
+
+
+def _nodes(nodes: dict[str, str]) -> str:
+    """Such as `node-1 is cordoned`, or `3 nodes (node-1, node-2, node-3) announce evictions`."""
+    if len(nodes) == 1:
+        ((node, why),) = nodes.items()
+        return f"{node} {why}"
+    return f"{counted(len(nodes), 'node')} ({some_of(sorted(nodes), NAMED_NODES)}) announce evictions"

@@ -1,0 +1,76 @@
+"""What wakes a look at the evictions of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.builder import ControllerBuilder, controller_owner
+from controller.manager import Manager
+from controller.reconciler import Request
+from controller.resources import NODES, Object
+from crds import names
+from crds.elasticjob import ElasticJob
+from reconcilers.evictions.announced import BY_ANNOUNCED, announced_keys, announcement
+from reconcilers.evictions.notices import Notices
+from reconcilers.evictions.plan import held_seconds
+from reconcilers.evictions.reconciler import EvictionReconciler
+from reconcilers.predicates import change_of
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.managed_by import OfOurJobs, own_key
+from reconcilers.runtime.reconciled import reporter
+from reconcilers.worker.companions import EvictionHold
+from reconcilers.worker.reconciler import BY_NODE
+
+WORKERS = 4
+
+
+def add(manager: Manager, clock: Clock, holds: list[EvictionHold]) -> None:
+    """Register the controller with the manager, and what holds budgets. Most looks end at once: few nodes
+    announce evictions, and a Node wakes the jobs of its own workers alone."""
+    cache = manager.cache
+    cache.add_index(NODES, BY_ANNOUNCED, announced_keys)
+    notices, workers = Notices(cache, clock.monotonic), cache.store(ELASTICWORKERS)
+
+    def jobs_on(node: Object) -> Iterable[Request]:
+        found = workers.by_index(BY_NODE, node["metadata"]["name"])
+        return {job for worker in found for job in controller_owner(ELASTICJOBS)(worker)}
+
+    def held(job: ElasticJob) -> float:
+        return held_seconds(job, notices.of(job))
+
+    holds.append(EvictionHold(held, NODES, jobs_on, announces_otherwise))
+    reconciler = EvictionReconciler(manager.client, cache, manager.recorder, clock, notices)
+    (
+        ControllerBuilder(manager, "evictions")
+        .for_(ELASTICJOBS, predicate=moves_otherwise)
+        .owns(ELASTICWORKERS, predicate=runs_elsewhere)
+        .watches(NODES, jobs_on, predicate=announces_otherwise)
+        .reports_to(reporter(manager, "evictions", ELASTICJOBS, clock))
+        .with_workers(WORKERS)
+        .build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
+    )
+
+
+@change_of
+def announces_otherwise(node: Object) -> object:
+    """Whether a node announces evictions."""
+    return node["metadata"]["uid"], bool(announcement(node))
+
+
+@change_of
+def runs_elsewhere(worker: Object) -> object:
+    """Where a worker's Pod is, and whether it runs."""
+    status = worker.get("status") or {}
+    return worker["spec"]["incarnation"], *(
+        status.get(key) for key in ("phase", "nodeName", "observedIncarnation")
+    )
+
+
+@change_of
+def moves_otherwise(job: Object) -> object:
+    """What is asked and under way of a job's moves, and its phase: only what trains is moved."""
+    status, metadata = job.get("status") or {}, job["metadata"]
+    asked = (metadata.get("annotations") or {}).get(names.ANNOTATION_SCALE)
+    moves = status.get("scaleRequest"), status.get("migrations")
+    return metadata["uid"], metadata.get("generation"), status.get("phase"), asked, *moves
