@@ -31,6 +31,10 @@ def broken(inside: Collection[str]) -> Probe:
     return probe
 
 
+def flaky(chance: random.Random) -> Probe:
+    return lambda _, group: GroupResult(group, chance.random() > 0.1)
+
+
 @pytest.mark.parametrize("label", NVLINK_LABELS)
 @pytest.mark.parametrize("screening", [1, 2, 4])
 def test_a_broken_switch_is_found_within_two_more_rounds(label: str, screening: int) -> None:
@@ -71,6 +75,5 @@ def test_broken_nodes_are_no_switch(bad: frozenset[int]) -> None:
 
 def test_tests_that_fail_now_and_then_are_no_switch() -> None:
     for seed in range(15):
-        chance = random.Random(seed)
-        played = play(racks(16, 4), lambda _, group, chance=chance: GroupResult(group, chance.random() > 0.1))
+        played = play(racks(16, 4), flaky(random.Random(seed)))
         assert not [found for found in played.verdicts.domains if "switch" in found.message], seed

@@ -40,7 +40,7 @@ def fleet(nodes: int) -> Api:
 
 def node_of(api: Api, slot: int) -> str:
     """The node that the first Pod of a slot gets."""
-    return sorted(node["metadata"]["name"] for node in api.list(NODES))[slot]
+    return sorted(str(node["metadata"]["name"]) for node in api.list(NODES))[slot]
 
 
 def train(api: Api, *, standby: int = 0, least: int = 8, **policy: Any) -> None:
