@@ -18,7 +18,7 @@ from controller import clock
 from controller.client import AsyncClient
 from controller.errors import AlreadyExists, ApiError, Conflict, NotFound
 from controller.leader import candidacy, election
-from controller.leader.candidacy import Ask, Candidacy, AskKind
+from controller.leader.candidacy import Ask, AskKind, Candidacy
 from controller.leader.container_end import pod_of, unique_identity
 from controller.leader.election import ElectionTiming, LeaseRecord, Tenure
 from controller.resources import LEASES, PODS, Object

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from controller.errors import AlreadyExists, Conflict, NotFound
 from controller.leader import candidacy, election
-from controller.leader.candidacy import Candidacy, AskKind
+from controller.leader.candidacy import AskKind, Candidacy
 from controller.leader.container_end import message_of, pod_of
 from controller.leader.election import ElectionTiming, Tenure
 from tests.controller.leader_server import Outage, Server
