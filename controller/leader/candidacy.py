@@ -29,7 +29,7 @@ class AskKind(Enum):
 class Ask:
     """A request to send now."""
 
-    question: AskKind
+    kind: AskKind
     sent_at: float
     lease: Object = field(default_factory=dict)
     """The Lease to write; empty for a look."""
@@ -110,8 +110,8 @@ def _ask_for_lease(state: Candidacy, now: float, wall: datetime) -> tuple[Candid
     )
     tenure = election.with_claim_sent(state.tenure, lease["spec"]["renewTime"], now)
     claiming = replace(asking, tenure=tenure, claimed_version=state.version, claimed_at=now)
-    question = AskKind.CREATE if move is Move.CREATE else AskKind.REPLACE
-    return claiming, Ask(question, now, lease, state.version)
+    kind = AskKind.CREATE if move is Move.CREATE else AskKind.REPLACE
+    return claiming, Ask(kind, now, lease, state.version)
 
 
 def answered(state: Candidacy, ask: Ask, record: LeaseRecord | None, now: float) -> Candidacy:
@@ -123,7 +123,7 @@ def answered(state: Candidacy, ask: Ask, record: LeaseRecord | None, now: float)
         sent_at = tenure.leads_until - timing.renew_deadline_seconds
         return replace(seen, due_at=max(now, sent_at + timing.retry_period_seconds))
     has_claimed = seen.claimed_version == seen.version and seen.claimed_at >= ask.sent_at
-    is_look = ask.question is AskKind.LOOK
+    is_look = ask.kind is AskKind.LOOK
     if is_look and not has_claimed and election.decide(tenure, now) is not Move.WAIT:
         return replace(seen, due_at=now)
     return _paused(seen, ask, now)
@@ -138,7 +138,7 @@ def refused(state: Candidacy, ask: Ask, now: float) -> Candidacy:
 
 def failed(state: Candidacy, ask: Ask, now: float) -> Candidacy:
     """Take in that there was no answer, or an error."""
-    if ask.question is AskKind.LOOK_AT_POD:
+    if ask.kind is AskKind.LOOK_AT_POD:
         return replace(state, pod_due_at=ask.sent_at + state.tenure.timing.retry_period_seconds)
     return _paused(state, ask, now)
 

@@ -174,7 +174,7 @@ class Elector:
         return ask
 
     def _send(self, ask: Ask) -> None:
-        task = asyncio.create_task(self._answer(ask), name=f"leadership: {ask.question.value}")
+        task = asyncio.create_task(self._answer(ask), name=f"leadership: {ask.kind.value}")
         task.add_done_callback(lambda _: self._news.set())
         self._requests.add(task)
 
@@ -200,11 +200,11 @@ class Elector:
 
     async def _carry_out(self, ask: Ask) -> Object | None:
         """Return the object; None if there is none to look at."""
-        if ask.question is AskKind.CREATE:
+        if ask.kind is AskKind.CREATE:
             return await self._client.create(LEASES, ask.lease)
-        if ask.question is AskKind.REPLACE:
+        if ask.kind is AskKind.REPLACE:
             return await self._client.replace(LEASES, ask.lease)
-        resource, name = (LEASES, self.name) if ask.question is AskKind.LOOK else (PODS, pod_of(ask.holder))
+        resource, name = (LEASES, self.name) if ask.kind is AskKind.LOOK else (PODS, pod_of(ask.holder))
         try:
             return await self._client.get(resource, name, self.namespace)
         except NotFound:
@@ -212,7 +212,7 @@ class Elector:
 
     def _take_in(self, ask: Ask, found: Object | None) -> None:
         now = clock.monotonic()
-        if ask.question is AskKind.LOOK_AT_POD:
+        if ask.kind is AskKind.LOOK_AT_POD:
             self._state = candidacy.pod_answered(self._state, ask, found, now)
             if self._state.tenure.ended_holder == ask.holder:
                 log.info("the leader's container has ended identity=%s", ask.holder)
@@ -222,7 +222,7 @@ class Elector:
 
     def _note(self, ask: Ask, error: ApiError | TimeoutError) -> None:
         """Log an error once, and keep one about the Lease to explain what it leads to."""
-        if ask.question is AskKind.LOOK_AT_POD:
+        if ask.kind is AskKind.LOOK_AT_POD:
             if str(error) != self._last_pod_error:
                 log.warning("cannot look whether the leader's container has ended error=%s", error)
             self._last_pod_error = str(error)

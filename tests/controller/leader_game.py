@@ -198,7 +198,7 @@ class Process:
             AskKind.REPLACE: lambda: server.write(server.leases.replace, lease),
             AskKind.LOOK_AT_POD: lambda: copy.deepcopy(server.pods.get(pod_of(ask.holder))),
         }
-        if ask.question is AskKind.CREATE:
+        if ask.kind is AskKind.CREATE:
             self.game.created_at = self.game.schedule.now
         term, is_open = self.suspensions, True
 
@@ -215,18 +215,18 @@ class Process:
             limit_seconds, "time-out", lambda: self.run("gives up", lambda: take_in(late))
         )
         if self.game.schedule.now >= self.reaches_server_at:
-            name = f"{self.identity} {ask.question.value}"
-            server.ask(name, acts[ask.question], lambda answer: self.run("takes in", lambda: take_in(answer)))
+            name = f"{self.identity} {ask.kind.value}"
+            server.ask(name, acts[ask.kind], lambda answer: self.run("takes in", lambda: take_in(answer)))
 
     def _take_in(self, ask, answer) -> None:
         now = self.clock()
-        if isinstance(answer, NotFound) and ask.question is AskKind.LOOK:
+        if isinstance(answer, NotFound) and ask.kind is AskKind.LOOK:
             answer = None
         if isinstance(answer, Conflict | AlreadyExists):
             self.state = candidacy.refused(self.state, ask, now)
         elif isinstance(answer, Exception):
             self.state = candidacy.failed(self.state, ask, now)
-        elif ask.question is AskKind.LOOK_AT_POD:
+        elif ask.kind is AskKind.LOOK_AT_POD:
             self.state = candidacy.pod_answered(self.state, ask, answer, now)
         else:
             record = None if answer is None else election.read(answer)
