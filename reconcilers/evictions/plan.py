@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from controller.wording import counted, some_of
 from crds import names
@@ -71,7 +72,7 @@ def request_of(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> 
         return None
     moved, kept = sorted(going.union(new)), sorted(moves.keys() - ours.keys())
     lists = {"moved": moved, "kept": kept}
-    by_type = {key: {names.WORKER: indices} for key, indices in lists.items() if indices}
+    by_type: dict[str, Any] = {key: {names.WORKER: found} for key, found in lists.items() if found}
     request = own_request(job, Origin.EVICTION, **by_type)
     # Unlike counts, the same moves may be asked for again: after a cordon, its end, and another cordon.
     mark = hashlib.sha256(f"{job.status.scale_request} {lists}".encode()).hexdigest()[:16]

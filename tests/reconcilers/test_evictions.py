@@ -88,12 +88,8 @@ def events(api: Api, reason: str) -> list[str]:
     return [event.message for event in api.events if event.reason == reason]
 
 
-def ANNOUNCE(api: Api) -> None:
-    cordon(api, 1)
-
-
 @pytest.mark.parametrize(
-    "announce", [ANNOUNCE, lambda api: taint(api, 1), lambda api: plan_maintenance(api, 1)]
+    "announce", [lambda api: cordon(api, 1), lambda api: taint(api, 1), lambda api: plan_maintenance(api, 1)]
 )
 def test_an_announced_eviction_moves_the_worker_first_and_no_failure_is_counted(announce: Any) -> None:
     run = training()
