@@ -43,11 +43,13 @@ def becomes_ready_or_not(node: Object) -> object:
 @change_of
 def more_than_status(obj: Object) -> object:
     """What is wanted of an object, and its end; of a job, also how many of its workers are needed, which its
-    minimum follows, and which is in its status one write after its count; and which of them are replaced."""
+    minimum follows, and which is in its status one write after its count; which of them are replaced; and
+    whether it ever had a world."""
     said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
     status = obj.get("status", {})
     needed = (status.get("scaling") or {}).get("base"), status.get("migrations")
-    return generation_of(obj), status.get("phase") in ("Succeeded", "Failed"), *needed, *said
+    has_begun = bool((status.get("rendezvous") or {}).get("round"))
+    return generation_of(obj), status.get("phase") in ("Succeeded", "Failed"), *needed, has_begun, *said
 
 
 @change_of
