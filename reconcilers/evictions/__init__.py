@@ -16,7 +16,7 @@ writes. These hold:
 * Evictions of a job that trains are held back before anything is announced, for a drain evicts right after
   its cordon. They are let through once the oldest announcement of the job is as old as its patience, by our
   own clock: so nothing that was announced is held longer. A new controller counts from its own start.
-* Nodes with dlr's own taint are not concerned: their workers are moved by the job's checks.
+* dlr's own taint announces nothing: the job's checks decide on its workers. A cordon beside it does.
 
 Without this folder and its lines in `setup.py`, workers leave when they are evicted, and everything else
 works.

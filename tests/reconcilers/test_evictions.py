@@ -212,8 +212,7 @@ def test_nothing_is_done_for_nodes_of_others_taints_of_others_and_dlrs_own() -> 
     taint(run.api, 0, key="nvidia.com/gpu")
     taint(run.api, 1, effect="PreferNoSchedule")
     api = run.api
-    own = [{"key": names.TAINT_UNHEALTHY, "effect": "NoSchedule", "value": "x"}, KARPENTER]
-    api.patch(NODES, "node-2", {"spec": {"taints": own, "unschedulable": True}})
+    taint(run.api, 2, key=names.TAINT_UNHEALTHY)
     api = settled(run).api
     assert world(api) == (1, "0-2") and budgets(api) == [2, 6] and events(api, "EvictionAnnounced") == []
 
