@@ -191,7 +191,7 @@ class ElasticPolicy(Model):
     """Seconds that a world waits at most for the next checkpoint (`dlr.checkpoint_saved`) before it grows."""
     eviction_patience_seconds: Annotated[int, Field(ge=0, le=3_600)] = 120
     """Seconds for which evictions from a node that announces them, such as a cordoned one, wait at most for a
-    worker elsewhere to take the place; 0: they neither wait nor are prepared."""
+    worker elsewhere to take the place. Others are refused. 0: evictions neither wait nor are prepared."""
     hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = HANG_TIMEOUT_SECONDS
     """Seconds without step progress after which living processes count as hung."""
     shard_scaling: ShardScaling | None = None

@@ -44,12 +44,14 @@ def becomes_ready_or_not(node: Object) -> object:
 def more_than_status(obj: Object) -> object:
     """What is wanted of an object, and its end. Of a job, also whether a queue grants it Pods, and how many
     of its workers are needed, which its minimum follows, and which are replaced: they are in its status one
-    write after its count."""
+    write after its count; and whether it ever had a world."""
     said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
     status = obj.get("status", {})
     needed = (status.get("scaling") or {}).get("base"), status.get("migrations")
+    has_begun = bool((status.get("rendezvous") or {}).get("round"))
     is_queued = (status.get("admission") or {}).get("workers") == 0
-    return generation_of(obj), status.get("phase") in ("Succeeded", "Failed"), is_queued, *needed, *said
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    return generation_of(obj), ended, is_queued, has_begun, *needed, *said
 
 
 @change_of

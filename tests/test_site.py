@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 MADE_BY_THE_BUILD = {"fields.md"}
 GENERATED = {*MADE_BY_THE_BUILD, "cli-reference.md"}
 MOST_PAGES = 25
-MOST_WORDS = 35_000
+MOST_WORDS = 38_000
 """Beside generated pages, measurements and the table of contents (index.md)."""
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 from e2e.scenarios.test_leaving import DRAIN, NAME, Leaver, ago
 
-MOST_PAUSE_SECONDS = 0.5
 LOOK_SECONDS = 0.005
 RESOURCES = {"requests": {"cpu": NODE_CPUS}}
 """One Pod a node, of which there are four."""
@@ -49,8 +49,10 @@ class Pauses:
                 self._seen.append(time.monotonic())
 
     @property
-    def longest_seconds(self) -> float:
-        return max(later - earlier for earlier, later in zip(self._seen, self._seen[1:], strict=False))
+    def longest_seconds(self) -> list[float]:
+        """The three longest pauses between two steps."""
+        pauses = (later - earlier for earlier, later in pairwise(self._seen))
+        return sorted(pauses, reverse=True)[:3]
 
 
 @contextmanager
@@ -66,13 +68,20 @@ def nodes_of_world(observation: Observation) -> set[str]:
     return {jobs.node_of(observation, pod) for pod in pods}
 
 
+def seconds_to_replace(observation: Observation) -> float:
+    """The time from the announcement to the swap, by the controller's clock, in whole seconds."""
+    (announced,) = observation.events(reason="EvictionAnnounced")
+    (moved,) = observation.events(reason="WorkerMoved")
+    return jobs.seconds_between(announced["firstTimestamp"], moved["firstTimestamp"])
+
+
 @pytest.fixture
 def leaver(cluster: Cluster, observation: Observation) -> Leaver:
     return Leaver(cluster, observation)
 
 
 @pytest.mark.parametrize("notice_seconds", [0, 60])
-def test_a_drain_with_room_elsewhere_costs_half_a_second_and_no_step(
+def test_a_drain_with_room_elsewhere_waits_for_no_pod_and_costs_no_step(
     cluster: Cluster, observation: Observation, leaver: Leaver, notice_seconds: int
 ) -> None:
     """With a notice, the node has been cordoned so long before it is drained."""
@@ -90,11 +99,13 @@ def test_a_drain_with_room_elsewhere_costs_half_a_second_and_no_step(
         observation.wait_for("worker 1 to be replaced", lambda: observation.events(reason="WorkerMoved"))
         leaver.train(3)
         assert node not in nodes_of_world(observation)
-    print(f"the longest pause between two steps: {pauses.longest_seconds:.2f} s")
+    start_seconds = seconds_to_replace(observation)
+    print(f"another Pod trained {start_seconds} s after the announcement")
+    print("the longest pauses between two steps:", *(f"{pause:.2f} s" for pause in pauses.longest_seconds))
     assert len(elasticity.worlds(observation, NAME)) == 2, "one swap"
     assert not observation.events(reason="WorldBroken") and not observation.events(reason="EvictionsNotHeld")
     assert not observation.job(NAME)["status"].get("lastFailure")
-    assert pauses.longest_seconds <= MOST_PAUSE_SECONDS
+    assert pauses.longest_seconds[0] < start_seconds, "nobody waited for its Pod"
     leaver.assert_no_step_was_lost()
 
 

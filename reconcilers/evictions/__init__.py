@@ -13,9 +13,10 @@ writes. These hold:
   cordons may bring it back to the same node, and there it stays.
 * A move goes on as long as the node announces the eviction and the worker runs there. Afterwards only a
   target that has a node goes on.
-* Evictions are held back while the oldest announcement of the job is younger than its patience, by our own
-  clock, so nothing is held longer than that. A new controller counts anew, at most once more as long.
-* Nodes with dlr's own taint are not concerned: their workers are moved by the job's checks.
+* Evictions of a job that trains are held back before anything is announced, for a drain evicts right after
+  its cordon. They are let through once the oldest announcement of the job is as old as its patience, by our
+  own clock: so nothing that was announced is held longer. A new controller counts from its own start.
+* dlr's own taint announces nothing: the job's checks decide on its workers. A cordon beside it does.
 
 Without this folder and its lines in `setup.py`, workers leave when they are evicted, and everything else
 works.

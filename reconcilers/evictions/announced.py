@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.resources import Object
-from reconcilers.findings.record import unhealthy_taint
 
 BY_ANNOUNCED = "announced"
 """Index of Nodes: under `ANNOUNCED`, those whose Pods will be evicted."""
@@ -41,8 +40,6 @@ CONDITIONS = frozenset({"MaintenancePlanned", "MaintenanceInProgress", "DrainInP
 
 def announcement(node: Object) -> str:
     """Says how a raw Node announces that its Pods will be evicted, such as `is cordoned`; empty without."""
-    if unhealthy_taint(node) is not None:
-        return ""
     spec = node.get("spec") or {}
     taints = [taint["key"] for taint in spec.get("taints") or () if taint.get("effect") == EFFECT]
     if spec.get("unschedulable") or CORDON in taints:

@@ -37,7 +37,7 @@ class Notices:
         self._workers = cache.store(ELASTICWORKERS)
         self._parse = cache.models(ELASTICWORKERS, ElasticWorker)
         self._sights: ObjectMemory[Mapping[str, _Sight]] = cache.store(ELASTICJOBS).memory()
-        """By job and the node's uid, for jobs with workers on any such node."""
+        """First looks by the node's uid, for each job with workers on any such node."""
 
     def of(self, job: ElasticJob) -> list[Notice]:
         """The notices of a job's workers. Who comes to a node in spite of its announcement gets none: the

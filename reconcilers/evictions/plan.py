@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import Any
 
 from controller.wording import counted, some_of
 from crds import names
@@ -51,10 +53,17 @@ def can_move(job: ElasticJob) -> bool:
 
 def held_seconds(job: ElasticJob, notices: Sequence[Notice]) -> float:
     """Time for which evictions of the job's workers still wait: until the oldest of its announcements is as
-    old as the job's patience. A worker that stands there longer has found no room, so no other would."""
-    ages = [notice.age_seconds for notice in _concerned(job, notices)]
-    patience_seconds = job.spec.elastic_policy.eviction_patience_seconds
-    return max(patience_seconds - max(ages), 0.0) if ages else 0.0
+    old as the job's patience. A worker that stands there longer has found no room, so no other would.
+
+    Without an announcement it is infinite: a drain evicts some milliseconds after its cordon, before anybody
+    could begin to hold it.
+    """
+    if not can_move(job):
+        return 0.0
+    oldest_seconds = max((notice.age_seconds for notice in _concerned(job, notices)), default=None)
+    if oldest_seconds is None:
+        return inf
+    return max(job.spec.elastic_policy.eviction_patience_seconds - oldest_seconds, 0.0)
 
 
 def request_of(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> ScaleRequest | None:
@@ -71,7 +80,7 @@ def request_of(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> 
         return None
     moved, kept = sorted(going.union(new)), sorted(moves.keys() - ours.keys())
     lists = {"moved": moved, "kept": kept}
-    by_type = {key: {names.WORKER: indices} for key, indices in lists.items() if indices}
+    by_type: dict[str, Any] = {key: {names.WORKER: found} for key, found in lists.items() if found}
     request = own_request(job, Origin.EVICTION, **by_type)
     # Unlike counts, the same moves may be asked for again: after a cordon, its end, and another cordon.
     mark = hashlib.sha256(f"{job.status.scale_request} {lists}".encode()).hexdigest()[:16]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from controller.cache import Cache
 from controller.client import AsyncClient
@@ -50,16 +51,17 @@ class EvictionReconciler(Reconciler):
         job = self._parse_job.parse(raw)
         notices, find = self._notices.of(job), self._finder(job)
         held = held_seconds(job, notices)
+        lapse_in = held if 0 < held < inf else None
         self._report_lapse(job, raw, notices, find)
         wanted = request_of(job, notices, find) if is_merged(job) else None
         if wanted is None:
-            return Result(held or None)
+            return Result(lapse_in)
         event = event_of(job, wanted, notices)
         write, wait_seconds = own_write(job, wanted, self._scale.refused(job), event=event, is_free=True)
         if write is None:
             return Result(wait_seconds)
         is_written = await self._scale.write(job, raw, job.metadata.resource_version, write)
-        return Result((held or None) if is_written else 0.0)
+        return Result(lapse_in if is_written else 0.0)
 
     def _finder(self, job: ElasticJob) -> FindWorker:
         def find(index: int) -> ElasticWorker | None:

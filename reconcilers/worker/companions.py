@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from controller.cache import Cache
 from controller.client import AsyncClient
@@ -42,12 +43,12 @@ def no_service(_: ElasticJob) -> None:
 
 @dataclass(frozen=True)
 class EvictionHold:
-    """A reason to let none of a job's workers be evicted for a while."""
+    """A reason to let none of a job's workers be evicted, as long as nothing else is known."""
 
     held_seconds: Callable[[ElasticJob], float]
-    """Time for which the hold of a job still lasts; 0.0 without one."""
+    """Time for which the hold of a job lasts; infinite where no end is in sight, 0.0 without a hold."""
     resource: Resource
-    """The kind whose changes begin and end holds."""
+    """The kind whose changes end holds."""
     jobs_of: Callable[[Object], Iterable[Request]]
     """The jobs that an object of that kind concerns."""
     is_news: Callable[[Change], bool]
@@ -150,7 +151,7 @@ class CompanionReconciler(Reconciler):
         runs = not (job.stops or job.status.finished)
         failures: list[Refused] = []
         held_seconds = max((hold.held_seconds(job) for hold in self._holds), default=0.0)
-        with companions.reporting(raw, PODDISRUPTIONBUDGETS.kind, failures):  # first: a drain may have begun
+        with companions.reporting(raw, PODDISRUPTIONBUDGETS.kind, failures):
             found = self._budgets.get(job.metadata.namespace, job.metadata.name)
             budget = budget_of(job, is_held=held_seconds > 0) if runs else None
             await companions.keep(PODDISRUPTIONBUDGETS, raw, found, budget)
@@ -159,7 +160,7 @@ class CompanionReconciler(Reconciler):
                 found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
                 wanted = network_policy_of(raw) if job.spec.network_policy.enabled else None
                 await companions.keep(NETWORKPOLICIES, raw, found, wanted)
-        look_again = held_seconds or None
+        look_again = held_seconds if 0 < held_seconds < inf else None
         if (service := self._service_of(job)) is not None:
             with companions.reporting(raw, SERVICES.kind, failures):
                 found = await companions.get(SERVICES, job.metadata.name, job.metadata.namespace)

@@ -209,6 +209,6 @@ def test_a_worker_behind_a_failed_switch_is_relaunched_in_another_domain() -> No
     say_failed(life, 8, 9, 10, 11, after=0.5)
     life.look()
     renewal = life.look().renewals["w10"]
-    act = relaunched(Relaunch(life.workers[10], (), (), renewal.reason), NoRoom(), renewal)  # type: ignore[arg-type]
+    act = relaunched(Relaunch(life.workers[10], (), (), (), renewal.reason), NoRoom(), renewal)  # type: ignore[arg-type]
     assert act.body is not None and act.body["spec"]["excludedDomain"] == "c"
     assert "the switch of domain c" in act.events[0].message

@@ -88,12 +88,8 @@ def events(api: Api, reason: str) -> list[str]:
     return [event.message for event in api.events if event.reason == reason]
 
 
-def ANNOUNCE(api: Api) -> None:
-    cordon(api, 1)
-
-
 @pytest.mark.parametrize(
-    "announce", [ANNOUNCE, lambda api: taint(api, 1), lambda api: plan_maintenance(api, 1)]
+    "announce", [lambda api: cordon(api, 1), lambda api: taint(api, 1), lambda api: plan_maintenance(api, 1)]
 )
 def test_an_announced_eviction_moves_the_worker_first_and_no_failure_is_counted(announce: Any) -> None:
     run = training()
@@ -111,26 +107,26 @@ def test_an_announced_eviction_moves_the_worker_first_and_no_failure_is_counted(
     assert events(api, "EvictionsNotHeld") == []
 
 
-def test_evictions_are_held_from_the_announcement_until_another_has_the_place() -> None:
-    """The budget is written beside the request, and waits for nothing: a drain evicts as soon as it has cordoned."""
+def test_evictions_are_held_before_anything_is_announced_and_until_another_has_the_place() -> None:
+    """A drain evicts right after its cordon, before anybody could write a budget."""
     run = training()
+    assert budgets(run.api) == [2, 6]
     cordon(run.api, 1)
     run = settled(run, keeps_moments=True)
-    assert budgets(run.api) == [2, 6, 2]
-    assert {moment.write.resource for moment in run.moments[:2]} == {PODDISRUPTIONBUDGETS, ELASTICJOBS}
-    held, loosened = (m for m in run.moments if m.write.resource == PODDISRUPTIONBUDGETS)
-    assert held in run.moments[:2]
-    assert world(loosened.before) == (2, "0,2-3"), "in the next world, which needs worker 1 no more"
+    assert world(run.api) == (2, "0,2-3")
+    assert budgets(run.api) == [2, 6] and not [
+        m for m in run.moments if m.write.resource == PODDISRUPTIONBUDGETS
+    ]
 
 
-def test_a_job_that_can_spare_nobody_has_a_budget_while_a_worker_is_replaced() -> None:
-    worker = beginning_worker(minReplicas=3)
-    run = training(replicaSpecs={"worker": worker})
-    assert not run.api.list(PODDISRUPTIONBUDGETS)
+def test_a_job_that_can_spare_nobody_has_a_budget_until_its_patience_is_over() -> None:
+    run = training(replicaSpecs={"worker": beginning_worker(minReplicas=3)})
     cordon(run.api, 1)
-    api = settled(run).api
-    assert world(api) == (2, "0,2-3")
-    assert budgets(api) == [6] and not api.list(PODDISRUPTIONBUDGETS)
+    run = settled(run)
+    assert world(run.api) == (2, "0,2-3") and budgets(run.api) == [6]
+    cordon(run.api, *range(6))
+    run = settled(run)
+    assert not run.api.list(PODDISRUPTIONBUDGETS), "no drain is held longer"
 
 
 def beginning_worker(**more: Any) -> dict[str, Any]:
@@ -187,7 +183,7 @@ def test_a_whole_pool_that_is_drained_is_left_half_by_half_so_that_some_keep_the
     assert world(api) == (3, "3-5")
     assert nodes(api) == {"node-3", "node-4", "node-5"}
     assert [members for _, _, members, _ in worlds(api)] == ["0-2", "2-4", "3-5"]
-    assert budgets(api) == [2, 6, 2], "held all the while"
+    assert budgets(api) == [2, 6], "held all the while"
 
 
 def test_who_tolerates_the_announcement_is_moved_once() -> None:
@@ -196,7 +192,7 @@ def test_who_tolerates_the_announcement_is_moved_once() -> None:
     taint(run.api, *range(6))
     run = settled(settled(run))
     assert world(run.api) == (3, "3-5")
-    assert budgets(run.api) == [2, 6, 2]
+    assert budgets(run.api) == [2, 6]
 
 
 def test_rank_0_and_a_standby_are_moved_too() -> None:
@@ -216,10 +212,9 @@ def test_nothing_is_done_for_nodes_of_others_taints_of_others_and_dlrs_own() -> 
     taint(run.api, 0, key="nvidia.com/gpu")
     taint(run.api, 1, effect="PreferNoSchedule")
     api = run.api
-    own = [{"key": names.TAINT_UNHEALTHY, "effect": "NoSchedule", "value": "x"}, KARPENTER]
-    api.patch(NODES, "node-2", {"spec": {"taints": own, "unschedulable": True}})
+    taint(run.api, 2, key=names.TAINT_UNHEALTHY)
     api = settled(run).api
-    assert world(api) == (1, "0-2") and budgets(api) == [2] and events(api, "EvictionAnnounced") == []
+    assert world(api) == (1, "0-2") and budgets(api) == [2, 6] and events(api, "EvictionAnnounced") == []
 
 
 def test_a_job_without_patience_is_evicted_as_ever() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -47,7 +48,8 @@ def node(taints: Any = (), conditions: Any = (), **spec: Any) -> dict[str, Any]:
         ),
         (node(conditions=[{"type": "DrainInProgress", "status": "False"}]), ""),
         (node(["nvidia.com/gpu", "DeletionCandidateOfClusterAutoscaler"]), ""),
-        (node([names.TAINT_UNHEALTHY], unschedulable=True), ""),
+        (node([names.TAINT_UNHEALTHY]), ""),
+        (node([names.TAINT_UNHEALTHY], unschedulable=True), "is cordoned"),
         (node(), ""),
         ({"metadata": {"name": "n"}}, ""),
     ],
@@ -134,7 +136,8 @@ def test_the_oldest_announcement_says_how_long_all_are_held() -> None:
     both = [*notices([0], 100.0), *notices([1], 10.0)]
     assert held_seconds(training(3), both) == 20.0
     assert held_seconds(training(3), [*both, *notices([2], 121.0)]) == 0.0
-    assert held_seconds(training(3), []) == 0.0
+    assert held_seconds(training(3), []) == inf, "a drain evicts before anybody could begin to hold it"
+    assert held_seconds(job(replicas=3), []) == 0.0, "who has not trained loses nothing"
     assert held_seconds(training(3, patience=0), notices([0])) == 0.0
 
 
