@@ -42,7 +42,7 @@ def node_health(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Give others dlr's verdict on a node."""
+    """Give NVSentinel and NVRx dlr's verdict on a node."""
     if nvsentinel is None and nvrx is None:
         raise CommandError("No socket is named: give one by --nvsentinel, --nvrx, or both.")
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
