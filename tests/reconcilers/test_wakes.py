@@ -92,7 +92,7 @@ async def test_the_end_of_a_job_wakes_each_worker_once_whatever_its_status_says_
 ) -> None:
     looks = town.update(ELASTICJOBS, "digits", phase="Succeeded")
     beside = dict.fromkeys(
-        ("elasticjob", "jobcompanion", "scaleplan", "autoscaling", "shards", "gang", "evictions"), 1
+        ("elasticjob", "jobcompanion", "scaleplan", "autoscaling", "shards", "gang", "evictions", "kueue"), 1
     )
     assert looks == {"elasticworker": WORKERS} | beside
     for left in range(WORKERS):
