@@ -12,7 +12,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.evictions.announced import ANNOUNCED, BY_ANNOUNCED, announcement
-from reconcilers.evictions.plan import Notice
+from reconcilers.evictions.plan import EvictionNotice
 from reconcilers.observed.ownership import belongs_to, in_namespace, staying
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.worker.reconciler import BY_NODE
@@ -39,7 +39,7 @@ class Notices:
         self._sights: ObjectMemory[Mapping[str, _Sight]] = cache.store(ELASTICJOBS).memory()
         """First looks by the node's uid, for each job with workers on any such node."""
 
-    def of(self, job: ElasticJob) -> list[Notice]:
+    def of(self, job: ElasticJob) -> list[EvictionNotice]:
         """The notices of a job's workers. Who comes to a node in spite of its announcement gets none: the
         template tolerates it, and the next Pod might come there too."""
         uid, now = job.metadata.uid, self._monotonic()
@@ -47,14 +47,14 @@ class Notices:
         if not any(workers for _, workers in there):
             self._sights.forget(uid)
             return []
-        known, sights, found = self._sights.get(uid) or {}, dict[str, _Sight](), list[Notice]()
+        known, sights, found = self._sights.get(uid) or {}, dict[str, _Sight](), list[EvictionNotice]()
         for node, workers in there:
             node_uid, name = node["metadata"]["uid"], node["metadata"]["name"]
             sight = known.get(node_uid) or _Sight(now, frozenset(w.metadata.uid for w in workers))
             sights[node_uid] = sight
             why, age_seconds = announcement(node), now - sight.at
             warned = (worker for worker in workers if worker.metadata.uid in sight.workers)
-            found += [Notice(worker, name, why, age_seconds) for worker in warned]
+            found += [EvictionNotice(worker, name, why, age_seconds) for worker in warned]
         self._sights.put(uid, sights)
         return found
 

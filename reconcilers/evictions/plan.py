@@ -27,7 +27,7 @@ FindWorker = Callable[[int], ElasticWorker | None]
 
 
 @dataclass(frozen=True)
-class Notice:
+class EvictionNotice:
     """A worker whose Pod will be evicted, as its node announces."""
 
     worker: ElasticWorker
@@ -51,7 +51,7 @@ def can_move(job: ElasticJob) -> bool:
     return not (job.stops or job.status.finished)
 
 
-def held_seconds(job: ElasticJob, notices: Sequence[Notice]) -> float:
+def held_seconds(job: ElasticJob, notices: Sequence[EvictionNotice]) -> float:
     """Time for which evictions of the job's workers still wait: until the oldest of its announcements is as
     old as the job's patience. A worker that stands there longer has found no room, so no other would.
 
@@ -66,7 +66,7 @@ def held_seconds(job: ElasticJob, notices: Sequence[Notice]) -> float:
     return max(job.spec.elastic_policy.eviction_patience_seconds - oldest_seconds, 0.0)
 
 
-def request_of(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> ScaleRequest | None:
+def request_of(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWorker) -> ScaleRequest | None:
     """The request that moves the workers under notice, and ends moves that have lost their reason; None where
     nothing changes. Moves that others asked for go on."""
     moves, asked = slots_of(job, names.WORKER).moves, _asked(job)
@@ -87,7 +87,7 @@ def request_of(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> 
     return request.model_copy(update={"id": f"{request.id}-{mark}"})
 
 
-def event_of(job: ElasticJob, request: ScaleRequest, notices: Sequence[Notice]) -> Event:
+def event_of(job: ElasticJob, request: ScaleRequest, notices: Sequence[EvictionNotice]) -> Event:
     """The Event of a request that is written."""
     before = slots_of(job, names.WORKER).moves
     moved = {*request.moved.get(names.WORKER, ()), *request.kept.get(names.WORKER, ())}
@@ -106,7 +106,7 @@ def event_of(job: ElasticJob, request: ScaleRequest, notices: Sequence[Notice]) 
     return Event("Normal", "EvictionOver", message)
 
 
-def lapsed(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> Event | None:
+def lapsed(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWorker) -> Event | None:
     """The Event of evictions that are not held back any more, though workers are still there."""
     late, patience_seconds = _concerned(job, notices), job.spec.elastic_policy.eviction_patience_seconds
     if not late or held_seconds(job, notices) > 0:
@@ -126,7 +126,7 @@ def lapsed(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> Even
     return Event("Warning", "EvictionsNotHeld", message)
 
 
-def _concerned(job: ElasticJob, notices: Sequence[Notice]) -> list[Notice]:
+def _concerned(job: ElasticJob, notices: Sequence[EvictionNotice]) -> list[EvictionNotice]:
     """The notices of workers that run in slots that are wanted."""
     if not can_move(job):
         return []

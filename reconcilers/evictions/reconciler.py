@@ -16,7 +16,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from reconcilers.evictions.notices import Notices
-from reconcilers.evictions.plan import FindWorker, Notice, event_of, held_seconds, lapsed, request_of
+from reconcilers.evictions.plan import FindWorker, EvictionNotice, event_of, held_seconds, lapsed, request_of
 from reconcilers.observed.ownership import belongs_to
 from reconcilers.observed.workers import worker_name
 from reconcilers.runtime.acts import tell
@@ -74,7 +74,7 @@ class EvictionReconciler(Reconciler):
         return find
 
     def _report_lapse(
-        self, job: ElasticJob, raw: Object, notices: Sequence[Notice], find: FindWorker
+        self, job: ElasticJob, raw: Object, notices: Sequence[EvictionNotice], find: FindWorker
     ) -> None:
         """Report once for each node that evictions from it are not held back any more."""
         event = lapsed(job, notices, find)

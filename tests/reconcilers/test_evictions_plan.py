@@ -13,7 +13,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.evictions.announced import announcement
-from reconcilers.evictions.plan import FEW_AT_ONCE, Notice, held_seconds, lapsed, request_of
+from reconcilers.evictions.plan import FEW_AT_ONCE, EvictionNotice, held_seconds, lapsed, request_of
 from reconcilers.observed.slots import slots_of
 from reconcilers.scale.request import is_merged
 from reconcilers.scale.rolling import Freshness
@@ -75,8 +75,11 @@ def running(index: int) -> ElasticWorker:
     return worker(index, nodeName=f"node-{index}")
 
 
-def notices(indices: Any, age_seconds: float = 0.0) -> list[Notice]:
-    return [Notice(running(index), f"node-{index}", "is cordoned", age_seconds) for index in sorted(indices)]
+def notices(indices: Any, age_seconds: float = 0.0) -> list[EvictionNotice]:
+    return [
+        EvictionNotice(running(index), f"node-{index}", "is cordoned", age_seconds)
+        for index in sorted(indices)
+    ]
 
 
 def written_into(of: ElasticJob, request: Any) -> ElasticJob:
