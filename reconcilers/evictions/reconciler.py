@@ -16,7 +16,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from reconcilers.evictions.notices import Notices
-from reconcilers.evictions.plan import FindWorker, EvictionNotice, event_of, held_seconds, lapsed, request_of
+from reconcilers.evictions.plan import EvictionNotice, FindWorker, event_of, held_seconds, lapsed, request_of
 from reconcilers.observed.ownership import belongs_to
 from reconcilers.observed.workers import worker_name
 from reconcilers.runtime.acts import tell
