@@ -94,11 +94,12 @@ def cut_the_leader_off(game: Game) -> None:
     if len(game.pods) == 1:
         return
     leader, most_seconds = game.leader, game.timing.lease_duration_seconds * FASTEST / SLOWEST + 5.0
+    began = game.schedule.now
     game.cut_off(leader, math.inf)
 
     def is_late() -> bool:
         """Counted from the last renewal, which may have been under way for long."""
-        return game.schedule.now > game.server.written_at + most_seconds
+        return game.schedule.now > max(began, game.server.written_at) + most_seconds
 
     game.run_until(lambda: game.leader not in (leader, None) or is_late(), SETTLE_SECONDS)
     assert game.leader not in (leader, None), "nobody follows a silent leader"
