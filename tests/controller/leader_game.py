@@ -252,13 +252,17 @@ class Game:
         random = self.schedule.random
         self.timing = random.choice(TIMINGS)
         self.faults, self.stalls, self.longest_stall = WEATHERS[seed % len(WEATHERS)]
-        self.is_fair = False
+        self.fair_since = math.inf
         self.processes: dict[str, Process] = {}
         self.created_at = self._deleted_at = -math.inf
         self.counts: Counter[str] = Counter()
         self.server = Server(self)
         self._pod_count = 0
         self.pods = [self.new_pod() for _ in range(random.choice((1, 2, 2, 3)))]
+
+    @property
+    def is_fair(self) -> bool:
+        return self.schedule.now >= self.fair_since
 
     def new_pod(self) -> Pod:
         self._pod_count += 1
@@ -334,7 +338,7 @@ class Game:
 
     def clear(self) -> None:
         """Begin fair weather; Pods that are not there are made again."""
-        self.faults, self.stalls, self.is_fair = FAIR, 0.0, True
+        self.faults, self.stalls, self.fair_since = FAIR, 0.0, self.schedule.now
         self.server.come_back()
         for pod in [pod for pod in self.pods if pod.is_deleted]:
             pod.process.is_alive = False
