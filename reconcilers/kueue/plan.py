@@ -67,6 +67,8 @@ class QueueSeen:
     """Why the job cannot grow in this queue; empty if it can."""
     refused: str = ""
     """Why its Workload was not taken when it was last written; empty if it was."""
+    is_copy: bool = False
+    """Whether MultiKueue made its Workload, and takes that one's end for the job's."""
 
     @property
     def all_pods(self) -> int:
@@ -201,6 +203,7 @@ def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     has_granted = int(held.assignment(names.WORKER).get("count", 0))
     may_shrink = (
         reason == PREEMPTED
+        and not seen.is_copy
         and 0 < wish.floor < has_granted
         and held.floor(names.WORKER) <= wish.floor
         and not held.has_checks
@@ -268,6 +271,8 @@ def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:
 def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority: Object) -> Write | None:
     """Make the slice, or have the one that waits ask for this."""
     wish, slice_ = seen.wish, seen.workloads.slice
+    if seen.is_copy:
+        return None
     if slice_ is None:
         return _create(workload_of(seen.job, wish, sets, _number(seen.workloads), priority, replaces=held))
     if slice_.digest != wish.digest:

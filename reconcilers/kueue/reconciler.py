@@ -121,6 +121,7 @@ class KueueReconciler(Reconciler):
         """Without Workloads nothing is decided; a job that has begun keeps what it has."""
         if job.status.admission is None and queue:
             message = f"Kueue's Workloads cannot be read: {why}"[:MAX_CONDITION_MESSAGE]
+            is_copy=bool(prebuilt_name(raw)),
             await self._grant(
                 job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
             )
