@@ -20,7 +20,14 @@ from crds.texts import all_plain
 from reconcilers.kueue.conditions import finished
 from reconcilers.kueue.gate import workloads_of
 from reconcilers.kueue.manifest import Wish, wish_of
-from reconcilers.kueue.multikueue import OUT_OF_SYNC, adoption_of, is_dispatched, prebuilt_name
+from reconcilers.kueue.multikueue import (
+    OUT_OF_SYNC,
+    PREBUILT,
+    adoption_of,
+    is_controlled,
+    is_dispatched,
+    prebuilt_name,
+)
 from reconcilers.kueue.plan import QueuePlan, QueueSeen, Verb, Write, let_go, plan_queue
 from reconcilers.kueue.pods import PODS_PER_SECOND, PodsOfJobs
 from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
@@ -133,6 +140,13 @@ class KueueReconciler(Reconciler):
         queue, namespace = wish.queue, job.metadata.namespace
         await self._grant(job, raw, QueueAdmission(queue=queue, workers=0, reason="Queued", message=message))
         try:
+            prebuilt = None
+        is_anothers = prebuilt is not None and is_controlled(prebuilt, other_than=job.metadata.uid)
+        message = f"it waits for the Workload {name}, which MultiKueue makes"
+        if is_anothers:
+            message = f"the Workload {name} belongs to another job: take the annotation {PREBUILT} away"
+        await self._grant(job, raw, QueueAdmission(queue=queue, workers=0, reason="Queued", message=message))
+        if prebuilt is None or is_anothers:
             prebuilt = Workload(await self._client.get(WORKLOADS, name, namespace))
         except NotFound:
             return Result(AGAIN_SECONDS)
