@@ -84,7 +84,7 @@ class KueueReconciler(Reconciler):
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._slices = Observations(self._jobs, clock.monotonic)
         self._replaced = Observations(self._jobs, clock.monotonic)
-        self._facts: ObjectMemory[tuple[str, float, QueueFacts]] = self._jobs.memory()
+        self._facts: ObjectMemory[tuple[object, float, QueueFacts]] = self._jobs.memory()
         self._refused: ObjectMemory[str] = self._jobs.memory()
         """Why the last write of a Workload was refused, by job."""
         self._looked_at: ObjectMemory[float] = self._jobs.memory()
@@ -105,8 +105,8 @@ class KueueReconciler(Reconciler):
         if (wait_seconds := self._rest(job)) > 0:
             return Result(wait_seconds)
         await self._let_go_of_earlier(request, job)
-        facts = await self._facts_of(job, raw, queue) if queue else QueueFacts()
         workloads = sorted_workloads(owned)
+        facts = await self._facts_of(job, raw, queue, workloads.current) if queue else QueueFacts()
         pods = self._pods.count(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
         if not owned and queue and (name := prebuilt_name(raw)) and not job.status.finished:
@@ -121,6 +121,7 @@ class KueueReconciler(Reconciler):
             self._replaced.age_seconds(job.metadata.uid, workloads.replaced and workloads.replaced.uid),
             DISPATCHED if prebuilt_name(raw) else facts.forbids_slices,
             self._refused.get(job.metadata.uid) or "",
+            is_copy=bool(prebuilt_name(raw)),
         )
         return await self._apply(seen, raw, plan_queue(seen, self._clock.now()))
 
@@ -128,7 +129,6 @@ class KueueReconciler(Reconciler):
         """Without Workloads nothing is decided; a job that has begun keeps what it has."""
         if job.status.admission is None and queue:
             message = f"Kueue's Workloads cannot be read: {why}"[:MAX_CONDITION_MESSAGE]
-            is_copy=bool(prebuilt_name(raw)),
             await self._grant(
                 job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
             )
@@ -136,10 +136,10 @@ class KueueReconciler(Reconciler):
 
     async def _adopt(self, job: ElasticJob, raw: Object, wish: Wish, name: str) -> Result:
         """Take the Workload that was made for the job, or say that it is for another."""
-        message = f"it waits for the Workload {name}, which MultiKueue makes"
         queue, namespace = wish.queue, job.metadata.namespace
-        await self._grant(job, raw, QueueAdmission(queue=queue, workers=0, reason="Queued", message=message))
         try:
+            prebuilt = Workload(await self._client.get(WORKLOADS, name, namespace))
+        except NotFound:
             prebuilt = None
         is_anothers = prebuilt is not None and is_controlled(prebuilt, other_than=job.metadata.uid)
         message = f"it waits for the Workload {name}, which MultiKueue makes"
@@ -147,8 +147,6 @@ class KueueReconciler(Reconciler):
             message = f"the Workload {name} belongs to another job: take the annotation {PREBUILT} away"
         await self._grant(job, raw, QueueAdmission(queue=queue, workers=0, reason="Queued", message=message))
         if prebuilt is None or is_anothers:
-            prebuilt = Workload(await self._client.get(WORKLOADS, name, namespace))
-        except NotFound:
             return Result(AGAIN_SECONDS)
         patch = adoption_of(job, wish, prebuilt)
         if patch is not None:
@@ -180,30 +178,40 @@ class KueueReconciler(Reconciler):
             if not belongs_to(found.raw, owner) and found.is_deleted and found.has_finalizer:
                 await self._carry_out(let_go(found))
 
-    async def _facts_of(self, job: ElasticJob, raw: Object, queue: str) -> QueueFacts:
-        """What the queue and the job's classes are, read now and then.
+    async def _facts_of(
+        self, job: ElasticJob, raw: Object, queue: str, current: Workload | None
+    ) -> QueueFacts:
+        """What the queue and the job's classes are, read now and then, and when its labels change.
 
         Raises:
-            Refused: a priority class cannot be read.
+            Refused: a priority class cannot be read, and the job has no Workload yet.
         """
-        now, found = self._clock.monotonic(), self._facts.get(job.metadata.uid)
-        if found is not None and found[0] == queue and now - found[1] < FACTS_SECONDS:
-            return found[2]
         labels = raw["metadata"].get("labels") or {}
+        asked = queue, labels.get(PRIORITY_LABEL), labels.get(GROWTH_PRIORITY)
+        now, found = self._clock.monotonic(), self._facts.get(job.metadata.uid)
+        if found is not None and found[0] == asked and now - found[1] < FACTS_SECONDS:
+            return found[2]
+        forbids_slices = await self._why_no_slices(job.metadata.namespace, queue)
+        try:
+            facts = QueueFacts(*await self._priorities(job, *asked[1:]), forbids_slices)
+        except Refused:
+            if current is None:
+                raise
+            # A class that is gone must not keep the job from giving its quota back.
+            facts = QueueFacts(current.priority, current.priority, forbids_slices)
+        return self._facts.put(job.metadata.uid, (asked, now, facts))[2]
+
+    async def _priorities(
+        self, job: ElasticJob, name: str | None, growth: str | None
+    ) -> tuple[Object, Object]:
+        """The priority of the job, and of its growth."""
         worker = job.spec.replica_specs.get(names.WORKER)
-        name = labels.get(PRIORITY_LABEL)
         of_pods = worker.template["spec"].get("priorityClassName") if worker is not None else None
         if name:
             priority = await self._priority(PRIORITIES, name)
         else:
             priority = await self._priority(POD_PRIORITIES, of_pods) if of_pods else {}
-        growth = labels.get(GROWTH_PRIORITY)
-        facts = QueueFacts(
-            priority,
-            await self._priority(PRIORITIES, growth) if growth else priority,
-            await self._why_no_slices(job.metadata.namespace, queue),
-        )
-        return self._facts.put(job.metadata.uid, (queue, now, facts))[2]
+        return priority, await self._priority(PRIORITIES, growth) if growth else priority
 
     async def _priority(self, resource: Resource, name: str) -> Object:
         found = await self._client.get(resource, name)
