@@ -391,3 +391,68 @@ async def test_a_copy_takes_the_workload_that_was_made_for_it(count: int, is_tak
     cluster.api.set_quota(8)
     await cluster.settle()
     assert len(cluster.api.kueue.workloads) == 1, "it keeps its size"
+
+
+async def test_a_job_neither_takes_nor_ends_the_workload_of_another() -> None:
+    cluster = await Cluster().submit().settle()
+    (theirs,) = (raw for raw in cluster.api.kueue.workloads.values() if Workload(raw).has_quota)
+    name = theirs["metadata"]["name"]
+    thief = {"kueue.x-k8s.io/prebuilt-workload-name": name}
+    for job, most in (("alike", 8), ("other", 7)):
+        await cluster.submit(most, name=job, annotations=thief).settle()
+        held = cluster.api.kueue.workloads[NAMESPACE, name]
+        assert held["metadata"]["ownerReferences"] == theirs["metadata"]["ownerReferences"]
+        assert not Workload(held).is_finished
+        message = cluster.api.get(ELASTICJOBS, job)["status"]["admission"]["message"]
+        assert message.startswith(f"the Workload {name} belongs to another job: ")
+
+
+async def test_a_copy_keeps_the_workload_that_was_made_for_it_when_it_is_preempted() -> None:
+    cluster = Cluster()
+    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    template = {"spec": {"containers": [container]}}
+    sets = [{"name": names.WORKER, "count": 4, "minCount": 2, "template": template}]
+    cluster.api.kueue.create(
+        {
+            "apiVersion": WORKLOADS.api_version,
+            "kind": "Workload",
+            "metadata": {"name": "made", "namespace": NAMESPACE},
+            "spec": {"queueName": "team", "podSets": sets, "active": True},
+        }
+    )
+    cluster.api.mirror()
+    await cluster.submit(4, annotations={"kueue.x-k8s.io/prebuilt-workload-name": "made"}).settle()
+    assert len(cluster.pods) == 4
+    cluster.meets(2)
+    await cluster.settle()
+    (made,) = (Workload(w) for (_, n), w in cluster.api.kueue.workloads.items() if n == "made")
+    assert not made.is_finished, "MultiKueue takes the end of its Workload for the job's end"
+    assert not any(Workload(raw).replaces for raw in cluster.api.kueue.workloads.values())
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_job_whose_priority_class_is_gone_still_gives_its_quota_back(is_restarted: bool) -> None:
+    cluster = Cluster()
+    cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
+    cluster.api.objects[PRIORITIES][None, "high"]["value"] = 100
+    await cluster.submit(labels={QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}).settle()
+    del cluster.api.objects[PRIORITIES][None, "high"]
+    if is_restarted:
+        cluster.process = None
+    cluster.script = Script(done=True)
+    await cluster.settle(120.0)
+    assert cluster.status["phase"] == "Succeeded"
+    assert cluster.api.kueue.used("shared", "default", "nvidia.com/gpu") == 0
+
+
+async def test_another_priority_class_counts_at_once() -> None:
+    cluster = Cluster()
+    for name, value in (("low", 1), ("high", 100)):
+        cluster.api._put_of_kueue(PRIORITIES, name, {}, None)
+        cluster.api.objects[PRIORITIES][None, name]["value"] = value
+    await cluster.submit(4, labels={QUEUE_LABEL: "team", PRIORITY_LABEL: "low"}).settle()
+    for name, value in (("high", 100), ("low", 1)):
+        cluster.api.patch(ELASTICJOBS, "j", {"metadata": {"labels": {PRIORITY_LABEL: name}}})
+        await cluster.settle(5.0)
+        (held,) = map(Workload, cluster.api.kueue.workloads.values())
+        assert held.priority["priority"] == value
