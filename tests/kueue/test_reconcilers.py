@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.errors import Conflict
-from controller.resources import PODS
+from controller.resources import NODES, PODDISRUPTIONBUDGETS, PODS
 from crds import names
 from reconcilers.kueue.workload import (
     CLUSTERQUEUES,
@@ -456,3 +456,13 @@ async def test_another_priority_class_counts_at_once() -> None:
         await cluster.settle(5.0)
         (held,) = map(Workload, cluster.api.kueue.workloads.values())
         assert held.priority["priority"] == value
+
+
+async def test_a_drain_does_not_wait_for_a_pod_that_the_queue_never_grants() -> None:
+    cluster = await Cluster().submit(4).settle()
+    node = cluster.pods[1]["spec"]["nodeName"]
+    cluster.api.patch(NODES, node, {"spec": {"unschedulable": True}})
+    await cluster.settle(30.0)
+    (budget,) = cluster.api.list(PODDISRUPTIONBUDGETS)
+    assert budget["spec"]["minAvailable"] == 2, "what the job goes on with, and not held"
+    assert not cluster.status.get("migrations")
