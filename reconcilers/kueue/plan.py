@@ -20,6 +20,7 @@ from crds.phases import JobPhase
 from crds.texts import shortened
 from reconcilers.kueue import conditions
 from reconcilers.kueue.manifest import PodSet, Wish, counts, pod_sets, workload_of
+from reconcilers.kueue.multikueue import MANAGER
 from reconcilers.kueue.sorting import JobWorkloads
 from reconcilers.kueue.workload import FINALIZER, PAUSED, PREEMPTED, REPLACED, Workload, is_swappable
 
@@ -68,7 +69,8 @@ class QueueSeen:
     refused: str = ""
     """Why its Workload was not taken when it was last written; empty if it was."""
     is_copy: bool = False
-    """Whether MultiKueue made its Workload, and takes that one's end for the job's."""
+    """Whether MultiKueue made its Workload, which has to stay as it is in the other cluster. MultiKueue takes
+    its end for the job's."""
 
     @property
     def all_pods(self) -> int:
@@ -154,7 +156,7 @@ def _waiting(seen: QueueSeen, workload: Workload) -> QueuePlan:
         asked["queueName"] = wish.queue
     if counts(workload.pod_sets) != wish.sets:
         asked["podSets"] = pod_sets(wish.sets, wish.templates)
-    if asked and not suspend:
+    if asked and not (suspend or seen.is_copy):
         patch["spec"] = {**asked, **patch.get("spec", {})}
     return QueuePlan(admission, _patch(workload, patch) if patch else None)
 
@@ -242,6 +244,8 @@ def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     if (status := conditions.ready(held, is_ready, now)) is not None:
         return QueuePlan(admission, _status(held, status))
     change = held.with_priority(wish.priority)
+    if seen.is_copy or seen.job.spec.managed_by == MANAGER:
+        return QueuePlan(admission)
     if change and is_swappable(held.priority) and is_swappable(wish.priority):
         return QueuePlan(admission, _patch(held, {"spec": change}))
     least = held.floor(names.WORKER)
@@ -271,8 +275,6 @@ def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:
 def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority: Object) -> Write | None:
     """Make the slice, or have the one that waits ask for this."""
     wish, slice_ = seen.wish, seen.workloads.slice
-    if seen.is_copy:
-        return None
     if slice_ is None:
         return _create(workload_of(seen.job, wish, sets, _number(seen.workloads), priority, replaces=held))
     if slice_.digest != wish.digest:
