@@ -23,6 +23,7 @@ from reconcilers.kueue.manifest import PodSet, Wish, counts, pod_sets, workload_
 from reconcilers.kueue.multikueue import MANAGER
 from reconcilers.kueue.sorting import JobWorkloads
 from reconcilers.kueue.workload import FINALIZER, PAUSED, PREEMPTED, REPLACED, Workload, is_swappable
+from reconcilers.observed.slots import slot_count, whole_units
 
 KUEUE_FINISHES_SECONDS = 1.0
 """Time in which Kueue finishes a Workload that is replaced; after that it never does."""
@@ -243,20 +244,32 @@ def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     is_ready = seen.running >= min(needed, granted or needed)
     if (status := conditions.ready(held, is_ready, now)) is not None:
         return QueuePlan(admission, _status(held, status))
-    change = held.with_priority(wish.priority)
     if seen.is_copy or seen.job.spec.managed_by == MANAGER:
         return QueuePlan(admission)
+    change = held.with_priority(wish.priority)
     if change and is_swappable(held.priority) and is_swappable(wish.priority):
         return QueuePlan(admission, _patch(held, {"spec": change}))
-    least = held.floor(names.WORKER)
+    least, useful = held.floor(names.WORKER), _useful(seen, granted)
     if wish.workers < granted:
         return QueuePlan(admission, _shrunk(seen, held, least))
+    if least <= useful < granted:
+        idle = None if seen.workers > useful else _patch(held, {"spec": {"podSets": _lowered(held, useful)}})
+        return QueuePlan(admission, idle if slice_ is None else _removed(slice_))
     if least > wish.floor:
         return QueuePlan(admission, _slice(seen, held, wish.with_workers(granted, wish.floor), wish.priority))
     if wish.workers > granted and not (seen.forbids_slices or held.has_checks):
-        sets = wish.with_workers(wish.workers, granted + 1)
+        more = next(n for n in range(granted + 1, wish.workers + 1) if _useful(seen, n) > useful)
+        sets = wish.with_workers(wish.workers, more)
         return QueuePlan(admission, _slice(seen, held, sets, wish.growth_priority))
     return QueuePlan(admission, None if slice_ is None else _removed(slice_))
+
+
+def _useful(seen: QueueSeen, granted: int) -> int:
+    """How many of so many Pods of workers the job makes: the others fill no unit."""
+    spec = seen.job.spec
+    worker = spec.replica_specs.get(names.WORKER)
+    unit = spec.elastic_policy.node_unit
+    return 0 if worker is None else min(slot_count(whole_units(worker, granted, unit)), granted)
 
 
 def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:

@@ -172,12 +172,12 @@ class Cluster:
         self.most = max(self.most, len(pods) - self.api.kueue.used("shared", "default", "nvidia.com/gpu"))
 
     def submit(
-        self, most: int = 8, least: int = 2, managed_by: str | None = None, **metadata: Any
+        self, most: int = 8, least: int = 2, managed_by: str | None = None, unit: int = 1, **metadata: Any
     ) -> Cluster:
         container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
         worker = {"replicas": most, "minReplicas": least, "template": {"spec": {"containers": [container]}}}
         metadata = {"name": "j", "namespace": NAMESPACE, "labels": {QUEUE_LABEL: "team"}} | metadata
-        policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20}
+        policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20, "nodeUnit": unit}
         spec = {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy}
         spec |= {"managedBy": managed_by} if managed_by else {}
         self.api.create(ELASTICJOBS, {"metadata": metadata, "spec": spec})
@@ -421,8 +421,14 @@ async def test_a_copy_keeps_the_workload_that_was_made_for_it_when_it_is_preempt
         }
     )
     cluster.api.mirror()
-    await cluster.submit(4, annotations={"kueue.x-k8s.io/prebuilt-workload-name": "made"}).settle()
+    cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
+    cluster.api.objects[PRIORITIES][None, "high"]["value"] = 5
+    labels = {QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}
+    annotations = {"kueue.x-k8s.io/prebuilt-workload-name": "made"}
+    await cluster.submit(4, labels=labels, annotations=annotations).settle()
     assert len(cluster.pods) == 4
+    (made,) = map(Workload, cluster.api.kueue.workloads.values())
+    assert made.raw["spec"].get("priority", 0) == 0, "it is compared with the one of the other cluster"
     cluster.meets(2)
     await cluster.settle()
     (made,) = (Workload(w) for (_, n), w in cluster.api.kueue.workloads.items() if n == "made")
@@ -466,3 +472,13 @@ async def test_a_drain_does_not_wait_for_a_pod_that_the_queue_never_grants() -> 
     (budget,) = cluster.api.list(PODDISRUPTIONBUDGETS)
     assert budget["spec"]["minAvailable"] == 2, "what the job goes on with, and not held"
     assert not cluster.status.get("migrations")
+
+
+async def test_a_job_keeps_no_quota_that_fills_no_unit_and_grows_by_whole_ones() -> None:
+    cluster = Cluster()
+    for quota, granted in ((5, 4), (11, 8), (12, 12)):
+        cluster.api.set_quota(quota)
+        await (cluster.submit(12, 4, unit=4) if quota == 5 else cluster).settle(120.0)
+        used = cluster.api.kueue.used("shared", "default", "nvidia.com/gpu")
+        assert (used, len(cluster.pods), cluster.status["admission"]["workers"]) == (granted,) * 3
+    assert cluster.most <= 0
