@@ -244,11 +244,11 @@ def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     is_ready = seen.running >= min(needed, granted or needed)
     if (status := conditions.ready(held, is_ready, now)) is not None:
         return QueuePlan(admission, _status(held, status))
-    if seen.is_copy or seen.job.spec.managed_by == MANAGER:
-        return QueuePlan(admission)
-    change = held.with_priority(wish.priority)
+    change = {} if seen.is_copy else held.with_priority(wish.priority)
     if change and is_swappable(held.priority) and is_swappable(wish.priority):
         return QueuePlan(admission, _patch(held, {"spec": change}))
+    if seen.is_copy or seen.job.spec.managed_by == MANAGER:
+        return QueuePlan(admission)
     least, useful = held.floor(names.WORKER), _useful(seen, granted)
     if wish.workers < granted:
         return QueuePlan(admission, _shrunk(seen, held, least))
