@@ -73,7 +73,7 @@ def request_of(job: ElasticJob, notices: Sequence[Notice], find: FindWorker) -> 
     moved, kept = sorted(going.union(new)), sorted(moves.keys() - ours.keys())
     lists = {"moved": moved, "kept": kept}
     by_type = {key: {names.WORKER: indices} for key, indices in lists.items() if indices}
-    request = own_request(job, Origin.EVICTION, **by_type)
+    request = own_request(job, Origin.EVICTION).model_copy(update=by_type)
     # Unlike counts, the same moves may be asked for again: after a cordon, its end, and another cordon.
     mark = hashlib.sha256(f"{job.status.scale_request} {lists}".encode()).hexdigest()[:16]
     return request.model_copy(update={"id": f"{request.id}-{mark}"})

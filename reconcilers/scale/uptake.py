@@ -126,8 +126,8 @@ def _merged(job: ElasticJob, request: ScaleRequest, fresh: Freshness, vacant: Va
     for type_ in training_types(job):
         count = slot_count(job.spec.replica_specs[type_])
         before = slots_of(job, type_).without(request.removed.get(type_, ()), count)
-        asked = (*request.moved.get(type_, ()), *request.kept.get(type_, ()))
-        sources = {*asked, *fresh.of(type_).intersection(before.moves)}
+        moved = (*request.moved.get(type_, ()), *request.kept.get(type_, ()))
+        sources = {*moved, *fresh.of(type_).intersection(before.moves)}
         slots[type_] = before.moving(sources, count, vacant.get(type_, frozenset()))
     resources = dict(job.status.resources)
     for type_, asked in request.resources.items():
