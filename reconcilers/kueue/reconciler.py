@@ -49,11 +49,11 @@ from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.managed_by import is_managed_here
-from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal, not_served
+from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal, not_served, retry_seconds
 
 FACTS_SECONDS = 30.0
 AGAIN_SECONDS = 5.0
-"""Time until a write is tried again that was refused, or for which Kueue was away."""
+"""Time until a write is tried again for which Kueue was away."""
 GONE_SECONDS = 1.0
 DISPATCHED = "it was dispatched by MultiKueue, and keeps the size that it began with"
 
@@ -101,12 +101,16 @@ class KueueReconciler(Reconciler):
         if not (queue or owned or job.status.admission):
             return Result()
         if (why := self._cache.why_not_synced(WORKLOADS)) is not None:
-            return await self._unreadable(job, raw, queue, why)
+            return await self._unreadable(job, raw, queue, f"Kueue's Workloads cannot be read: {why}")
         if (wait_seconds := self._rest(job)) > 0:
             return Result(wait_seconds)
         await self._let_go_of_earlier(request, job)
         workloads = sorted_workloads(owned)
-        facts = await self._facts_of(job, raw, queue, workloads.current) if queue else QueueFacts()
+        asks = queue and not (job.status.finished or job.metadata.deletion_timestamp)
+        try:
+            facts = await self._facts_of(job, raw, queue, workloads.current) if asks else QueueFacts()
+        except Refused as error:
+            return await self._unreadable(job, raw, queue, f"a priority class cannot be read: {error}")
         pods = self._pods.count(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
         if not owned and queue and (name := prebuilt_name(raw)) and not job.status.finished:
@@ -126,9 +130,9 @@ class KueueReconciler(Reconciler):
         return await self._apply(seen, raw, plan_queue(seen, self._clock.now()))
 
     async def _unreadable(self, job: ElasticJob, raw: Object, queue: str, why: str) -> Result:
-        """Without Workloads nothing is decided; a job that has begun keeps what it has."""
+        """Without Workloads or classes nothing is decided; a job that has begun keeps what it has."""
         if job.status.admission is None and queue:
-            message = f"Kueue's Workloads cannot be read: {why}"[:MAX_CONDITION_MESSAGE]
+            message = why[:MAX_CONDITION_MESSAGE]
             await self._grant(
                 job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
             )
@@ -261,9 +265,10 @@ class KueueReconciler(Reconciler):
                 if not is_told(error):
                     raise
                 message = f"Kueue's Workload could not be written: {error}"
+                if message != seen.refused:
+                    self._recorder.event(raw, "Warning", "WorkloadRefused", message)
                 self._refused.put(seen.job.metadata.uid, message)
-                self._recorder.event(raw, "Warning", "WorkloadRefused", message)
-                return Result(AGAIN_SECONDS)
+                return Result(AGAIN_SECONDS if NO_WEBHOOK in str(error) else retry_seconds())
             self._refused.put(seen.job.metadata.uid, "")
         return Result(plan.look_again_seconds)
 

@@ -343,10 +343,8 @@ async def test_a_job_waits_for_kueue_that_is_not_there_and_says_so() -> None:
     cluster.api.kueue.down = True
     await cluster.submit().settle(20.0)
     assert not cluster.pods
-    assert any(
-        event.reason == "WorkloadRefused" and "failed calling webhook" in event.message
-        for event in cluster.api.events
-    )
+    (message,) = [event.message for event in cluster.api.events if event.reason == "WorkloadRefused"]
+    assert "failed calling webhook" in message
     assert "failed calling webhook" in cluster.status["admission"]["message"]
     assert "failed calling webhook" in cluster.status["message"]
     cluster.api.kueue.down = False
@@ -449,6 +447,8 @@ async def test_a_job_whose_priority_class_is_gone_still_gives_its_quota_back(is_
     await cluster.settle(120.0)
     assert cluster.status["phase"] == "Succeeded"
     assert cluster.api.kueue.used("shared", "default", "nvidia.com/gpu") == 0
+    assert not any(Workload(raw).has_finalizer for raw in cluster.api.kueue.workloads.values())
+    assert cluster.process is not None and cluster.process.next_due is None, "nothing is asked again"
 
 
 async def test_another_priority_class_counts_at_once() -> None:
@@ -482,3 +482,12 @@ async def test_a_job_keeps_no_quota_that_fills_no_unit_and_grows_by_whole_ones()
         used = cluster.api.kueue.used("shared", "default", "nvidia.com/gpu")
         assert (used, len(cluster.pods), cluster.status["admission"]["workers"]) == (granted,) * 3
     assert cluster.most <= 0
+
+
+async def test_a_job_says_that_its_priority_class_is_not_there_and_begins_when_it_is() -> None:
+    cluster = await Cluster().submit(labels={QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}).settle()
+    assert cluster.status["admission"]["message"].startswith("a priority class cannot be read: ")
+    assert not cluster.pods
+    cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
+    await cluster.settle()
+    assert len(cluster.pods) == 4
