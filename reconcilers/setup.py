@@ -19,6 +19,7 @@ from controller.resources import (
     ROLES,
     SERVICEACCOUNTS,
 )
+from controller.store import Change
 from crds import names
 from reconcilers.autoscaling import wiring as autoscaling
 from reconcilers.cordon import wiring as cordon
@@ -31,12 +32,14 @@ from reconcilers.job.strategy import Strategies
 from reconcilers.kueue import wiring as kueue
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck import wiring as nodecheck
+from reconcilers.observed.hardware import fault_view, own_fault
 from reconcilers.observed.options import CordonOptions, PodOptions
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.observed.worker_state import is_refused_its_pod
 from reconcilers.predicates import (
     appears,
     becomes_ready_or_not,
+    change_of,
     goes,
     halts_or_goes_on,
     more_than_a_renewal,
@@ -144,6 +147,14 @@ def add_jobs(manager: Manager, clock: Clock, options: PodOptions, strategies: St
     controller.build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, own_key))
 
 
+def is_news_of_node(change: Change) -> bool:
+    """A Node becomes ready or not, or its agents report another fault."""
+    return becomes_ready_or_not(change) or _reports_otherwise(change)
+
+
+_reports_otherwise = change_of(fault_view)
+
+
 def add_workers(
     manager: Manager,
     clock: Clock,
@@ -169,7 +180,8 @@ def add_workers(
 
     def workers_on_node(node: dict[str, Any]) -> Iterable[Request]:
         conditions = node.get("status", {}).get("conditions", ())
-        if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
+        is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+        if is_ready and own_fault(node) is None:
             return []
         return requests_for(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
@@ -202,7 +214,7 @@ def add_workers(
         .owns(LEASES, predicate=more_than_a_renewal)
         .watches(ELASTICJOBS, owned_workers, predicate=appears)
         .watches(ELASTICJOBS, workers_of_job, predicate=halts_or_goes_on)
-        .watches(NODES, workers_on_node, predicate=becomes_ready_or_not)
+        .watches(NODES, workers_on_node, predicate=is_news_of_node)
         .watches(SERVICEACCOUNTS, workers_beside, predicate=goes)
         .watches(ROLES, workers_beside, predicate=goes)
         .watches(ROLEBINDINGS, workers_beside, predicate=goes)

@@ -44,11 +44,12 @@ class EvictionNotice:
 
 def can_move(job: ElasticJob) -> bool:
     """Whether a job's workers are replaced before they are evicted: it is patient, and they train in a world.
-    A replica group that loses a worker is small, and the others go on without it."""
+    A replica group that loses a worker is small, and the others go on without it; and a queue that limits the
+    job's Pods grants none beside those that it has."""
     world, patience_seconds = job.status.rendezvous, job.spec.elastic_policy.eviction_patience_seconds
     if world is None or not world.round or not patience_seconds or group_of(job) is not None:
         return False
-    return not (job.stops or job.status.finished)
+    return job.status.admission is None and not (job.stops or job.status.finished)
 
 
 def held_seconds(job: ElasticJob, notices: Sequence[EvictionNotice]) -> float:

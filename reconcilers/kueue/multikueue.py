@@ -31,6 +31,12 @@ def prebuilt_name(job: Object) -> str:
     return ""
 
 
+def is_controlled(workload: Workload, *, other_than: str) -> bool:
+    """Whether an owner of another uid controls a Workload: any job can name it, and none may take it."""
+    owners = workload.raw["metadata"].get("ownerReferences") or ()
+    return any(owner.get("controller") and owner["uid"] != other_than for owner in owners)
+
+
 def adoption_of(job: ElasticJob, wish: Wish, prebuilt: Workload) -> Object | None:
     """Return the patch that makes a Workload the job's own; None if it asks for other Pods."""
     if counts(prebuilt.pod_sets) != wish.sets:

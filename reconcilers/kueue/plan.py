@@ -20,8 +20,10 @@ from crds.phases import JobPhase
 from crds.texts import shortened
 from reconcilers.kueue import conditions
 from reconcilers.kueue.manifest import PodSet, Wish, counts, pod_sets, workload_of
+from reconcilers.kueue.multikueue import MANAGER
 from reconcilers.kueue.sorting import JobWorkloads
 from reconcilers.kueue.workload import FINALIZER, PAUSED, PREEMPTED, REPLACED, Workload, is_swappable
+from reconcilers.observed.slots import slot_count, whole_units
 
 KUEUE_FINISHES_SECONDS = 1.0
 """Time in which Kueue finishes a Workload that is replaced; after that it never does."""
@@ -67,6 +69,9 @@ class QueueSeen:
     """Why the job cannot grow in this queue; empty if it can."""
     refused: str = ""
     """Why its Workload was not taken when it was last written; empty if it was."""
+    is_copy: bool = False
+    """Whether MultiKueue made its Workload, which has to stay as it is in the other cluster. MultiKueue takes
+    its end for the job's."""
 
     @property
     def all_pods(self) -> int:
@@ -152,7 +157,7 @@ def _waiting(seen: QueueSeen, workload: Workload) -> QueuePlan:
         asked["queueName"] = wish.queue
     if counts(workload.pod_sets) != wish.sets:
         asked["podSets"] = pod_sets(wish.sets, wish.templates)
-    if asked and not suspend:
+    if asked and not (suspend or seen.is_copy):
         patch["spec"] = {**asked, **patch.get("spec", {})}
     return QueuePlan(admission, _patch(workload, patch) if patch else None)
 
@@ -201,6 +206,7 @@ def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     has_granted = int(held.assignment(names.WORKER).get("count", 0))
     may_shrink = (
         reason == PREEMPTED
+        and not seen.is_copy
         and 0 < wish.floor < has_granted
         and held.floor(names.WORKER) <= wish.floor
         and not held.has_checks
@@ -238,18 +244,32 @@ def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     is_ready = seen.running >= min(needed, granted or needed)
     if (status := conditions.ready(held, is_ready, now)) is not None:
         return QueuePlan(admission, _status(held, status))
-    change = held.with_priority(wish.priority)
+    change = {} if seen.is_copy else held.with_priority(wish.priority)
     if change and is_swappable(held.priority) and is_swappable(wish.priority):
         return QueuePlan(admission, _patch(held, {"spec": change}))
-    least = held.floor(names.WORKER)
+    if seen.is_copy or seen.job.spec.managed_by == MANAGER:
+        return QueuePlan(admission)
+    least, useful = held.floor(names.WORKER), _useful(seen, granted)
     if wish.workers < granted:
         return QueuePlan(admission, _shrunk(seen, held, least))
+    if least <= useful < granted:
+        idle = None if seen.workers > useful else _patch(held, {"spec": {"podSets": _lowered(held, useful)}})
+        return QueuePlan(admission, idle if slice_ is None else _removed(slice_))
     if least > wish.floor:
         return QueuePlan(admission, _slice(seen, held, wish.with_workers(granted, wish.floor), wish.priority))
     if wish.workers > granted and not (seen.forbids_slices or held.has_checks):
-        sets = wish.with_workers(wish.workers, granted + 1)
+        more = next(n for n in range(granted + 1, wish.workers + 1) if _useful(seen, n) > useful)
+        sets = wish.with_workers(wish.workers, more)
         return QueuePlan(admission, _slice(seen, held, sets, wish.growth_priority))
     return QueuePlan(admission, None if slice_ is None else _removed(slice_))
+
+
+def _useful(seen: QueueSeen, granted: int) -> int:
+    """How many of so many Pods of workers the job makes: the others fill no unit."""
+    spec = seen.job.spec
+    worker = spec.replica_specs.get(names.WORKER)
+    unit = spec.elastic_policy.node_unit
+    return 0 if worker is None else min(slot_count(whole_units(worker, granted, unit)), granted)
 
 
 def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:

@@ -20,7 +20,14 @@ from crds.texts import all_plain
 from reconcilers.kueue.conditions import finished
 from reconcilers.kueue.gate import workloads_of
 from reconcilers.kueue.manifest import Wish, wish_of
-from reconcilers.kueue.multikueue import OUT_OF_SYNC, adoption_of, is_dispatched, prebuilt_name
+from reconcilers.kueue.multikueue import (
+    OUT_OF_SYNC,
+    PREBUILT,
+    adoption_of,
+    is_controlled,
+    is_dispatched,
+    prebuilt_name,
+)
 from reconcilers.kueue.plan import QueuePlan, QueueSeen, Verb, Write, let_go, plan_queue
 from reconcilers.kueue.pods import PODS_PER_SECOND, PodsOfJobs
 from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
@@ -42,11 +49,11 @@ from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.managed_by import is_managed_here
-from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal, not_served
+from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal, not_served, retry_seconds
 
 FACTS_SECONDS = 30.0
 AGAIN_SECONDS = 5.0
-"""Time until a write is tried again that was refused, or for which Kueue was away."""
+"""Time until a write is tried again for which Kueue was away."""
 GONE_SECONDS = 1.0
 DISPATCHED = "it was dispatched by MultiKueue, and keeps the size that it began with"
 
@@ -77,7 +84,7 @@ class KueueReconciler(Reconciler):
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._slices = Observations(self._jobs, clock.monotonic)
         self._replaced = Observations(self._jobs, clock.monotonic)
-        self._facts: ObjectMemory[tuple[str, float, QueueFacts]] = self._jobs.memory()
+        self._facts: ObjectMemory[tuple[object, float, QueueFacts]] = self._jobs.memory()
         self._refused: ObjectMemory[str] = self._jobs.memory()
         """Why the last write of a Workload was refused, by job."""
         self._looked_at: ObjectMemory[float] = self._jobs.memory()
@@ -94,12 +101,16 @@ class KueueReconciler(Reconciler):
         if not (queue or owned or job.status.admission):
             return Result()
         if (why := self._cache.why_not_synced(WORKLOADS)) is not None:
-            return await self._unreadable(job, raw, queue, why)
+            return await self._unreadable(job, raw, queue, f"Kueue's Workloads cannot be read: {why}")
         if (wait_seconds := self._rest(job)) > 0:
             return Result(wait_seconds)
         await self._let_go_of_earlier(request, job)
-        facts = await self._facts_of(job, raw, queue) if queue else QueueFacts()
         workloads = sorted_workloads(owned)
+        asks = queue and not (job.status.finished or job.metadata.deletion_timestamp)
+        try:
+            facts = await self._facts_of(job, raw, queue, workloads.current) if asks else QueueFacts()
+        except Refused as error:
+            return await self._unreadable(job, raw, queue, f"a priority class cannot be read: {error}")
         pods = self._pods.count(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
         if not owned and queue and (name := prebuilt_name(raw)) and not job.status.finished:
@@ -114,13 +125,14 @@ class KueueReconciler(Reconciler):
             self._replaced.age_seconds(job.metadata.uid, workloads.replaced and workloads.replaced.uid),
             DISPATCHED if prebuilt_name(raw) else facts.forbids_slices,
             self._refused.get(job.metadata.uid) or "",
+            is_copy=bool(prebuilt_name(raw)),
         )
         return await self._apply(seen, raw, plan_queue(seen, self._clock.now()))
 
     async def _unreadable(self, job: ElasticJob, raw: Object, queue: str, why: str) -> Result:
-        """Without Workloads nothing is decided; a job that has begun keeps what it has."""
+        """Without Workloads or classes nothing is decided; a job that has begun keeps what it has."""
         if job.status.admission is None and queue:
-            message = f"Kueue's Workloads cannot be read: {why}"[:MAX_CONDITION_MESSAGE]
+            message = why[:MAX_CONDITION_MESSAGE]
             await self._grant(
                 job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
             )
@@ -128,12 +140,17 @@ class KueueReconciler(Reconciler):
 
     async def _adopt(self, job: ElasticJob, raw: Object, wish: Wish, name: str) -> Result:
         """Take the Workload that was made for the job, or say that it is for another."""
-        message = f"it waits for the Workload {name}, which MultiKueue makes"
         queue, namespace = wish.queue, job.metadata.namespace
-        await self._grant(job, raw, QueueAdmission(queue=queue, workers=0, reason="Queued", message=message))
         try:
             prebuilt = Workload(await self._client.get(WORKLOADS, name, namespace))
         except NotFound:
+            prebuilt = None
+        is_anothers = prebuilt is not None and is_controlled(prebuilt, other_than=job.metadata.uid)
+        message = f"it waits for the Workload {name}, which MultiKueue makes"
+        if is_anothers:
+            message = f"the Workload {name} belongs to another job: take the annotation {PREBUILT} away"
+        await self._grant(job, raw, QueueAdmission(queue=queue, workers=0, reason="Queued", message=message))
+        if prebuilt is None or is_anothers:
             return Result(AGAIN_SECONDS)
         patch = adoption_of(job, wish, prebuilt)
         if patch is not None:
@@ -165,30 +182,40 @@ class KueueReconciler(Reconciler):
             if not belongs_to(found.raw, owner) and found.is_deleted and found.has_finalizer:
                 await self._carry_out(let_go(found))
 
-    async def _facts_of(self, job: ElasticJob, raw: Object, queue: str) -> QueueFacts:
-        """What the queue and the job's classes are, read now and then.
+    async def _facts_of(
+        self, job: ElasticJob, raw: Object, queue: str, current: Workload | None
+    ) -> QueueFacts:
+        """What the queue and the job's classes are, read now and then, and when its labels change.
 
         Raises:
-            Refused: a priority class cannot be read.
+            Refused: a priority class cannot be read, and the job has no Workload yet.
         """
-        now, found = self._clock.monotonic(), self._facts.get(job.metadata.uid)
-        if found is not None and found[0] == queue and now - found[1] < FACTS_SECONDS:
-            return found[2]
         labels = raw["metadata"].get("labels") or {}
+        asked = queue, labels.get(PRIORITY_LABEL), labels.get(GROWTH_PRIORITY)
+        now, found = self._clock.monotonic(), self._facts.get(job.metadata.uid)
+        if found is not None and found[0] == asked and now - found[1] < FACTS_SECONDS:
+            return found[2]
+        forbids_slices = await self._why_no_slices(job.metadata.namespace, queue)
+        try:
+            facts = QueueFacts(*await self._priorities(job, *asked[1:]), forbids_slices)
+        except Refused:
+            if current is None:
+                raise
+            # A class that is gone must not keep the job from giving its quota back.
+            facts = QueueFacts(current.priority, current.priority, forbids_slices)
+        return self._facts.put(job.metadata.uid, (asked, now, facts))[2]
+
+    async def _priorities(
+        self, job: ElasticJob, name: str | None, growth: str | None
+    ) -> tuple[Object, Object]:
+        """The priority of the job, and of its growth."""
         worker = job.spec.replica_specs.get(names.WORKER)
-        name = labels.get(PRIORITY_LABEL)
         of_pods = worker.template["spec"].get("priorityClassName") if worker is not None else None
         if name:
             priority = await self._priority(PRIORITIES, name)
         else:
             priority = await self._priority(POD_PRIORITIES, of_pods) if of_pods else {}
-        growth = labels.get(GROWTH_PRIORITY)
-        facts = QueueFacts(
-            priority,
-            await self._priority(PRIORITIES, growth) if growth else priority,
-            await self._why_no_slices(job.metadata.namespace, queue),
-        )
-        return self._facts.put(job.metadata.uid, (queue, now, facts))[2]
+        return priority, await self._priority(PRIORITIES, growth) if growth else priority
 
     async def _priority(self, resource: Resource, name: str) -> Object:
         found = await self._client.get(resource, name)
@@ -238,9 +265,10 @@ class KueueReconciler(Reconciler):
                 if not is_told(error):
                     raise
                 message = f"Kueue's Workload could not be written: {error}"
+                if message != seen.refused:
+                    self._recorder.event(raw, "Warning", "WorkloadRefused", message)
                 self._refused.put(seen.job.metadata.uid, message)
-                self._recorder.event(raw, "Warning", "WorkloadRefused", message)
-                return Result(AGAIN_SECONDS)
+                return Result(AGAIN_SECONDS if NO_WEBHOOK in str(error) else retry_seconds())
             self._refused.put(seen.job.metadata.uid, "")
         return Result(plan.look_again_seconds)
 

@@ -205,15 +205,21 @@ def slot_count(spec: ReplicaSpec, replicas: int | None = None) -> int:
     return count + spec.standby if count else 0
 
 
+def whole_units(spec: ReplicaSpec, granted: int, unit: int) -> ReplicaSpec:
+    """Workers of which a queue grants so many: whole units train, and what is left stands by."""
+    if granted >= slot_count(spec):
+        return spec
+    replicas = min(spec.replicas, granted) // unit * unit
+    standby = min(spec.standby, granted - replicas)
+    return spec.model_copy(update={"replicas": replicas, "standby": standby})
+
+
 def as_granted(job: ElasticJob) -> ElasticJob:
-    """The job with no more workers than a queue grants, in whole units; what is left stands by."""
+    """The job with no more workers than a queue grants."""
     admission, worker = job.status.admission, job.spec.replica_specs.get(names.WORKER)
     if admission is None or worker is None or not 0 < admission.workers < slot_count(worker):
         return job
-    unit = job.spec.elastic_policy.node_unit
-    replicas = min(worker.replicas, admission.workers) // unit * unit
-    standby = min(worker.standby, admission.workers - replicas)
-    fewer = worker.model_copy(update={"replicas": replicas, "standby": standby})
+    fewer = whole_units(worker, admission.workers, job.spec.elastic_policy.node_unit)
     specs = job.spec.replica_specs | {names.WORKER: fewer}
     return job.model_copy(update={"spec": job.spec.model_copy(update={"replica_specs": specs})})
 

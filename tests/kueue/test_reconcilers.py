@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.errors import Conflict
-from controller.resources import PODS
+from controller.resources import NODES, PODDISRUPTIONBUDGETS, PODS
 from crds import names
 from reconcilers.kueue.workload import (
     CLUSTERQUEUES,
@@ -172,12 +172,12 @@ class Cluster:
         self.most = max(self.most, len(pods) - self.api.kueue.used("shared", "default", "nvidia.com/gpu"))
 
     def submit(
-        self, most: int = 8, least: int = 2, managed_by: str | None = None, **metadata: Any
+        self, most: int = 8, least: int = 2, managed_by: str | None = None, unit: int = 1, **metadata: Any
     ) -> Cluster:
         container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
         worker = {"replicas": most, "minReplicas": least, "template": {"spec": {"containers": [container]}}}
         metadata = {"name": "j", "namespace": NAMESPACE, "labels": {QUEUE_LABEL: "team"}} | metadata
-        policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20}
+        policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20, "nodeUnit": unit}
         spec = {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy}
         spec |= {"managedBy": managed_by} if managed_by else {}
         self.api.create(ELASTICJOBS, {"metadata": metadata, "spec": spec})
@@ -343,10 +343,8 @@ async def test_a_job_waits_for_kueue_that_is_not_there_and_says_so() -> None:
     cluster.api.kueue.down = True
     await cluster.submit().settle(20.0)
     assert not cluster.pods
-    assert any(
-        event.reason == "WorkloadRefused" and "failed calling webhook" in event.message
-        for event in cluster.api.events
-    )
+    (message,) = [event.message for event in cluster.api.events if event.reason == "WorkloadRefused"]
+    assert "failed calling webhook" in message
     assert "failed calling webhook" in cluster.status["admission"]["message"]
     assert "failed calling webhook" in cluster.status["message"]
     cluster.api.kueue.down = False
@@ -391,3 +389,105 @@ async def test_a_copy_takes_the_workload_that_was_made_for_it(count: int, is_tak
     cluster.api.set_quota(8)
     await cluster.settle()
     assert len(cluster.api.kueue.workloads) == 1, "it keeps its size"
+
+
+async def test_a_job_neither_takes_nor_ends_the_workload_of_another() -> None:
+    cluster = await Cluster().submit().settle()
+    (theirs,) = (raw for raw in cluster.api.kueue.workloads.values() if Workload(raw).has_quota)
+    name = theirs["metadata"]["name"]
+    thief = {"kueue.x-k8s.io/prebuilt-workload-name": name}
+    for job, most in (("alike", 8), ("other", 7)):
+        await cluster.submit(most, name=job, annotations=thief).settle()
+        held = cluster.api.kueue.workloads[NAMESPACE, name]
+        assert held["metadata"]["ownerReferences"] == theirs["metadata"]["ownerReferences"]
+        assert not Workload(held).is_finished
+        message = cluster.api.get(ELASTICJOBS, job)["status"]["admission"]["message"]
+        assert message.startswith(f"the Workload {name} belongs to another job: ")
+
+
+async def test_a_copy_keeps_the_workload_that_was_made_for_it_when_it_is_preempted() -> None:
+    cluster = Cluster()
+    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    template = {"spec": {"containers": [container]}}
+    sets = [{"name": names.WORKER, "count": 4, "minCount": 2, "template": template}]
+    cluster.api.kueue.create(
+        {
+            "apiVersion": WORKLOADS.api_version,
+            "kind": "Workload",
+            "metadata": {"name": "made", "namespace": NAMESPACE},
+            "spec": {"queueName": "team", "podSets": sets, "active": True},
+        }
+    )
+    cluster.api.mirror()
+    cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
+    cluster.api.objects[PRIORITIES][None, "high"]["value"] = 5
+    labels = {QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}
+    annotations = {"kueue.x-k8s.io/prebuilt-workload-name": "made"}
+    await cluster.submit(4, labels=labels, annotations=annotations).settle()
+    assert len(cluster.pods) == 4
+    (made,) = map(Workload, cluster.api.kueue.workloads.values())
+    assert made.raw["spec"].get("priority", 0) == 0, "it is compared with the one of the other cluster"
+    cluster.meets(2)
+    await cluster.settle()
+    (made,) = (Workload(w) for (_, n), w in cluster.api.kueue.workloads.items() if n == "made")
+    assert not made.is_finished, "MultiKueue takes the end of its Workload for the job's end"
+    assert not any(Workload(raw).replaces for raw in cluster.api.kueue.workloads.values())
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_job_whose_priority_class_is_gone_still_gives_its_quota_back(is_restarted: bool) -> None:
+    cluster = Cluster()
+    cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
+    cluster.api.objects[PRIORITIES][None, "high"]["value"] = 100
+    await cluster.submit(labels={QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}).settle()
+    del cluster.api.objects[PRIORITIES][None, "high"]
+    if is_restarted:
+        cluster.process = None
+    cluster.script = Script(done=True)
+    await cluster.settle(120.0)
+    assert cluster.status["phase"] == "Succeeded"
+    assert cluster.api.kueue.used("shared", "default", "nvidia.com/gpu") == 0
+    assert not any(Workload(raw).has_finalizer for raw in cluster.api.kueue.workloads.values())
+    assert cluster.process is not None and cluster.process.next_due is None, "nothing is asked again"
+
+
+async def test_another_priority_class_counts_at_once() -> None:
+    cluster = Cluster()
+    for name, value in (("low", 1), ("high", 100)):
+        cluster.api._put_of_kueue(PRIORITIES, name, {}, None)
+        cluster.api.objects[PRIORITIES][None, name]["value"] = value
+    await cluster.submit(4, labels={QUEUE_LABEL: "team", PRIORITY_LABEL: "low"}).settle()
+    for name, value in (("high", 100), ("low", 1)):
+        cluster.api.patch(ELASTICJOBS, "j", {"metadata": {"labels": {PRIORITY_LABEL: name}}})
+        await cluster.settle(5.0)
+        (held,) = map(Workload, cluster.api.kueue.workloads.values())
+        assert held.priority["priority"] == value
+
+
+async def test_a_drain_does_not_wait_for_a_pod_that_the_queue_never_grants() -> None:
+    cluster = await Cluster().submit(4).settle()
+    node = cluster.pods[1]["spec"]["nodeName"]
+    cluster.api.patch(NODES, node, {"spec": {"unschedulable": True}})
+    await cluster.settle(30.0)
+    (budget,) = cluster.api.list(PODDISRUPTIONBUDGETS)
+    assert budget["spec"]["minAvailable"] == 2, "what the job goes on with, and not held"
+    assert not cluster.status.get("migrations")
+
+
+async def test_a_job_keeps_no_quota_that_fills_no_unit_and_grows_by_whole_ones() -> None:
+    cluster = Cluster()
+    for quota, granted in ((5, 4), (11, 8), (12, 12)):
+        cluster.api.set_quota(quota)
+        await (cluster.submit(12, 4, unit=4) if quota == 5 else cluster).settle(120.0)
+        used = cluster.api.kueue.used("shared", "default", "nvidia.com/gpu")
+        assert (used, len(cluster.pods), cluster.status["admission"]["workers"]) == (granted,) * 3
+    assert cluster.most <= 0
+
+
+async def test_a_job_says_that_its_priority_class_is_not_there_and_begins_when_it_is() -> None:
+    cluster = await Cluster().submit(labels={QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}).settle()
+    assert cluster.status["admission"]["message"].startswith("a priority class cannot be read: ")
+    assert not cluster.pods
+    cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
+    await cluster.settle()
+    assert len(cluster.pods) == 4

@@ -228,3 +228,12 @@ async def test_a_cordon_wakes_the_jobs_of_the_workers_on_that_node_alone(town: T
         not {"evictions", "jobcompanion"} & town.put(NODES, node(unschedulable=True, taints=[taint])).keys()
     )
     assert {"evictions", "jobcompanion"} <= town.put(NODES, node()).keys()
+
+
+async def test_a_fault_that_a_node_reports_or_reports_no_more_wakes_its_worker(town: Town) -> None:
+    ready = {"type": "Ready", "status": "True"}
+    faulty = [ready, {"type": "GPUMissing", "status": "True", "message": "GPU 3"}]
+    town.put(NODES, {"metadata": {"name": "node-7", "uid": "u7"}, "status": {"conditions": [ready]}})
+    for conditions in (faulty, [ready]):
+        assert town.update(NODES, "node-7", conditions=conditions)["elasticworker"] == 1
+    assert town.update(NODES, "node-7", conditions=[ready | {"lastHeartbeatTime": "now"}]) == {}
