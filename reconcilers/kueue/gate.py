@@ -8,7 +8,7 @@ from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.errors import Forbidden, NotFound
 from controller.resources import Object
-from controller.store import Store
+from controller.store import ObjectMemory, Store
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.kueue.pods import PodsOfJobs
@@ -16,7 +16,7 @@ from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
 from reconcilers.kueue.workload import FLAVORS, GROUP, WORKLOADS, Workload, queue_of
 from reconcilers.observed.ownership import BY_OWNER, in_namespace
 from reconcilers.observed.slots import slot_count
-from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import retry_seconds
 from reconcilers.worker.assignment import Obstacle
 
@@ -59,16 +59,19 @@ class QueueGate:
         self._pods = pods
         self._monotonic = monotonic
         self._flavors: dict[str, tuple[Object, float]] = {}
+        self._granted: ObjectMemory[tuple[Workload, list[Object]]] = cache.store(ELASTICWORKERS).memory()
+        """By worker, the Workload that its Pod is charged to, and what is asked of it."""
 
     def enlist(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> None:
         """Give a Pod what its flavors, checks and topology ask for."""
-        held = self._sorted(job).held if self._is_queued(job) else None
-        if held is None:
+        granted = self._granted.get(worker.metadata.uid) if self._is_queued(job) else None
+        if granted is None:
             return
+        held, updates = granted
         metadata, spec = pod["metadata"], pod["spec"]
         metadata["labels"][f"{GROUP}/podset"] = worker.spec.type
         metadata["annotations"][f"{GROUP}/workload"] = held.name
-        for update in self._updates(held, worker.spec.type):
+        for update in updates:
             for of in ("labels", "annotations"):
                 metadata[of] |= update.get(of) or {}
             spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **(update.get("nodeSelector") or {})}
@@ -99,7 +102,8 @@ class QueueGate:
         if (why := await self._read_flavors(held, type_)) is not None:
             return why
         template = job.spec.replica_specs[type_].template["spec"].get("nodeSelector") or {}
-        for update in self._updates(held, type_):
+        updates = list(self._updates(held, type_))
+        for update in updates:
             for key, value in (update.get("nodeSelector") or {}).items():
                 if template.get(key, value) != value:
                     message = (
@@ -109,6 +113,7 @@ class QueueGate:
                     )
                     return Obstacle(FLAVOR_CONFLICT, message, retry_seconds(workers))
         self._pods.is_made(job, worker)
+        self._granted.put(worker.metadata.uid, (held, updates))
         return None
 
     def _raw(self, job: ElasticJob) -> Object:

@@ -50,11 +50,11 @@ class PodsOfJobs:
         """Count a job's Pods."""
         there, running, owners = dict[str, int](), 0, set[str]()
         for pod in self._pods.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}"):
-            owners.update(owner_uids(pod))
             type_, phase = pod["metadata"]["labels"][names.LABEL_TYPE], (pod.get("status") or {}).get("phase")
             if phase not in OVER:
                 there[type_] = there.get(type_, 0) + 1
                 running += phase == "Running" and type_ == names.WORKER
+                owners.update(owner_uids(pod))
         now, in_flight = self._monotonic(), self._in_flight.get(job.metadata.uid) or {}
         for uid, (type_, since) in list(in_flight.items()):
             if uid in owners or now - since > IN_FLIGHT_SECONDS:

@@ -259,9 +259,11 @@ class KueueReconciler(Reconciler):
         if plan.write is not None:
             try:
                 await self._carry_out(plan.write)
+            except AlreadyExists:
+                return await self._taken(seen, plan.write.body)
             except ApiError as error:
-                if is_done(error):
-                    return Result()
+                if isinstance(error, NotFound) and not not_served(error):
+                    return Result()  # its object is gone, which the cache has yet to show
                 if not is_told(error):
                     raise
                 message = f"Kueue's Workload could not be written: {error}"
@@ -270,7 +272,18 @@ class KueueReconciler(Reconciler):
                 self._refused.put(seen.job.metadata.uid, message)
                 return Result(AGAIN_SECONDS if NO_WEBHOOK in str(error) else retry_seconds())
             self._refused.put(seen.job.metadata.uid, "")
+        if seen.forbids_slices and plan.look_again_seconds is None:
+            return Result(FACTS_SECONDS)  # no change of its queue wakes it
         return Result(plan.look_again_seconds)
+
+    async def _taken(self, seen: QueueSeen, wanted: Object) -> Result:
+        """The Workload was made before, and the cache has yet to show it; or another one has its name."""
+        metadata = wanted["metadata"]
+        found = await self._client.get(WORKLOADS, metadata["name"], metadata["namespace"])
+        if not belongs_to(found, seen.job.metadata.uid):
+            why = f"there is a Workload called {metadata['name']}, which is not this job's: delete it"
+            self._refused.put(seen.job.metadata.uid, why)
+        return Result(AGAIN_SECONDS)
 
     async def _grant(self, job: ElasticJob, raw: Object, admission: QueueAdmission | None) -> None:
         before, stored = job.status.admission, (raw.get("status") or {}).get("admission")
@@ -300,11 +313,6 @@ class KueueReconciler(Reconciler):
             await self._client.patch(
                 WORKLOADS, write.of.name, {**write.body, "metadata": version}, metadata["namespace"]
             )
-
-
-def is_done(error: ApiError) -> bool:
-    """Whether the cache has yet to show that the write was done before, or that its object is gone."""
-    return isinstance(error, AlreadyExists) or (isinstance(error, NotFound) and not not_served(error))
 
 
 def is_told(error: ApiError) -> bool:

@@ -16,7 +16,7 @@ from reconcilers.kueue.gate import QueueGate
 from reconcilers.kueue.pods import PodsOfJobs
 from reconcilers.kueue.workload import QUEUE_LABEL, WORKLOADS
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
-from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.scale.writer import pods_job
 from reconcilers.shapes import SHAPES
 from reconcilers.worker.job_pod import build_job_pod
@@ -62,6 +62,7 @@ def gate_of(owner: ElasticJob, found: JSON | None, flavor: JSON | None = None, p
     cache.add_index(PODS, BY_JOB, pods_job)
     raw = {"metadata": owner.metadata.to_wire() | {"labels": {QUEUE_LABEL: "team"}}, "spec": {}}
     objects: list[tuple[Any, JSON]] = [(ELASTICJOBS, raw)] + ([(WORKLOADS, found)] if found else [])
+    objects += [(ELASTICWORKERS, worker(index).to_wire()) for index in range(4)]
     for index in range(pods):
         labels = {names.LABEL_JOB: "digits", names.LABEL_TYPE: names.WORKER, names.LABEL_INDEX: str(index)}
         metadata = {"name": f"p{index}", "namespace": "default", "uid": f"p{index}", "labels": labels}

@@ -491,3 +491,22 @@ async def test_a_job_says_that_its_priority_class_is_not_there_and_begins_when_i
     cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
     await cluster.settle()
     assert len(cluster.pods) == 4
+
+
+async def test_a_name_that_another_workload_has_is_told() -> None:
+    cluster = Cluster().submit()
+    uid = cluster.api.get(ELASTICJOBS, "j")["metadata"]["uid"]
+    container = {"name": "m", "image": "x"}
+    sets = [{"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}]
+    metadata = {"name": f"j-{uid[:8]}-1", "namespace": NAMESPACE}
+    spec = {"queueName": "nowhere", "podSets": sets, "active": True}
+    cluster.api.kueue.create(
+        {"apiVersion": WORKLOADS.api_version, "kind": "Workload", "metadata": metadata, "spec": spec}
+    )
+    cluster.api.mirror()
+    await cluster.settle(20.0)
+    assert not cluster.pods and "which is not this job's: delete it" in cluster.status["admission"]["message"]
+    cluster.api.kueue.delete(NAMESPACE, metadata["name"])
+    cluster.api.mirror()
+    await cluster.settle()
+    assert len(cluster.pods) == 4
