@@ -15,7 +15,6 @@ from reconcilers.kueue.workload import (
     DIGEST,
     FINALIZER,
     JOB_UID_LABEL,
-    NUMBER_LABEL,
     REPLACES,
     WORKLOADS,
     Workload,
@@ -126,7 +125,7 @@ def workload_of(
     """
     metadata = companion_metadata(job)
     metadata["name"] = f"{job.metadata.name[:LONGEST_NAME]}-{job.metadata.uid[:8]}-{number}"
-    metadata["labels"] |= {JOB_UID_LABEL: job.metadata.uid, NUMBER_LABEL: str(number)}
+    metadata["labels"][JOB_UID_LABEL] = job.metadata.uid
     metadata["annotations"] = {DIGEST: wish.digest}
     if replaces is not None:
         metadata["annotations"][REPLACES] = f"{job.metadata.namespace}/{replaces.name}"

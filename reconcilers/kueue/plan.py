@@ -27,6 +27,9 @@ KUEUE_FINISHES_SECONDS = 1.0
 """Time in which Kueue finishes a Workload that is replaced; after that it never does."""
 PREEMPTOR_SECONDS = 10.0
 """Time in which Kueue admits the slice of a job that has shrunk for a preemptor, if that needs no more."""
+_ACTIVATE = (
+    "kubectl patch workloads.kueue.x-k8s.io -n %s %s --type merge -p " + """'{"spec":{"active":true}}'"""
+)
 QUEUED, EVICTED, GROWING, ADMITTED, SUSPENDED = "Queued", "Evicted", "Growing", "Admitted", "Suspended"
 
 
@@ -57,8 +60,8 @@ class QueueSeen:
     workloads: JobWorkloads
     pods: Mapping[str, int] = field(default_factory=dict)
     """Pods that are not over, by type; also those that are just being made."""
-    running: int = 0
-    """Workers whose Pods run."""
+    running: Mapping[str, int] = field(default_factory=dict)
+    """Pods that run, or have succeeded, by type."""
     slice_seconds: float = 0.0
     """Time since the slice was first seen for the held one, as that is now."""
     replaced_seconds: float = 0.0
@@ -173,7 +176,9 @@ def _charged(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     if workloads.others:
         return QueuePlan(before, _removed(workloads.others[0]))
     if held.is_deleted:
-        return _stopping(seen, held, "its Workload was deleted", let_go(held))
+        why = "its Workload was deleted"
+        over = _status(held, conditions.finished(held, "Failed", why, now))
+        return _stopping(seen, held, why, let_go(held) if held.has_finalizer else over)
     if held.is_evicted:
         return _evicted(seen, held, now)
     if not held.is_active:  # Kueue charges nothing any more, and evicts it
@@ -207,6 +212,7 @@ def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
         and not (seen.job.spec.suspend or held.digest != wish.digest or held.queue != wish.queue)
         and before is not None
         and before.workers > 0
+        and not seen.workloads.leaving
     )
     if not may_shrink or (slice_ is not None and seen.slice_seconds >= PREEMPTOR_SECONDS):
         return _stopping(seen, held, message, _status(held, conditions.released(held, now)), reason)
@@ -234,9 +240,7 @@ def _stopping(
 def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     wish, slice_ = seen.wish, seen.workloads.slice
     granted, admission = held.granted(names.WORKER), _granted(seen, held)
-    needed = wish.floor or 1
-    is_ready = seen.running >= min(needed, granted or needed)
-    if (status := conditions.ready(held, is_ready, now)) is not None:
+    if (status := conditions.ready(held, _is_ready(seen, held), now)) is not None:
         return QueuePlan(admission, _status(held, status))
     change = held.with_priority(wish.priority)
     if change and is_swappable(held.priority) and is_swappable(wish.priority):
@@ -250,6 +254,14 @@ def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
         sets = wish.with_workers(wish.workers, granted + 1)
         return QueuePlan(admission, _slice(seen, held, sets, wish.growth_priority))
     return QueuePlan(admission, None if slice_ is None else _removed(slice_))
+
+
+def _is_ready(seen: QueueSeen, held: Workload) -> bool:
+    """Whether as many workers run as the job goes on with, and all of its other types."""
+    needed = {type_: held.granted(type_) for type_ in seen.wish.sets}
+    if names.WORKER in needed:
+        needed[names.WORKER] = min(needed[names.WORKER], seen.wish.floor)
+    return all(seen.running.get(type_, 0) >= count for type_, count in needed.items())
 
 
 def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:
@@ -268,6 +280,8 @@ def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:
 def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority: Object) -> Write | None:
     """Make the slice, or have the one that waits ask for this."""
     wish, slice_ = seen.wish, seen.workloads.slice
+    if slice_ is None and seen.workloads.leaving:  # which may be a slice that Kueue still admits
+        return None
     if slice_ is None:
         return _create(workload_of(seen.job, wish, sets, _number(seen.workloads), priority, replaces=held))
     if slice_.digest != wish.digest:
@@ -300,7 +314,10 @@ def _why_it_waits(workload: Workload) -> tuple[str, str]:
     found = workload.conditions.get("QuotaReserved", {})
     if not workload.is_active:
         found = workload.conditions.get("Evicted", {})
-        return SUSPENDED, str(found.get("message") or f"its Workload {workload.name} is not active")
+        why = str(found.get("message") or f"its Workload {workload.name} is not active")
+        where = workload.raw["metadata"]["namespace"], workload.name
+        hint = "" if workload.is_paused else f"; to let it queue again: {_ACTIVATE % where}"
+        return SUSPENDED, why + hint
     reason = str(found.get("reason") or QUEUED)
     return reason, str(found.get("message") or f"it waits in the queue {workload.queue}")
 
@@ -337,6 +354,7 @@ def _admission(
 def _number(workloads: JobWorkloads) -> int:
     parts = (workloads.held, workloads.replaced, workloads.slice, workloads.waiting)
     there = [*(each for each in parts if each is not None), *workloads.others, *workloads.finished]
+    there += workloads.leaving
     return max((each.number for each in there), default=0) + 1
 
 

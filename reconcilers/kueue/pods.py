@@ -27,8 +27,8 @@ class PodCounts:
 
     there: dict[str, int] = field(default_factory=dict)
     """Those that are not over, by type; with those that are being made."""
-    running: int = 0
-    """Those of workers that run."""
+    running: dict[str, int] = field(default_factory=dict)
+    """Those that run, or have succeeded, by type."""
 
     @property
     def seconds(self) -> float:
@@ -48,13 +48,14 @@ class PodsOfJobs:
 
     def count(self, job: ElasticJob) -> PodCounts:
         """Count a job's Pods."""
-        there, running, owners = dict[str, int](), 0, set[str]()
+        there, running, owners = dict[str, int](), dict[str, int](), set[str]()
         for pod in self._pods.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}"):
             owners.update(owner_uids(pod))
             type_, phase = pod["metadata"]["labels"][names.LABEL_TYPE], (pod.get("status") or {}).get("phase")
             if phase not in OVER:
                 there[type_] = there.get(type_, 0) + 1
-                running += phase == "Running" and type_ == names.WORKER
+            if phase in ("Running", "Succeeded"):
+                running[type_] = running.get(type_, 0) + 1
         now, in_flight = self._monotonic(), self._in_flight.get(job.metadata.uid) or {}
         for uid, (type_, since) in list(in_flight.items()):
             if uid in owners or now - since > IN_FLIGHT_SECONDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.cache import Cache
@@ -59,6 +60,8 @@ class QueueFacts:
     """Class and value of the job's priority, as fields of a Workload's spec."""
     growth_priority: Object = field(default_factory=dict)
     forbids_slices: str = ""
+    unreadable: str = ""
+    """Why they are those of before; empty if they could be read."""
 
 
 class KueueReconciler(Reconciler):
@@ -77,7 +80,7 @@ class KueueReconciler(Reconciler):
         self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
         self._slices = Observations(self._jobs, clock.monotonic)
         self._replaced = Observations(self._jobs, clock.monotonic)
-        self._facts: ObjectMemory[tuple[str, float, QueueFacts]] = self._jobs.memory()
+        self._facts: ObjectMemory[tuple[object, float, QueueFacts]] = self._jobs.memory()
         self._refused: ObjectMemory[str] = self._jobs.memory()
         """Why the last write of a Workload was refused, by job."""
         self._looked_at: ObjectMemory[float] = self._jobs.memory()
@@ -98,8 +101,8 @@ class KueueReconciler(Reconciler):
         if (wait_seconds := self._rest(job)) > 0:
             return Result(wait_seconds)
         await self._let_go_of_earlier(request, job)
-        facts = await self._facts_of(job, raw, queue) if queue else QueueFacts()
         workloads = sorted_workloads(owned)
+        facts = await self._facts_of(job, raw, queue, workloads.current)
         pods = self._pods.count(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
         if not owned and queue and (name := prebuilt_name(raw)) and not job.status.finished:
@@ -113,7 +116,7 @@ class KueueReconciler(Reconciler):
             self._slices.age_seconds(job.metadata.uid, _slice_state(workloads)),
             self._replaced.age_seconds(job.metadata.uid, workloads.replaced and workloads.replaced.uid),
             DISPATCHED if prebuilt_name(raw) else facts.forbids_slices,
-            self._refused.get(job.metadata.uid) or "",
+            self._refused.get(job.metadata.uid) or facts.unreadable,
         )
         return await self._apply(seen, raw, plan_queue(seen, self._clock.now()))
 
@@ -165,16 +168,33 @@ class KueueReconciler(Reconciler):
             if not belongs_to(found.raw, owner) and found.is_deleted and found.has_finalizer:
                 await self._carry_out(let_go(found))
 
-    async def _facts_of(self, job: ElasticJob, raw: Object, queue: str) -> QueueFacts:
-        """What the queue and the job's classes are, read now and then.
+    async def _facts_of(
+        self, job: ElasticJob, raw: Object, queue: str, current: Workload | None
+    ) -> QueueFacts:
+        """What the queue and the job's classes are, read now and then. Where a class cannot be read, a job
+        keeps the priority that it has: its queue waits for what it gives back.
 
         Raises:
-            Refused: a priority class cannot be read.
+            Refused: a priority class cannot be read, and the job has no Workload yet.
         """
-        now, found = self._clock.monotonic(), self._facts.get(job.metadata.uid)
-        if found is not None and found[0] == queue and now - found[1] < FACTS_SECONDS:
+        if not queue or job.status.finished or job.metadata.deletion_timestamp is not None:
+            return QueueFacts()
+        labels, now = raw["metadata"].get("labels") or {}, self._clock.monotonic()
+        asked = (queue, *map(labels.get, (PRIORITY_LABEL, GROWTH_PRIORITY)))
+        found = self._facts.get(job.metadata.uid)
+        if found is not None and found[0] == asked and now - found[1] < FACTS_SECONDS:
             return found[2]
-        labels = raw["metadata"].get("labels") or {}
+        try:
+            facts = await self._read_facts(job, labels, queue)
+        except Refused as error:
+            if current is None:
+                raise
+            why = f"its priority class cannot be read: {error}"
+            self._recorder.event(raw, "Warning", "PriorityUnreadable", why)
+            facts = QueueFacts(current.priority, current.priority, why, why)
+        return self._facts.put(job.metadata.uid, (asked, now, facts))[2]
+
+    async def _read_facts(self, job: ElasticJob, labels: Mapping[str, str], queue: str) -> QueueFacts:
         worker = job.spec.replica_specs.get(names.WORKER)
         name = labels.get(PRIORITY_LABEL)
         of_pods = worker.template["spec"].get("priorityClassName") if worker is not None else None
@@ -183,12 +203,11 @@ class KueueReconciler(Reconciler):
         else:
             priority = await self._priority(POD_PRIORITIES, of_pods) if of_pods else {}
         growth = labels.get(GROWTH_PRIORITY)
-        facts = QueueFacts(
+        return QueueFacts(
             priority,
             await self._priority(PRIORITIES, growth) if growth else priority,
             await self._why_no_slices(job.metadata.namespace, queue),
         )
-        return self._facts.put(job.metadata.uid, (queue, now, facts))[2]
 
     async def _priority(self, resource: Resource, name: str) -> Object:
         found = await self._client.get(resource, name)
@@ -233,6 +252,10 @@ class KueueReconciler(Reconciler):
             try:
                 await self._carry_out(plan.write)
             except ApiError as error:
+                if isinstance(error, AlreadyExists):  # told if the cache does not show it soon
+                    why = f"there is another Workload {plan.write.body['metadata']['name']}: delete it"
+                    self._refused.put(seen.job.metadata.uid, why)
+                    return Result(AGAIN_SECONDS)
                 if is_done(error):
                     return Result()
                 if not is_told(error):
@@ -241,7 +264,9 @@ class KueueReconciler(Reconciler):
                 self._refused.put(seen.job.metadata.uid, message)
                 self._recorder.event(raw, "Warning", "WorkloadRefused", message)
                 return Result(AGAIN_SECONDS)
+        if self._refused.get(seen.job.metadata.uid):
             self._refused.put(seen.job.metadata.uid, "")
+            return Result(0.0)
         return Result(plan.look_again_seconds)
 
     async def _grant(self, job: ElasticJob, raw: Object, admission: QueueAdmission | None) -> None:
@@ -275,8 +300,8 @@ class KueueReconciler(Reconciler):
 
 
 def is_done(error: ApiError) -> bool:
-    """Whether the cache has yet to show that the write was done before, or that its object is gone."""
-    return isinstance(error, AlreadyExists) or (isinstance(error, NotFound) and not not_served(error))
+    """Whether the cache has yet to show that the object of the write is gone."""
+    return isinstance(error, NotFound) and not not_served(error)
 
 
 def is_told(error: ApiError) -> bool:
