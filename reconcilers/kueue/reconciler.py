@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from controller.cache import Cache
 from controller.client import AsyncClient
@@ -49,6 +49,8 @@ FACTS_SECONDS = 30.0
 AGAIN_SECONDS = 5.0
 """Time until a write is tried again that was refused, or for which Kueue was away."""
 GONE_SECONDS = 1.0
+LEAVING_SECONDS = 10.0
+"""Time until a look at Pods that leave: no event of theirs says that their node is lost."""
 DISPATCHED = "it was dispatched by MultiKueue, and keeps the size that it began with"
 
 
@@ -118,7 +120,11 @@ class KueueReconciler(Reconciler):
             DISPATCHED if prebuilt_name(raw) else facts.forbids_slices,
             self._refused.get(job.metadata.uid) or facts.unreadable,
         )
-        return await self._apply(seen, raw, plan_queue(seen, self._clock.now()))
+        plan = plan_queue(seen, self._clock.now())
+        if pods.is_leaving:
+            soon = min(LEAVING_SECONDS, plan.look_again_seconds or LEAVING_SECONDS)
+            plan = replace(plan, look_again_seconds=soon)
+        return await self._apply(seen, raw, plan)
 
     async def _unreadable(self, job: ElasticJob, raw: Object, queue: str, why: str) -> Result:
         """Without Workloads nothing is decided; a job that has begun keeps what it has."""

@@ -79,6 +79,6 @@ def _asks(job: Object) -> object:
 
 @change_of
 def _counts(pod: Object) -> object:
-    """Whether a Pod is over, or runs."""
-    phase = (pod.get("status") or {}).get("phase")
-    return pod["metadata"]["uid"], phase in OVER, phase == "Running"
+    """Whether a Pod is over, runs, or is deleted."""
+    phase, metadata = (pod.get("status") or {}).get("phase"), pod["metadata"]
+    return metadata["uid"], phase in OVER, phase == "Running", "deletionTimestamp" in metadata

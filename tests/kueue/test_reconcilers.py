@@ -172,12 +172,17 @@ class Cluster:
         self.most = max(self.most, len(pods) - self.api.kueue.used("shared", "default", "nvidia.com/gpu"))
 
     def submit(
-        self, most: int = 8, least: int = 2, managed_by: str | None = None, **metadata: Any
+        self,
+        most: int = 8,
+        least: int = 2,
+        managed_by: str | None = None,
+        policy: JSON | None = None,
+        **metadata: Any,
     ) -> Cluster:
         container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
         worker = {"replicas": most, "minReplicas": least, "template": {"spec": {"containers": [container]}}}
         metadata = {"name": "j", "namespace": NAMESPACE, "labels": {QUEUE_LABEL: "team"}} | metadata
-        policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20}
+        policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20} | (policy or {})
         spec = {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy}
         spec |= {"managedBy": managed_by} if managed_by else {}
         self.api.create(ELASTICJOBS, {"metadata": metadata, "spec": spec})

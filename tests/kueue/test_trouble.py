@@ -12,7 +12,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.kueue.statuses import Config
 from tests.kueue.test_reconcilers import Cluster
 from tests.reconcilers.api import NAMESPACE
-from tests.reconcilers.cluster_model import Script
+from tests.reconcilers.cluster_model import Script, lose_node
 
 JSON = dict[str, Any]
 GPU = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
@@ -182,3 +182,47 @@ def full_of_cordons(cluster: Cluster, on: bool) -> Cluster:
     for node in cluster.api.list(NODES):
         cluster.api.patch(NODES, node["metadata"]["name"], {"spec": {"unschedulable": on or None}})
     return cluster
+
+
+async def test_replica_groups_follow_the_labels_of_their_job() -> None:
+    cluster = Cluster()
+    policy = {"replicaGroups": {"workers": 2}}
+    worker = {"replicas": 8, "template": {"spec": {"containers": [GPU]}}}
+    spec = {"replicaSpecs": {"worker": worker}, "elasticPolicy": policy}
+    metadata = {"name": "j", "namespace": NAMESPACE, "labels": {QUEUE_LABEL: "team"}}
+    cluster.api.create(ELASTICJOBS, {"metadata": metadata, "spec": spec})
+    await cluster.settle()
+    assert len(cluster.pods) == 4
+    cluster.api.patch(ELASTICJOBS, "j", {"metadata": {"labels": {QUEUE_LABEL: None}}})
+    await cluster.settle()
+    assert len(cluster.pods) == 8 and not cluster.api.kueue.workloads
+    cluster.api.patch(ELASTICJOBS, "j", {"metadata": {"labels": {QUEUE_LABEL: "team"}}})
+    await cluster.settle()
+    assert len(cluster.pods) == 4 and len(cluster.api.kueue.workloads) == 4
+
+
+async def test_a_worker_whose_node_is_lost_gets_its_next_pod_before_the_lost_one_is_gone() -> None:
+    cluster = await with_quota(8, policy={"heartbeatTimeoutSeconds": 30})
+    lose_node(cluster.api, "node-1")
+    await cluster.settle(120)
+    incarnations = {pod["metadata"]["name"] for pod in cluster.pods}
+    assert {"j-worker-1-1", "j-worker-1-2"} <= incarnations and len(incarnations) == 9
+    assert cluster.status["rendezvous"]["members"] == "0-7"
+
+
+async def test_a_job_with_a_pod_on_a_lost_node_still_makes_room() -> None:
+    cluster = await with_quota(8)
+    cluster.meets(8)
+    await cluster.settle(2)
+    lose_node(cluster.api, cluster.pods[0]["spec"]["nodeName"])
+    await cluster.settle(120)
+    assert used(cluster) == 8 and len(cluster.pods) <= 1
+    assert Workload(cluster.api.kueue.workloads[NAMESPACE, "other"]).is_admitted
+
+
+async def test_a_deleted_job_with_a_pod_on_a_lost_node_lets_its_workload_go() -> None:
+    cluster = await with_quota(8)
+    lose_node(cluster.api, "node-1")
+    cluster.api.delete(ELASTICJOBS, "j")
+    await cluster.settle(120)
+    assert not cluster.api.kueue.workloads
