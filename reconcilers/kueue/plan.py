@@ -246,12 +246,12 @@ def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     if change and is_swappable(held.priority) and is_swappable(wish.priority):
         return QueuePlan(admission, _patch(held, {"spec": change}))
     least = held.floor(names.WORKER)
-    if wish.workers < granted:
-        return QueuePlan(admission, _shrunk(seen, held, least))
+    if (used := wish.useful(granted)) < granted:
+        return QueuePlan(admission, _shrunk(seen, held, least, used))
     if least > wish.floor:
         return QueuePlan(admission, _slice(seen, held, wish.with_workers(granted, wish.floor), wish.priority))
     if wish.workers > granted and not (seen.forbids_slices or held.has_checks):
-        sets = wish.with_workers(wish.workers, granted + 1)
+        sets = wish.with_workers(wish.workers, wish.more_than(granted))
         return QueuePlan(admission, _slice(seen, held, sets, wish.growth_priority))
     return QueuePlan(admission, None if slice_ is None else _removed(slice_))
 
@@ -264,16 +264,16 @@ def _is_ready(seen: QueueSeen, held: Workload) -> bool:
     return all(seen.running.get(type_, 0) >= count for type_, count in needed.items())
 
 
-def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:
-    """The job wants fewer than are granted: these are given back when their Pods are gone."""
+def _shrunk(seen: QueueSeen, held: Workload, least: int, used: int) -> Write | None:
+    """The job uses fewer than are granted: the others are given back when their Pods are gone."""
     wish, slice_ = seen.wish, seen.workloads.slice
-    sets = wish.with_workers(wish.workers, wish.floor)
+    sets = wish.with_workers(used, wish.floor)
     if slice_ is not None and counts(slice_.pod_sets) != sets:
         return _removed(slice_)
-    if seen.workers > wish.workers:
+    if seen.workers > used:
         return None
-    if wish.workers >= least:
-        return _patch(held, {"spec": {"podSets": _lowered(held, wish.workers)}})
+    if used >= least:
+        return _patch(held, {"spec": {"podSets": _lowered(held, used)}})
     return _slice(seen, held, sets, wish.priority)
 
 

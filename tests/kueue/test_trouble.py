@@ -226,3 +226,22 @@ async def test_a_deleted_job_with_a_pod_on_a_lost_node_lets_its_workload_go() ->
     cluster.api.delete(ELASTICJOBS, "j")
     await cluster.settle(120)
     assert not cluster.api.kueue.workloads
+
+
+async def test_what_is_granted_beyond_whole_node_units_is_given_back() -> None:
+    cluster = await with_quota(5, least=2, policy={"nodeUnit": 2})
+    assert (len(cluster.pods), used(cluster)) == (4, 4)
+    cluster.api.set_quota(7)
+    await cluster.settle()
+    assert (len(cluster.pods), used(cluster)) == (6, 6)
+    assert (
+        next(each for each in workloads(cluster) if each.replaces and not each.has_quota).count("worker") == 8
+    )
+    cluster.meets(3)
+    await cluster.settle()
+    assert (len(cluster.pods), used(cluster)) == (4, 7)
+    cluster.api.kueue.delete(NAMESPACE, "other")
+    cluster.api.set_quota(8)
+    cluster.api.mirror()
+    await cluster.settle()
+    assert (len(cluster.pods), used(cluster)) == (8, 8)
