@@ -17,7 +17,7 @@ from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
 from crds.job_status import QueueAdmission
 from crds.model import MAX_CONDITION_MESSAGE
-from crds.texts import all_plain
+from crds.texts import all_plain, shortened
 from reconcilers.kueue.conditions import finished
 from reconcilers.kueue.gate import workloads_of
 from reconcilers.kueue.manifest import Wish, wish_of
@@ -99,12 +99,17 @@ class KueueReconciler(Reconciler):
         if not (queue or owned or job.status.admission):
             return Result()
         if (why := self._cache.why_not_synced(WORKLOADS)) is not None:
-            return await self._unreadable(job, raw, queue, why)
+            if queue and job.status.admission is None:  # one that has begun keeps what it has
+                await self._nothing(job, raw, queue, f"Kueue's Workloads cannot be read: {why}")
+            return Result(AGAIN_SECONDS)
         if (wait_seconds := self._rest(job)) > 0:
             return Result(wait_seconds)
         await self._let_go_of_earlier(request, job)
         workloads = sorted_workloads(owned)
         facts = await self._facts_of(job, raw, queue, workloads.current)
+        if facts.unreadable and workloads.current is None:
+            await self._nothing(job, raw, queue, facts.unreadable)
+            return Result(AGAIN_SECONDS)
         pods = self._pods.count(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
         if not owned and queue and (name := prebuilt_name(raw)) and not job.status.finished:
@@ -126,14 +131,12 @@ class KueueReconciler(Reconciler):
             plan = replace(plan, look_again_seconds=soon)
         return await self._apply(seen, raw, plan)
 
-    async def _unreadable(self, job: ElasticJob, raw: Object, queue: str, why: str) -> Result:
-        """Without Workloads nothing is decided; a job that has begun keeps what it has."""
-        if job.status.admission is None and queue:
-            message = f"Kueue's Workloads cannot be read: {why}"[:MAX_CONDITION_MESSAGE]
-            await self._grant(
-                job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
-            )
-        return Result(AGAIN_SECONDS)
+    async def _nothing(self, job: ElasticJob, raw: Object, queue: str, why: str) -> None:
+        """Grant nothing while something cannot be read."""
+        message = shortened(why, MAX_CONDITION_MESSAGE)
+        await self._grant(
+            job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
+        )
 
     async def _adopt(self, job: ElasticJob, raw: Object, wish: Wish, name: str) -> Result:
         """Take the Workload that was made for the job, or say that it is for another."""
@@ -179,9 +182,6 @@ class KueueReconciler(Reconciler):
     ) -> QueueFacts:
         """What the queue and the job's classes are, read now and then. Where a class cannot be read, a job
         keeps the priority that it has: its queue waits for what it gives back.
-
-        Raises:
-            Refused: a priority class cannot be read, and the job has no Workload yet.
         """
         if not queue or job.status.finished or job.metadata.deletion_timestamp is not None:
             return QueueFacts()
@@ -193,11 +193,10 @@ class KueueReconciler(Reconciler):
         try:
             facts = await self._read_facts(job, labels, queue)
         except Refused as error:
-            if current is None:
-                raise
             why = f"its priority class cannot be read: {error}"
             self._recorder.event(raw, "Warning", "PriorityUnreadable", why)
-            facts = QueueFacts(current.priority, current.priority, why, why)
+            priority = {} if current is None else current.priority
+            facts = QueueFacts(priority, priority, why, why)
         return self._facts.put(job.metadata.uid, (asked, now, facts))[2]
 
     async def _read_facts(self, job: ElasticJob, labels: Mapping[str, str], queue: str) -> QueueFacts:

@@ -245,3 +245,13 @@ async def test_what_is_granted_beyond_whole_node_units_is_given_back() -> None:
     cluster.api.mirror()
     await cluster.settle()
     assert (len(cluster.pods), used(cluster)) == (8, 8)
+
+
+async def test_a_job_of_a_class_that_is_not_there_says_so_and_begins_when_it_is() -> None:
+    cluster = await with_quota(8, labels=HIGH)
+    assert cluster.status["phase"] == "Suspended" and not cluster.api.kueue.workloads
+    expected = "its priority class cannot be read: WorkloadPriorityClass high not found"
+    assert cluster.status["message"] == expected
+    has_class(cluster, 7)
+    await cluster.settle()
+    assert len(cluster.pods) == 8 and held(cluster).raw["spec"]["priority"] == 7
