@@ -36,8 +36,13 @@ def is_outdated(job: ElasticJob, index: int, group: ElasticJob, halted: bool) ->
     return (
         made_of != generations(whole.generation, metadata.generation)
         or group.spec.suspend is not halted
-        or not GroupOf(whole.name, whole.uid, index).labels.items() <= metadata.labels.items()
+        or metadata.labels != labels_of(whole.labels, GroupOf(whole.name, whole.uid, index))
     )
+
+
+def labels_of(job: Mapping[str, str], group: GroupOf) -> dict[str, str]:
+    """Return all labels of a group: those of its job, by which queues and people know it, and its own."""
+    return {**job, names.LABEL_MANAGED_BY: names.MANAGER, **group.labels}
 
 
 def generations(job: int, group: int) -> str:
@@ -58,9 +63,9 @@ def group_job(job: Object, index: int) -> Object:
         "metadata": {
             "name": group_name(metadata["name"], index),
             "namespace": metadata["namespace"],
-            "labels": (metadata.get("labels") or {})
-            | {names.LABEL_MANAGED_BY: names.MANAGER}
-            | GroupOf(metadata["name"], metadata["uid"], index).labels,
+            "labels": labels_of(
+                metadata.get("labels") or {}, GroupOf(metadata["name"], metadata["uid"], index)
+            ),
             "annotations": {names.ANNOTATION_GROUPED_GENERATION: generations(metadata["generation"], 1)},
             "ownerReferences": [owner_reference(ELASTICJOBS.kind, metadata["name"], metadata["uid"])],
         },
@@ -87,7 +92,7 @@ def renewal(job: Object, index: int, group: Object) -> Act:
     body = {
         "metadata": {
             "resourceVersion": metadata["resourceVersion"],
-            "labels": wanted["metadata"]["labels"],
+            "labels": dict.fromkeys(metadata.get("labels") or {}) | wanted["metadata"]["labels"],
             "annotations": {names.ANNOTATION_GROUPED_GENERATION: made_of},
         },
         "spec": spec,

@@ -16,7 +16,8 @@ many there are, and gives them what their flavors ask for; `reconciler.py` reads
 
 * A worker's Pod is made only while the held Workload is Admitted, and neither Evicted nor about to go; and
   never more of a type than are granted.
-* A Workload is released, finished or made smaller only when the Pods that it loses are gone.
+* A Workload is released, finished or made smaller only when the Pods that it loses are gone, or are deleted
+  on a node that is lost.
 * At most one slice waits, and only for a held Workload that is Admitted; or, once it has shrunk, Evicted.
 * A held Workload whose slice has quota is finished, by Kueue or by us: both are charged until then.
 * A look makes one write, decided from what is stored alone. So after a crash between any two, the next look

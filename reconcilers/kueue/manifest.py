@@ -15,7 +15,6 @@ from reconcilers.kueue.workload import (
     DIGEST,
     FINALIZER,
     JOB_UID_LABEL,
-    NUMBER_LABEL,
     REPLACES,
     WORKLOADS,
     Workload,
@@ -51,6 +50,10 @@ class Wish:
     """Class and value of the job's priority, as fields of a Workload's spec."""
     growth_priority: Object
     """The same of a slice by which the job grows."""
+    standby: int = 0
+    """How many of the workers stand by."""
+    unit: int = 1
+    """In multiples of how many the others train."""
 
     @property
     def digest(self) -> str:
@@ -69,6 +72,16 @@ class Wish:
         """With how few of them it goes on."""
         return self.sets[names.WORKER].least or self.workers if names.WORKER in self.sets else 0
 
+    def useful(self, granted: int) -> int:
+        """How many of so many workers the job uses: whole node units, and its standby."""
+        training = min(self.workers - self.standby, granted) // self.unit * self.unit
+        return training + min(self.standby, granted - training) if granted < self.workers else self.workers
+
+    def more_than(self, granted: int) -> int:
+        """The least number of workers beyond these of which the job uses all."""
+        found = (more for more in range(granted + 1, self.workers) if self.useful(more) == more)
+        return next(found, self.workers)
+
     def with_workers(self, count: int, least: int) -> Mapping[str, PodSet]:
         return {**self.sets, names.WORKER: PodSet(count, least if least < count else 0)}
 
@@ -81,7 +94,10 @@ def wish_of(job: ElasticJob, queue: str, priority: Object, growth_priority: Obje
         is_elastic = type_ == names.WORKER and 0 < least < count
         sets[type_] = PodSet(count, least if is_elastic else 0)
     templates = {type_: _template(job, type_) for type_ in sets}
-    return Wish(sets, templates, queue, priority, growth_priority)
+    worker = job.spec.replica_specs.get(names.WORKER)
+    standby = worker.standby if worker is not None and worker.replicas else 0
+    unit = job.spec.elastic_policy.node_unit
+    return Wish(sets, templates, queue, priority, growth_priority, standby, unit)
 
 
 def _template(job: ElasticJob, type_: str) -> Object:
@@ -126,7 +142,7 @@ def workload_of(
     """
     metadata = companion_metadata(job)
     metadata["name"] = f"{job.metadata.name[:LONGEST_NAME]}-{job.metadata.uid[:8]}-{number}"
-    metadata["labels"] |= {JOB_UID_LABEL: job.metadata.uid, NUMBER_LABEL: str(number)}
+    metadata["labels"][JOB_UID_LABEL] = job.metadata.uid
     metadata["annotations"] = {DIGEST: wish.digest}
     if replaces is not None:
         metadata["annotations"][REPLACES] = f"{job.metadata.namespace}/{replaces.name}"

@@ -23,12 +23,14 @@ from reconcilers.kueue.manifest import PodSet, Wish, counts, pod_sets, workload_
 from reconcilers.kueue.multikueue import MANAGER
 from reconcilers.kueue.sorting import JobWorkloads
 from reconcilers.kueue.workload import FINALIZER, PAUSED, PREEMPTED, REPLACED, Workload, is_swappable
-from reconcilers.observed.slots import slot_count, whole_units
 
 KUEUE_FINISHES_SECONDS = 1.0
 """Time in which Kueue finishes a Workload that is replaced; after that it never does."""
 PREEMPTOR_SECONDS = 10.0
 """Time in which Kueue admits the slice of a job that has shrunk for a preemptor, if that needs no more."""
+_ACTIVATE = (
+    "kubectl patch workloads.kueue.x-k8s.io -n %s %s --type merge -p " + """'{"spec":{"active":true}}'"""
+)
 QUEUED, EVICTED, GROWING, ADMITTED, SUSPENDED = "Queued", "Evicted", "Growing", "Admitted", "Suspended"
 
 
@@ -59,8 +61,8 @@ class QueueSeen:
     workloads: JobWorkloads
     pods: Mapping[str, int] = field(default_factory=dict)
     """Pods that are not over, by type; also those that are just being made."""
-    running: int = 0
-    """Workers whose Pods run."""
+    running: Mapping[str, int] = field(default_factory=dict)
+    """Pods that run, or have succeeded, by type."""
     slice_seconds: float = 0.0
     """Time since the slice was first seen for the held one, as that is now."""
     replaced_seconds: float = 0.0
@@ -178,7 +180,9 @@ def _charged(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     if workloads.others:
         return QueuePlan(before, _removed(workloads.others[0]))
     if held.is_deleted:
-        return _stopping(seen, held, "its Workload was deleted", let_go(held))
+        why = "its Workload was deleted"
+        over = _status(held, conditions.finished(held, "Failed", why, now))
+        return _stopping(seen, held, why, let_go(held) if held.has_finalizer else over)
     if held.is_evicted:
         return _evicted(seen, held, now)
     if not held.is_active:  # Kueue charges nothing any more, and evicts it
@@ -213,6 +217,7 @@ def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
         and not (seen.job.spec.suspend or held.digest != wish.digest or held.queue != wish.queue)
         and before is not None
         and before.workers > 0
+        and not seen.workloads.leaving
     )
     if not may_shrink or (slice_ is not None and seen.slice_seconds >= PREEMPTOR_SECONDS):
         return _stopping(seen, held, message, _status(held, conditions.released(held, now)), reason)
@@ -240,54 +245,50 @@ def _stopping(
 def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
     wish, slice_ = seen.wish, seen.workloads.slice
     granted, admission = held.granted(names.WORKER), _granted(seen, held)
-    needed = wish.floor or 1
-    is_ready = seen.running >= min(needed, granted or needed)
-    if (status := conditions.ready(held, is_ready, now)) is not None:
+    if (status := conditions.ready(held, _is_ready(seen, held), now)) is not None:
         return QueuePlan(admission, _status(held, status))
     change = {} if seen.is_copy else held.with_priority(wish.priority)
     if change and is_swappable(held.priority) and is_swappable(wish.priority):
         return QueuePlan(admission, _patch(held, {"spec": change}))
     if seen.is_copy or seen.job.spec.managed_by == MANAGER:
         return QueuePlan(admission)
-    least, useful = held.floor(names.WORKER), _useful(seen, granted)
-    if wish.workers < granted:
-        return QueuePlan(admission, _shrunk(seen, held, least))
-    if least <= useful < granted:
-        idle = None if seen.workers > useful else _patch(held, {"spec": {"podSets": _lowered(held, useful)}})
-        return QueuePlan(admission, idle if slice_ is None else _removed(slice_))
+    least = held.floor(names.WORKER)
+    if (used := wish.useful(granted)) < granted:
+        return QueuePlan(admission, _shrunk(seen, held, least, used))
     if least > wish.floor:
         return QueuePlan(admission, _slice(seen, held, wish.with_workers(granted, wish.floor), wish.priority))
     if wish.workers > granted and not (seen.forbids_slices or held.has_checks):
-        more = next(n for n in range(granted + 1, wish.workers + 1) if _useful(seen, n) > useful)
-        sets = wish.with_workers(wish.workers, more)
+        sets = wish.with_workers(wish.workers, wish.more_than(granted))
         return QueuePlan(admission, _slice(seen, held, sets, wish.growth_priority))
     return QueuePlan(admission, None if slice_ is None else _removed(slice_))
 
 
-def _useful(seen: QueueSeen, granted: int) -> int:
-    """How many of so many Pods of workers the job makes: the others fill no unit."""
-    spec = seen.job.spec
-    worker = spec.replica_specs.get(names.WORKER)
-    unit = spec.elastic_policy.node_unit
-    return 0 if worker is None else min(slot_count(whole_units(worker, granted, unit)), granted)
+def _is_ready(seen: QueueSeen, held: Workload) -> bool:
+    """Whether as many workers run as the job goes on with, and all of its other types."""
+    needed = {type_: held.granted(type_) for type_ in seen.wish.sets}
+    if names.WORKER in needed:
+        needed[names.WORKER] = min(needed[names.WORKER], seen.wish.floor)
+    return all(seen.running.get(type_, 0) >= count for type_, count in needed.items())
 
 
-def _shrunk(seen: QueueSeen, held: Workload, least: int) -> Write | None:
-    """The job wants fewer than are granted: these are given back when their Pods are gone."""
+def _shrunk(seen: QueueSeen, held: Workload, least: int, used: int) -> Write | None:
+    """The job uses fewer than are granted: the others are given back when their Pods are gone."""
     wish, slice_ = seen.wish, seen.workloads.slice
-    sets = wish.with_workers(wish.workers, wish.floor)
+    sets = wish.with_workers(used, wish.floor)
     if slice_ is not None and counts(slice_.pod_sets) != sets:
         return _removed(slice_)
-    if seen.workers > wish.workers:
+    if seen.workers > used:
         return None
-    if wish.workers >= least:
-        return _patch(held, {"spec": {"podSets": _lowered(held, wish.workers)}})
+    if used >= least:
+        return _patch(held, {"spec": {"podSets": _lowered(held, used)}})
     return _slice(seen, held, sets, wish.priority)
 
 
 def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority: Object) -> Write | None:
     """Make the slice, or have the one that waits ask for this."""
     wish, slice_ = seen.wish, seen.workloads.slice
+    if slice_ is None and seen.workloads.leaving:  # which may be a slice that Kueue still admits
+        return None
     if slice_ is None:
         return _create(workload_of(seen.job, wish, sets, _number(seen.workloads), priority, replaces=held))
     if slice_.digest != wish.digest:
@@ -320,7 +321,10 @@ def _why_it_waits(workload: Workload) -> tuple[str, str]:
     found = workload.conditions.get("QuotaReserved", {})
     if not workload.is_active:
         found = workload.conditions.get("Evicted", {})
-        return SUSPENDED, str(found.get("message") or f"its Workload {workload.name} is not active")
+        why = str(found.get("message") or f"its Workload {workload.name} is not active")
+        where = workload.raw["metadata"]["namespace"], workload.name
+        hint = "" if workload.is_paused else f"; to let it queue again: {_ACTIVATE % where}"
+        return SUSPENDED, why + hint
     reason = str(found.get("reason") or QUEUED)
     return reason, str(found.get("message") or f"it waits in the queue {workload.queue}")
 
@@ -357,6 +361,7 @@ def _admission(
 def _number(workloads: JobWorkloads) -> int:
     parts = (workloads.held, workloads.replaced, workloads.slice, workloads.waiting)
     there = [*(each for each in parts if each is not None), *workloads.others, *workloads.finished]
+    there += workloads.leaving
     return max((each.number for each in there), default=0) + 1
 
 

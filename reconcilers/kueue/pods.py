@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controller.cache import Cache
-from controller.resources import PODS
+from controller.resources import NODES, PODS, Object
 from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.observed.ownership import BY_JOB, owner_uids
+from reconcilers.observed.silence import why_not_ready
 from reconcilers.runtime.kinds import ELASTICJOBS
 
 IN_FLIGHT_SECONDS = 30.0
@@ -27,8 +28,10 @@ class PodCounts:
 
     there: dict[str, int] = field(default_factory=dict)
     """Those that are not over, by type; with those that are being made."""
-    running: int = 0
-    """Those of workers that run."""
+    running: dict[str, int] = field(default_factory=dict)
+    """Those that run, or have succeeded, by type."""
+    is_leaving: bool = False
+    """Whether any is deleted and still there, so that it may be lost with its node."""
 
     @property
     def seconds(self) -> float:
@@ -41,6 +44,7 @@ class PodsOfJobs:
 
     def __init__(self, cache: Cache, monotonic: Callable[[], float]) -> None:
         self._pods = cache.store(PODS)
+        self._nodes = cache.store(NODES)
         self._monotonic = monotonic
         self._in_flight: ObjectMemory[dict[str, tuple[str, float]]] = cache.store(ELASTICJOBS).memory()
         """Of each job, the workers whose Pods may be made, with their type and when that was decided."""
@@ -48,20 +52,25 @@ class PodsOfJobs:
 
     def count(self, job: ElasticJob) -> PodCounts:
         """Count a job's Pods."""
-        there, running, owners = dict[str, int](), 0, set[str]()
+        there, running, owners = dict[str, int](), dict[str, int](), set[str]()
+        is_leaving = False
         for pod in self._pods.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}"):
+            if self._is_lost(pod):
+                continue
             type_, phase = pod["metadata"]["labels"][names.LABEL_TYPE], (pod.get("status") or {}).get("phase")
             if phase not in OVER:
+                is_leaving |= "deletionTimestamp" in pod["metadata"]
                 there[type_] = there.get(type_, 0) + 1
-                running += phase == "Running" and type_ == names.WORKER
                 owners.update(owner_uids(pod))
+            if phase in ("Running", "Succeeded"):
+                running[type_] = running.get(type_, 0) + 1
         now, in_flight = self._monotonic(), self._in_flight.get(job.metadata.uid) or {}
         for uid, (type_, since) in list(in_flight.items()):
             if uid in owners or now - since > IN_FLIGHT_SECONDS:
                 del in_flight[uid]
             else:
                 there[type_] = there.get(type_, 0) + 1
-        return self._counted.put(job.metadata.uid, (now, PodCounts(there, running)))[1]
+        return self._counted.put(job.metadata.uid, (now, PodCounts(there, running, is_leaving)))[1]
 
     def beside(self, job: ElasticJob, worker: ElasticWorker) -> int:
         """How many Pods of a worker's type there are beside its own, which it has no more.
@@ -80,7 +89,18 @@ class PodsOfJobs:
     def is_left(self, key: str) -> bool:
         """Whether a job that is gone has Pods, by its namespace and name."""
         found = self._pods.by_index(BY_JOB, key)
-        return any((pod.get("status") or {}).get("phase") not in OVER for pod in found)
+        return any(
+            (pod.get("status") or {}).get("phase") not in OVER and not self._is_lost(pod) for pod in found
+        )
+
+    def _is_lost(self, pod: Object) -> bool:
+        """Whether a Pod is deleted, and on a node that is gone or silent: nobody can say when it has ended,
+        and till then its queue would stand still."""
+        node = (pod.get("spec") or {}).get("nodeName")
+        if "deletionTimestamp" not in pod["metadata"] or not node:
+            return False
+        found = self._nodes.get(None, node)
+        return found is None or bool(why_not_ready(found))
 
     def is_made(self, job: ElasticJob, worker: ElasticWorker) -> None:
         """Remember that a worker's Pod is made now, which the cache has yet to show."""

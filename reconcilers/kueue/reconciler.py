@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from controller.cache import Cache
 from controller.client import AsyncClient
@@ -16,7 +17,7 @@ from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
 from crds.job_status import QueueAdmission
 from crds.model import MAX_CONDITION_MESSAGE
-from crds.texts import all_plain
+from crds.texts import all_plain, shortened
 from reconcilers.kueue.conditions import finished
 from reconcilers.kueue.gate import workloads_of
 from reconcilers.kueue.manifest import Wish, wish_of
@@ -55,6 +56,8 @@ FACTS_SECONDS = 30.0
 AGAIN_SECONDS = 5.0
 """Time until a write is tried again for which Kueue was away."""
 GONE_SECONDS = 1.0
+LEAVING_SECONDS = 10.0
+"""Time until a look at Pods that leave: no event of theirs says that their node is lost."""
 DISPATCHED = "it was dispatched by MultiKueue, and keeps the size that it began with"
 
 
@@ -66,6 +69,8 @@ class QueueFacts:
     """Class and value of the job's priority, as fields of a Workload's spec."""
     growth_priority: Object = field(default_factory=dict)
     forbids_slices: str = ""
+    unreadable: str = ""
+    """Why they are those of before; empty if they could be read."""
 
 
 class KueueReconciler(Reconciler):
@@ -101,16 +106,17 @@ class KueueReconciler(Reconciler):
         if not (queue or owned or job.status.admission):
             return Result()
         if (why := self._cache.why_not_synced(WORKLOADS)) is not None:
-            return await self._unreadable(job, raw, queue, f"Kueue's Workloads cannot be read: {why}")
+            if queue and job.status.admission is None:  # one that has begun keeps what it has
+                await self._nothing(job, raw, queue, f"Kueue's Workloads cannot be read: {why}")
+            return Result(AGAIN_SECONDS)
         if (wait_seconds := self._rest(job)) > 0:
             return Result(wait_seconds)
         await self._let_go_of_earlier(request, job)
         workloads = sorted_workloads(owned)
-        asks = queue and not (job.status.finished or job.metadata.deletion_timestamp)
-        try:
-            facts = await self._facts_of(job, raw, queue, workloads.current) if asks else QueueFacts()
-        except Refused as error:
-            return await self._unreadable(job, raw, queue, f"a priority class cannot be read: {error}")
+        facts = await self._facts_of(job, raw, queue, workloads.current)
+        if facts.unreadable and workloads.current is None:
+            await self._nothing(job, raw, queue, facts.unreadable)
+            return Result(AGAIN_SECONDS)
         pods = self._pods.count(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
         if not owned and queue and (name := prebuilt_name(raw)) and not job.status.finished:
@@ -124,19 +130,21 @@ class KueueReconciler(Reconciler):
             self._slices.age_seconds(job.metadata.uid, _slice_state(workloads)),
             self._replaced.age_seconds(job.metadata.uid, workloads.replaced and workloads.replaced.uid),
             DISPATCHED if prebuilt_name(raw) else facts.forbids_slices,
-            self._refused.get(job.metadata.uid) or "",
+            self._refused.get(job.metadata.uid) or facts.unreadable,
             is_copy=bool(prebuilt_name(raw)),
         )
-        return await self._apply(seen, raw, plan_queue(seen, self._clock.now()))
+        plan = plan_queue(seen, self._clock.now())
+        if pods.is_leaving:
+            soon = min(LEAVING_SECONDS, plan.look_again_seconds or LEAVING_SECONDS)
+            plan = replace(plan, look_again_seconds=soon)
+        return await self._apply(seen, raw, plan)
 
-    async def _unreadable(self, job: ElasticJob, raw: Object, queue: str, why: str) -> Result:
-        """Without Workloads or classes nothing is decided; a job that has begun keeps what it has."""
-        if job.status.admission is None and queue:
-            message = why[:MAX_CONDITION_MESSAGE]
-            await self._grant(
-                job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
-            )
-        return Result(AGAIN_SECONDS)
+    async def _nothing(self, job: ElasticJob, raw: Object, queue: str, why: str) -> None:
+        """Grant nothing while something cannot be read."""
+        message = shortened(why, MAX_CONDITION_MESSAGE)
+        await self._grant(
+            job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
+        )
 
     async def _adopt(self, job: ElasticJob, raw: Object, wish: Wish, name: str) -> Result:
         """Take the Workload that was made for the job, or say that it is for another."""
@@ -185,37 +193,38 @@ class KueueReconciler(Reconciler):
     async def _facts_of(
         self, job: ElasticJob, raw: Object, queue: str, current: Workload | None
     ) -> QueueFacts:
-        """What the queue and the job's classes are, read now and then, and when its labels change.
-
-        Raises:
-            Refused: a priority class cannot be read, and the job has no Workload yet.
+        """What the queue and the job's classes are, read now and then. Where a class cannot be read, a job
+        keeps the priority that it has: its queue waits for what it gives back.
         """
-        labels = raw["metadata"].get("labels") or {}
-        asked = queue, labels.get(PRIORITY_LABEL), labels.get(GROWTH_PRIORITY)
-        now, found = self._clock.monotonic(), self._facts.get(job.metadata.uid)
+        if not queue or job.status.finished or job.metadata.deletion_timestamp is not None:
+            return QueueFacts()
+        labels, now = raw["metadata"].get("labels") or {}, self._clock.monotonic()
+        asked = (queue, *map(labels.get, (PRIORITY_LABEL, GROWTH_PRIORITY)))
+        found = self._facts.get(job.metadata.uid)
         if found is not None and found[0] == asked and now - found[1] < FACTS_SECONDS:
             return found[2]
-        forbids_slices = await self._why_no_slices(job.metadata.namespace, queue)
         try:
-            facts = QueueFacts(*await self._priorities(job, *asked[1:]), forbids_slices)
-        except Refused:
-            if current is None:
-                raise
-            # A class that is gone must not keep the job from giving its quota back.
-            facts = QueueFacts(current.priority, current.priority, forbids_slices)
+            facts = await self._read_facts(job, labels, queue)
+        except Refused as error:
+            why = f"its priority class cannot be read: {error}"
+            self._recorder.event(raw, "Warning", "PriorityUnreadable", why)
+            priority = {} if current is None else current.priority
+            facts = QueueFacts(priority, priority, why, why)
         return self._facts.put(job.metadata.uid, (asked, now, facts))[2]
 
-    async def _priorities(
-        self, job: ElasticJob, name: str | None, growth: str | None
-    ) -> tuple[Object, Object]:
-        """The priority of the job, and of its growth."""
+    async def _read_facts(self, job: ElasticJob, labels: Mapping[str, str], queue: str) -> QueueFacts:
         worker = job.spec.replica_specs.get(names.WORKER)
         of_pods = worker.template["spec"].get("priorityClassName") if worker is not None else None
-        if name:
+        if name := labels.get(PRIORITY_LABEL):
             priority = await self._priority(PRIORITIES, name)
         else:
             priority = await self._priority(POD_PRIORITIES, of_pods) if of_pods else {}
-        return priority, await self._priority(PRIORITIES, growth) if growth else priority
+        growth = labels.get(GROWTH_PRIORITY)
+        return QueueFacts(
+            priority,
+            await self._priority(PRIORITIES, growth) if growth else priority,
+            await self._why_no_slices(job.metadata.namespace, queue),
+        )
 
     async def _priority(self, resource: Resource, name: str) -> Object:
         found = await self._client.get(resource, name)
@@ -259,8 +268,10 @@ class KueueReconciler(Reconciler):
         if plan.write is not None:
             try:
                 await self._carry_out(plan.write)
-            except AlreadyExists:
-                return await self._taken(seen, plan.write.body)
+            except AlreadyExists:  # told if the cache does not show it soon
+                why = f"there is another Workload {plan.write.body['metadata']['name']}: delete it"
+                self._refused.put(seen.job.metadata.uid, why)
+                return Result(AGAIN_SECONDS)
             except ApiError as error:
                 if isinstance(error, NotFound) and not not_served(error):
                     return Result()  # its object is gone, which the cache has yet to show
@@ -271,19 +282,12 @@ class KueueReconciler(Reconciler):
                     self._recorder.event(raw, "Warning", "WorkloadRefused", message)
                 self._refused.put(seen.job.metadata.uid, message)
                 return Result(AGAIN_SECONDS if NO_WEBHOOK in str(error) else retry_seconds())
+        if self._refused.get(seen.job.metadata.uid):
             self._refused.put(seen.job.metadata.uid, "")
+            return Result(0.0)
         if seen.forbids_slices and plan.look_again_seconds is None:
             return Result(FACTS_SECONDS)  # no change of its queue wakes it
         return Result(plan.look_again_seconds)
-
-    async def _taken(self, seen: QueueSeen, wanted: Object) -> Result:
-        """The Workload was made before, and the cache has yet to show it; or another one has its name."""
-        metadata = wanted["metadata"]
-        found = await self._client.get(WORKLOADS, metadata["name"], metadata["namespace"])
-        if not belongs_to(found, seen.job.metadata.uid):
-            why = f"there is a Workload called {metadata['name']}, which is not this job's: delete it"
-            self._refused.put(seen.job.metadata.uid, why)
-        return Result(AGAIN_SECONDS)
 
     async def _grant(self, job: ElasticJob, raw: Object, admission: QueueAdmission | None) -> None:
         before, stored = job.status.admission, (raw.get("status") or {}).get("admission")

@@ -23,6 +23,8 @@ class JobWorkloads:
     others: Sequence[Workload] = ()
     """Unfinished ones beside these, without quota."""
     finished: Sequence[Workload] = ()
+    leaving: Sequence[Workload] = ()
+    """Deleted ones of which we have let go, and which others' finalizers keep; without those with quota."""
 
     @property
     def current(self) -> Workload | None:
@@ -32,15 +34,21 @@ class JobWorkloads:
 def sorted_workloads(workloads: Sequence[Workload]) -> JobWorkloads:
     """Sort out a job's Workloads, in order of their numbers."""
     workloads = sorted(workloads, key=lambda each: (each.number, each.name))
+    leaving = [
+        each
+        for each in workloads
+        if each.is_deleted and not each.has_finalizer and (each.is_finished or not each.has_quota)
+    ]
+    workloads = [each for each in workloads if each not in leaving]
     finished = [each for each in workloads if each.is_finished]
     charged = [each for each in workloads if each.has_quota and not each.is_finished]
     free = [each for each in workloads if not each.has_quota and not each.is_finished]
     if not charged:
         waiting = next((each for each in free if not each.is_deleted), None) or next(iter(free), None)
-        return JobWorkloads(waiting=waiting, others=[w for w in free if w is not waiting], finished=finished)
+        others = [w for w in free if w is not waiting]
+        return JobWorkloads(waiting=waiting, others=others, finished=finished, leaving=leaving)
     held = charged[-1]
     replaced = charged[-2] if len(charged) > 1 else None
     slice_ = next((each for each in free if each.replaces == held.name and not each.is_deleted), None)
-    return JobWorkloads(
-        held, replaced, slice_, others=[w for w in free if w is not slice_], finished=finished
-    )
+    others = [w for w in free if w is not slice_]
+    return JobWorkloads(held, replaced, slice_, others=others, finished=finished, leaving=leaving)

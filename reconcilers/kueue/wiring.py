@@ -13,8 +13,8 @@ from crds import names
 from reconcilers.kueue.gate import QueueGate
 from reconcilers.kueue.pods import OVER, PodsOfJobs
 from reconcilers.kueue.reconciler import KueueReconciler
-from reconcilers.kueue.workload import WORKLOADS
-from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
+from reconcilers.kueue.workload import WORKLOADS, job_uids
+from reconcilers.observed.ownership import BY_JOB, BY_OWNER
 from reconcilers.predicates import change_of, generation_of
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -33,7 +33,7 @@ def add(manager: Manager, clock: Clock, gates: list[Gate], *, is_wanted: bool) -
     cache = manager.cache
     cache.keep_only({WORKLOADS: KEPT})
     cache.watch_optionally(WORKLOADS, f"{names.LABEL_MANAGED_BY}={names.MANAGER}")
-    cache.add_index(WORKLOADS, BY_OWNER, owner_uids)
+    cache.add_index(WORKLOADS, BY_OWNER, job_uids)
     cache.add_index(WORKLOADS, BY_JOB, _job_of)
     pods = PodsOfJobs(cache, clock.monotonic)
     gates.append(QueueGate(manager.client, cache, pods, clock.monotonic))
@@ -42,6 +42,7 @@ def add(manager: Manager, clock: Clock, gates: list[Gate], *, is_wanted: bool) -
         ControllerBuilder(manager, "kueue")
         .for_(ELASTICJOBS, predicate=_asks)
         .owns(WORKLOADS)
+        .watches(WORKLOADS, _jobs_of_workload)
         .watches(PODS, _jobs_of_pod, predicate=_counts)
         .reports_to(reporter(manager, "kueue", ELASTICJOBS, clock))
         .with_workers(WORKERS)
@@ -53,6 +54,12 @@ def _job_of(workload: Object) -> Iterable[str]:
     metadata = workload["metadata"]
     name = (metadata.get("labels") or {}).get(names.LABEL_JOB)
     return [f"{metadata['namespace']}/{name}"] if name else []
+
+
+def _jobs_of_workload(workload: Object) -> Iterable[Request]:
+    for key in _job_of(workload):
+        namespace, _, name = key.partition("/")
+        yield Request(namespace, name)
 
 
 def _jobs_of_pod(pod: Object) -> Iterable[Request]:
@@ -72,6 +79,6 @@ def _asks(job: Object) -> object:
 
 @change_of
 def _counts(pod: Object) -> object:
-    """Whether a Pod is over, or runs."""
-    phase = (pod.get("status") or {}).get("phase")
-    return pod["metadata"]["uid"], phase in OVER, phase == "Running"
+    """Whether a Pod is over, runs, or is deleted."""
+    phase, metadata = (pod.get("status") or {}).get("phase"), pod["metadata"]
+    return metadata["uid"], phase in OVER, phase == "Running", "deletionTimestamp" in metadata

@@ -5,14 +5,14 @@ https://github.com/kubernetes-sigs/kueue/blob/v0.19.1/apis/kueue/v1beta2/workloa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from controller.resources import Object, Resource
 from crds import names
-from reconcilers.observed.ownership import number_label
+from reconcilers.observed.ownership import owner_uids
 
 GROUP = "kueue.x-k8s.io"
 WORKLOADS = Resource(GROUP, "v1beta2", "workloads", "Workload")
@@ -30,8 +30,6 @@ JOB_UID_LABEL = f"{GROUP}/job-uid"
 REPLACES = f"{GROUP}/workload-slice-replacement-for"
 FINALIZER = f"{GROUP}/resource-in-use"
 
-NUMBER_LABEL = f"{names.GROUP}/workload-number"
-"""Place of a Workload among those that its job has had."""
 DIGEST = f"{names.GROUP}/template-digest"
 """Digest of all that a queue charges for, or chooses flavors by."""
 PAUSED = f"{names.GROUP}/paused"
@@ -44,6 +42,13 @@ REPLACED = "WorkloadSliceReplaced"
 def queue_of(job: Object) -> str:
     """The LocalQueue that a job is to wait in; empty if it does not."""
     return str((job["metadata"].get("labels") or {}).get(QUEUE_LABEL, ""))
+
+
+def job_uids(workload: Object) -> Iterable[str]:
+    """The jobs that a Workload is for: its owners, and the one that its label names, which has taken its name
+    even if somebody has edited its owners."""
+    label = (workload["metadata"].get("labels") or {}).get(JOB_UID_LABEL)
+    return dict.fromkeys([*owner_uids(workload), *([label] if label else [])])
 
 
 def is_swappable(priority: Object) -> bool:
@@ -66,7 +71,9 @@ class Workload:
 
     @property
     def number(self) -> int:
-        return number_label(self.raw, NUMBER_LABEL) or 0
+        """Its place among those that its job has had: the end of its name, which nobody can edit."""
+        end = self.name.rpartition("-")[2]
+        return int(end) if end.isascii() and end.isdecimal() and len(end) < 10 else 0
 
     @property
     def is_deleted(self) -> bool:
@@ -110,10 +117,14 @@ class Workload:
         }
 
     def with_priority(self, wanted: Object) -> Object:
-        """Return the merge patch of its spec that gives it this class and value, or none; empty if it has."""
+        """Return the merge patch of its spec that gives it this class and value, or none; empty if it has the
+        class: Kueue copies the value of a class that is changed later."""
         asked = {"priorityClassRef": None, "priority": 0} | wanted
         has = {"priorityClassRef": None, "priority": 0} | self.priority
-        return {} if has == asked else asked
+        is_same = has == asked or (
+            is_swappable(asked) and has["priorityClassRef"] == asked["priorityClassRef"]
+        )
+        return {} if is_same else asked
 
     @property
     def pod_sets(self) -> list[Object]:

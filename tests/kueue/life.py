@@ -111,7 +111,7 @@ class Life:
             wish_of(self.job, queue, priority, growth),
             workloads,
             {WORKER: len(self.pods)} if self.pods else {},
-            sum(not going for going in self.pods.values()),
+            {WORKER: sum(not going for going in self.pods.values())},
             self._age("slice", state),
             self._age("replaced", workloads.replaced and workloads.replaced.uid),
             "it has checks" if self.has_checks else "",

@@ -172,12 +172,18 @@ class Cluster:
         self.most = max(self.most, len(pods) - self.api.kueue.used("shared", "default", "nvidia.com/gpu"))
 
     def submit(
-        self, most: int = 8, least: int = 2, managed_by: str | None = None, unit: int = 1, **metadata: Any
+        self,
+        most: int = 8,
+        least: int = 2,
+        managed_by: str | None = None,
+        policy: JSON | None = None,
+        unit: int = 1,
+        **metadata: Any,
     ) -> Cluster:
         container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
         worker = {"replicas": most, "minReplicas": least, "template": {"spec": {"containers": [container]}}}
         metadata = {"name": "j", "namespace": NAMESPACE, "labels": {QUEUE_LABEL: "team"}} | metadata
-        policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20, "nodeUnit": unit}
+        policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20, "nodeUnit": unit} | (policy or {})
         spec = {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy}
         spec |= {"managedBy": managed_by} if managed_by else {}
         self.api.create(ELASTICJOBS, {"metadata": metadata, "spec": spec})
@@ -486,7 +492,7 @@ async def test_a_job_keeps_no_quota_that_fills_no_unit_and_grows_by_whole_ones()
 
 async def test_a_job_says_that_its_priority_class_is_not_there_and_begins_when_it_is() -> None:
     cluster = await Cluster().submit(labels={QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}).settle()
-    assert cluster.status["admission"]["message"].startswith("a priority class cannot be read: ")
+    assert cluster.status["admission"]["message"].startswith("its priority class cannot be read: ")
     assert not cluster.pods
     cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
     await cluster.settle()
@@ -505,7 +511,7 @@ async def test_a_name_that_another_workload_has_is_told() -> None:
     )
     cluster.api.mirror()
     await cluster.settle(20.0)
-    assert not cluster.pods and "which is not this job's: delete it" in cluster.status["admission"]["message"]
+    assert not cluster.pods and "there is another Workload" in cluster.status["admission"]["message"]
     cluster.api.kueue.delete(NAMESPACE, metadata["name"])
     cluster.api.mirror()
     await cluster.settle()

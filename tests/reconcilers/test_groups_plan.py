@@ -12,7 +12,7 @@ from crds.grouping import index_of
 from crds.model import ConditionData
 from crds.replica_groups import Membership
 from crds.scaleplan import ScalePlan, ScalePlanPhase
-from reconcilers.groups.children import generations, group_job, is_outdated, renewal
+from reconcilers.groups.children import generations, group_job, is_outdated, labels_of, renewal
 from reconcilers.groups.plan import MOST_ACTS, GroupsPlan, plan_groups
 from reconcilers.job.published import FOR_PEOPLE, world_spec
 from reconcilers.observed.groups import GroupOf
@@ -44,7 +44,7 @@ def group(index: int, generation: int = 1, of: int = 1, **status: Any) -> Elasti
     metadata = made.metadata.model_copy(
         update={
             "generation": generation,
-            "labels": GroupOf(NAME, "", index).labels,
+            "labels": labels_of({}, GroupOf(NAME, "", index)),
             "annotations": {names.ANNOTATION_GROUPED_GENERATION: generations(of, generation)},
         }
     )
@@ -146,6 +146,8 @@ EDITS: dict[str, JSON] = {
     "a field more": {"spec": {"envs": {"A": "1"}}},
     "a field less": {"spec": {"nodeCheck": None}},
     "held": {"spec": {"suspend": True}},
+    "a label more": {"metadata": {"labels": {"team": "a", "queue": "b"}}},
+    "a label less": {"metadata": {"labels": {"team": None}}},
     "another job's label": {"metadata": {"labels": {names.LABEL_GROUPED_JOB: "other"}}},
     "no note": {"metadata": {"annotations": {names.ANNOTATION_GROUPED_GENERATION: None}}},
 }
@@ -161,7 +163,7 @@ def test_an_edited_group_is_put_back_once(edit: str) -> None:
         read = ElasticJob.model_validate(
             {"metadata": obj["metadata"], "spec": job(NAME, 2, suspend=obj["spec"]["suspend"]).spec.to_wire()}
         )
-        return is_outdated(whole(generation=4), 1, read, False)
+        return is_outdated(ElasticJob.model_validate(stored()), 1, read, False)
 
     assert not outdated(made) and outdated(found)
     act = renewal(stored(), 1, found)
