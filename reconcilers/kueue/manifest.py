@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import orjson
 
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
+from crds.job_spec import ReplicaSpec
 from reconcilers.kueue.workload import (
     DIGEST,
     FINALIZER,
@@ -22,7 +24,7 @@ from reconcilers.kueue.workload import (
 from reconcilers.observed.builder import companion_metadata
 from reconcilers.observed.minimum import minimum_workers
 from reconcilers.observed.resources import resources_of
-from reconcilers.observed.slots import slot_count, training_types
+from reconcilers.observed.slots import slot_count, training_types, whole_units
 
 _OF_SPEC = ("nodeSelector", "tolerations", "affinity", "runtimeClassName", "overhead", "resources")
 _OF_CONTAINER = ("name", "image", "resources", "restartPolicy")
@@ -43,19 +45,19 @@ class Wish:
     """What a job asks of its queue."""
 
     sets: Mapping[str, PodSet]
-    """By type; the type is the name of the Pod set."""
+    """Counts by type, which is the name of the Pod set."""
     templates: Mapping[str, Object]
     queue: str
     priority: Object
     """Class and value of the job's priority, as fields of a Workload's spec."""
     growth_priority: Object
     """The same of a slice by which the job grows."""
-    standby: int = 0
-    """How many of the workers stand by."""
+    worker: ReplicaSpec | None = None
+    """The spec of the workers; None in a job without any."""
     unit: int = 1
-    """In multiples of how many the others train."""
+    """Node unit of the workers that train."""
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Digest of all that a change of what is granted cannot change."""
         fixed = {type_: each.count for type_, each in self.sets.items() if type_ != names.WORKER}
@@ -69,18 +71,24 @@ class Wish:
 
     @property
     def floor(self) -> int:
-        """With how few of them it goes on."""
+        """The least number of them with which the job goes on."""
         return self.sets[names.WORKER].least or self.workers if names.WORKER in self.sets else 0
 
     def useful(self, granted: int) -> int:
         """How many of so many workers the job uses: whole node units, and its standby."""
-        training = min(self.workers - self.standby, granted) // self.unit * self.unit
-        return training + min(self.standby, granted - training) if granted < self.workers else self.workers
+        if self.worker is None or granted >= self.workers:
+            return self.workers
+        fewer = whole_units(self.worker, granted, self.unit)
+        return fewer.replicas + fewer.standby
 
     def more_than(self, granted: int) -> int:
         """The least number of workers beyond these of which the job uses all."""
         found = (more for more in range(granted + 1, self.workers) if self.useful(more) == more)
         return next(found, self.workers)
+
+    def is_of(self, workload: Workload) -> bool:
+        """Whether a Workload waits in the job's queue, for Pods as the job's."""
+        return workload.queue == self.queue and workload.digest == self.digest
 
     def with_workers(self, count: int, least: int) -> Mapping[str, PodSet]:
         return {**self.sets, names.WORKER: PodSet(count, least if least < count else 0)}
@@ -94,10 +102,8 @@ def wish_of(job: ElasticJob, queue: str, priority: Object, growth_priority: Obje
         is_elastic = type_ == names.WORKER and 0 < least < count
         sets[type_] = PodSet(count, least if is_elastic else 0)
     templates = {type_: _template(job, type_) for type_ in sets}
-    worker = job.spec.replica_specs.get(names.WORKER)
-    standby = worker.standby if worker is not None and worker.replicas else 0
-    unit = job.spec.elastic_policy.node_unit
-    return Wish(sets, templates, queue, priority, growth_priority, standby, unit)
+    worker, unit = job.spec.replica_specs.get(names.WORKER), job.spec.elastic_policy.node_unit
+    return Wish(sets, templates, queue, priority, growth_priority, worker, unit)
 
 
 def _template(job: ElasticJob, type_: str) -> Object:

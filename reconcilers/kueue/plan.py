@@ -129,9 +129,7 @@ def _ending(seen: QueueSeen, now: datetime) -> QueuePlan:
     if charged and seen.all_pods == 0:
         reason = "Succeeded" if job.status.phase is JobPhase.SUCCEEDED else "Failed"
         message = shortened(job.status.message or f"the job is {reason.lower()}", MAX_CONDITION_MESSAGE)
-        return QueuePlan(
-            admission, _status(charged[0], conditions.finished(charged[0], reason, message, now))
-        )
+        return QueuePlan(admission, _finished(charged[0], reason, message, now))
     if charged:
         return QueuePlan(admission)
     if has_left or job.metadata.deletion_timestamp is not None:
@@ -173,16 +171,13 @@ def _charged(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
         if left_seconds > 0:
             return QueuePlan(before, look_again_seconds=left_seconds)
         message = f"Replaced by the workload {held.name}"
-        return QueuePlan(
-            before,
-            _status(workloads.replaced, conditions.finished(workloads.replaced, REPLACED, message, now)),
-        )
+        return QueuePlan(before, _finished(workloads.replaced, REPLACED, message, now))
     if workloads.others:
         return QueuePlan(before, _removed(workloads.others[0]))
     if held.is_deleted:
         why = "its Workload was deleted"
-        over = _status(held, conditions.finished(held, "Failed", why, now))
-        return _stopping(seen, held, why, let_go(held) if held.has_finalizer else over)
+        over = let_go(held) if held.has_finalizer else _finished(held, "Failed", why, now)
+        return _stopping(seen, held, why, over)
     if held.is_evicted:
         return _evicted(seen, held, now)
     if not held.is_active:  # Kueue charges nothing any more, and evicts it
@@ -191,14 +186,11 @@ def _charged(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
         if seen.all_pods and before is not None:
             return QueuePlan(before)
         return QueuePlan(_halted(seen, QUEUED, _checks(held), held))
-    is_other = held.queue != seen.wish.queue or held.digest != seen.wish.digest
-    if seen.job.spec.suspend or is_other:
-        why = (
-            "the job is suspended" if seen.job.spec.suspend else "it queues again, as what it asks was edited"
-        )
-        # An inactive one is not charged any more: its Pods go first.
-        pause = _patch(held, _paused(True))
-        return _stopping(seen, held, why, pause, SUSPENDED if seen.job.spec.suspend else QUEUED)
+    pause = _patch(held, _paused(True))  # an inactive one is not charged any more: its Pods go first
+    if seen.job.spec.suspend:
+        return _stopping(seen, held, "the job is suspended", pause, SUSPENDED)
+    if not seen.wish.is_of(held):
+        return _stopping(seen, held, "it queues again, as what it asks was edited", pause, QUEUED)
     return _admitted(seen, held, now)
 
 
@@ -214,7 +206,8 @@ def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
         and 0 < wish.floor < has_granted
         and held.floor(names.WORKER) <= wish.floor
         and not held.has_checks
-        and not (seen.job.spec.suspend or held.digest != wish.digest or held.queue != wish.queue)
+        and not seen.job.spec.suspend
+        and wish.is_of(held)
         and before is not None
         and before.workers > 0
         and not seen.workloads.leaving
@@ -392,6 +385,10 @@ def _create(body: Object) -> Write:
 
 def _patch(workload: Workload, patch: Object) -> Write:
     return Write(Verb.PATCH, patch, workload)
+
+
+def _finished(workload: Workload, reason: str, message: str, now: datetime) -> Write:
+    return _status(workload, conditions.finished(workload, reason, message, now))
 
 
 def _status(workload: Workload, status: Object) -> Write:

@@ -11,6 +11,7 @@ from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
+from reconcilers.observed.containers import TERMINAL_PHASES
 from reconcilers.observed.ownership import BY_JOB, owner_uids
 from reconcilers.observed.silence import why_not_ready
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -19,7 +20,6 @@ IN_FLIGHT_SECONDS = 30.0
 """Time in which a Pod that may be made is made, or was refused."""
 PODS_PER_SECOND = 5_000
 """Pods that all looks at a job count in a second."""
-OVER = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class PodCounts:
     """Pods of a job."""
 
     there: dict[str, int] = field(default_factory=dict)
-    """Those that are not over, by type; with those that are being made."""
+    """Pods that are not over, and those that are being made, by type."""
     running: dict[str, int] = field(default_factory=dict)
-    """Those that run, or have succeeded, by type."""
+    """Pods that run, or have succeeded, by type."""
     is_leaving: bool = False
     """Whether any is deleted and still there, so that it may be lost with its node."""
 
     @property
     def seconds(self) -> float:
-        """For how long they are taken to be so many, beside those that are made."""
+        """Time for which they are taken to be so many, beside those that are made."""
         return sum(self.there.values()) / PODS_PER_SECOND
 
 
@@ -58,7 +58,7 @@ class PodsOfJobs:
             if self._is_lost(pod):
                 continue
             type_, phase = pod["metadata"]["labels"][names.LABEL_TYPE], (pod.get("status") or {}).get("phase")
-            if phase not in OVER:
+            if phase not in TERMINAL_PHASES:
                 is_leaving |= "deletionTimestamp" in pod["metadata"]
                 there[type_] = there.get(type_, 0) + 1
                 owners.update(owner_uids(pod))
@@ -77,20 +77,18 @@ class PodsOfJobs:
 
         Of large jobs they are counted now and then: whoever is gone since counts until then.
         """
-        found, type_ = self._counted.get(job.metadata.uid), worker.spec.type
-        is_new = (
-            found is not None
-            and sum(found[1].there.values()) / PODS_PER_SECOND > self._monotonic() - found[0]
-        )
+        found = self._counted.get(job.metadata.uid)
+        is_new = found is not None and found[1].seconds > self._monotonic() - found[0]
         counts = found[1] if found is not None and is_new else self.count(job)
         is_in_flight = worker.metadata.uid in (self._in_flight.get(job.metadata.uid) or {})
-        return counts.there.get(type_, 0) - is_in_flight
+        return counts.there.get(worker.spec.type, 0) - is_in_flight
 
     def is_left(self, key: str) -> bool:
         """Whether a job that is gone has Pods, by its namespace and name."""
         found = self._pods.by_index(BY_JOB, key)
         return any(
-            (pod.get("status") or {}).get("phase") not in OVER and not self._is_lost(pod) for pod in found
+            (pod.get("status") or {}).get("phase") not in TERMINAL_PHASES and not self._is_lost(pod)
+            for pod in found
         )
 
     def _is_lost(self, pod: Object) -> bool:

@@ -29,7 +29,7 @@ from reconcilers.kueue.multikueue import (
     is_dispatched,
     prebuilt_name,
 )
-from reconcilers.kueue.plan import QueuePlan, QueueSeen, Verb, Write, let_go, plan_queue
+from reconcilers.kueue.plan import QUEUED, QueuePlan, QueueSeen, Verb, Write, let_go, plan_queue
 from reconcilers.kueue.pods import PODS_PER_SECOND, PodsOfJobs
 from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
 from reconcilers.kueue.workload import (
@@ -107,7 +107,7 @@ class KueueReconciler(Reconciler):
             return Result()
         if (why := self._cache.why_not_synced(WORKLOADS)) is not None:
             if queue and job.status.admission is None:  # one that has begun keeps what it has
-                await self._nothing(job, raw, queue, f"Kueue's Workloads cannot be read: {why}")
+                await self._grant_none(job, raw, queue, f"Kueue's Workloads cannot be read: {why}")
             return Result(AGAIN_SECONDS)
         if (wait_seconds := self._rest(job)) > 0:
             return Result(wait_seconds)
@@ -115,7 +115,7 @@ class KueueReconciler(Reconciler):
         workloads = sorted_workloads(owned)
         facts = await self._facts_of(job, raw, queue, workloads.current)
         if facts.unreadable and workloads.current is None:
-            await self._nothing(job, raw, queue, facts.unreadable)
+            await self._grant_none(job, raw, queue, facts.unreadable)
             return Result(AGAIN_SECONDS)
         pods = self._pods.count(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
@@ -139,25 +139,23 @@ class KueueReconciler(Reconciler):
             plan = replace(plan, look_again_seconds=soon)
         return await self._apply(seen, raw, plan)
 
-    async def _nothing(self, job: ElasticJob, raw: Object, queue: str, why: str) -> None:
-        """Grant nothing while something cannot be read."""
+    async def _grant_none(
+        self, job: ElasticJob, raw: Object, queue: str, why: str, reason: str = "Unreadable"
+    ) -> None:
         message = shortened(why, MAX_CONDITION_MESSAGE)
-        await self._grant(
-            job, raw, QueueAdmission(queue=queue, workers=0, reason="Unreadable", message=message)
-        )
+        await self._grant(job, raw, QueueAdmission(queue=queue, workers=0, reason=reason, message=message))
 
     async def _adopt(self, job: ElasticJob, raw: Object, wish: Wish, name: str) -> Result:
         """Take the Workload that was made for the job, or say that it is for another."""
-        queue, namespace = wish.queue, job.metadata.namespace
         try:
-            prebuilt = Workload(await self._client.get(WORKLOADS, name, namespace))
+            prebuilt = Workload(await self._client.get(WORKLOADS, name, job.metadata.namespace))
         except NotFound:
             prebuilt = None
         is_anothers = prebuilt is not None and is_controlled(prebuilt, other_than=job.metadata.uid)
         message = f"it waits for the Workload {name}, which MultiKueue makes"
         if is_anothers:
             message = f"the Workload {name} belongs to another job: take the annotation {PREBUILT} away"
-        await self._grant(job, raw, QueueAdmission(queue=queue, workers=0, reason="Queued", message=message))
+        await self._grant_none(job, raw, wish.queue, message, QUEUED)
         if prebuilt is None or is_anothers:
             return Result(AGAIN_SECONDS)
         patch = adoption_of(job, wish, prebuilt)
@@ -294,10 +292,11 @@ class KueueReconciler(Reconciler):
         wire = None if admission is None else all_plain(admission.to_wire())
         if wire == stored or is_dispatched(raw):  # whose status is the copy's
             return
-        if before is None or before.workers != getattr(admission, "workers", None):
-            words = "" if admission is None else f"{admission.reason}: {admission.message}"
-            count = "no limit" if admission is None else f"{admission.workers} Pods of workers"
-            self._recorder.event(raw, "Normal", "Granted", f"the queue grants {count}. {words}".strip())
+        granted = "no limit."
+        if admission is not None:
+            granted = f"{admission.workers} Pods of workers. {admission.reason}: {admission.message}"
+        if before is None or admission is None or before.workers != admission.workers:
+            self._recorder.event(raw, "Normal", "Granted", f"the queue grants {granted}".strip())
         patch = merge_patch({"admission": stored} if stored else {}, {"admission": wire} if wire else {})
         await write_status(self._client, ELASTICJOBS, raw, patch)
 

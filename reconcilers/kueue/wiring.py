@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from controller.builder import ControllerBuilder
 from controller.manager import Manager
+from controller.queue.controller import MapFunction
 from controller.reconciler import Request
 from controller.resources import PODS, Object
 from controller.shape import Shape
 from crds import names
 from reconcilers.kueue.gate import QueueGate
-from reconcilers.kueue.pods import OVER, PodsOfJobs
+from reconcilers.kueue.pods import PodsOfJobs
 from reconcilers.kueue.reconciler import KueueReconciler
 from reconcilers.kueue.workload import WORKLOADS, job_uids
+from reconcilers.observed.containers import TERMINAL_PHASES
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER
 from reconcilers.predicates import change_of, generation_of
 from reconcilers.runtime.clock import Clock
@@ -42,8 +44,8 @@ def add(manager: Manager, clock: Clock, gates: list[Gate], *, is_wanted: bool) -
         ControllerBuilder(manager, "kueue")
         .for_(ELASTICJOBS, predicate=_asks)
         .owns(WORKLOADS)
-        .watches(WORKLOADS, _jobs_of_workload)
-        .watches(PODS, _jobs_of_pod, predicate=_counts)
+        .watches(WORKLOADS, _as_requests(_job_of))
+        .watches(PODS, _as_requests(pods_job), predicate=_counts)
         .reports_to(reporter(manager, "kueue", ELASTICJOBS, clock))
         .with_workers(WORKERS)
         .build(reconciler)
@@ -56,16 +58,15 @@ def _job_of(workload: Object) -> Iterable[str]:
     return [f"{metadata['namespace']}/{name}"] if name else []
 
 
-def _jobs_of_workload(workload: Object) -> Iterable[Request]:
-    for key in _job_of(workload):
-        namespace, _, name = key.partition("/")
-        yield Request(namespace, name)
+def _as_requests(keys_of: Callable[[Object], Iterable[str]]) -> MapFunction:
+    """The looks at the jobs that an index function names."""
 
+    def map_function(obj: Object) -> Iterable[Request]:
+        for key in keys_of(obj):
+            namespace, _, name = key.partition("/")
+            yield Request(namespace, name)
 
-def _jobs_of_pod(pod: Object) -> Iterable[Request]:
-    for key in pods_job(pod):
-        namespace, _, name = key.partition("/")
-        yield Request(namespace, name)
+    return map_function
 
 
 @change_of
@@ -81,4 +82,4 @@ def _asks(job: Object) -> object:
 def _counts(pod: Object) -> object:
     """Whether a Pod is over, runs, or is deleted."""
     phase, metadata = (pod.get("status") or {}).get("phase"), pod["metadata"]
-    return metadata["uid"], phase in OVER, phase == "Running", "deletionTimestamp" in metadata
+    return metadata["uid"], phase in TERMINAL_PHASES, phase == "Running", "deletionTimestamp" in metadata

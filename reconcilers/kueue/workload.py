@@ -136,7 +136,7 @@ class Workload:
 
     @cached_property
     def conditions(self) -> Mapping[str, Object]:
-        """By type."""
+        """The conditions by type."""
         return {each["type"]: each for each in self.status.get("conditions") or ()}
 
     def is_true(self, type_: str) -> bool:

@@ -206,9 +206,7 @@ def slot_count(spec: ReplicaSpec, replicas: int | None = None) -> int:
 
 
 def whole_units(spec: ReplicaSpec, granted: int, unit: int) -> ReplicaSpec:
-    """Workers of which a queue grants so many: whole units train, and what is left stands by."""
-    if granted >= slot_count(spec):
-        return spec
+    """Workers of which a queue grants so many, and not all: whole units train, and what is left stands by."""
     replicas = min(spec.replicas, granted) // unit * unit
     standby = min(spec.standby, granted - replicas)
     return spec.model_copy(update={"replicas": replicas, "standby": standby})
