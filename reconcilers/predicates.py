@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from controller.resources import Object
 from controller.store import Change
+from reconcilers.observed.containers import has_ended
 
 
 def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
@@ -50,8 +51,7 @@ def more_than_status(obj: Object) -> object:
     needed = (status.get("scaling") or {}).get("base"), status.get("migrations")
     has_begun = bool((status.get("rendezvous") or {}).get("round"))
     is_queued = (status.get("admission") or {}).get("workers") == 0
-    ended = status.get("phase") in ("Succeeded", "Failed")
-    return generation_of(obj), ended, is_queued, has_begun, *needed, *said
+    return generation_of(obj), has_ended(obj), is_queued, has_begun, *needed, *said
 
 
 @change_of

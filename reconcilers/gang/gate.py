@@ -23,7 +23,7 @@ from reconcilers.gang.podgroup import (
     minimum_in,
     pod_group_of,
 )
-from reconcilers.observed.containers import TERMINAL_PHASES
+from reconcilers.observed.containers import has_ended
 from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import BY_JOB, belongs_to, is_leftover
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -196,7 +196,7 @@ def _is_untried(pod: Object) -> bool:
 
 def _living_members(pods: Iterable[Object], group: str) -> int:
     members = (pod for pod in pods if _group_in(pod) == group)
-    return sum((pod.get("status") or {}).get("phase") not in TERMINAL_PHASES for pod in members)
+    return sum(not has_ended(pod) for pod in members)
 
 
 def _group_in(pod: Object) -> str | None:

@@ -10,6 +10,7 @@ from crds.names import WORKER
 from reconcilers.gang.choice import GangChoice
 from reconcilers.gang.gate import GangGate
 from reconcilers.gang.reconciler import GangReconciler
+from reconcilers.observed.containers import has_ended
 from reconcilers.predicates import change_of, more_than_status
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -43,5 +44,4 @@ def concerns_gang(change: Change) -> bool:
 def _starts_or_stops(job: Object) -> object:
     status = job.get("status") or {}
     counts = (status.get("replicaStatuses") or {}).get(WORKER) or {}
-    is_over = status.get("phase") in ("Succeeded", "Failed")
-    return not is_over and counts.get("active", 0) + counts.get("standby", 0) > 0
+    return not has_ended(job) and counts.get("active", 0) + counts.get("standby", 0) > 0

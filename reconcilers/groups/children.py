@@ -9,6 +9,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import GroupOf, group_name, index_of
 from reconcilers.observed.builder import owner_reference
+from reconcilers.observed.containers import has_ended
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, Event, RequestVerb
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -21,8 +22,7 @@ MOST_FALSE = 100
 
 def is_halted(job: Object) -> bool:
     """Return whether the groups should be suspended: the job is, or it goes or has ended."""
-    is_over = (job.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-    return bool(job["spec"].get("suspend") or job["metadata"].get("deletionTimestamp")) or is_over
+    return bool(job["spec"].get("suspend") or job["metadata"].get("deletionTimestamp")) or has_ended(job)
 
 
 def is_outdated(job: ElasticJob, index: int, group: ElasticJob, halted: bool) -> bool:

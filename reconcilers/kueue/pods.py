@@ -11,7 +11,7 @@ from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.observed.containers import TERMINAL_PHASES
+from reconcilers.observed.containers import has_ended
 from reconcilers.observed.ownership import BY_JOB, owner_uids
 from reconcilers.observed.silence import why_not_ready
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -58,7 +58,7 @@ class PodsOfJobs:
             if self._is_lost(pod):
                 continue
             type_, phase = pod["metadata"]["labels"][names.LABEL_TYPE], (pod.get("status") or {}).get("phase")
-            if phase not in TERMINAL_PHASES:
+            if not has_ended(pod):
                 is_leaving |= "deletionTimestamp" in pod["metadata"]
                 there[type_] = there.get(type_, 0) + 1
                 owners.update(owner_uids(pod))
@@ -86,10 +86,7 @@ class PodsOfJobs:
     def is_left(self, key: str) -> bool:
         """Whether a job that is gone has Pods, by its namespace and name."""
         found = self._pods.by_index(BY_JOB, key)
-        return any(
-            (pod.get("status") or {}).get("phase") not in TERMINAL_PHASES and not self._is_lost(pod)
-            for pod in found
-        )
+        return any(not (has_ended(pod) or self._is_lost(pod)) for pod in found)
 
     def _is_lost(self, pod: Object) -> bool:
         """Whether a Pod is deleted, and on a node that is gone or silent: nobody can say when it has ended,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 from controller.builder import ControllerBuilder
 from controller.manager import Manager
-from controller.queue.controller import MapFunction
 from controller.reconciler import Request
 from controller.resources import PODS, Object
 from controller.shape import Shape
@@ -15,7 +14,7 @@ from reconcilers.kueue.gate import QueueGate
 from reconcilers.kueue.pods import PodsOfJobs
 from reconcilers.kueue.reconciler import KueueReconciler
 from reconcilers.kueue.workload import WORKLOADS, job_uids
-from reconcilers.observed.containers import TERMINAL_PHASES
+from reconcilers.observed.containers import has_ended
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER
 from reconcilers.predicates import change_of, generation_of
 from reconcilers.runtime.clock import Clock
@@ -58,7 +57,7 @@ def _job_of(workload: Object) -> Iterable[str]:
     return [f"{metadata['namespace']}/{name}"] if name else []
 
 
-def _as_requests(keys_of: Callable[[Object], Iterable[str]]) -> MapFunction:
+def _as_requests(keys_of: Callable[[Object], Iterable[str]]) -> Callable[[Object], Iterable[Request]]:
     """The looks at the jobs that an index function names."""
 
     def map_function(obj: Object) -> Iterable[Request]:
@@ -82,4 +81,4 @@ def _asks(job: Object) -> object:
 def _counts(pod: Object) -> object:
     """Whether a Pod is over, runs, or is deleted."""
     phase, metadata = (pod.get("status") or {}).get("phase"), pod["metadata"]
-    return metadata["uid"], phase in TERMINAL_PHASES, phase == "Running", "deletionTimestamp" in metadata
+    return metadata["uid"], has_ended(pod), phase == "Running", "deletionTimestamp" in metadata

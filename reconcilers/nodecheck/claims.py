@@ -22,6 +22,7 @@ from controller.resources import Object
 from controller.wording import counted
 from crds.nodecheck import NodeCheck, NodeCheckPhase
 from reconcilers.nodecheck.nodes import Out
+from reconcilers.observed.containers import has_ended
 
 WAITING_FOR_CHECK = "WaitingForCheck"
 WAITING_FOR_AGENTS = "WaitingForAgents"
@@ -148,7 +149,7 @@ def agent_is_ready(worker: dict[str, Any]) -> bool:
         report.get("incarnation") == status.get("observedIncarnation") == incarnation
         and report.get("podUid") == status.get("podUid") is not None
         and report.get("state") != "Stopped"
-        and status.get("phase") not in ("Succeeded", "Failed")
+        and not has_ended(worker)
     )
 
 

@@ -26,6 +26,11 @@ TERMINAL_PHASES = ("Succeeded", "Failed")
 Object = Mapping[str, Any]
 
 
+def has_ended(obj: Object) -> bool:
+    """Whether a raw Pod, with its sidecars, an ElasticWorker or an ElasticJob has ended, by its phase."""
+    return (obj.get("status") or {}).get("phase") in TERMINAL_PHASES
+
+
 class Role(StrEnum):
     TRAINING = "training container"
     INIT = "init container"

@@ -16,12 +16,12 @@ from crds import names
 from crds.agent_report import AgentFailure, AgentReport, AgentState
 from crds.elasticworker import ExitClass, WorkerPhase
 from reconcilers.observed.containers import (
-    TERMINAL_PHASES,
     Container,
     Role,
     begun_launcher,
     containers_of,
     failed,
+    has_ended,
     may_run,
     succeeded,
     training_container,
@@ -171,7 +171,7 @@ def _of_silence(pod_name: str, silence: Silence) -> PodEnd:
 
 
 def _is_over(pod: Object, containers: Sequence[Container]) -> bool:
-    if pod.get("status", {}).get("phase") in TERMINAL_PHASES or training_container(containers).is_over:
+    if has_ended(pod) or training_container(containers).is_over:
         return True
     return any(each.role is Role.INIT and each.is_over and failed(each.end) for each in containers)
 

@@ -16,6 +16,7 @@ from crds.cordon import read_acted
 from reconcilers.findings.finished import is_finished
 from reconcilers.findings.machine import created_at
 from reconcilers.findings.record import read_record, unhealthy_taint
+from reconcilers.observed.containers import has_ended
 from reconcilers.observed.hardware import fault_view, reports_fault
 from reconcilers.observed.trust import CLUSTER, Trust
 from reconcilers.recheck.policy import (
@@ -37,7 +38,6 @@ MOST_AT_ONCE = 4
 """Such checks under way in the cluster: each takes up to three healthy nodes."""
 WAIT_SECONDS = 300.0
 """Time until a node looks again for partners, or for its turn."""
-ENDED = ("Succeeded", "Failed")
 
 
 class RecheckReconciler(Reconciler):
@@ -130,8 +130,7 @@ def check_keys(check: Object) -> list[str]:
 
 def _node_of(worker: Object) -> str | None:
     """The node that an ElasticWorker's Pod is on, while it has not ended."""
-    status = worker.get("status") or {}
-    return None if status.get("phase") in ENDED else status.get("nodeName")
+    return None if has_ended(worker) else (worker.get("status") or {}).get("nodeName")
 
 
 def recheck_view(node: Object) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ from controller.builder import ControllerBuilder
 from controller.manager import Manager
 from controller.resources import Object
 from crds import names
+from reconcilers.observed.containers import has_ended
 from reconcilers.predicates import change_of, generation_of
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
@@ -41,6 +42,11 @@ def plans_otherwise(plan: Object) -> object:
 def asked_or_over(job: Object) -> object:
     """What was asked of a job's scale, how far that is merged, and whether the job goes on."""
     status, metadata = job.get("status", {}), job["metadata"]
-    is_over = status.get("phase") in ("Succeeded", "Failed")
     asked = (metadata.get("annotations") or {}).get(names.ANNOTATION_SCALE)
-    return metadata["uid"], metadata.get("deletionTimestamp"), is_over, asked, status.get("scaleRequest")
+    return (
+        metadata["uid"],
+        metadata.get("deletionTimestamp"),
+        has_ended(job),
+        asked,
+        status.get("scaleRequest"),
+    )

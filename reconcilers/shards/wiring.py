@@ -6,6 +6,7 @@ from controller.builder import ControllerBuilder
 from controller.manager import Manager
 from controller.resources import Object
 from controller.store import Change
+from reconcilers.observed.containers import has_ended
 from reconcilers.observed.ownership import BY_OWNER, owner_uids
 from reconcilers.predicates import change_of, without_report
 from reconcilers.runtime.clock import Clock
@@ -52,7 +53,7 @@ def more_of_a_pulled_job(job: Object) -> object:
     status, metadata = job.get("status") or {}, job["metadata"]
     groups = [(each.get("uid"), each.get("phase")) for each in status.get("groups") or ()]
     seen = (metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"))
-    return *seen, status.get("phase") in ("Succeeded", "Failed"), status.get("scaleRequest"), groups
+    return *seen, has_ended(job), status.get("scaleRequest"), groups
 
 
 @change_of

@@ -25,7 +25,7 @@ from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.conditions import condition_of, with_condition
-from reconcilers.observed.containers import TERMINAL_PHASES, containers_of, may_run, training_container
+from reconcilers.observed.containers import containers_of, has_ended, may_run, training_container
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import (
     BY_OWNER,
@@ -137,7 +137,7 @@ class WorkerReconciler(Reconciler):
                 return Result(obstacle.retry_seconds)
             lease, again = None, None  # just made, and nobody is heard by it yet
         else:
-            living = pod if pod is not None and not _ended(pod) else None
+            living = pod if pod is not None and not has_ended(pod) else None
             lease, again = await self._maker.ensure_lease(assignment, living)
         silence, overdue_in = await self._silence(assignment, lease, pod)
         warning, late_in = await self._warning(assignment, pod)
@@ -250,7 +250,7 @@ class WorkerReconciler(Reconciler):
         for pod in in_namespace(pods, worker.metadata.namespace):
             incarnation = number_label(pod, names.LABEL_INCARNATION)
             if incarnation is not None and (
-                incarnation < last or (incarnation == last and (even_last or not _ended(pod)))
+                incarnation < last or (incarnation == last and (even_last or not has_ended(pod)))
             ):
                 waits += filter(None, [await self._delete_pod(pod, assignment)])
         return min(waits, default=None)
@@ -290,14 +290,14 @@ class WorkerReconciler(Reconciler):
         """Delete the Pod of a released worker, when it is time; seconds until then."""
         if pod is None or not assignment.released:
             return None
-        wait = assignment.seconds_to_cleaning(pod_ended=_ended(pod), now=self._clock.now())
+        wait = assignment.seconds_to_cleaning(pod_ended=has_ended(pod), now=self._clock.now())
         return await self._delete_pod(pod, assignment) if wait == 0 else wait
 
     async def _silence(
         self, assignment: Assignment, lease: Object | None, pod: Object | None
     ) -> tuple[Silence | None, float | None]:
         """What the agent's silence means, if it was ever heard; and seconds until the next look at it."""
-        if pod is None or lease is None or _ended(pod) or assignment.released:
+        if pod is None or lease is None or has_ended(pod) or assignment.released:
             return None, None
         return await self._silences.judge(assignment, lease, pod)
 
@@ -382,7 +382,7 @@ def _is_recorded(worker: ElasticWorker) -> bool:
 def _ends_unknown(pod: Object, worker: ElasticWorker) -> bool:
     """Whether it has ended, or is to, and is not the one that the status names."""
     metadata = pod["metadata"]
-    return metadata["uid"] != worker.status.pod_uid and (_ended(pod) or "deletionTimestamp" in metadata)
+    return metadata["uid"] != worker.status.pod_uid and (has_ended(pod) or "deletionTimestamp" in metadata)
 
 
 def _wants_pod(assignment: Assignment) -> bool:
@@ -392,11 +392,6 @@ def _wants_pod(assignment: Assignment) -> bool:
 
 def _owned(obj: Object, worker: ElasticWorker) -> bool:
     return belongs_to(obj, worker.metadata.uid)
-
-
-def _ended(pod: Object) -> bool:
-    """Whether its kubelet has done with it, its sidecars too."""
-    return pod.get("status", {}).get("phase") in TERMINAL_PHASES
 
 
 def node_names(obj: Object) -> Iterable[str]:
