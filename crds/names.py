@@ -59,6 +59,8 @@ CONTROLLER = f"{GROUP}/dlr-controller"
 
 TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
 """The taint of a node that was found faulty; its value is the reason."""
+TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+"""The taint of a node that somebody has cordoned (k8s.io/api/core/v1/well_known_taints.go)."""
 
 SYSTEM_NAMESPACE = "dlr-system"
 """Namespace of the controller, unless it is installed elsewhere."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from controller.resources import Object
 from controller.store import Change
 from reconcilers.observed.containers import has_ended
+from reconcilers.observed.hardware import fault_view
 
 
 def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
@@ -35,10 +36,12 @@ def goes(change: Change) -> bool:
 
 
 @change_of
-def becomes_ready_or_not(node: Object) -> object:
-    """The node's Ready condition. Workers go by this alone; kubelets write often."""
+def is_news_of_node(node: Object) -> object:
+    """The node's Ready condition, and the fault that its agents report. Workers go by these alone; kubelets
+    write often."""
     conditions = node.get("status", {}).get("conditions", ())
-    return node["metadata"]["uid"], [c["status"] for c in conditions if c["type"] == "Ready"]
+    ready = [c["status"] for c in conditions if c["type"] == "Ready"]
+    return node["metadata"]["uid"], ready, fault_view(node)
 
 
 @change_of

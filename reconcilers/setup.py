@@ -19,11 +19,11 @@ from controller.resources import (
     ROLES,
     SERVICEACCOUNTS,
 )
-from controller.store import Change
 from crds import names
 from reconcilers.autoscaling import wiring as autoscaling
 from reconcilers.cordon import wiring as cordon
 from reconcilers.evictions import wiring as evictions
+from reconcilers.findings.faulty import is_ready
 from reconcilers.findings.finished import BY_VERDICT, verdict_keys
 from reconcilers.gang import wiring as gang
 from reconcilers.groups import wiring as groups
@@ -32,16 +32,15 @@ from reconcilers.job.strategy import Strategies
 from reconcilers.kueue import wiring as kueue
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck import wiring as nodecheck
-from reconcilers.observed.hardware import fault_view, own_fault
+from reconcilers.observed.hardware import own_fault
 from reconcilers.observed.options import CordonOptions, PodOptions
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
 from reconcilers.observed.worker_state import is_refused_its_pod
 from reconcilers.predicates import (
     appears,
-    becomes_ready_or_not,
-    change_of,
     goes,
     halts_or_goes_on,
+    is_news_of_node,
     more_than_a_renewal,
     more_than_an_agents_later_reports,
     more_than_progress,
@@ -147,14 +146,6 @@ def add_jobs(manager: Manager, clock: Clock, options: PodOptions, strategies: St
     controller.build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, own_key))
 
 
-def is_news_of_node(change: Change) -> bool:
-    """A Node becomes ready or not, or its agents report another fault."""
-    return becomes_ready_or_not(change) or _reports_otherwise(change)
-
-
-_reports_otherwise = change_of(fault_view)
-
-
 def add_workers(
     manager: Manager,
     clock: Clock,
@@ -179,9 +170,7 @@ def add_workers(
         return requests_for(filter(is_refused_its_pod, found))
 
     def workers_on_node(node: dict[str, Any]) -> Iterable[Request]:
-        conditions = node.get("status", {}).get("conditions", ())
-        is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-        if is_ready and own_fault(node) is None:
+        if is_ready(node) and own_fault(node) is None:
             return []
         return requests_for(workers.by_index(BY_NODE, node["metadata"]["name"]))
 

@@ -2,7 +2,7 @@
 
 Sources of the names, read in November 2026:
 
-* cordon: k8s.io/api/core/v1/well_known_taints.go; `kubectl drain`, Cluster API, kured, AKS and GKE do so
+* cordon: `kubectl drain`, Cluster API, kured, AKS and GKE do so
 * GKE: cloud.google.com/kubernetes-engine/docs/how-to/handle-disruption-gpu-tpu
 * Karpenter: karpenter.sh/docs/concepts/disruption (`disrupted` since v1, `disruption` before)
 * cluster-autoscaler: utils/taints (a candidate for deletion, its other taint, may stay)
@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.resources import Object
+from crds import names
 
 BY_ANNOUNCED = "announced"
 """Index of Nodes: under `ANNOUNCED`, those whose Pods will be evicted."""
 ANNOUNCED = "announced"
 
-CORDON = "node.kubernetes.io/unschedulable"
 TAINTS = frozenset(
     {
         "cloud.google.com/impending-node-termination",
@@ -42,7 +42,7 @@ def announcement(node: Object) -> str:
     """Says how a raw Node announces that its Pods will be evicted, such as `is cordoned`; empty without."""
     spec = node.get("spec") or {}
     taints = [taint["key"] for taint in spec.get("taints") or () if taint.get("effect") == EFFECT]
-    if spec.get("unschedulable") or CORDON in taints:
+    if spec.get("unschedulable") or names.TAINT_UNSCHEDULABLE in taints:
         return "is cordoned"
     for key in taints:
         if key in TAINTS or key.startswith(TAINT_PREFIX):

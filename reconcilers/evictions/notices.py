@@ -23,7 +23,7 @@ class _Sight:
     """The first look at a job in which a node announced evictions."""
 
     at: float
-    """On the monotonic clock."""
+    """Time on the monotonic clock."""
     workers: frozenset[str]
     """Uids of the job's workers that were there."""
 

@@ -60,7 +60,7 @@ def announces_otherwise(node: Object) -> object:
 
 @change_of
 def runs_elsewhere(worker: Object) -> object:
-    """Where a worker's Pod is, and whether it runs."""
+    """The node of a worker's Pod, and whether that runs."""
     status = worker.get("status") or {}
     return worker["spec"]["incarnation"], *(
         status.get(key) for key in ("phase", "nodeName", "observedIncarnation")

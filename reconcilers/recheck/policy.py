@@ -26,8 +26,6 @@ MOST_FAILURES = 5
 PARTNERS = 3
 """Healthy nodes beside the cordoned one, which tests with each: with so many, it shows whose fault it is."""
 TTL_SECONDS = 7 * 86_400
-UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-"""Taint of a node that somebody else has cordoned."""
 UNTESTABLE = frozenset({Cause.HARDWARE_ERROR, Cause.NODE_CONDITION})
 """What the tests of a check did not find, so that to pass them proves no repair."""
 
@@ -82,7 +80,7 @@ def _shows_by_tests(cordoned: CordonedNode) -> bool:
 
 def is_left_to_us(node: Mapping[str, Any]) -> bool:
     """Whether nobody else keeps a cordoned node out, and it reports no fault itself."""
-    is_kept_out = UNSCHEDULABLE in taint_keys(node) and not is_cordoned_on_our_word(node)
+    is_kept_out = names.TAINT_UNSCHEDULABLE in taint_keys(node) and not is_cordoned_on_our_word(node)
     return is_ready(node) and not is_kept_out and not reports_fault(node)
 
 
