@@ -17,6 +17,7 @@ import typer
 
 from dlr.commands.errors import CommandError
 from dlr.commands.options import namespace_name, not_empty
+from dlr.commands.output import LOG_FORMAT
 from dlr.kube.connection import Connection, connect
 from reconcilers.observed.options import (
     DEFAULT_AGENT_IMAGE,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from controller.manager import Manager, ManagerOptions
 
 PORT: dict[str, Any] = {"min": 0, "max": 65_535}
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class LogLevel(StrEnum):

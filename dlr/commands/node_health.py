@@ -17,9 +17,8 @@ import typer
 from crds import names
 from dlr.commands.errors import CommandError
 from dlr.commands.options import Context, Kubeconfig, not_empty
+from dlr.commands.output import LOG_FORMAT
 from dlr.kube.connection import Connection, connect
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 Node = Annotated[
     str, typer.Option(envvar=names.ENV_NODE_NAME, callback=not_empty, help="The node; by the downward API.")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+"""Lines of commands that run until they are stopped."""
 UNLIMITED_WIDTH = 10_000
 UNKNOWN_SIZE = (80, 24)
 NARROW_WIDTH = 120

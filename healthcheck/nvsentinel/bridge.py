@@ -11,6 +11,7 @@ import grpc
 import orjson
 from google.protobuf.empty_pb2 import Empty
 
+from controller.backoff import Backoff
 from controller.client import AsyncClient
 from controller.errors import ApiError
 from controller.resources import NODES, Object
@@ -52,7 +53,7 @@ class Bridge:
 
     async def send(self, socket: str) -> None:
         """Send each new verdict to NVSentinel until it is taken; a newer one takes its place."""
-        wait_seconds = FIRST_RETRY_SECONDS
+        backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
             call = channel.unary_unary(
                 HEALTH_EVENT_OCCURRED,
@@ -69,10 +70,9 @@ class Bridge:
                 except grpc.aio.AioRpcError as error:
                     log.warning("event not taken socket=%s error=%s", socket, error.details())
                     self._changed.set()
-                    await asyncio.sleep(wait_seconds)
-                    wait_seconds = min(2 * wait_seconds, LONGEST_RETRY_SECONDS)
+                    await asyncio.sleep(backoff.next_seconds())
                     continue
-                wait_seconds = FIRST_RETRY_SECONDS
+                backoff.reset()
                 log.info("event taken node=%s healthy=%s", self._word.node, self._word.healthy)
 
     async def serve(self, socket: str) -> None:
@@ -101,16 +101,15 @@ class Bridge:
 
 async def watch_node(client: AsyncClient, name: str, take: Callable[[Object], None]) -> None:
     """Take in each version of a Node, for ever."""
-    wait_seconds = FIRST_RETRY_SECONDS
+    backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
     while True:
         try:
             async for node in _versions(client, name):
                 take(node)
-                wait_seconds = FIRST_RETRY_SECONDS
+                backoff.reset()
         except ApiError as error:
             log.warning("node not read node=%s error=%s", name, error)
-        await asyncio.sleep(wait_seconds)
-        wait_seconds = min(2 * wait_seconds, LONGEST_RETRY_SECONDS)
+        await asyncio.sleep(backoff.next_seconds())
 
 
 async def _versions(client: AsyncClient, name: str) -> AsyncIterator[Object]:

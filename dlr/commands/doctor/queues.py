@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from controller.resources import CRDS
 from dlr.commands.install.installer import get_or_none
-from dlr.kube.api import CONFIGMAPS, JSON, Api
+from dlr.kube.api import CONFIGMAPS, Api
 
 KIND = "workloads.kueue.x-k8s.io"
 VERSION = "v1beta2"
@@ -48,14 +48,12 @@ def look(api: Api) -> KueueFacts | None:
     return KueueFacts(served, "\n".join(((found or {}).get("data") or {}).values()))
 
 
-def sentences(kueue: KueueFacts | None, deployment: JSON | None) -> Iterator[tuple[bool, str]]:
+def sentences(kueue: KueueFacts | None, *, is_asked: bool) -> Iterator[tuple[bool, str]]:
     """Yield what is to be said of Kueue, each with whether all is well.
 
     Args:
-        deployment: the controller's, where there is one.
+        is_asked: the controller has jobs wait in its queues.
     """
-    containers = (deployment or {"spec": {"template": {"spec": {"containers": []}}}})["spec"]["template"]
-    is_asked = any("--kueue" in (each.get("args") or ()) for each in containers["spec"]["containers"])
     if kueue is None:
         if is_asked:
             yield (

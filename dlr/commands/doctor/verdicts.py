@@ -210,15 +210,22 @@ def _kueue(facts: ClusterFacts) -> Iterator[DoctorLine]:
     if "kueue" in facts.refused:
         yield _not_seen(facts, "kueue", "kueue")
         return
-    for is_well, text in sentences(facts.kueue, facts.deployment):
+    arguments = [
+        each for container in _containers([facts.deployment or {}]) for each in container.get("args", ())
+    ]
+    for is_well, text in sentences(facts.kueue, is_asked="--kueue" in arguments):
         yield DoctorLine(Level.OK if is_well else Level.WARN, "kueue", text)
 
 
 def _images(documents: Sequence[JSON]) -> Iterator[str]:
+    return (container["image"] for container in _containers(documents))
+
+
+def _containers(documents: Sequence[JSON]) -> Iterator[JSON]:
+    """Yield the containers of all Deployments."""
     for document in documents:
         if document.get("kind", "Deployment") == "Deployment" and document:
-            for container in document["spec"]["template"]["spec"]["containers"]:
-                yield container["image"]
+            yield from document["spec"]["template"]["spec"]["containers"]
 
 
 def _tag(image: str) -> str | None:
