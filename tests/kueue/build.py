@@ -43,12 +43,7 @@ def workload(
     **metadata: Any,
 ) -> Object:
     """Build a Workload of `count` Pods with one CPU and one GPU each."""
-    resources = {"requests": {"cpu": 1, GPU: 1}, "limits": {GPU: 1}}
-    pod_set: Object = {
-        "name": "worker",
-        "count": count,
-        "template": {"spec": {"containers": [{"name": "main", "image": "x", "resources": resources}]}},
-    }
+    pod_set: Object = {"name": "worker", "count": count, "template": {"spec": {"containers": [container()]}}}
     if least is not None:
         pod_set["minCount"] = least
     if replaces:
@@ -59,6 +54,10 @@ def workload(
         "metadata": {"name": name, "namespace": NAMESPACE} | metadata,
         "spec": {"queueName": queue, "priority": priority, "podSets": [pod_set]},
     }
+
+
+def container() -> Object:
+    return {"name": "main", "image": "x", "resources": {"requests": {"cpu": 1, GPU: 1}, "limits": {GPU: 1}}}
 
 
 def released(workload: Object) -> Object:

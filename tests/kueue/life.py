@@ -22,6 +22,8 @@ from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
 from reconcilers.kueue.workload import Workload
 from reconcilers.observed.ownership import belongs_to
 from reconcilers.observed.slots import as_granted, slot_count
+from tests.kueue import build
+from tests.kueue.build import GPU, NAMESPACE
 from tests.kueue.standin import Kueue
 
 JSON = dict[str, Any]
@@ -141,7 +143,9 @@ class Life:
         self._watch_own(write.of)
 
     def _is_late(self, write: Write) -> bool:
-        return write.of is not None and self.kueue.workloads.get(("ns", write.of.name)) is not write.of.raw
+        return (
+            write.of is not None and self.kueue.workloads.get((NAMESPACE, write.of.name)) is not write.of.raw
+        )
 
     def _watch_own(self, of: Workload | None) -> None:
         """The answer to a write shows at once; the rest is as late as before."""
@@ -158,12 +162,12 @@ class Life:
         version = write.of.raw["metadata"]["resourceVersion"]
         match write.verb:
             case Verb.DELETE:
-                self.kueue.delete("ns", name)
+                self.kueue.delete(NAMESPACE, name)
             case Verb.STATUS:
                 self.kueue.put_status({**write.of.raw, "status": write.body})
             case _:
                 metadata = {"resourceVersion": version, **write.body.get("metadata", {})}
-                self.kueue.patch("ns", name, {**write.body, "metadata": metadata})
+                self.kueue.patch(NAMESPACE, name, {**write.body, "metadata": metadata})
 
     def _maybe_die(self) -> None:
         if not self.is_calm and self.random.random() < 0.1:
@@ -220,7 +224,7 @@ class Life:
         elif act == 3:
             mine = [raw for raw in self.kueue.workloads.values() if belongs_to(raw, UID)]
             if mine:
-                self.kueue.delete("ns", self.random.choice(mine)["metadata"]["name"])
+                self.kueue.delete(NAMESPACE, self.random.choice(mine)["metadata"]["name"])
         elif act == 6:
             self.priority = self.random.choice((0, 5))
         elif act == 7:
@@ -245,34 +249,23 @@ class Life:
         draw = self.random
         if self.others and draw.random() < 0.5:
             name = self.others.pop(draw.randrange(len(self.others)))
-            self.kueue.delete("ns", name)
+            self.kueue.delete(NAMESPACE, name)
             return
+        self.comes(draw.randint(1, 4), draw.choice((0, 0, 10)))
+
+    def comes(self, count: int, priority: int) -> None:
+        """Another job comes, which keeps to what Kueue says."""
         self.made += 1
         name = f"other-{self.made}"
-        sets = [
-            {
-                "name": "main",
-                "count": draw.randint(1, 4),
-                "template": {"spec": {"containers": [_container()]}},
-            }
-        ]
-        spec = {"queueName": "one", "podSets": sets, "priority": draw.choice((0, 0, 10)), "active": True}
-        self.kueue.create(
-            {
-                "apiVersion": "kueue.x-k8s.io/v1beta2",
-                "kind": "Workload",
-                "metadata": {"name": name, "namespace": "ns"},
-                "spec": spec,
-            }
-        )
+        self.kueue.create(build.workload(name, count, queue="one", priority=priority))
         self.others.append(name)
 
     def _others_release(self) -> None:
         for name in list(self.others):
-            raw = self.kueue.workloads.get(("ns", name))
+            raw = self.kueue.workloads.get((NAMESPACE, name))
             if raw is not None and Workload(raw).is_evicted:
                 self.others.remove(name)
-                self.kueue.delete("ns", name)
+                self.kueue.delete(NAMESPACE, name)
 
     def administrator(self) -> None:
         before, self.quota = self.quota, self.random.randint(1, 9)
@@ -345,7 +338,7 @@ class Life:
         """Everybody else goes, there is room for all, and nothing fails: the job comes to what it wants."""
         self.is_calm, self.kueue.down = True, False
         for name in self.others:
-            self.kueue.delete("ns", name)
+            self.kueue.delete(NAMESPACE, name)
         self.others = []
         if self.queue == "none":
             self.queue, self.has_joined = "one", True
@@ -416,7 +409,7 @@ class Life:
         )
 
     def _used(self) -> int:
-        return self.kueue.used("shared", "default", "nvidia.com/gpu")
+        return self.kueue.used("shared", "default", GPU)
 
     def violations(self) -> Iterator[str]:
         """Yield what must never be, of what is stored."""
@@ -438,34 +431,21 @@ class Life:
             yield "slices: more than one waits"
 
     def _put_queues(self) -> None:
-        resources = [{"name": "nvidia.com/gpu", "nominalQuota": self.quota}]
-        groups = [
-            {"coveredResources": ["nvidia.com/gpu"], "flavors": [{"name": "default", "resources": resources}]}
-        ]
         preemption = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Never"}
-        self.kueue.put(_object("ResourceFlavor", "default", {}))
+        checks = (
+            {"admissionChecksStrategy": {"admissionChecks": [{"name": "check"}]}} if self.has_checks else {}
+        )
+        self.kueue.put(build.flavor("default"))
         self.kueue.put(
-            _object(
-                "ClusterQueue",
-                "shared",
-                {
-                    "resourceGroups": groups,
-                    "preemption": preemption,
-                    "queueingStrategy": "BestEffortFIFO",
-                    "namespaceSelector": {},
-                }
-                | (
-                    {"admissionChecksStrategy": {"admissionChecks": [{"name": "check"}]}}
-                    if self.has_checks
-                    else {}
-                ),
-            )
+            build.cluster_queue("shared", {"default": self.quota}, preemption=preemption, **checks)
         )
         if self.has_checks:
             active = {"conditions": [{"type": "Active", "status": "True"}]}
-            self.kueue.put({**_object("AdmissionCheck", "check", {"controllerName": "c"}), "status": active})
+            self.kueue.put(
+                {"kind": "AdmissionCheck", "metadata": {"name": "check"}, "spec": {}, "status": active}
+            )
         for name in ("one", "two"):
-            self.kueue.put(_object("LocalQueue", name, {"clusterQueue": "shared"}, "ns"))
+            self.kueue.put(build.local_queue(name, queue="shared"))
 
 
 def _priority(value: int) -> JSON:
@@ -473,21 +453,12 @@ def _priority(value: int) -> JSON:
     return {"priorityClassRef": reference, "priority": value}
 
 
-def _container() -> JSON:
-    return {"name": "main", "image": "i", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
-
-
-def _object(kind: str, name: str, spec: JSON, namespace: str | None = None) -> JSON:
-    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec}
-
-
 def _job(most: int, least: int, standby: int) -> ElasticJob:
     worker = {
         "replicas": most,
         "minReplicas": least,
         "standby": standby,
-        "template": {"spec": {"containers": [_container()]}},
+        "template": {"spec": {"containers": [build.container()]}},
     }
     return ElasticJob.model_validate(
         {
@@ -495,7 +466,7 @@ def _job(most: int, least: int, standby: int) -> ElasticJob:
             "kind": "ElasticJob",
             "metadata": {
                 "name": "job",
-                "namespace": "ns",
+                "namespace": NAMESPACE,
                 "uid": UID,
                 "generation": 1,
                 "resourceVersion": "1",

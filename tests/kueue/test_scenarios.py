@@ -8,6 +8,7 @@ import pytest
 
 from crds import names
 from reconcilers.kueue.workload import Workload
+from tests.kueue.build import NAMESPACE
 from tests.kueue.life import Life
 
 
@@ -39,13 +40,7 @@ class Job(Life):
 
     def meets(self, count: int, priority: int = 10) -> Job:
         """Another job of a higher priority comes."""
-        self.made += 1
-        sets = [{"name": "main", "count": count, "template": {"spec": {"containers": [_container()]}}}]
-        spec = {"queueName": "one", "podSets": sets, "priority": priority, "active": True}
-        metadata = {"name": f"other-{self.made}", "namespace": "ns"}
-        self.kueue.create(
-            {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": metadata, "spec": spec}
-        )
+        self.comes(count, priority)
         return self
 
     def edited(self, **update: Any) -> Job:
@@ -54,11 +49,7 @@ class Job(Life):
         return self
 
     def other(self) -> Workload:
-        return Workload(self.kueue.workloads["ns", f"other-{self.made}"])
-
-
-def _container() -> dict[str, Any]:
-    return {"name": "main", "image": "i", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
+        return Workload(self.kueue.workloads[NAMESPACE, f"other-{self.made}"])
 
 
 pytestmark = pytest.mark.played
