@@ -89,3 +89,8 @@ def hold_until(deadline: float) -> int:
 def leave_at(step: int, tier: int) -> int:
     """Go on to the first step that is `step` or a later one, save it in the tier (`KeptIn`), and leave."""
     return step << 2 | tier
+
+
+def is_to_leave(order: int, boundary: int) -> bool:
+    """Whether a process that has ended step `boundary` leaves by the order."""
+    return order > GO_ON and boundary >= order >> 2

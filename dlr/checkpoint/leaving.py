@@ -19,7 +19,17 @@ import gc
 import time
 
 from crds.checkpoint_files import KeptIn
-from crds.progress_record import BOUNDARY, EXIT_LEFT, GO_ON, GOES_ALONE, KEEPS_IN, ORDER, SPEAKS, TAKES_PART
+from crds.progress_record import (
+    BOUNDARY,
+    EXIT_LEFT,
+    GO_ON,
+    GOES_ALONE,
+    KEEPS_IN,
+    ORDER,
+    SPEAKS,
+    TAKES_PART,
+    is_to_leave,
+)
 from dlr import progress
 
 TYPE_CHECKING = False
@@ -87,7 +97,7 @@ def next_move(order: int, speaks: int, step: int, now: float) -> Move:
         return "go alone"
     if order < GO_ON:
         return "wait" if now * 1_000 < -order else "go alone"
-    if order > GO_ON and step >= order >> 2:
+    if is_to_leave(order, step):
         return _TIERS.get(order & 3, "go on")
     return "go on"
 

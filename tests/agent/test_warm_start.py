@@ -17,7 +17,8 @@ import pytest
 
 from agent.warm import Preloads
 from agent.warm.warm_parent import ForkedProcess, WarmStart
-from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE
+from crds.checkpoint_files import KeptIn
+from crds.progress_record import ENDED_SUFFIX, ENV_PROGRESS_FILE, ORDER, RECORD_BYTES, WORD_BYTES, leave_at
 from tests.agent.conftest import Agents, children, command, runs, training_processes
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.patience import wait_for
@@ -223,6 +224,42 @@ def test_the_end_of_a_script_is_marked_with_its_exit_code_and_what_the_interpret
     )
     mark = json.loads(record.with_name(f"{record.name}{ENDED_SUFFIX}").read_text())
     assert (mark["code"], mark["raised"], list(mark["threads"].values())) == end
+
+
+LEAVES = """
+import atexit, os, sys, threading, time
+from dlr.checkpoint import leaving
+
+class Teardown:
+    def __del__(self):
+        os.write(1, b"taken apart\\n")
+
+kept = Teardown()
+atexit.register(print, "at exit")
+threading.Timer(0.1, print, ["a thread"]).start()
+sys.stdout = open(1, "w", buffering=4096, closefd=False)  # which is flushed at the end
+leaving.take_part()
+if leaving.boundary(int(sys.argv[1])):
+    print("left")
+    leaving.leave()
+print("went on")
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "last"), [(7, 143, ["left", "a thread", "at exit"]), (6, 0, ["at exit", "taken apart"])]
+)
+def test_who_leaves_by_vote_ends_as_always_but_is_not_taken_apart(
+    warm: WarmStart, tmp_path: Path, step: int, code: int, last: list[str]
+) -> None:
+    """The others wait for its end."""
+    (tmp_path / "train.py").write_text(LEAVES)
+    record, order = tmp_path / "step.0", leave_at(7, KeptIn.MEMORY).to_bytes(WORD_BYTES, sys.byteorder)
+    record.write_bytes(order.rjust(WORD_BYTES * (ORDER + 1), b"\0").ljust(RECORD_BYTES, b"\0"))
+    argv = [sys.executable, "-u", str(tmp_path / "train.py"), str(step)]
+    ended = run_warm(warm, argv, tmp_path, {**ENV, ENV_PROGRESS_FILE: str(record)})
+    assert (ended.code, ended.stderr) == (code, "")
+    assert ended.stdout.split("\n")[-len(last) - 1 : -1] == last
 
 
 @pytest.mark.parametrize("name", ["agent", "dlr"])
