@@ -24,6 +24,7 @@ from e2e.observation import Observation
 from e2e.processes import TrainingProcess
 
 REPOSITORY = Path(__file__).parent.parent
+FIXTURES = REPOSITORY / "e2e" / "fixtures"
 KUBECTL_TIMEOUT_SECONDS = 300.0
 OLD_KUBECTL = "1.32"
 CORDON_ANNOTATION = "elastic.iml.github.io/cordon"
@@ -42,6 +43,8 @@ class Capability(Enum):
     POWER = "powering nodes off and on"
     NODE_PROCESSES = "signals to the processes on its nodes"
     STORAGE = "storage of its Pods that is a directory of this machine"
+    SOURCE = "this repository under its own path in its Pods, without a volume"
+    WIDE_NODES = "nodes with room for 5 CPUs, and not for 10"
     MEMORY_LIMITS = "kernel that holds its Pods to their memory limits"
     NETWORK_NAMESPACES = "network of its own for each node (that takes root, and the command ip)"
 
@@ -88,6 +91,10 @@ class Cluster(ABC):
 
     @abstractmethod
     def storage(self, namespace: str) -> Storage: ...
+
+    def seen_by_pods(self, word: str) -> str:
+        """A word of a command, with the path under which Pods with storage see a script of e2e/fixtures."""
+        return word
 
     def logs(self) -> dict[str, str]:
         """The end of what each process of the control plane said, by its name."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import embedded
+from e2e import embedded, kind, kubeconfig
 from e2e.cluster import Capability, Cluster, Unavailable, default_kubectl
 from e2e.embedded import DEFAULT_NODES, EmbeddedCluster
 from e2e.kind import KindCluster
@@ -61,7 +61,7 @@ def _needs(item: pytest.Item) -> set[Capability]:
 def _capabilities(backend: str) -> frozenset[Capability]:
     if backend == "embedded":
         return embedded.capabilities()
-    return (KindCluster if backend == "kind" else KubeconfigCluster).capabilities
+    return kind.CAPABILITIES if backend == "kind" else kubeconfig.capabilities()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -67,7 +67,7 @@ def scripted(
         "name": "main",
         "image": cluster.image,
         "imagePullPolicy": "IfNotPresent",
-        "command": [*command],
+        "command": [cluster.seen_by_pods(word) for word in command],
         "env": [{"name": key, "value": value} for key, value in variables.items()],
         "resources": resources,
         "volumeMounts": storage.mounts if storage else [],

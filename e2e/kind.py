@@ -8,21 +8,24 @@ import tempfile
 from pathlib import Path
 
 from e2e.cluster import REPOSITORY, Capability, Unavailable
-from e2e.kubeconfig import KubeconfigCluster
+from e2e.kubeconfig import SHARED_PATH, KubeconfigCluster
 
 UP_SECONDS = 900.0
 DOCKER_SECONDS = 60.0
+CAPABILITIES = frozenset({Capability.POWER, Capability.STORAGE})
+"""kind/cluster.yaml mounts the shared directory of this machine into every node that Pods run on."""
 
 
 class KindCluster(KubeconfigCluster):
     """A real API server and real kubelets; losing power is killing a node's container."""
 
     name = "kind"
-    capabilities = frozenset({Capability.POWER})
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="dlr-kind-"))
         super().__init__(self._folder / "kubeconfig")
+        self.capabilities = CAPABILITIES
+        self._shared_path = SHARED_PATH
 
     def start(self) -> None:
         for program in ("docker", "kind"):
@@ -30,6 +33,7 @@ class KindCluster(KubeconfigCluster):
                 raise Unavailable(f"{program} is not installed here")
         if _run("docker", "info", check=False).returncode != 0:
             raise Unavailable("Docker is installed but its daemon does not answer")
+        Path(SHARED_PATH).mkdir(exist_ok=True)  # else Docker makes it, as root
         self._script("up")
         super().start()
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
-from e2e.cluster import Cluster, Storage, Unavailable
+from e2e.cluster import FIXTURES, Capability, Cluster, Storage, Unavailable
 
+ENV_SHARED_PATH = "DLR_E2E_SHARED_PATH"
 SHARED_PATH = "/tmp/dlr-e2e"
 CRD = "elasticjobs.elastic.iml.github.io"
+
+
+def capabilities() -> frozenset[Capability]:
+    """What any cluster can do: whoever names a directory of this machine says that its nodes share it."""
+    named = os.environ.get(ENV_SHARED_PATH)
+    return frozenset({Capability.STORAGE} if named and Path(named).is_dir() else ())
 
 
 class KubeconfigCluster(Cluster):
@@ -20,7 +28,8 @@ class KubeconfigCluster(Cluster):
     def __init__(self, kubeconfig: Path | None) -> None:
         chosen = kubeconfig or Path(os.environ.get("KUBECONFIG", str(Path.home() / ".kube" / "config")))
         self.kubeconfig = chosen.expanduser()
-        self._shared_path = os.environ.get("DLR_E2E_SHARED_PATH", SHARED_PATH)
+        self.capabilities = capabilities()
+        self._shared_path = os.environ.get(ENV_SHARED_PATH, SHARED_PATH)
         self.image = os.environ.get("DLR_E2E_IMAGE", self.image)
 
     def start(self) -> None:
@@ -36,6 +45,19 @@ class KubeconfigCluster(Cluster):
         """It was here before us and stays."""
 
     def storage(self, namespace: str) -> Storage:
-        path = f"{self._shared_path}/{namespace}"
-        volume = {"name": "shared", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
-        return Storage(path, [volume], [{"name": "shared", "mountPath": path}])
+        """The namespace's folder. Where it is one of this machine, it is there, beside e2e/fixtures."""
+        path = mounted = f"{self._shared_path}/{namespace}"
+        if Capability.STORAGE in self.capabilities:
+            Path(path).mkdir(exist_ok=True)
+            Path(path).chmod(0o777)  # Pods may run as another user
+            shutil.copytree(FIXTURES, self._fixtures, dirs_exist_ok=True)
+            mounted = self._shared_path
+        volume = {"name": "shared", "hostPath": {"path": mounted, "type": "DirectoryOrCreate"}}
+        return Storage(path, [volume], [{"name": "shared", "mountPath": mounted}])
+
+    def seen_by_pods(self, word: str) -> str:
+        return word.replace(str(FIXTURES), str(self._fixtures), 1)
+
+    @property
+    def _fixtures(self) -> Path:
+        return Path(self._shared_path) / "fixtures"

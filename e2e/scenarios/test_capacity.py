@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from e2e import capacity, elasticity, jobs
 from e2e.api import Object
-from e2e.cluster import Cluster
+from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
 PROBE_SECONDS = 2
+
+pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.WIDE_NODES)
 
 
 def test_a_freed_node_is_trained_on_until_a_pod_of_higher_priority_takes_it(

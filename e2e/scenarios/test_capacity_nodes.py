@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from math import ceil
 
+import pytest
+
 from e2e import capacity, elasticity
-from e2e.cluster import Cluster
+from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
 
 NODES = 8
 MEBIBYTE = 2**20
+
+pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.WIDE_NODES)
 
 
 def test_a_job_that_does_not_scale_stops_after_one_try_and_the_next_begins_with_what_it_came_to(

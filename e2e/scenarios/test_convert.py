@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from e2e import jobs
-from e2e.cluster import REPOSITORY, Cluster
+from e2e.cluster import REPOSITORY, Capability, Cluster
 from e2e.observation import Observation
 
 JSON = dict[str, Any]
@@ -25,6 +25,8 @@ NAMES = ("trainer-with-runtime", "operator-elastic-imagenet", "jobset-resnet", "
 STAND_IN = str(REPOSITORY / "e2e" / "fixtures" / "stand_in.py")
 SCRIPT = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 EXIT_CODES = {0, 3}
+pytestmark = pytest.mark.needs(Capability.SOURCE)
+
 PROCESSES = {"dlrover-chaos": 8}
 """Where they are more than workers."""
 

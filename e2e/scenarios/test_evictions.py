@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.005
 RESOURCES = {"requests": {"cpu": NODE_CPUS}}
 """One Pod a node, of which there are four."""
 
-pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.POWER)
+pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.POWER, Capability.WIDE_NODES)
 
 
 class Pauses:

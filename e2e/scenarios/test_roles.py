@@ -16,7 +16,7 @@ from e2e.observation import Observation
 NAME = "roles"
 STAND_IN = Path(__file__).parent.parent / "fixtures" / "roles.py"
 
-pytestmark = pytest.mark.needs(Capability.STORAGE)
+pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.SOURCE)
 
 
 def roles_job(cluster: Cluster, command: list[str], **counts: int) -> Object:
