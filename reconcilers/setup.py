@@ -58,6 +58,7 @@ from reconcilers.shapes import SHAPES
 from reconcilers.shards import wiring as shards
 from reconcilers.worker.assignment import Gate, OtherOwner
 from reconcilers.worker.companions import CompanionReconciler, EvictionHold
+from reconcilers.worker.image_volumes import BY_IMAGE_VOLUMES, image_volume_keys
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
 
@@ -116,6 +117,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(NODECHECKS, BY_VERDICT, verdict_keys)
+    cache.add_index(NODES, BY_IMAGE_VOLUMES, image_volume_keys)
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)
     cache.add_index(PODS, BY_SLOT, slot_keys)

@@ -128,9 +128,14 @@ def kept_of_owned(obj: Object) -> Object:
     return obj | {"metadata": _ours(obj["metadata"])}
 
 
+_NODE_INFO = ("kubeletVersion", "containerRuntimeVersion")
+
+
 def kept_of_node(node: Object) -> Object:
     spec, status = node.get("spec") or {}, node.get("status") or {}
     kept = _fields(status, ("conditions", "allocatable", "capacity"))
+    info = status.get("nodeInfo") or {}
+    kept["nodeInfo"] = {field: intern(text) for field, text in _fields(info, _NODE_INFO).items()}
     return node | {"spec": _fields(spec, ("taints", "unschedulable")), "status": kept}
 
 

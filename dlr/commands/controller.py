@@ -106,7 +106,9 @@ CheckImage = Annotated[
 InjectAgent = Annotated[
     bool, typer.Option(help="Bring the agent into Pods; without it, training images have to have dlr.")
 ]
-AgentImage = Annotated[str, typer.Option(help="The image of the init container that brings the agent.")]
+AgentImage = Annotated[
+    str, typer.Option(help="The image with the agent, which Pods mount, or an init container copies.")
+]
 AgentPath = Annotated[str, typer.Option(help="Where in that image the agent lies, as `dlr bundle` wrote it.")]
 AgentMountPath = Annotated[str, typer.Option(help="Where training containers see it.")]
 WorkersPerNamespace = Annotated[

@@ -1,9 +1,9 @@
 """Brings the agent into an image that has nothing of ours: it needs Python and torch alone.
 
-An init container copies the agent, one zip and its launchers, into a volume that the first container mounts.
-That container's command then finds `dlr`, `torchrun` and `dlrover-run` there before any of the image's own.
-Kubernetes runs `command` and `args` one behind the other, without a shell
-(https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/).
+The first container mounts a volume with the agent, one zip and its launchers: the agent's image itself, or a
+copy that an init container makes of it. That container's command then finds `dlr`, `torchrun` and
+`dlrover-run` there before any of the image's own. Kubernetes runs `command` and `args` one behind the other,
+without a shell (https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/).
 """
 
 from __future__ import annotations
@@ -33,41 +33,66 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md"""
 
 
-def inject_agent(pod: Object, source: AgentSource) -> None:
-    """Change a Pod so that its first container has the agent."""
-    spec = pod["spec"]
-    container = spec["containers"][0]
-    annotations = pod["metadata"].setdefault("annotations", {})
+def inject_agent(pod: Object, source: AgentSource, *, images_mount: bool = False) -> None:
+    """Change a Pod so that its first container has the agent.
+
+    Args:
+        images_mount: the nodes can mount images (`image_volumes.py`).
+    """
+    container = pod["spec"]["containers"][0]
     if launcher := launcher_of(container):
-        annotations[names.ANNOTATION_LAUNCHER] = launcher
-    annotations[SAFE_TO_EVICT] = ",".join(filter(None, [annotations.get(SAFE_TO_EVICT), VOLUME]))
-    spec["volumes"] = [*(spec.get("volumes") or ()), {"name": VOLUME, "emptyDir": {}}]
-    spec["initContainers"] = [_init_container(container, source), *(spec.get("initContainers") or ())]
+        pod["metadata"].setdefault("annotations", {})[names.ANNOTATION_LAUNCHER] = launcher
     mount = {"name": VOLUME, "mountPath": source.mount_path, "readOnly": True}
     container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
     command, arguments = container.get("command") or [], container.get("args") or []
-    python = None
+    words, python = [*command, *arguments], None
+    home = source.mount_path
+    if is_image := images_mount and bool(words) and launched(words) is not None:
+        home = posixpath.join(source.mount_path, source.path.lstrip("/"))
+        _mount_image(pod["spec"], source)
+    else:
+        _mount_copy(pod, source)
+    if command or (words and _is_program(words[0])):
+        # Without a command there is no entrypoint, or one that runs its arguments.
+        container["command" if command else "args"], python = with_agent(words, home, is_image=is_image)
     if command:
-        container["command"], python = with_agent([*command, *arguments], source.mount_path)
         container.pop("args", None)
-    elif arguments and _is_program(arguments[0]):
-        # There is no entrypoint, or one that runs its arguments.
-        container["args"], python = with_agent(arguments, source.mount_path)
     if python and all(variable["name"] != ENV_PYTHON for variable in container.get("env") or ()):
         container["env"] = [*(container.get("env") or ()), {"name": ENV_PYTHON, "value": python}]
 
 
-def with_agent(words: Sequence[str], mount_path: str) -> tuple[list[str], str | None]:
+def _mount_image(spec: Object, source: AgentSource) -> None:
+    """Add the agent's image as a volume. Its root is mounted: some runtimes ignore a subPath.
+
+    https://kubernetes.io/docs/concepts/storage/volumes/#image
+    """
+    image = {"reference": source.image, "pullPolicy": "IfNotPresent"}
+    spec["volumes"] = [*(spec.get("volumes") or ()), {"name": VOLUME, "image": image}]
+
+
+def _mount_copy(pod: Object, source: AgentSource) -> None:
+    """Add a volume into which an init container copies the agent."""
+    spec, annotations = pod["spec"], pod["metadata"].setdefault("annotations", {})
+    annotations[SAFE_TO_EVICT] = ",".join(filter(None, [annotations.get(SAFE_TO_EVICT), VOLUME]))
+    spec["volumes"] = [*(spec.get("volumes") or ()), {"name": VOLUME, "emptyDir": {}}]
+    copying = _init_container(spec["containers"][0], source)
+    spec["initContainers"] = [copying, *(spec.get("initContainers") or ())]
+
+
+def with_agent(words: Sequence[str], home: str, *, is_image: bool = False) -> tuple[list[str], str | None]:
     """A container's command that runs with the agent, and the Python that it names for it, if it names one.
 
     Args:
         words: `command` and `args`, not empty.
-        mount_path: where the container sees the agent's files.
+        home: where the container sees the agent's files.
+        is_image: that is an image volume, from which nothing may be executed, and the command starts a
+            launcher.
     """
-    launched = _launched(words, mount_path)
+    launched = _launched(words, home)
     if launched is not None:
-        return launched
-    paths = _paths(mount_path)
+        command, python = launched
+        return (["/bin/sh", *command] if is_image else command), python
+    paths = _paths(home)
     text = _place_of_login_text(words) if SHELL.fullmatch(posixpath.basename(words[0])) else None
     if text is not None:
         return [*words[:text], paths + words[text], *words[text + 1 :]], None
@@ -76,7 +101,7 @@ def with_agent(words: Sequence[str], mount_path: str) -> tuple[list[str], str | 
     return ["/bin/sh", "-c", f'{paths}exec "$0" "$@"', *words], None
 
 
-def _launched(words: Sequence[str], mount_path: str) -> tuple[list[str], str | None] | None:
+def _launched(words: Sequence[str], home: str) -> tuple[list[str], str | None] | None:
     """A command that starts torchrun or us by name, with our launcher in its place; None for any other."""
     started = launched(words)
     if started is None:
@@ -84,7 +109,7 @@ def _launched(words: Sequence[str], mount_path: str) -> tuple[list[str], str | N
     folder, program = posixpath.split(words[0])
     # Beside an absolute path is the Python that it belongs to.
     python = words[0] if PYTHON.fullmatch(program) else posixpath.join(folder, "python3") if folder else None
-    return [f"{mount_path}/bin/{started.name}", *started.arguments], python
+    return [f"{home}/bin/{started.name}", *started.arguments], python
 
 
 def _is_program(word: str) -> bool:
@@ -102,10 +127,10 @@ def _place_of_login_text(words: Sequence[str]) -> int | None:
     return place if is_login else None
 
 
-def _paths(mount_path: str) -> str:
+def _paths(home: str) -> str:
     """The beginning of a shell's text: our launchers come first, and `import dlr` works in any Python."""
-    python_path = f"${{PYTHONPATH:+$PYTHONPATH:}}{mount_path}/{names.AGENT_ZIP}"
-    return f'export PATH="{mount_path}/bin:$PATH" PYTHONPATH="{python_path}"\n'
+    python_path = f"${{PYTHONPATH:+$PYTHONPATH:}}{home}/{names.AGENT_ZIP}"
+    return f'export PATH="{home}/bin:$PATH" PYTHONPATH="{python_path}"\n'
 
 
 def _init_container(container: Object, source: AgentSource) -> Object:

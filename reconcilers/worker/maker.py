@@ -12,7 +12,7 @@ from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.errors import ApiError, Forbidden, Refused, Unavailable
 from controller.events import EventRecorder
-from controller.resources import EVENTS, LEASES, PODS, Object
+from controller.resources import EVENTS, LEASES, NODES, PODS, Object
 from controller.shape import Shape
 from controller.store import ObjectMemory
 from crds.elasticjob import ElasticJob
@@ -40,6 +40,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
 from reconcilers.worker.access import MISSED_RECHECK_SECONDS, OwnerKeys, WorkerAccess
 from reconcilers.worker.assignment import Assignment, Gate, Obstacle
+from reconcilers.worker.image_volumes import images_mount
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.pod_refusal import PodRefused, PodSource, refused_pod, with_unknown_fields
 from reconcilers.worker.silences import lease_of
@@ -117,6 +118,7 @@ class PodMaker:
         self._clock = clock
         self._leases = cache.store(LEASES)
         self._jobs = cache.store(ELASTICJOBS)
+        self._nodes = cache.store(NODES)
         self._agent = options.agent
         self._access = WorkerAccess(client, cache)
         self._keys = OwnerKeys(client, cache, clock.monotonic)
@@ -184,7 +186,7 @@ class PodMaker:
             for gate in self._gates:
                 gate.enlist(pod, assignment.worker, assignment.job)
         if self._agent is not None and assignment.wants_agent:
-            inject_agent(pod, self._agent)
+            inject_agent(pod, self._agent, images_mount=images_mount(self._nodes))
         account = service_account(pod["spec"])
         await self._access.ensure(assignment.owner, account)
         await self._keys.ensure(assignment.owner)

@@ -66,6 +66,26 @@ def test_a_sound_cluster_is_ok_with_dlr_and_without(facts: ClusterFacts) -> None
     assert {line.level for line in verdicts(facts)} == {Level.OK}
 
 
+def a_node(name: str, kubelet: str) -> JSON:
+    info = {"kubeletVersion": kubelet, "containerRuntimeVersion": "containerd://2.1.3"}
+    return {"metadata": {"name": name}, "status": {"nodeInfo": info}}
+
+
+@pytest.mark.parametrize(
+    ("kubelets", "text"),
+    [
+        ([], "ok: There are no nodes yet."),
+        (["v1.36.1"], "ok: Pods whose command is dlr's or torchrun mount its image"),
+        (["v1.36.1", "v1.35.4"], "ok: An init container copies it into each Pod"),
+    ],
+)
+def test_how_the_agent_comes_into_pods_is_by_the_nodes(kubelets: list[str], text: str) -> None:
+    nodes = [a_node(f"node-{index}", kubelet) for index, kubelet in enumerate(kubelets)]
+    (found,) = told(replace(INSTALLED, nodes=nodes), "agent")
+    assert found.startswith(text)
+    assert ("node-1" in found, "node-0" in found) == (len(kubelets) == 2, False)
+
+
 @pytest.mark.parametrize(
     ("minor", "level"), [("29", "problem"), ("29+", "problem"), ("30", "ok"), ("36+", "ok"), ("", "ok")]
 )

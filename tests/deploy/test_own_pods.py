@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 import deploy
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
+from localcluster.builtin import components
 from localcluster.pod_security import Level, violations
+from localcluster.schema import CompiledSchema
+from localcluster.schema_nodes import reference_to
 from reconcilers.nodecheck.pod import build_check_pod
 from reconcilers.observed.options import AgentSource
 from reconcilers.worker.injection import inject_agent
 from tests.reconcilers.build import check, check_worker
 
+POD = "io.k8s.api.core.v1.Pod"
 AGENT = AgentSource("dlr-agent:0.1.0", "/opt/dlr-agent", "/dlr")
 GPUS = {"metadata": {"name": "node-0"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
 OPEN = {
@@ -33,9 +37,9 @@ def found(pod: JSON) -> list[str]:
     return [str(violation) for violation in violations(Level.RESTRICTED, pod["spec"])]
 
 
-def with_agent(pod: JSON) -> JSON:
+def with_agent(pod: JSON, *, images_mount: bool = False) -> JSON:
     injected = copy.deepcopy(pod)
-    inject_agent(injected, AGENT)
+    inject_agent(injected, AGENT, images_mount=images_mount)
     return injected
 
 
@@ -102,8 +106,19 @@ def test_the_agents_container_takes_nothing_that_the_users_own_may_not_have(
     if not host_users:
         pod["spec"]["hostUsers"] = False
     reasons = {violation.reason for violation in violations(level, pod["spec"])}
-    injected = with_agent(pod)
-    assert {violation.reason for violation in violations(level, injected["spec"])} == reasons
+    for images_mount in (False, True):
+        injected = with_agent(pod, images_mount=images_mount)
+        assert {violation.reason for violation in violations(level, injected["spec"])} == reasons
+
+
+@pytest.mark.parametrize("images_mount", [False, True])
+def test_kubernetes_has_each_field_of_what_is_injected(images_mount: bool) -> None:
+    container = {"name": "main", "image": "x", "command": ["torchrun", "t.py"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    injected = with_agent(pod, images_mount=images_mount)
+    schema = CompiledSchema(reference_to(POD), components(), custom=False)
+    pruned, unknown = schema.prune(injected)
+    assert (pruned, unknown, schema.validate(schema.default(pruned))) == (injected, [], [])
 
 
 @given(of_container=CONTAINERS, of_pod=PODS)

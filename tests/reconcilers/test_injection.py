@@ -19,9 +19,9 @@ PATHS = 'export PATH="/dlr/bin:$PATH" PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}/dl
 WRAPPER = ["/bin/sh", "-c", PATHS + 'exec "$0" "$@"']
 
 
-def injected(**container: Any) -> dict[str, Any]:
+def injected(*, images_mount: bool = False, **container: Any) -> dict[str, Any]:
     spec = {"containers": [{"name": "main", "image": "x", **container}, {"name": "sidecar", "image": "y"}]}
-    inject_agent({"metadata": {}, "spec": spec}, SOURCE)
+    inject_agent({"metadata": {}, "spec": spec}, SOURCE, images_mount=images_mount)
     return spec
 
 
@@ -130,6 +130,39 @@ def test_it_is_copied_before_anything_else_starts_and_read_only_in_the_first_con
         "readOnly": True,
     }
     assert spec["containers"][1] == {"name": "sidecar", "image": "y"}
+
+
+@pytest.mark.parametrize(
+    ("words", "started", "python"),
+    [
+        (["torchrun", "t.py"], ["torchrun", "t.py"], None),
+        (["dlr", "run", "t.py"], ["dlr", "run", "t.py"], None),
+        (["/conda/bin/python", "-m", "torch.distributed.run", "t"], ["torchrun", "t"], "/conda/bin/python"),
+    ],
+)
+@pytest.mark.parametrize("place", ["command", "args"])
+def test_where_nodes_mount_images_a_launcher_is_started_from_the_agents(
+    place: str, words: list[str], started: list[str], python: str | None
+) -> None:
+    """By a shell, since nothing may be executed from such a volume; and no emptyDir holds a drain up."""
+    pod = {"metadata": {}, "spec": {"containers": [{"name": "main", "image": "x", place: words}]}}
+    inject_agent(pod, SOURCE, images_mount=True)
+    (volume,), (container,) = pod["spec"]["volumes"], pod["spec"]["containers"]
+    assert volume["image"] == {"reference": "registry/agent:1", "pullPolicy": "IfNotPresent"}
+    assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/dlr", "readOnly": True}]
+    assert container[place] == ["/bin/sh", f"/dlr/opt/agent/bin/{started[0]}", *started[1:]]
+    assert [each["value"] for each in container.get("env", ())] == [python] * bool(python)
+    assert "initContainers" not in pod["spec"]
+    assert "cluster-autoscaler" not in str(pod)
+
+
+@pytest.mark.parametrize(
+    "container", [{}, {"command": ["bash", "-c", "torchrun t.py"]}, {"args": ["python", "t.py"]}]
+)
+def test_what_may_look_for_a_launcher_on_path_gets_a_copy_that_can_be_executed(
+    container: dict[str, Any],
+) -> None:
+    assert injected(images_mount=True, **container) == injected(**container)
 
 
 def test_it_asks_for_the_cpu_and_memory_that_the_training_container_has() -> None:

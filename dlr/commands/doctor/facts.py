@@ -27,7 +27,7 @@ from dlr.commands.install.installer import (
     live_crds,
 )
 from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, POLICIES
-from dlr.kube.api import JSON, PODS, Api, is_embedded
+from dlr.kube.api import JSON, NODES, PODS, Api, is_embedded
 
 Found = TypeVar("Found")
 
@@ -58,6 +58,7 @@ class ClusterFacts:
     """The controller's."""
     lease: JSON | None = None
     kueue: KueueFacts | None = None
+    nodes: Sequence[JSON] | None = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     """The API server's sentence for each fact that it refused, by the fact's name."""
 
@@ -104,6 +105,7 @@ def gather(api: Api, documents: Sequence[JSON]) -> ClusterFacts:
         pods=seen("pods", lambda: api.find(PODS, label_selector=CONTROLLER_LABEL)),
         lease=seen("lease", lambda: _lease(api, version)),
         kueue=seen("kueue", lambda: queues.look(api)),
+        nodes=seen("nodes", lambda: api.find(NODES)),
         refused=refused,
     )
 

@@ -16,6 +16,7 @@ from dlr.commands.install import others
 from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE
 from dlr.commands.install.readiness import controller_reading, crds_reading, leader
 from dlr.kube.api import JSON
+from reconcilers.worker.image_volumes import can_mount_images
 
 MINIMUM_MINOR = 30
 """Of Kubernetes 1: since then ValidatingAdmissionPolicy is v1, which holds workers to their own objects."""
@@ -37,7 +38,10 @@ class DoctorLine:
 
 def verdicts(facts: ClusterFacts) -> list[DoctorLine]:
     """One line or more a topic, in the order in which one would mend things."""
-    judges = (_server, _rights, _admission, _crds, _dlrover, _controller, _controllers_rights, _kueue)
+    judges = (
+        *(_server, _rights, _admission, _crds, _dlrover),
+        *(_controller, _controllers_rights, _agent, _kueue),
+    )
     return [line for judge in judges for line in judge(facts)]
 
 
@@ -204,6 +208,24 @@ def _controllers_rights(facts: ClusterFacts) -> Iterator[DoctorLine]:
         )
     else:
         yield DoctorLine(Level.OK, "controller's rights", "It may do all that it needs to.")
+
+
+def _agent(facts: ClusterFacts) -> Iterator[DoctorLine]:
+    if facts.nodes is None:
+        yield _not_seen(facts, "agent", "nodes")
+        return
+    unable = [node["metadata"]["name"] for node in facts.nodes if not can_mount_images(node)]
+    if facts.nodes and not unable:
+        text = "Pods whose command is dlr's or torchrun mount its image: all nodes have image volumes."
+    elif facts.nodes:
+        text = (
+            f"An init container copies it into each Pod, so `kubectl drain` needs --delete-emptydir-data: "
+            f"image volumes take Kubernetes 1.36 with containerd 2.1 or CRI-O 1.33, unlike on "
+            f"{some_of(unable, _NAMED_AT_MOST)}."
+        )
+    else:
+        text = "There are no nodes yet."
+    yield DoctorLine(Level.OK, "agent", text)
 
 
 def _kueue(facts: ClusterFacts) -> Iterator[DoctorLine]:
