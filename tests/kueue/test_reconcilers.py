@@ -313,6 +313,7 @@ async def test_a_job_keeps_its_size_where_a_slice_would_do_harm_and_says_why(que
     await cluster.settle()
     assert len(cluster.pods) == 4 and len(cluster.api.kueue.workloads) == 1
     assert cluster.status["admission"]["message"].startswith(f"4 of 8 Pods are granted: {why}")
+    assert cluster.status["admission"]["fixed"]
 
 
 async def test_a_job_has_the_value_of_its_priority_class_and_grows_with_another() -> None:
