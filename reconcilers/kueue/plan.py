@@ -108,7 +108,7 @@ def plan_queue(seen: QueueSeen, now: datetime) -> QueuePlan:
     else:
         body = workload_of(job, seen.wish, seen.wish.sets, _number(workloads), seen.wish.priority)
         message = seen.refused or f"it waits in the queue {seen.wish.queue}"
-        plan = QueuePlan(_halted(seen, QUEUED, message), _create(body))
+        plan = QueuePlan(_halted(seen, QUEUED, message), Write(Verb.CREATE, body))
     return replace(plan, write=plan.write or _forgotten(workloads))
 
 
@@ -283,7 +283,9 @@ def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority
     if slice_ is None and seen.workloads.leaving:  # which may be a slice that Kueue still admits
         return None
     if slice_ is None:
-        return _create(workload_of(seen.job, wish, sets, _number(seen.workloads), priority, replaces=held))
+        return Write(
+            Verb.CREATE, workload_of(seen.job, wish, sets, _number(seen.workloads), priority, replaces=held)
+        )
     if slice_.digest != wish.digest:
         return _removed(slice_)
     asked = slice_.with_priority(priority)
@@ -385,10 +387,6 @@ def let_go(workload: Workload) -> Write:
 def _paused(is_paused: bool) -> Object:
     mark = "true" if is_paused else None
     return {"metadata": {"annotations": {PAUSED: mark}}, "spec": {"active": not is_paused}}
-
-
-def _create(body: Object) -> Write:
-    return Write(Verb.CREATE, body)
 
 
 def _patch(workload: Workload, patch: Object) -> Write:
