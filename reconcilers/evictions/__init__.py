@@ -6,7 +6,7 @@ as a ScalePlan's `migratePods` (`reconcilers/scale/request.py`); and holds the j
 `elasticPolicy.evictionPatienceSeconds` at most (`EvictionHold` of `reconcilers/worker/companions.py`). The
 job's reconciler makes the target's Pod, swaps by vote and retires the source; it knows nothing of nodes.
 
-`notices.py` remembers since when each job has been under notice, `plan.py` decides, `reconciler.py` reads and
+`notices.py` remembers since when each node announces evictions, `plan.py` decides, `reconciler.py` reads and
 writes. These hold:
 
 * A worker is moved at most once for one announcement, wherever its target comes up: a template that tolerates

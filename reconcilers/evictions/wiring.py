@@ -30,9 +30,10 @@ def add(manager: Manager, clock: Clock, holds: list[EvictionHold]) -> None:
     announce evictions, and a Node wakes the jobs of its own workers alone."""
     cache = manager.cache
     cache.add_index(NODES, BY_ANNOUNCED, announced_keys)
-    notices, workers = Notices(cache, clock.monotonic), cache.store(ELASTICWORKERS)
+    notices, workers = Notices(cache, clock), cache.store(ELASTICWORKERS)
 
     def jobs_on(node: Object) -> Iterable[Request]:
+        notices.remember(node)
         found = workers.by_index(BY_NODE, node["metadata"]["name"])
         return {job for worker in found for job in controller_owner(ELASTICJOBS)(worker)}
 
