@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -12,12 +12,21 @@ from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.evictions.announced import ANNOUNCED, BY_ANNOUNCED, announcement
 from reconcilers.evictions.plan import EvictionNotice, can_move
+from reconcilers.observed.announced import announcement
 from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, staying
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.reconciler import BY_NODE
+
+BY_ANNOUNCED = "announced"
+"""Index of Nodes: under `ANNOUNCED`, those whose Pods will be evicted."""
+ANNOUNCED = "announced"
+
+
+def announced_keys(node: Object) -> Iterable[str]:
+    """Index function of `BY_ANNOUNCED`."""
+    return [ANNOUNCED] if announcement(node) else []
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from controller.reconciler import Request
 from controller.resources import NODES, Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from reconcilers.evictions.announced import BY_ANNOUNCED, announced_keys, announcement
-from reconcilers.evictions.notices import Notices
+from reconcilers.evictions.notices import BY_ANNOUNCED, Notices, announced_keys
 from reconcilers.evictions.plan import held_seconds
 from reconcilers.evictions.reconciler import EvictionReconciler
+from reconcilers.observed.announced import announcement
 from reconcilers.predicates import change_of
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS

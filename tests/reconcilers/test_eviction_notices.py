@@ -14,8 +14,8 @@ from controller.cache import Cache
 from controller.resources import NODES
 from crds.elasticjob import ElasticJob
 from reconcilers.evictions import notices as module
-from reconcilers.evictions.announced import BY_ANNOUNCED, announced_keys, announcement
-from reconcilers.evictions.notices import Notices
+from reconcilers.evictions.notices import BY_ANNOUNCED, Notices, announced_keys
+from reconcilers.observed.announced import announcement
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.setup import add_indexes
