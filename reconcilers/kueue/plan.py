@@ -314,9 +314,8 @@ def _granted(seen: QueueSeen, held: Workload) -> QueueAdmission:
 
 def _why_fixed(seen: QueueSeen, held: Workload) -> str:
     """Say why no slice may wait for more; empty if one may."""
-    if held.has_checks and not seen.forbids_slices:
-        return "its Workload has admission checks, with which a job cannot wait for more"
-    return seen.forbids_slices
+    own = "its Workload has admission checks, with which a job cannot wait for more"
+    return seen.forbids_slices or (own if held.has_checks else "")
 
 
 def _why_it_waits(workload: Workload) -> tuple[str, str]:
