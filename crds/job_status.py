@@ -99,7 +99,9 @@ class QueueAdmission(Model):
     """The most Pods of workers, standby included; none while the job waits, or has to stop."""
     reason: Annotated[str, cut(128), Field(max_length=128)] = ""
     message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)] = ""
-    """The queue's own words where it grants less than the job wants."""
+    """The queue's own words where it grants less than the job wants, or will grant no more."""
+    fixed: bool = False
+    """Whether the queue will grant no more than this, however long the job waits."""
 
 
 class Scaling(Model):

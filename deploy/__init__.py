@@ -79,7 +79,7 @@ def documents(
     jobs_namespace: the one namespace that the controller looks after, with rights there (deploy/namespaced)
     network_policy: with deploy/network
     priority_class: with deploy/priority
-    kueue: with deploy/kueue
+    kueue: with deploy/kueue, and deploy/kueue-namespaced where there is a jobs_namespace
 
     Raises ValueError, with a sentence, if a namespace or an image has a name that Kubernetes would refuse.
     """
@@ -97,6 +97,7 @@ def documents(
         "network": network_policy,
         "priority": priority_class,
         "kueue": kueue,
+        "kueue-namespaced": kueue and jobs_namespace is not None,
     }
     found = render(_FOLDER, [_FOLDER / name for name, wanted in chosen.items() if wanted])
     found.sort(key=lambda document: _ORDER.index(document["kind"]))

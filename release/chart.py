@@ -31,6 +31,7 @@ CONDITIONS = {
     "network": ".Values.networkPolicy",
     "priority": ".Values.priorityClass",
     "kueue": ".Values.kueue",
+    "kueue-namespaced": "and .Values.kueue .Values.jobsNamespace",
     "metrics": ".Values.metrics",
 }
 """Folders of `deploy/`, and what has to be true for their objects to be in the cluster."""
@@ -178,8 +179,8 @@ _SUBCHART: Document = {"global": {"type": "object"}}
 def _templates() -> Iterator[tuple[str, str]]:
     """Name and text of each template: one a folder, with its documents in their order there."""
     texts: dict[str, list[str]] = {}
-    for folder, document in _extras():
-        texts.setdefault(folder, []).extend(_lines(document, names_jobs=folder == "namespaced"))
+    for folder, lines in _extras():
+        texts.setdefault(folder, []).extend(lines)
     variants = zip(
         *(
             _base(*components)
@@ -218,11 +219,16 @@ def _folders() -> list[str]:
     return [name for name in base["resources"] for _ in resources(_FOLDER, {"resources": [name]})]
 
 
-def _extras() -> Iterator[tuple[str, Document]]:
-    """The objects beside the base, each with its folder."""
-    for folder in ("namespaced", "network", "priority", "kueue", "metrics"):
+def _extras() -> Iterator[tuple[str, list[str]]]:
+    """The lines of the objects beside the base, each with its folder."""
+    for folder in ("namespaced", "network", "priority", "kueue-namespaced", "metrics"):
         for document in render(_FOLDER / folder):
-            yield folder, document
+            yield folder, _lines(document, names_jobs=folder != "metrics")
+    kueue = _FOLDER / "kueue"
+    everywhere = render(kueue)
+    in_one = render(kueue, [_FOLDER / "kueue-namespaced"])[: len(everywhere)]
+    for pair in zip(map(_lines, everywhere), map(_lines, in_one), strict=True):
+        yield "kueue", either(*pair, CONDITIONS["namespaced"])
 
 
 class _Dumper(yaml.SafeDumper):

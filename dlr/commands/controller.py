@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crds import names
 from dlr.commands.errors import CommandError
 from dlr.commands.options import namespace_name, not_empty
 from dlr.commands.output import LOG_FORMAT
@@ -171,7 +172,8 @@ def controller(
     def add_reconcilers(manager: Manager) -> None:
         from reconcilers.setup import add_all
 
-        add_all(manager, CordonOptions(cordon, cordon_limit), pods, queues=kueue)
+        own_namespace = manager.options.lease_namespace or names.SYSTEM_NAMESPACE
+        add_all(manager, CordonOptions(cordon, cordon_limit, own_namespace), pods, queues=kueue)
 
     _run(connection, options, add_reconcilers)
 

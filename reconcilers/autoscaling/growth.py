@@ -141,6 +141,8 @@ def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus
     told = reported_rounds(workers.telling_steps, since=published.round)
     figures = next((each for each in told if each.round == published.round), None)
     rates = rates_of(job.status.usage, members, figures)
+    admission = job.status.admission
+    lacks_grant = admission is not None and admission.workers < spec.replicas
     there = spec.replicas - sum(map(len, vars(extra).values())) + len(extra.training)
     world, trained_seconds = _grown_world(job, extra, now)
     return Room(
@@ -151,6 +153,8 @@ def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus
         is_steady=0 < members == there and figures is not None and _is_quiet(job, workers),
         stuck=len(extra.stuck),
         pod_refused=_refused_pod(workers, extra),
+        not_granted=admission.message if admission is not None and lacks_grant else "",
+        cannot_be_granted=admission.message if admission is not None and admission.fixed else "",
         lost=len(extra.lost),
         exhausted=len(extra.exhausted),
         failed=_failed(job, known),

@@ -54,6 +54,10 @@ class Room:
     """Extra workers whose Pods find no node."""
     pod_refused: str = ""
     """Why the API server does not take the Pod of one of them."""
+    not_granted: str = ""
+    """Why the job's queue grants fewer than `count`; empty if it grants them, or there is none."""
+    cannot_be_granted: str = ""
+    """Why the job's queue will never grant more than it does; empty if it may."""
     lost: int = 0
     """Extra workers whose Pod or node was taken."""
     exhausted: int = 0
@@ -221,14 +225,15 @@ def _while_it_grows(policy: Opportunistic, known: GrowthStatus, room: Room, now:
         left = policy.probe_seconds - room.asked_seconds
         if left > 0:
             return Step(known, room.count, left)
-        lacks, why = ("Pod", f": {room.pod_refused}") if room.pod_refused else ("node", "")
+        cause = room.not_granted or room.pod_refused
+        lacks, why = ("quota" if room.not_granted else "Pod" if cause else "node"), cause and f": {cause}"
         reason = f"no {lacks} for {counted(waiting, 'more worker')} within {policy.probe_seconds} s{why}"
         rest = REST * policy.probe_seconds
         return replace(_back(known, room, _present(room), reason, rest, now, known.in_vain), message="")
     first = known.grown_from if known.grown_from is not None else known.base
     found = max(room.count - first, room.unit)
     more = min(room.count + FURTHER * found, room.most)
-    if more > room.count and not _pause_left(known, now):
+    if more > room.count and not (_pause_left(known, now) or room.cannot_be_granted):
         return Step(known.model_copy(update={"ceiling": None, "not_before": None}), more)
     return Step(known, room.count, start_seconds - room.starting_seconds)
 
@@ -258,6 +263,9 @@ def _probe(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime
         asked = counted(room.count, "worker is", "workers are")
         full = f"{asked} asked for, and maxReplicas leaves no room for {room.unit} more"
         return Step(known.model_copy(update={"reason": full if room.count == known.base else ""}), room.count)
+    if room.cannot_be_granted:
+        reason = shortened(f"its queue grants no more: {room.cannot_be_granted}", MAX_WHY_NOT_MORE)
+        return Step(known.model_copy(update={"reason": reason}), room.count, policy.probe_seconds)
     if not room.is_measured:
         return Step(known, room.count, MEASURE_SECONDS)
     if EXPECTED_STAY_SECONDS * room.unit / max(room.count, 1) <= room.restart_seconds:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 TOGETHER = timedelta(minutes=15)
 """Time between two findings that may be of one fault."""
@@ -34,17 +34,13 @@ def is_switch(accused: int, nodes: int) -> bool:
     return accused >= LEAST_NODES and 2 * accused > nodes and nodes <= MOST_NODES
 
 
-def switch_of(
-    domain: str, accused_at: datetime, others: Iterable[datetime | None], *, nodes: int
-) -> Switch | None:
+def switch_of(domain: str, accused: int, nodes: int) -> Switch | None:
     """Return the switch that an accusation of a node is of, if it is.
 
     Args:
-        others: of each other node of the domain, the time of its accusation, if there is one.
-        nodes: how many the domain has, this one included.
+        accused: how many nodes of the domain are accused together with it, this one included.
+        nodes: how many the domain has.
     """
-    together = [at for at in others if at is not None and abs(at - accused_at) <= TOGETHER]
-    accused = 1 + len(together)
     return Switch(domain, accused, nodes) if domain and is_switch(accused, nodes) else None
 
 

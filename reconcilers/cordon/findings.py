@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
 from controller.slices import Slices
+from crds.cordon import read_acted
 from crds.elasticworker import ElasticWorker, ExitClass
 from crds.findings import Finding, Verdict
 from crds.nodecheck import nodes_in
+from reconcilers.cordon.policy import newest
 from reconcilers.findings.faulty import (
     decision_of,
     decisions_of,
@@ -50,6 +53,13 @@ class NodeFindings:
         errors = [finding for finding in accused if finding is not None]
         after = last_error([*errors, *([known] if known is not None else [])])
         return [*decisions_of(self._on(raw), node, after), *errors]
+
+    def accused_at(self, raw: dict[str, Any]) -> datetime | None:
+        """Return the time of the finding that decides on a raw Node; None if none speaks against it."""
+        acted = read_acted(raw)
+        found = self.deciding(raw, acted)
+        decides = newest(found if acted is None else [acted, *found])
+        return None if decides is None or decides.healthy else decides.time
 
     async def ignored(self, raw: dict[str, Any]) -> list[Finding]:
         """Return those that would decide, but do not count for the cluster."""

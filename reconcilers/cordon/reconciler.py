@@ -7,7 +7,6 @@ crash in between is healed by the next look.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
@@ -20,6 +19,7 @@ from crds import names
 from crds.cordon import read_acted, write_acted
 from crds.findings import Finding
 from crds.model import ConditionStatus
+from reconcilers.cordon.accusations import BY_DOMAIN, Accusations
 from reconcilers.cordon.domains import Switch, is_switch, room_taken, switch_of
 from reconcilers.cordon.findings import NodeFindings
 from reconcilers.cordon.policy import NodeCordon, decide_cordon, limit_of, newest
@@ -38,8 +38,6 @@ BY_CORDON = "cordon"
 CORDONED = "cordoned"
 CORDONED_IN_DOMAIN = "cordoned in a domain"
 """Key of `BY_CORDON`: those of them that are in an NVLink domain."""
-BY_DOMAIN = "domain"
-"""Index of Nodes by their NVLink domain."""
 HELD_SECONDS = 60.0
 """Time after which a node that the limit holds back is looked at again."""
 OURS = (names.TAINT_UNHEALTHY, "NoSchedule")
@@ -56,6 +54,7 @@ class NodeCordonReconciler(Reconciler):
         self._recorder = recorder
         self._clock = clock
         self._options = options
+        self._accusations = cache.shared(Accusations)
         self._nodes = cache.store(NODES)
         self._findings = cache.shared(NodeFindings)
 
@@ -103,19 +102,8 @@ class NodeCordonReconciler(Reconciler):
         nodes = self._nodes.count(BY_DOMAIN, domain) if domain else 0
         if decides is None or decides.healthy or not is_switch(nodes, nodes):
             return None
-        others = (
-            self._accused_at(each)
-            for each in self._nodes.by_index(BY_DOMAIN, domain)
-            if each["metadata"]["name"] != raw["metadata"]["name"]
-        )
-        return switch_of(domain, decides.time, others, nodes=nodes)
-
-    def _accused_at(self, raw: dict[str, Any]) -> datetime | None:
-        """The time of the finding that decides on a node, if it speaks against it."""
-        acted = read_acted(raw)
-        found = self._findings.deciding(raw, acted)
-        decides = newest(found if acted is None else [acted, *found])
-        return None if decides is None or decides.healthy else decides.time
+        others = self._accusations.together(domain, decides.time, but=raw["metadata"]["name"])
+        return switch_of(domain, 1 + others, nodes)
 
     def _has_room(self, raw: dict[str, Any], switch: Switch | None) -> bool:
         """Whether the limit leaves room for a node that is not cordoned, or for all behind a switch.

@@ -11,11 +11,11 @@ from controller.manager import Manager
 from controller.reconciler import Request
 from controller.resources import NAMESPACES, NODES, Object
 from controller.store import Change
+from reconcilers.cordon.accusations import BY_DOMAIN, Accusations
 from reconcilers.cordon.domains import MOST_NODES
 from reconcilers.cordon.findings import accused_nodes, decided_nodes, failed_nodes
 from reconcilers.cordon.reconciler import (
     BY_CORDON,
-    BY_DOMAIN,
     CONDITIONS,
     NodeCordonReconciler,
     NodeRecordReconciler,
@@ -47,6 +47,7 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         return
     add_indexes(cache)
     nodes, trust = cache.store(NODES), Trust(cache)
+    accusations = cache.shared(Accusations)
 
     def counts(obj: dict[str, Any]) -> bool:
         return trust.counts(obj["metadata"]["namespace"], CLUSTER)
@@ -54,6 +55,7 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     def judged(check: dict[str, Any]) -> Iterable[Request]:
         """Accusations that do not count are looked at too: the node itself may bear them out."""
         names_judged = decided_nodes(check)
+        accusations.outdate_named(names_judged)
         if not counts(check):
             accused = accused_nodes(check)
             return _named(name for name in names_judged if name in accused)
@@ -64,13 +66,22 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
 
     def neighbours(node: dict[str, Any]) -> Iterable[Request]:
         """What most nodes of a domain are accused of is another thing than what one is."""
+        accusations.outdate(node)
         domain = domain_of(node, AUTO)
-        is_stated = any(condition_of(node, type_) for type_ in CONDITIONS)
         many = not domain or nodes.count(BY_DOMAIN, domain) > MOST_NODES
-        return [] if many or not is_stated else _all(nodes.by_index(BY_DOMAIN, domain))
+        return (
+            [] if many or not is_stated(node) else _all(filter(is_stated, nodes.by_index(BY_DOMAIN, domain)))
+        )
 
     def failures(worker: dict[str, Any]) -> Iterable[Request]:
-        return _named(failed_nodes(worker))
+        accused = failed_nodes(worker)
+        accusations.outdate_named(accused)
+        return _named(accused)
+
+    def all_nodes(_: Object) -> Iterable[Request]:
+        for node in nodes.list():
+            accusations.outdate(node)
+        return _all(nodes.list())
 
     cordons = NodeCordonReconciler(manager.client, cache, manager.recorder, clock, options)
     (
@@ -79,7 +90,7 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .watches(NODES, neighbours, predicate=more_than_a_heartbeat)
         .watches(NODECHECKS, judged)
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
-        .watches(NAMESPACES, lambda _: _all(nodes.list()), predicate=cordon_label_changes)
+        .watches(NAMESPACES, all_nodes, predicate=cordon_label_changes)
         .with_workers(WORKERS)
         .build(cordons)
     )
@@ -107,6 +118,11 @@ def cordon_label_changes(change: Change) -> bool:
 
 more_than_a_heartbeat = change_of(cordon_view)
 """What concerns a Node's cordon. Kubelets write every Node's status every few minutes or seconds."""
+
+
+def is_stated(node: Object) -> bool:
+    """Whether a Node has ever had one of our conditions, as each that is accused has."""
+    return any(condition_of(node, type_) for type_ in CONDITIONS)
 
 
 @change_of

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from controller.cache import Cache
 from controller.resources import NODES, Object
@@ -11,57 +12,85 @@ from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.evictions.announced import ANNOUNCED, BY_ANNOUNCED, announcement
-from reconcilers.evictions.plan import EvictionNotice
-from reconcilers.observed.ownership import belongs_to, in_namespace, staying
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.evictions.plan import EvictionNotice, can_move
+from reconcilers.observed.announced import announcement
+from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, staying
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.reconciler import BY_NODE
+
+BY_ANNOUNCED = "announced"
+"""Index of Nodes: under `ANNOUNCED`, those whose Pods will be evicted."""
+ANNOUNCED = "announced"
+
+
+def announced_keys(node: Object) -> Iterable[str]:
+    """Index function of `BY_ANNOUNCED`."""
+    return [ANNOUNCED] if announcement(node) else []
 
 
 @dataclass(frozen=True)
 class _Sight:
-    """The first look at a job in which a node announced evictions."""
+    """When a node was first seen to announce evictions."""
 
-    at: float
-    """Time on the monotonic clock."""
-    workers: frozenset[str]
-    """Uids of the job's workers that were there."""
+    monotonic: float
+    """Seconds on the monotonic clock."""
+    at: datetime
+    """Wall time in whole seconds, as the API server writes it."""
 
 
 class Notices:
     """Reads from the cache what is announced for a job, and remembers when it was first seen."""
 
-    def __init__(self, cache: Cache, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+    def __init__(self, cache: Cache, clock: Clock) -> None:
+        self._clock = clock
         self._nodes = cache.store(NODES)
         self._workers = cache.store(ELASTICWORKERS)
         self._parse = cache.models(ELASTICWORKERS, ElasticWorker)
-        self._sights: ObjectMemory[Mapping[str, _Sight]] = cache.store(ELASTICJOBS).memory()
-        """First looks by the node's uid, for each job with workers on any such node."""
+        self._sights: ObjectMemory[_Sight] = self._nodes.memory()
+
+    def remember(self, node: Object) -> None:
+        """Remember since when a node announces evictions. To be called of each change: whoever comes to the
+        node later came in spite of that."""
+        if announcement(node):
+            self._sight_of(node)
+        else:
+            self._sights.forget(node["metadata"]["uid"])
 
     def of(self, job: ElasticJob) -> list[EvictionNotice]:
         """The notices of a job's workers. Who comes to a node in spite of its announcement gets none: the
         template tolerates it, and the next Pod might come there too."""
-        uid, now = job.metadata.uid, self._monotonic()
-        there = [(node, self._on(node, job)) for node in self._nodes.by_index(BY_ANNOUNCED, ANNOUNCED)]
-        if not any(workers for _, workers in there):
-            self._sights.forget(uid)
-            return []
-        known, sights, found = self._sights.get(uid) or {}, dict[str, _Sight](), list[EvictionNotice]()
-        for node, workers in there:
-            node_uid, name = node["metadata"]["uid"], node["metadata"]["name"]
-            sight = known.get(node_uid) or _Sight(now, frozenset(w.metadata.uid for w in workers))
-            sights[node_uid] = sight
-            why, age_seconds = announcement(node), now - sight.at
-            warned = (worker for worker in workers if worker.metadata.uid in sight.workers)
-            found += [EvictionNotice(worker, name, why, age_seconds) for worker in warned]
-        self._sights.put(uid, sights)
+        found, now = list[EvictionNotice](), self._clock.monotonic()
+        for raw in self._on_announced(job) if can_move(job) else ():
+            name = (raw.get("status") or {}).get("nodeName") or ""
+            node = self._nodes.get(None, name)
+            why = announcement(node) if node is not None else ""
+            if node is None or not why or (worker := self._parse.parse_or_none(raw)) is None:
+                continue
+            sight, lives = self._sight_of(node), worker.status.history
+            if not lives or lives[-1].created_at < sight.at:
+                found.append(EvictionNotice(worker, name, why, now - sight.monotonic))
         return found
 
-    def _on(self, node: Object, job: ElasticJob) -> list[ElasticWorker]:
-        """The job's training workers whose Pods are on a node."""
-        there = in_namespace(
-            self._workers.by_index(BY_NODE, node["metadata"]["name"]), job.metadata.namespace
-        )
-        of_job = (raw for raw in staying(there) if belongs_to(raw, job.metadata.uid))
-        return [w for w in self._parse.readable(of_job) if w.spec.type == names.WORKER]
+    def _sight_of(self, node: Object) -> _Sight:
+        uid = node["metadata"]["uid"]
+        found = self._sights.get(uid)
+        if found is None:
+            now = self._clock.now().replace(microsecond=0)
+            found = self._sights.put(uid, _Sight(self._clock.monotonic(), now))
+        return found
+
+    def _on_announced(self, job: ElasticJob) -> Iterator[Object]:
+        """The job's training workers that may be on nodes that announce evictions.
+
+        The fewer are walked: those nodes, or the workers of the job.
+        """
+        nodes, workers, uid = self._nodes, self._workers, job.metadata.uid
+        if nodes.count(BY_ANNOUNCED, ANNOUNCED) < workers.count(BY_OWNER, uid):
+            announced = (node["metadata"]["name"] for node in nodes.by_index(BY_ANNOUNCED, ANNOUNCED))
+            on_them = (raw for name in announced for raw in workers.by_index(BY_NODE, name))
+            there = [raw for raw in on_them if belongs_to(raw, uid)]
+        else:
+            there = workers.by_index(BY_OWNER, uid)
+        there = in_namespace(there, job.metadata.namespace)
+        return (raw for raw in staying(there) if raw["spec"]["type"] == names.WORKER)

@@ -10,10 +10,10 @@ from controller.reconciler import Request
 from controller.resources import NODES, Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from reconcilers.evictions.announced import BY_ANNOUNCED, announced_keys, announcement
-from reconcilers.evictions.notices import Notices
+from reconcilers.evictions.notices import BY_ANNOUNCED, Notices, announced_keys
 from reconcilers.evictions.plan import held_seconds
 from reconcilers.evictions.reconciler import EvictionReconciler
+from reconcilers.observed.announced import announcement
 from reconcilers.predicates import change_of
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
@@ -30,9 +30,10 @@ def add(manager: Manager, clock: Clock, holds: list[EvictionHold]) -> None:
     announce evictions, and a Node wakes the jobs of its own workers alone."""
     cache = manager.cache
     cache.add_index(NODES, BY_ANNOUNCED, announced_keys)
-    notices, workers = Notices(cache, clock.monotonic), cache.store(ELASTICWORKERS)
+    notices, workers = Notices(cache, clock), cache.store(ELASTICWORKERS)
 
     def jobs_on(node: Object) -> Iterable[Request]:
+        notices.remember(node)
         found = workers.by_index(BY_NODE, node["metadata"]["name"])
         return {job for worker in found for job in controller_owner(ELASTICJOBS)(worker)}
 

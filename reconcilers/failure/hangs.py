@@ -40,6 +40,12 @@ ANSWER_SECONDS = 10.0
 NAMED = 3
 """Of those who did not answer; the others are counted."""
 
+NO_RANK = "No rank was found that hangs by itself"
+EACH_WAITS = (
+    "each rank waits for another: do all call the same collectives? If they do, test the nodes: "
+    "a link may be at fault"
+)
+
 
 @dataclass(frozen=True)
 class Inquiry:
@@ -117,13 +123,21 @@ def culprit_of_hang(
     unheard = () if timed_out else silent
     first = first_of(workers, published.round, rules, published.members, lost=inquiry.lost, unheard=unheard)
     if first is None or not timed_out:
-        return _with_silent(first, silent)
+        return _with_silent(_with_nobody(first, found, published), silent)
     if silent and first.guilt > Guilt.HANGS:
         return min(timed_out, key=order).answered(rules)
     if first.guilt is Guilt.TIMED_OUT:
         return _as_hang(first, workers)
     waited = f"It was waited for: {in_one_line(min(timed_out, key=order).failure)}"
     return _with_silent(_with_line(first, waited) if first.exit_class is ExitClass.HANG else first, silent)
+
+
+def _with_nobody(first: Incident | None, found: Sequence[Incident], published: Rendezvous) -> Incident | None:
+    """The incident, with the line that no rank is to blame where all members wait at one place and step."""
+    if first is None or first.guilt is not Guilt.WAITS or not 1 < len(published.members) == first.company:
+        return first
+    is_behind = any(each.failure.step != first.failure.step for each in found)
+    return first if is_behind else _with_line(first, f"{NO_RANK}; {EACH_WAITS}")
 
 
 def _as_hang(incident: Incident, workers: Sequence[ElasticWorker]) -> Incident:
@@ -137,10 +151,10 @@ def _as_hang(incident: Incident, workers: Sequence[ElasticWorker]) -> Incident:
         and report.failure.round == incident.failure.round
         and is_well(report.failure)
     ]
-    why = some_of(well, NAMED) if well else "each rank waits for another: do all call the same collectives?"
+    why = some_of(well, NAMED) if well else EACH_WAITS
     hang = {"exit_class": ExitClass.HANG.value}
     as_hang = replace(incident, exit_class=ExitClass.HANG, failure=incident.failure.model_copy(update=hang))
-    return _with_line(as_hang, f"No rank was found that hangs by itself; {why}")
+    return _with_line(as_hang, f"{NO_RANK}; {why}")
 
 
 def _silent_members(

@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from controller.client import AsyncClient
 from controller.errors import Forbidden, NotFound
+from controller.store import ObjectMemory, Store
 from crds.elasticjob import ElasticJob
 from crds.job_spec import Gang
 from reconcilers.gang.podgroup import PodGroup, pod_group_of
 from reconcilers.runtime.refused import not_served
 
+ASK_AGAIN_SECONDS = 300.0
+"""Time for which an API server that does not serve PodGroups, or lets us read none, is not asked again."""
+
 
 class GangChoice:
-    """Asks the API server once whether it serves Kubernetes' own PodGroups, with the first job that has use
-    for one. So where they are turned on later, the controller has to be restarted."""
+    """Asks the API server whether it serves Kubernetes' own PodGroups, once a job has use for one.
 
-    def __init__(self, client: AsyncClient) -> None:
+    Yes is remembered for ever, no for a while. What a job was told holds for its gate until its reconciler
+    looks again: else its Pods would wait for a PodGroup that nobody makes yet.
+    """
+
+    def __init__(self, client: AsyncClient, jobs: Store, monotonic: Callable[[], float]) -> None:
         self._client = client
-        self._is_offered: bool | None = None
+        self._monotonic = monotonic
+        self._answer: tuple[float, bool] | None = None
+        """When the API server was asked last, and what it came to."""
+        self._chosen: ObjectMemory[bool] = jobs.memory()
+        """By job, whether it has a group if it asks for `auto`."""
+
+    async def choose(self, job: ElasticJob) -> PodGroup | None:
+        """Decide on the PodGroup of a job, for its reconciler; None if its Pods are scheduled one by one."""
+        group = pod_group_of(job, is_offered=True)
+        if group is None or job.spec.scheduling_policy.gang is not Gang.AUTO:
+            return group
+        is_offered = await self._is_offered(group)
+        self._chosen.put(job.metadata.uid, is_offered)
+        return group if is_offered else None
 
     async def group_of(self, job: ElasticJob) -> PodGroup | None:
-        """Return the job's PodGroup; None if its Pods are scheduled one by one."""
-        group = pod_group_of(job, is_offered=self._is_offered is not False)
-        is_chosen = group is not None and job.spec.scheduling_policy.gang is Gang.AUTO
-        if group is not None and is_chosen and self._is_offered is None:
-            self._is_offered = await self._asks(group)
-        return None if is_chosen and not self._is_offered else group
+        """Return the job's PodGroup as it was decided on."""
+        if self._chosen.get(job.metadata.uid) is None:
+            return await self.choose(job)
+        return self.known_group_of(job)
 
     def known_group_of(self, job: ElasticJob) -> PodGroup | None:
-        """Return the same of a job that `group_of` was asked about."""
-        return pod_group_of(job, is_offered=self._is_offered is True)
+        """Return the same of a job that was decided on."""
+        return pod_group_of(job, is_offered=self._chosen.get(job.metadata.uid) is True)
+
+    async def _is_offered(self, group: PodGroup) -> bool:
+        now, known = self._monotonic(), self._answer
+        if known is None or not (known[1] or now - known[0] < ASK_AGAIN_SECONDS):
+            self._answer = known = (now, await self._asks(group))
+        return known[1]
 
     async def _asks(self, group: PodGroup) -> bool:
         """Whether the API server serves the kind, and we may read it."""

@@ -10,8 +10,8 @@ from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object
 from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
-from reconcilers.gang.choice import GangChoice
-from reconcilers.gang.podgroup import UNAVAILABLE_RETRY_SECONDS, PodGroup, is_up
+from reconcilers.gang.choice import ASK_AGAIN_SECONDS, GangChoice
+from reconcilers.gang.podgroup import UNAVAILABLE_RETRY_SECONDS, PodGroup, is_up, pod_group_of
 from reconcilers.observed.ownership import belongs_to, spares_its_own
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import not_served
@@ -36,9 +36,10 @@ class GangReconciler(Reconciler):
         if raw is None or spares_its_own(raw) or is_grouped(raw):
             return Result()
         job = self._parse_job.parse(raw)
-        group, runs = await self._choice.group_of(job), not (job.stops or job.status.finished)
+        group, runs = await self._choice.choose(job), not (job.stops or job.status.finished)
         if group is None:
-            return Result()
+            would_have = runs and pod_group_of(job, is_offered=True) is not None
+            return Result(ASK_AGAIN_SECONDS if would_have else None)
         found: Object | None = None
         failures: list[Refused] = []
         with self._companions.reporting(raw, group.resource.kind, failures):

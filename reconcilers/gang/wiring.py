@@ -23,7 +23,7 @@ WORKERS = 4
 
 def add(manager: Manager, clock: Clock, gates: list[Gate]) -> None:
     """Register the controller with the manager, and the gate that Pods of gangs wait at."""
-    choice = GangChoice(manager.client)
+    choice = GangChoice(manager.client, manager.cache.store(ELASTICJOBS), clock.monotonic)
     gates.append(GangGate(manager.client, manager.cache, manager.recorder, choice, clock.monotonic))
     reconciler = GangReconciler(manager.client, manager.cache, manager.recorder, choice)
     (

@@ -12,7 +12,8 @@ workers that may exist. The job's reconciler knows that field, and nothing of Ku
 `workload.py` reads a Workload, `manifest.py` writes one, `sorting.py` says which is which, `plan.py` what
 comes next, `conditions.py` what stands in statuses; `gate.py` holds Pods back, of which `pods.py` counts how
 many there are, and gives them what their flavors ask for; `reconciler.py` reads and writes.
-`multikueue.py` has jobs of several clusters. These hold:
+`multikueue.py` has jobs of several clusters; `unserved.py` is all there is in a controller without `--kueue`.
+These hold:
 
 * A worker's Pod is made only while the held Workload is Admitted, and neither Evicted nor about to go; and
   never more of a type than are granted.

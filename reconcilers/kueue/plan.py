@@ -108,7 +108,7 @@ def plan_queue(seen: QueueSeen, now: datetime) -> QueuePlan:
     else:
         body = workload_of(job, seen.wish, seen.wish.sets, _number(workloads), seen.wish.priority)
         message = seen.refused or f"it waits in the queue {seen.wish.queue}"
-        plan = QueuePlan(_halted(seen, QUEUED, message), _create(body))
+        plan = QueuePlan(_halted(seen, QUEUED, message), Write(Verb.CREATE, body))
     return replace(plan, write=plan.write or _forgotten(workloads))
 
 
@@ -250,7 +250,7 @@ def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
         return QueuePlan(admission, _shrunk(seen, held, least, used))
     if least > wish.floor:
         return QueuePlan(admission, _slice(seen, held, wish.with_workers(granted, wish.floor), wish.priority))
-    if wish.workers > granted and not (seen.forbids_slices or held.has_checks):
+    if wish.workers > granted and not _why_fixed(seen, held):
         sets = wish.with_workers(wish.workers, wish.more_than(granted))
         return QueuePlan(admission, _slice(seen, held, sets, wish.growth_priority))
     return QueuePlan(admission, None if slice_ is None else _removed(slice_))
@@ -283,7 +283,9 @@ def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority
     if slice_ is None and seen.workloads.leaving:  # which may be a slice that Kueue still admits
         return None
     if slice_ is None:
-        return _create(workload_of(seen.job, wish, sets, _number(seen.workloads), priority, replaces=held))
+        return Write(
+            Verb.CREATE, workload_of(seen.job, wish, sets, _number(seen.workloads), priority, replaces=held)
+        )
     if slice_.digest != wish.digest:
         return _removed(slice_)
     asked = slice_.with_priority(priority)
@@ -301,12 +303,19 @@ def _granted(seen: QueueSeen, held: Workload) -> QueueAdmission:
     granted, wanted = held.granted(names.WORKER), seen.wish.workers
     if names.WORKER not in seen.wish.sets:
         return _admission(seen, held.count(next(iter(seen.wish.sets))), ADMITTED, "", held)
-    if granted >= wanted:
-        return _admission(seen, granted, ADMITTED, "", held)
-    slice_ = seen.workloads.slice
-    why = seen.forbids_slices or (_why_it_waits(slice_)[1] if slice_ is not None else "")
-    message = f"{granted} of {wanted} Pods are granted" + (f": {why}" if why else "")
-    return _admission(seen, granted, GROWING, message, held)
+    why, slice_ = _why_fixed(seen, held), seen.workloads.slice
+    reason, message, fixed = ADMITTED, why, bool(why)
+    if granted < wanted:
+        why = why or (_why_it_waits(slice_)[1] if slice_ is not None else "")
+        message = f"{granted} of {wanted} Pods are granted" + (f": {why}" if why else "")
+        reason = GROWING
+    return _admission(seen, granted, reason, message, held).model_copy(update={"fixed": fixed})
+
+
+def _why_fixed(seen: QueueSeen, held: Workload) -> str:
+    """Say why no slice may wait for more; empty if one may."""
+    own = "its Workload has admission checks, with which a job cannot wait for more"
+    return seen.forbids_slices or (own if held.has_checks else "")
 
 
 def _why_it_waits(workload: Workload) -> tuple[str, str]:
@@ -377,10 +386,6 @@ def let_go(workload: Workload) -> Write:
 def _paused(is_paused: bool) -> Object:
     mark = "true" if is_paused else None
     return {"metadata": {"annotations": {PAUSED: mark}}, "spec": {"active": not is_paused}}
-
-
-def _create(body: Object) -> Write:
-    return Write(Verb.CREATE, body)
 
 
 def _patch(workload: Workload, patch: Object) -> Write:

@@ -30,8 +30,9 @@ class PodCounts:
     """Pods that are not over, and those that are being made, by type."""
     running: dict[str, int] = field(default_factory=dict)
     """Pods that run, or have succeeded, by type."""
-    is_leaving: bool = False
-    """Whether any is deleted and still there, so that it may be lost with its node."""
+    may_vanish: bool = False
+    """Whether any counts no longer without an event of its own: it is deleted, and may be lost with its node;
+    or it is being made, and may be refused."""
 
     @property
     def seconds(self) -> float:
@@ -53,13 +54,13 @@ class PodsOfJobs:
     def count(self, job: ElasticJob) -> PodCounts:
         """Count a job's Pods."""
         there, running, owners = dict[str, int](), dict[str, int](), set[str]()
-        is_leaving = False
+        may_vanish = False
         for pod in self._pods.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}"):
             if self._is_lost(pod):
                 continue
             type_, phase = pod["metadata"]["labels"][names.LABEL_TYPE], (pod.get("status") or {}).get("phase")
             if not has_ended(pod):
-                is_leaving |= "deletionTimestamp" in pod["metadata"]
+                may_vanish |= "deletionTimestamp" in pod["metadata"]
                 there[type_] = there.get(type_, 0) + 1
                 owners.update(owner_uids(pod))
             if phase in ("Running", "Succeeded"):
@@ -70,7 +71,8 @@ class PodsOfJobs:
                 del in_flight[uid]
             else:
                 there[type_] = there.get(type_, 0) + 1
-        return self._counted.put(job.metadata.uid, (now, PodCounts(there, running, is_leaving)))[1]
+        counts = PodCounts(there, running, may_vanish or bool(in_flight))
+        return self._counted.put(job.metadata.uid, (now, counts))[1]
 
     def beside(self, job: ElasticJob, worker: ElasticWorker) -> int:
         """How many Pods of a worker's type there are beside its own, which it has no more.

@@ -57,7 +57,7 @@ AGAIN_SECONDS = 5.0
 """Time until a write is tried again for which Kueue was away."""
 GONE_SECONDS = 1.0
 LEAVING_SECONDS = 10.0
-"""Time until a look at Pods that leave: no event of theirs says that their node is lost."""
+"""Time until a look at Pods that leave, or are being made, and may be lost or refused without an event."""
 DISPATCHED = "it was dispatched by MultiKueue, and keeps the size that it began with"
 
 
@@ -134,7 +134,7 @@ class KueueReconciler(Reconciler):
             is_copy=bool(prebuilt_name(raw)),
         )
         plan = plan_queue(seen, self._clock.now())
-        if pods.is_leaving:
+        if pods.may_vanish:
             soon = min(LEAVING_SECONDS, plan.look_again_seconds or LEAVING_SECONDS)
             plan = replace(plan, look_again_seconds=soon)
         return await self._apply(seen, raw, plan)

@@ -13,7 +13,8 @@ from crds import names
 from reconcilers.kueue.gate import QueueGate
 from reconcilers.kueue.pods import PodsOfJobs
 from reconcilers.kueue.reconciler import KueueReconciler
-from reconcilers.kueue.workload import WORKLOADS, job_uids
+from reconcilers.kueue.unserved import UnservedQueueReconciler, granted_to
+from reconcilers.kueue.workload import WORKLOADS, job_uids, queue_of
 from reconcilers.observed.containers import has_ended
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER
 from reconcilers.predicates import change_of, generation_of
@@ -29,9 +30,11 @@ KEPT = Shape({"spec": 50_000, "status": 50_000}, metadata=("finalizers",))
 
 def add(manager: Manager, clock: Clock, gates: list[Gate], *, is_wanted: bool) -> None:
     """Register the controller with the manager, and the gate that Pods wait at, where queues are wanted."""
-    if not is_wanted:
-        return
     cache = manager.cache
+    if not is_wanted:
+        unserved = UnservedQueueReconciler(manager.client, cache, manager.recorder)
+        ControllerBuilder(manager, "kueue").for_(ELASTICJOBS, predicate=_has_grant).build(unserved)
+        return
     cache.keep_only({WORKLOADS: KEPT})
     cache.watch_optionally(WORKLOADS, f"{names.LABEL_MANAGED_BY}={names.MANAGER}")
     cache.add_index(WORKLOADS, BY_OWNER, job_uids)
@@ -75,6 +78,12 @@ def _asks(job: Object) -> object:
     fields = ("labels", "annotations", "deletionTimestamp")
     resources, admission = status.get("resources"), status.get("admission")
     return generation_of(job), status.get("phase"), resources, admission, *map(metadata.get, fields)
+
+
+@change_of
+def _has_grant(job: Object) -> object:
+    """What a job was granted, and whether it is still to wait in its queue."""
+    return granted_to(job), queue_of(job)
 
 
 @change_of

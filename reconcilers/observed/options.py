@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 
+from crds import names
 from crds.release import VERSION
 
 DEFAULT_CHECK_IMAGE = f"dlr-worker:{VERSION}"
@@ -81,3 +82,6 @@ class CordonOptions:
     mode: CordonMode = CordonMode.ENFORCE
     limit_percent: int = DEFAULT_LIMIT_PERCENT
     """How many of all nodes may be cordoned by us at once; one always may."""
+    namespace: str = names.SYSTEM_NAMESPACE
+    """Namespace of the controller, and of its checks after repair where what is said there counts: its quota
+    is the administrator's."""

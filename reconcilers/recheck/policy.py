@@ -14,6 +14,7 @@ from crds.findings import Cause, Finding
 from reconcilers.findings.faulty import is_ready
 from reconcilers.findings.machine import NVIDIA, gpus_of
 from reconcilers.findings.record import unhealthy_taint
+from reconcilers.observed.announced import announcement
 from reconcilers.observed.hardware import is_cordoned_on_our_word, reports_fault, well_since
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
@@ -92,18 +93,22 @@ def repaired_at(node: Mapping[str, Any]) -> datetime:
 def partners(
     node: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]], busy: Collection[str], turn: str
 ) -> list[str]:
-    """Choose healthy nodes of the same kind on which no worker of dlr's is; others at each turn."""
-    name, borne = node["metadata"]["name"], taint_keys(node) - {names.TAINT_UNHEALTHY}
+    """Choose healthy nodes of the same kind on which no worker of dlr's is; others at each turn.
+
+    Those that announce evictions come last: the check would be evicted with them.
+    """
+    own, borne = node["metadata"]["name"], taint_keys(node) - {names.TAINT_UNHEALTHY}
     fit = (
-        other["metadata"]["name"]
+        (bool(announcement(other)), _digest(turn, name), name)
         for other in nodes
         if _kind(other) == _kind(node)
         and unhealthy_taint(other) is None
         and is_left_to_us(other)
         and taint_keys(other) <= borne
+        and (name := other["metadata"]["name"]) != own
+        and name not in busy
     )
-    free = (other for other in fit if other != name and other not in busy)
-    return nsmallest(PARTNERS, free, key=lambda other: _digest(turn, other))
+    return [name for *_, name in nsmallest(PARTNERS, fit)]
 
 
 def check_of(

@@ -43,10 +43,13 @@ WAIT_SECONDS = 300.0
 class RecheckReconciler(Reconciler):
     """Must not look at two nodes at once, which would choose the same partners."""
 
-    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
+    def __init__(
+        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock, namespace: str
+    ) -> None:
         self._client = client
         self._recorder = recorder
         self._clock = clock
+        self._namespace = namespace
         self._nodes = cache.store(NODES)
         self._checks = cache.store(NODECHECKS)
         self._workers = cache.store(ELASTICWORKERS)
@@ -87,7 +90,8 @@ class RecheckReconciler(Reconciler):
         return self._trust.counting(self._checks.by_index(BY_NODE, key), CLUSTER)
 
     async def _make(self, raw: Object, cordoned: CordonedNode) -> Result:
-        namespace = min(self._trust.administrators(), key=_preference, default=None)
+        counting = self._trust.administrators()
+        namespace = self._namespace if self._namespace in counting else min(counting, default=None)
         if namespace is None:
             return Result(WAIT_SECONDS)  # no check would count
         nodes, name = self._nodes.list(), raw["metadata"]["name"]
@@ -108,11 +112,6 @@ class RecheckReconciler(Reconciler):
             f"{', '.join(beside)}",
         )
         return Result(WAIT_SECONDS)
-
-
-def _preference(namespace: str) -> tuple[bool, str]:
-    """The controller's own namespace first: its quota is the administrator's."""
-    return namespace != names.SYSTEM_NAMESPACE, namespace
 
 
 def _end(check: Object) -> str:

@@ -39,5 +39,5 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .for_(NODES, predicate=change_of(recheck_view))
         .watches(NODECHECKS, cordoned_node)
         .with_workers(WORKERS)
-        .build(RecheckReconciler(manager.client, cache, manager.recorder, clock))
+        .build(RecheckReconciler(manager.client, cache, manager.recorder, clock, options.namespace))
     )

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 import deploy
 from crds import names, release
 from dlr.commands import controller as controller_command
+from dlr.commands.doctor.rights import rights_of_controller
 from localcluster.apiserver.rbac import rule_covers, single_rules
 from reconcilers.observed import options as pod_options
 
@@ -31,6 +33,7 @@ COMPONENTS = {
     "kueue": "kueue",
 }
 """Folder of a component, and the option that stands for it."""
+QUEUES_OF_ONE = ("namespaced", "kueue", "kueue-namespaced")
 
 ATOMIC = {
     "fieldRef": {"apiVersion": "v1"},
@@ -55,14 +58,16 @@ def identity(document: JSON) -> tuple[str, str, str]:
 
 @pytest.mark.real
 @pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl beside this Python")
-@pytest.mark.parametrize("chosen", [(), *((name,) for name in COMPONENTS), tuple(COMPONENTS)])
+@pytest.mark.parametrize(
+    "chosen", [(), *((name,) for name in COMPONENTS), ("network", "priority", *QUEUES_OF_ONE)]
+)
 def test_documents_are_what_kustomize_makes_of_components(chosen: tuple[str, ...], tmp_path: Path) -> None:
     base = Path(*[".."] * (len(tmp_path.parts) - 1)) / REPOSITORY.relative_to("/") / "deploy"
     overlay = {"resources": [str(base)], "components": [str(base / name) for name in chosen]}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     command = [str(KUBECTL), "kustomize", str(tmp_path)]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
-    options: JSON = {COMPONENTS[name]: True for name in chosen}
+    options: JSON = {COMPONENTS[name]: True for name in chosen if name in COMPONENTS}
     if "jobs_namespace" in options:
         options["jobs_namespace"] = deploy.DEFAULT_JOBS_NAMESPACE
     expected = sorted(deploy.documents(**options), key=identity)
@@ -180,7 +185,10 @@ def test_controller_is_started_with_options_that_it_has() -> None:
 
 
 def test_no_rule_has_a_wildcard_or_reads_secrets() -> None:
-    documents = [*deploy.documents(), *deploy.documents(jobs_namespace="team-a")]
+    documents = [
+        *deploy.documents(kueue=True),
+        *deploy.documents(jobs_namespace="team-a", kueue=True),
+    ]
     rules = [rule for role in documents if role["kind"] in ("ClusterRole", "Role") for rule in role["rules"]]
     for rule in rules:
         named = (rule.get(field, ()) for field in ("verbs", "resources", "apiGroups", "nonResourceURLs"))
@@ -188,6 +196,37 @@ def test_no_rule_has_a_wildcard_or_reads_secrets() -> None:
         resources = rule.get("resources", ())
         assert not {"configmaps", "pods/exec", "pods/log"} & set(resources)
         assert "secrets" not in resources or rule["verbs"] == ["create"]
+
+
+def test_queues_in_one_namespace_give_the_same_rights_there_and_write_nothing_elsewhere() -> None:
+    everywhere, beside_queues, in_one, beside_queues_in_one = (
+        set(rights_of_controller(deploy.documents(jobs_namespace=jobs, kueue=kueue)))
+        for jobs in (None, "team-a")
+        for kueue in (True, False)
+    )
+    wanted, found = everywhere - beside_queues, in_one - beside_queues_in_one
+    assert wanted and {replace(each, namespace="") for each in found} == wanted
+    cluster_wide = {each for each in found if not each.namespace}
+    assert {each.resource for each in cluster_wide} == {
+        "clusterqueues",
+        "resourceflavors",
+        "workloadpriorityclasses",
+        "priorityclasses",
+    }
+    assert {each.verb for each in cluster_wide} == {"get"}
+    assert {each.namespace for each in found - cluster_wide} == {"team-a"}
+
+
+def test_two_installations_with_queues_share_no_object_of_rights() -> None:
+    first, second = (
+        {
+            identity(each)
+            for each in deploy.documents(f"dlr-{team}", jobs_namespace=team, kueue=True)
+            if "kueue" in each["metadata"]["name"]
+        }
+        for team in ("a", "b")
+    )
+    assert len(first) == len(second) == 4 and not first & second
 
 
 @pytest.mark.parametrize("jobs_namespace", [None, "team-a"])

@@ -40,4 +40,5 @@ def gate_of(
         cache.store(ELASTICJOBS).apply(job.to_wire())
     for pod in pods:
         cache.store(PODS).apply(pod)
-    return GangGate(client, cache, recorder or Recorder(), GangChoice(client), monotonic)
+    choice = GangChoice(client, cache.store(ELASTICJOBS), monotonic)
+    return GangGate(client, cache, recorder or Recorder(), choice, monotonic)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from controller.errors import Forbidden, NotFound
 from crds.elasticjob import ElasticJob
-from reconcilers.gang.choice import GangChoice
+from reconcilers.gang.choice import ASK_AGAIN_SECONDS, GangChoice
 from reconcilers.gang.podgroup import PodGroup, pod_group_of
 from reconcilers.groups.children import group_job
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.worker.job_pod import build_job_pod
 from tests.gang.build import gate_of
 from tests.reconcilers.build import job, worker
+from tests.reconcilers.caches import shaped_cache
 
 JSON = dict[str, Any]
 KUBERNETES: JSON = {"schedulingPolicy": {"gang": "kubernetes"}}
@@ -142,6 +145,22 @@ class Server:
         return {}
 
 
+@dataclass
+class Hand:
+    """A clock that the test sets."""
+
+    now: float = 0.0
+
+
+def choice_of(*answers: Exception | None) -> tuple[GangChoice, Hand]:
+    """The choice for jobs a and b, where the API server answers so, and its clock."""
+    cache, clock = shaped_cache(), Hand()
+    for name in ("a", "b"):
+        cache.store(ELASTICJOBS).apply(job(name).to_wire())
+    server: Any = Server(*answers)
+    return GangChoice(server, cache.store(ELASTICJOBS), lambda: clock.now), clock
+
+
 @pytest.mark.parametrize(
     ("answer", "is_offered"),
     [
@@ -153,13 +172,37 @@ class Server:
     ids=["there", "served", "not served", "no right"],
 )
 async def test_auto_asks_the_server_once(answer: Exception | None, is_offered: bool) -> None:
-    choice = GangChoice(Server(answer))  # type: ignore[arg-type]
+    choice, _ = choice_of(answer)
     found = [await choice.group_of(job(name)) for name in ("a", "b")]
     assert [group is not None for group in found] == [is_offered, is_offered]
-    assert (choice.known_group_of(job("c")) is not None) is is_offered
+    assert (choice.known_group_of(job("b")) is not None) is is_offered
+
+
+NOT_SERVED = NotFound(404, "NotFound", "the server could not find the requested resource")
+NO_RIGHT = Forbidden(403, "Forbidden", "podgroups.scheduling.k8s.io is forbidden")
+
+
+@pytest.mark.parametrize("no", [NOT_SERVED, NO_RIGHT], ids=["not served", "no right"])
+async def test_a_no_is_remembered_for_a_while_and_a_yes_for_ever(no: Exception) -> None:
+    choice, clock = choice_of(no, None)
+    for clock.now in (0.0, ASK_AGAIN_SECONDS - 1):
+        assert await choice.choose(job("a")) is None and await choice.choose(job("b")) is None
+    for clock.now in (ASK_AGAIN_SECONDS, 10 * ASK_AGAIN_SECONDS):
+        assert await choice.choose(job("a")) is not None
+
+
+async def test_the_pods_of_a_job_wait_for_a_group_only_once_its_reconciler_makes_one() -> None:
+    choice, clock = choice_of(NO_RIGHT, None)
+    assert await choice.group_of(job("a")) is None and await choice.group_of(job("b")) is None
+    clock.now = ASK_AGAIN_SECONDS
+    assert await choice.choose(job("a")) is not None
+    assert await choice.group_of(job("a")) is not None
+    assert await choice.group_of(job("b")) is None and choice.known_group_of(job("b")) is None
+    assert await choice.choose(job("b")) is not None
+    assert choice.known_group_of(job("b")) is not None
 
 
 async def test_without_a_use_for_it_nobody_asks() -> None:
-    choice = GangChoice(Server())  # type: ignore[arg-type]
+    choice, _ = choice_of()
     assert await choice.group_of(job(replicas=1)) is None
     assert await choice.group_of(job(schedulingPolicy={"gang": "volcano"})) is not None

@@ -125,6 +125,8 @@ class Cluster:
     """Number of writes after which the controller dies, again and again; 0: never."""
     script: Script = field(default_factory=Script)
     process: Process | None = None
+    queues: bool = True
+    """Whether the controller runs with `--kueue`."""
     writes: int = 0
     most: int = 0
     """The most worker Pods that there were beyond what was granted."""
@@ -158,7 +160,7 @@ class Cluster:
 
     def _controller(self) -> Process:
         if self.process is None:
-            self.process = Process(self.api, queues=True, after_write=self._after)
+            self.process = Process(self.api, queues=self.queues, after_write=self._after)
         return self.process
 
     def _after(self, _: Write) -> None:
@@ -313,6 +315,7 @@ async def test_a_job_keeps_its_size_where_a_slice_would_do_harm_and_says_why(que
     await cluster.settle()
     assert len(cluster.pods) == 4 and len(cluster.api.kueue.workloads) == 1
     assert cluster.status["admission"]["message"].startswith(f"4 of 8 Pods are granted: {why}")
+    assert cluster.status["admission"]["fixed"]
 
 
 async def test_a_job_has_the_value_of_its_priority_class_and_grows_with_another() -> None:
@@ -342,6 +345,38 @@ async def test_a_job_that_leaves_its_queue_saves_and_runs_without() -> None:
     cluster.api.patch(ELASTICJOBS, "j", {"metadata": {"labels": {QUEUE_LABEL: None}}})
     await cluster.settle()
     assert len(cluster.pods) == 8 and "admission" not in cluster.status and not cluster.api.kueue.workloads
+
+
+@pytest.mark.parametrize("quota", [0, 4])
+async def test_a_job_whose_queue_is_not_served_any_more_says_so_and_goes_on_when_it_is(quota: int) -> None:
+    cluster = Cluster()
+    cluster.api.set_quota(quota)
+    await cluster.submit().settle()
+    cluster.queues, cluster.process = False, None
+    cluster.api.set_quota(8)
+    await cluster.settle()
+    admission = cluster.status["admission"]
+    assert (admission["workers"], admission["reason"]) == (quota, "QueueNotServed")
+    assert "runs without --kueue" in admission["message"] and len(cluster.pods) == quota
+    assert quota or "runs without --kueue" in cluster.status["message"]
+    assert [event.reason for event in cluster.api.events].count("QueueNotServed") == 1
+    cluster.queues, cluster.process = True, None
+    await cluster.settle()
+    assert len(cluster.pods) == 8 and cluster.status["admission"]["reason"] == "Admitted"
+    assert not cluster.status["admission"].get("fixed")
+
+
+@pytest.mark.parametrize("quota", [0, 4])
+async def test_a_job_that_leaves_a_queue_which_is_not_served_has_no_limit(quota: int) -> None:
+    cluster = Cluster()
+    cluster.api.set_quota(quota)
+    await cluster.submit().settle()
+    cluster.queues, cluster.process = False, None
+    cluster.api.patch(ELASTICJOBS, "j", {"metadata": {"labels": {QUEUE_LABEL: None}}})
+    await cluster.settle()
+    assert "admission" not in cluster.status and len(cluster.pods) == 8
+    said = [event.message for event in cluster.api.events if event.reason == "Granted"][-1]
+    assert f"its Workload {next(iter(cluster.api.kueue.workloads))[1]} keeps its quota" in said
 
 
 async def test_a_job_waits_for_kueue_that_is_not_there_and_says_so() -> None:

@@ -220,6 +220,21 @@ async def test_a_job_with_a_pod_on_a_lost_node_still_makes_room() -> None:
     assert Workload(cluster.api.kueue.workloads[NAMESPACE, "other"]).is_admitted
 
 
+async def test_a_pod_that_can_not_be_made_holds_no_preemptor_up() -> None:
+    """Its name is that of the Pod on the lost node, so the worker's next Pod is granted and never comes."""
+    cluster = await with_quota(8)
+    lose_node(cluster.api, "node-1")
+    cluster.meets(8)
+    await cluster.settle(80)
+    cluster.api.kueue.delete(NAMESPACE, "other")
+    cluster.api.mirror()
+    await cluster.settle(5)
+    cluster.meets(3)
+    await cluster.settle(120)
+    assert Workload(cluster.api.kueue.workloads[NAMESPACE, "other"]).is_admitted
+    assert used(cluster) - 3 == cluster.status["admission"]["workers"] >= 2
+
+
 async def test_a_deleted_job_with_a_pod_on_a_lost_node_lets_its_workload_go() -> None:
     cluster = await with_quota(8)
     lose_node(cluster.api, "node-1")

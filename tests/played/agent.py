@@ -176,9 +176,9 @@ class Guard:
         if part is None or training is None or not alive:
             return None
         rank, waits = part.ranks[alive[0]], training.hangs_at != agent.me.member
-        text = f"rank {rank} waits in all_reduce" if waits else f"rank {rank} is in read_cache"
-        message = f"no step for {self.liveness.stalled_seconds(agent.now):.0f} s: {text}"
-        stack = RankStack(rank=rank, step=part.step, in_collective=waits, frames=text, offered=True)
+        where = "waits in all_reduce" if waits else "is in read_cache"
+        message = f"no step for {self.liveness.stalled_seconds(agent.now):.0f} s: rank {rank} {where}"
+        stack = RankStack(rank=rank, step=part.step, in_collective=waits, frames=where, offered=True)
         return LocalFailure(
             sequence=sequence,
             round=part.world.round,

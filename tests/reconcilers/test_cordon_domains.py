@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,32 +13,81 @@ from hypothesis import strategies as st
 
 from controller.resources import NODES
 from crds import names
+from crds.cordon import write_acted
+from crds.findings import Finding, Verdict
+from reconcilers import setup
+from reconcilers.cordon import wiring
+from reconcilers.cordon.accusations import Accusations
 from reconcilers.cordon.domains import MOST_NODES, TOGETHER, is_switch, room_taken, switch_of
 from tests.reconcilers.build import NOW
+from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.test_cordon import Ward
 
 CLIQUE = "nvidia.com/gpu.clique"
 
 
 def test_most_nodes_of_a_domain_that_are_accused_together_are_its_switch() -> None:
-    found = switch_of("c", NOW, [NOW, NOW + TOGETHER, None], nodes=4)
+    found = switch_of("c", 3, 4)
     assert str(found) == (
         "3 of the 4 nodes of domain c are accused together, so its switch is to blame, and not each of them"
     )
 
 
 @pytest.mark.parametrize(
-    ("domain", "others", "nodes"),
+    ("domain", "accused", "nodes"),
     [
-        ("c", [NOW, None, None], 4),  # half of them
-        ("c", [NOW, NOW + 2 * TOGETHER, None], 4),  # one long after the others
-        ("c", [], 1),
-        ("", [NOW], 2),
-        ("zone", [NOW] * MOST_NODES, MOST_NODES + 1),  # a label that most nodes of the cluster share
+        ("c", 2, 4),  # half of them
+        ("c", 1, 1),
+        ("", 2, 2),
+        ("zone", MOST_NODES, MOST_NODES + 1),  # a label that most nodes of the cluster share
     ],
 )
-def test_other_accusations_are_of_the_nodes(domain: str, others: list[object], nodes: int) -> None:
-    assert switch_of(domain, NOW, others, nodes=nodes) is None  # type: ignore[arg-type]
+def test_other_accusations_are_of_the_nodes(domain: str, accused: int, nodes: int) -> None:
+    assert switch_of(domain, accused, nodes) is None
+
+
+DOMAINS = ("", "a", "b")
+CHANGES = st.tuples(
+    st.integers(0, 5), st.sampled_from((*DOMAINS, None)), st.none() | st.integers(-40, 40), st.booleans()
+)
+"""A node; its domain, or None if it goes; minutes at which it was accused, or not; whether it is asked for then."""
+
+
+@given(st.lists(CHANGES, max_size=30))
+def test_the_number_of_the_accused_is_that_of_the_nodes_whatever_changed(changes: list[Any]) -> None:
+    cache = shaped_cache()
+    setup.add_indexes(cache)
+    wiring.add_indexes(cache)
+    nodes, accusations = cache.store(NODES), cache.shared(Accusations)
+    there: dict[str, tuple[str, datetime | None]] = {}
+    for version, (number, domain, minutes, asks) in enumerate(changes):
+        name, before = f"n{number}", nodes.get(None, f"n{number}")
+        if domain is None and before is None:
+            continue
+        at = None if minutes is None else NOW + timedelta(minutes=minutes)
+        metadata: dict[str, Any] = {"name": name, "uid": name, "resourceVersion": str(version + 1)}
+        metadata |= {"creationTimestamp": "2020-01-01T00:00:00Z", "labels": {CLIQUE: domain}}
+        if at is not None:
+            accusation = Finding(node=name, verdict=Verdict.FAULTY, time=at)
+            metadata["annotations"] = {names.ANNOTATION_CORDON: write_acted(accusation)}
+        after = {"metadata": metadata}
+        if domain is None:
+            nodes.remove((None, name))
+            there.pop(name, None)
+        else:
+            nodes.apply(after)
+            there[name] = (domain, at)
+        for node in (before, None if domain is None else after):
+            if node is not None:
+                accusations.outdate(node)
+        for own in DOMAINS[1:] if asks else ():
+            near = [
+                each
+                for each, (of, when) in there.items()
+                if of == own and when and abs(when - NOW) <= TOGETHER
+            ]
+            assert accusations.together(own, NOW, but="") == len(near)
+            assert accusations.together(own, NOW, but="n0") == len({*near} - {"n0"})
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=40), st.integers(1, 20))

@@ -300,7 +300,8 @@ def test_collectives_that_time_out_with_nobody_to_blame_are_hangs_of_the_program
         if round_ == 1:
             assert blamed(life).message.splitlines()[1] == (
                 "No rank was found that hangs by itself; "
-                "each rank waits for another: do all call the same collectives?"
+                "each rank waits for another: do all call the same collectives? If they do, test the nodes: "
+                "a link may be at fault"
             )
             assert life.look().incident is None, "it is counted once"
             life.recover()

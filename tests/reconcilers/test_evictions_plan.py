@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.evictions.announced import announcement
 from reconcilers.evictions.plan import FEW_AT_ONCE, EvictionNotice, held_seconds, lapsed, request_of
+from reconcilers.observed.announced import announcement
 from reconcilers.observed.slots import slots_of
 from reconcilers.scale.request import is_merged
 from reconcilers.scale.rolling import Freshness

@@ -173,6 +173,23 @@ def test_partners_are_free_healthy_nodes_of_the_same_kind_and_others_at_each_tur
 
 
 @pytest.mark.parametrize(
+    "announces",
+    [condition("MaintenancePlanned", "True", NOW), condition("DrainInProgress", "True", NOW)],
+    ids=lambda each: each["type"],
+)
+def test_nodes_that_announce_evictions_are_partners_only_where_others_do_not_suffice(
+    announces: dict[str, str],
+) -> None:
+    going = [node(f"going-{number}", announces) for number in range(9)]
+    staying = [node(f"staying-{number}") for number in range(PARTNERS)]
+    for turn in map(str, range(20)):
+        everybody = [*going, *staying]
+        assert set(partners(node("bad"), everybody, (), turn)) == {n["metadata"]["name"] for n in staying}
+        assert partners(node("bad"), [*going, staying[0]], (), turn)[0] == "staying-0"
+        assert len(partners(node("bad"), going, (), turn)) == PARTNERS
+
+
+@pytest.mark.parametrize(
     ("beside", "is_broken", "expected"),
     [
         (["b", "c", "d"], True, "Faulty"),
@@ -240,12 +257,12 @@ class Workshop(Ward):
 async def open_workshop() -> AsyncIterator[Callable[..., Any]]:
     opened: list[Workshop] = []
 
-    async def open_(mode: CordonMode = CordonMode.ENFORCE) -> Workshop:
+    async def open_(mode: CordonMode = CordonMode.ENFORCE, **options: Any) -> Workshop:
         each = Workshop()
         opened.append(each)
         await each.may_cordon("true")
         await each.add_nodes("a", "b", "c", "d")
-        each.begin(cordon=CordonOptions(mode))
+        each.begin(cordon=CordonOptions(mode, **options))
         each.broken = frozenset({"a"})
         await each.judge("a", "b", "c", "d", faultyNodes=["a"])
         await each.settle(1.0)
@@ -313,6 +330,21 @@ async def test_checks_with_the_label_in_a_namespace_of_users_hold_nobody_up(
         await workshop.client.create(NODECHECKS, NODECHECKS.manifest(metadata, spec={"nodes": ["a", "b"]}))
     await workshop.live(120)
     assert len(await workshop.rechecks()) == 1
+
+
+@pytest.mark.played
+@pytest.mark.parametrize("label", ["true", None])
+async def test_the_check_is_in_the_controllers_own_namespace_where_that_counts(
+    label: str | None, open_workshop: Callable[..., Any]
+) -> None:
+    workshop = await open_workshop(namespace="platform")
+    metadata = {"name": "platform", "labels": {names.LABEL_MAY_CORDON: label} if label else {}}
+    workshop.api.create(NAMESPACES, {"metadata": metadata})
+    await workshop.settle(FIRST_SECONDS + 60)
+    (check,) = [
+        c for c in workshop.api.list(NODECHECKS) if names.LABEL_RECHECK in c["metadata"].get("labels", {})
+    ]
+    assert check["metadata"]["namespace"] == ("platform" if label else NAMESPACE)
 
 
 @pytest.mark.played

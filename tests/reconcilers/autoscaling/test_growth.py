@@ -17,7 +17,7 @@ from reconcilers.autoscaling.growth import grow
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from tests.reconcilers.build import NOW, in_lists, job
-from tests.reconcilers.scale_stage import Stage
+from tests.reconcilers.scale_stage import JOB, Stage
 
 JSON = dict[str, Any]
 POLICY = {"opportunistic": {"priorityClassName": "idle", "probeSeconds": 60}}
@@ -120,12 +120,16 @@ class Training(Stage):
         return int(self.job()["spec"]["replicaSpecs"]["worker"]["replicas"])
 
 
-async def training(replicas: int = 2, most: int = 4, room: int = 0, **more: Any) -> Training:
-    """A job that trains on all the nodes that there are, but for `room`."""
+async def training(
+    replicas: int = 2, most: int = 4, room: int = 0, admission: JSON | None = None, **more: Any
+) -> Training:
+    """A job that trains on all the nodes that there are, but for `room`, and within what its queue grants."""
     stage = Training(**more)
     stage.unschedulable.update(range(replicas + room, 2 * most))
     stage.add_job(replicas, elasticPolicy=POLICY)
     stage.edit_job(maxReplicas=most)
+    if admission is not None:
+        grant(stage, **admission)
     await stage.live(30)
     return stage
 
@@ -143,6 +147,50 @@ async def test_a_probe_without_a_node_disturbs_nobody_and_goes() -> None:
     assert reasons == {"", "no node for 1 more worker within 60 s"}
     assert not stage.truth.store(SCALEPLANS).list(), "growth makes no objects"
     assert not [reason for reason, _ in stage.events if reason in ("Unschedulable", "ScaleRequested")]
+
+
+def grant(stage: Training, workers: int, message: str = "", **more: Any) -> None:
+    """What the job's queue grants from now on."""
+    admission = {"queue": "team", "workers": workers, "message": message, **more}
+    stage.patch(ELASTICJOBS, JOB, {"status": {"admission": admission}}, status=True)
+
+
+async def test_a_probe_in_a_queue_makes_no_pod_until_it_is_granted_and_grows_by_what_is() -> None:
+    words = "2 of 3 Pods are granted: insufficient unused quota for gpu in flavor default, 1 more needed"
+    stage = await training(room=2, admission={"workers": 2, "message": words})
+    counts, reasons = [], set()
+    for _ in range(40):
+        await stage.live(5)
+        counts.append(stage.count())
+        reasons.add(stage.known()["reason"])
+        assert len(stage.truth.store(PODS).list()) == 2
+    assert set(counts) == {2, 3}
+    assert counts.count(2) >= len(counts) // 4, "a third of the time nobody of the queue is held up"
+    assert reasons == {"", f"no quota for 1 more worker within 60 s: {words}"}
+    assert stage.members() == [[0, 1]]
+    grant(stage, 3)
+    await stage.live(180)
+    assert stage.members()[-1] == [0, 1, 2] and len(stage.truth.store(PODS).list()) == 3
+
+
+async def test_a_job_whose_queue_never_grants_more_is_not_probed_and_says_why() -> None:
+    strict = "the ClusterQueue shared is StrictFIFO"
+    stage = await training(room=2, admission={"workers": 2, "message": strict, "fixed": True})
+    counts = []
+    for _ in range(40):
+        await stage.live(5)
+        counts.append(stage.count())
+    assert set(counts) == {2}
+    assert stage.known()["reason"] == f"its queue grants no more: {strict}"
+
+
+async def test_a_job_that_had_grown_gives_back_what_its_queue_takes() -> None:
+    stage = await training(room=2, admission={"workers": 4})
+    await stage.live(120)
+    assert stage.members()[-1] == [0, 1, 2, 3]
+    grant(stage, 2, "Preempted to accommodate a workload")
+    await stage.live(120)
+    assert stage.count() in (2, 3) and stage.members()[-1] == [0, 1]
 
 
 async def test_room_for_two_is_one_growth_with_the_priority_of_the_extra_workers() -> None:

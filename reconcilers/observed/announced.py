@@ -13,14 +13,10 @@ Sources of the names, read in November 2026:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
-from controller.resources import Object
 from crds import names
-
-BY_ANNOUNCED = "announced"
-"""Index of Nodes: under `ANNOUNCED`, those whose Pods will be evicted."""
-ANNOUNCED = "announced"
 
 TAINTS = frozenset(
     {
@@ -38,7 +34,7 @@ EFFECT = "NoSchedule"
 CONDITIONS = frozenset({"MaintenancePlanned", "MaintenanceInProgress", "DrainInProgress"})
 
 
-def announcement(node: Object) -> str:
+def announcement(node: Mapping[str, Any]) -> str:
     """Says how a raw Node announces that its Pods will be evicted, such as `is cordoned`; empty without."""
     spec = node.get("spec") or {}
     taints = [taint["key"] for taint in spec.get("taints") or () if taint.get("effect") == EFFECT]
@@ -51,8 +47,3 @@ def announcement(node: Object) -> str:
         if condition.get("type") in CONDITIONS and condition.get("status") == "True":
             return f"has the condition {condition['type']}"
     return ""
-
-
-def announced_keys(node: Object) -> Iterable[str]:
-    """Index function of `BY_ANNOUNCED`."""
-    return [ANNOUNCED] if announcement(node) else []

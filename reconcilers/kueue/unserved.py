@@ -1,0 +1,64 @@
+"""Jobs of queues that nobody serves: the controller runs without `--kueue`, and ran with it before.
+
+Such a job keeps its limit, or all that waited would start at once where the flag is lost by mistake; and it
+says why it waits. Without its label it has left its queue, and has no limit.
+"""
+
+from __future__ import annotations
+
+from controller.cache import Cache
+from controller.client import AsyncClient
+from controller.events import EventRecorder
+from controller.reconciler import Reconciler, Request, Result
+from controller.resources import Object
+from crds.phases import JobPhase
+from reconcilers.kueue.workload import FINALIZER, QUEUE_LABEL, queue_of
+from reconcilers.observed.ownership import spares_its_own
+from reconcilers.runtime.acts import write_status
+from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.runtime.managed_by import is_managed_here
+
+_MESSAGE = (
+    "nobody serves the queue: the controller runs without --kueue. Start it with --kueue, or take the label "
+    f"{QUEUE_LABEL} off the job"
+)
+
+
+class UnservedQueueReconciler(Reconciler):
+    """Says in a job with something granted that nobody asks its queue any more."""
+
+    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder) -> None:
+        self._client = client
+        self._jobs = cache.store(ELASTICJOBS)
+        self._recorder = recorder
+
+    async def reconcile(self, request: Request) -> Result:
+        """Look at the job of this name, and change what it says of its queue.
+
+        Raises:
+            Conflict: the job has changed since it was read.
+        """
+        raw = self._jobs.get(request.namespace, request.name)
+        if raw is None or spares_its_own(raw) or not is_managed_here(raw):
+            return Result()
+        admission = granted_to(raw)
+        if admission is None:
+            return Result()
+        if not queue_of(raw):
+            await write_status(self._client, ELASTICJOBS, raw, {"admission": None})
+            name = admission.get("workload")
+            kept = f"; its Workload {name} keeps its quota until you delete it and its finalizer {FINALIZER}"
+            text = f"no limit: the job has left its queue{kept if name else ''}"
+            self._recorder.event(raw, "Normal", "Granted", text)
+        elif admission.get("reason") != "QueueNotServed":
+            said = {"reason": "QueueNotServed", "message": _MESSAGE, "fixed": True}
+            await write_status(self._client, ELASTICJOBS, raw, {"admission": said})
+            self._recorder.event(raw, "Warning", "QueueNotServed", _MESSAGE)
+        return Result()
+
+
+def granted_to(job: Object) -> Object | None:
+    """What an unfinished job was granted by its queue; None if it is in none, or over."""
+    status = job.get("status") or {}
+    is_over = status.get("phase") in (JobPhase.SUCCEEDED, JobPhase.FAILED)
+    return None if is_over else status.get("admission")
