@@ -164,7 +164,7 @@ def dlr(installed: Path, home: Path) -> Iterator[Installed]:
 
 
 def test_the_wheel_alone_brings_a_cluster_and_a_first_job(dlr: Installed) -> None:
-    dlr("job", "launch", "train.py", "--name", "train", "--workers", "2", "--image", "local")
+    dlr("job", "launch", "train.py", "--name", "train", "--workers", "2")
     assert "rank 0 of 2" in dlr("job", "logs", "train", "--follow")
     assert "Succeeded" in dlr("job", "status", "train", "--watch")
     assert yaml.safe_load(dlr("manifests").partition("---")[0])["kind"] == "CustomResourceDefinition"
