@@ -1,8 +1,9 @@
-"""mkdocs hooks: a page of fields, made from the CRDs, and links from docs/ to the repository."""
+"""mkdocs hooks: pages of fields and commands, and links from docs/ to the repository."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from docs.cli_reference import reference  # noqa: E402
+
 CRDS = ("elasticjobs", "scaleplans", "nodechecks", "elasticworkers", "elasticworlds", "shardsets")
 OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./([^)#\s]+)(?:#[^)\s]*)?\)")
 TEMPLATES = ("template", "podTemplate")
@@ -19,8 +24,9 @@ TEMPLATES = ("template", "podTemplate")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the page of fields, and the files outside docs/ that pages link to."""
+    """Add the pages of fields and commands, and the files outside docs/ that pages link to."""
     files.append(File.generated(config, "fields.md", content=fields_page()))
+    files.append(File.generated(config, "cli-reference.md", content=reference()))
     linked = {
         name for file in files.documentation_pages() for _, name in OUTSIDE.findall(file.content_string)
     }
