@@ -152,6 +152,7 @@ TEST = (
     app.kubernetes.io/part-of: dlr
   annotations:
     helm.sh/hook: test
+    helm.sh/hook-weight: {{ . | quote }}
     helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 ---
@@ -160,13 +161,13 @@ kind: ServiceAccount
 metadata:
   name: dlr-test
   namespace: {{ .Release.Namespace | quote }}
-  {{- include "dlr.test" . }}
+  {{- include "dlr.test" "0" }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
   name: {{ $name | quote }}
-  {{- include "dlr.test" . }}
+  {{- include "dlr.test" "0" }}
 rules:
   - {apiGroups: [apps], resources: [deployments], verbs: [list]}
   - {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list]}
@@ -178,7 +179,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata:
   name: {{ $name | quote }}
-  {{- include "dlr.test" . }}
+  {{- include "dlr.test" "0" }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $name | quote }}}
 subjects:
   - {kind: ServiceAccount, name: dlr-test, namespace: {{ .Release.Namespace | quote }}}
@@ -188,7 +189,7 @@ kind: Pod
 metadata:
   name: dlr-test
   namespace: {{ .Release.Namespace | quote }}
-  {{- include "dlr.test" . }}
+  {{- include "dlr.test" "1" }}
 spec:
   serviceAccountName: dlr-test
   restartPolicy: Never
