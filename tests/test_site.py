@@ -71,6 +71,33 @@ def test_page_begins_with_a_title_and_a_paragraph(name: str) -> None:
     assert re.match(r"\w", purpose)
 
 
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("NCCL", "from-torchrun.md"),
+        ("num_nodes", "from-torchrun.md"),
+        ("wandb", "from-torchrun.md"),
+        ("pull secrets", "images.md"),
+        ("hot spares", "elasticity.md"),
+    ],
+)
+def test_the_search_finds_the_guide_first(words: str, page: str) -> None:
+    """A word in a heading counts for a thousand in a text, so the one page that has them there is first."""
+    headings = {
+        name: re.findall(
+            r"^#+ (.*)", re.sub(r"```.*?```", "", (DOCS / name).read_text(), flags=re.DOTALL), re.M
+        )
+        for name in WRITTEN
+    }
+    found = {
+        name
+        for name, lines in headings.items()
+        for line in lines
+        if all(word.lower() in re.split(r"[^\w]+", line.lower()) for word in words.split())
+    }
+    assert found == {page}
+
+
 def test_readme_fits_a_screen_or_two() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 70
 
