@@ -20,7 +20,7 @@ _LEAST_COLUMNS = 3
 
 
 def with_languages(markdown: str) -> str:
-    """Return the page with its indented blocks of commands fenced as a shell's, the others as text."""
+    """Fence a page's indented blocks, those of commands as a shell's."""
     parts = _FENCED.split(markdown)
     return "".join(part if part.startswith("```") else _BLOCK.sub(_fenced, part) for part in parts)
 
@@ -34,7 +34,7 @@ def _fenced(found: re.Match[str]) -> str:
 
 
 def labelled(html: str) -> str:
-    """Return a page with the attribute `data-rows` on tables of words, whose cells have the label of their column."""
+    """Mark a page's tables of words with `data-rows`, and their cells with the label of the column."""
     return _TABLE.sub(_labelled_table, html)
 
 
