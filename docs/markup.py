@@ -50,7 +50,7 @@ def _labelled_table(found: re.Match[str]) -> str:
         cells = iter(range(len(labels)))
         return re.sub(r"<td>", lambda _: _cell(labels, next(cells)), line.group())
 
-    return re.sub(r"<tr>.*?</tr>", row, table.replace("<table>", '<table data-rows>', 1), flags=re.DOTALL)
+    return re.sub(r"<tr>.*?</tr>", row, table.replace("<table>", "<table data-rows>", 1), flags=re.DOTALL)
 
 
 def _cell(labels: list[str], column: int) -> str:

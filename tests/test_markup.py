@@ -22,7 +22,7 @@ def test_fenced_blocks_and_lists_stay_as_they_are() -> None:
 
 def test_cells_have_the_labels_of_their_columns_but_for_the_first() -> None:
     table = "<table><tr><th>#</th><th>symptom</th><th><b>do</b></th></tr><tr><td>1</td><td>a</td><td>b</td></tr></table>"
-    assert labelled(table) == table.replace("<table>", '<table data-rows>').replace(
+    assert labelled(table) == table.replace("<table>", "<table data-rows>").replace(
         "<td>a</td><td>b", '<td data-label="symptom">a</td><td data-label="do">b'
     )
 

@@ -76,6 +76,7 @@ def test_page_begins_with_a_title_and_a_paragraph(name: str) -> None:
     [
         ("NCCL", "from-torchrun.md"),
         ("num_nodes", "from-torchrun.md"),
+        ("rendezvous", "from-torchrun.md"),
         ("wandb", "from-torchrun.md"),
         ("pull secrets", "images.md"),
         ("hot spares", "elasticity.md"),
