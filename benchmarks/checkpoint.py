@@ -1,7 +1,7 @@
 """What saving costs a training loop: ours, torch's, DLRover's and LM Resiliency's, in one run.
 
     python -m benchmarks.checkpoint --gigabytes 0.5 [--device cuda] [--dlrover FOLDER]
-        [--lm-resiliency FOLDER] [--document docs/measured-checkpoints.md]
+        [--lm-resiliency FOLDER] [--document benchmarks/results/checkpoints.md]
 
 All train the same model with the same optimizer, in turn, some steps each with one save among them, and one
 of them without any. Three figures come of it:

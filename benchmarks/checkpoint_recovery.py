@@ -1,7 +1,7 @@
 """The time from the kill of one of two ranks to the next step, with a large state kept in memory each step.
 
     python -m benchmarks.checkpoint_recovery --gigabytes 1 --kills 5 [--pod-kills 3] [--dlrover]
-        [--document docs/measured-checkpoints.md]
+        [--document benchmarks/results/checkpoints.md]
 
 A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 1 is killed again and again.
 With --pod-kills its Pod is deleted too, so that its state comes from the other Pod's agent: a small one, and

@@ -38,7 +38,7 @@ from benchmarks.diagnosis_faults import (
 from benchmarks.diagnosis_fleets import NOISE, Answer, ask_dlrover, ask_ours
 from healthcheck.settings import Settings
 
-REPORT = Path(__file__).parent.parent / "docs" / "diagnosis.md"
+REPORT = Path(__file__).parent / "results" / "diagnosis.md"
 
 CHUNK = 5
 """Fleets that a process plays before it asks for more: one of a thousand nodes takes a second or two."""

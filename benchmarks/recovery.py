@@ -29,7 +29,7 @@ from benchmarks.recovery_report import PEERS, Circumstances, Results, Yardsticks
 from benchmarks.recovery_yardsticks import SlowKubelets, bare_pod_seconds, import_torch_seconds
 from e2e.embedded import EmbeddedCluster
 
-DOCS = Path(__file__).parent.parent / "docs"
+RESULTS = Path(__file__).parent / "results"
 YARDSTICKS = 3
 """Times that each yardstick is measured before the first trial, and after the last."""
 
@@ -122,7 +122,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--deadline-seconds", type=float, default=60)
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="dlr alone")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="where recovery.md is written")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where recovery.md is written")
     return parser.parse_args()
 
 
@@ -157,7 +157,7 @@ def main() -> None:
     circumstances = Circumstances(
         load, minutes, args.deadline_seconds, " ".join(["python -m benchmarks.recovery", *sys.argv[1:]])
     )
-    (args.docs / "recovery.md").write_text(report(results, yardsticks, circumstances))
+    (args.out / "recovery.md").write_text(report(results, yardsticks, circumstances))
     print("\n\n".join(table(by_name, yardsticks) for by_name in results.values()))
     print(yardsticks)
 

@@ -1,4 +1,4 @@
-"""docs/recovery.md, from the trials of benchmarks/recovery.py."""
+"""benchmarks/results/recovery.md, from the trials of benchmarks/recovery.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What the controller costs at 100 to 10,000 workers, in CPU seconds, and how that grows: docs/scale.md.
+"""What the controller costs at 100 to 10,000 workers, in CPU seconds, and how that grows:
+benchmarks/results/scale.md.
 
-    python -m benchmarks.scale                     all of it, into docs/scale.json and docs/scale.md
+    python -m benchmarks.scale                     all of it, into benchmarks/results/
     python -m benchmarks.scale --cell roll 1000    one cell, in this process
 
 All controllers run over a cluster in memory (virtual_cluster.py) in virtual time, in which they have one
@@ -38,7 +39,7 @@ from crds.elasticjob import ElasticJob
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.shapes import SHAPES
 
-DOCS = Path(__file__).parent.parent / "docs"
+RESULTS = Path(__file__).parent / "results"
 REPORT, FIGURES = "scale.md", "scale.json"
 SIZES = (100, 1_000, 3_000, 10_000)
 WITHIN_SECONDS = 1_800.0
@@ -268,7 +269,7 @@ def main() -> None:
     parser.add_argument("--within", type=float, default=WITHIN_SECONDS, help="seconds for each cell")
     half = max((os.cpu_count() or 1) // 2, 1)
     parser.add_argument("--jobs", type=int, default=half, help="cells at a time (half of the processors)")
-    parser.add_argument("--out", type=Path, default=DOCS, help="folder of scale.json and scale.md (docs/)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of scale.json and scale.md")
     parser.add_argument("--cell", nargs=2, metavar=("CELL", "SIZE"), help="measure this one, in this process")
     arguments = parser.parse_args()
     if arguments.cell:
@@ -281,7 +282,7 @@ def measure_all(arguments: argparse.Namespace) -> int:
     cells = [(size, cell) for size in arguments.sizes for cell in arguments.only if cell in CELLS]
     cells += [(AT[cell][1], cell) for cell in arguments.only if cell in AT]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    figures_file = next(f for f in (arguments.out / FIGURES, DOCS / FIGURES) if f.exists())
+    figures_file = next(f for f in (arguments.out / FIGURES, RESULTS / FIGURES) if f.exists())
     by_size: dict[str, dict[str, float]] = json.loads(figures_file.read_text())["figures"]
     has_trouble = False
     for outcome in collected(cells, arguments):

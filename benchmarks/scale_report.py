@@ -1,4 +1,4 @@
-"""docs/scale.md, from the figures of benchmarks/scale.py."""
+"""benchmarks/results/scale.md, from the figures of benchmarks/scale.py."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from e2e.cluster import Cluster
 from e2e.embedded import EmbeddedCluster
 from e2e.observation import Observation
 
-DOCS = Path(__file__).parent.parent / "docs" / "stall.md"
+REPORT = Path(__file__).parent / "results" / "stall.md"
 SCRIPT = Path(__file__).parent.parent / "e2e" / "fixtures" / "grouped.py"
 TORCHFT = Path(__file__).parent / "stall_torchft.py"
 GROUPS = 3
@@ -237,7 +237,7 @@ def _outcome(times: dict[int, list[float]], step: float, at: float, group: int) 
 
 
 def table(found: dict[str, tuple[float, list[Outcome]]]) -> str:
-    """Return the table of docs/stall.md."""
+    """Return the table of benchmarks/results/stall.md."""
     lines = [
         "| | kills | a step, s | stall of the others: median | worst | the group trains again: median |",
         "|---|--:|--:|--:|--:|--:|",
@@ -272,7 +272,7 @@ def main() -> None:
         print(table(found))
     if options.pods or options.width != WIDTH:
         return
-    DOCS.write_text(
+    REPORT.write_text(
         "# Stall of the others\n\n"
         "Written by `python -m benchmarks.stall`. Three replica groups of one process each over gloo, of\n"
         "which a random one is killed with SIGKILL; without groups, three workers with a checkpoint in\n"

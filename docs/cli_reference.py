@@ -1,10 +1,9 @@
-"""docs/cli-reference.md, from the commands themselves: `python docs/cli_reference.py` writes it."""
+"""The page cli-reference.md, from the commands themselves; the build of the site makes it."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -13,11 +12,10 @@ from typer.core import TyperGroup
 from dlr.commands.application import Commands
 from dlr.commands.lazy import LazyGroup
 
-FILE = Path(__file__).with_name("cli-reference.md")
 HEAD = """\
 # Reference of the dlr command
 
-Generated from the commands by `python docs/cli_reference.py`; do not edit. [cli.md](cli.md) explains them.
+All commands with their options, as `--help` shows them. [Command line](cli.md) explains them.
 `--context`, `--kubeconfig` and `-n` may also stand in front of a command, as in `dlr -n team-a job list`.
 """
 
@@ -50,7 +48,3 @@ def _section(name: str, command: Any) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    FILE.write_text(reference())

@@ -1,8 +1,10 @@
-"""mkdocs hooks: a page of fields, made from the CRDs, and links from docs/ to the repository."""
+"""mkdocs hooks: pages of fields and commands, links from docs/ to the repository, version, and markup."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,39 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from crds.release import VERSION  # noqa: E402
+from docs.cli_reference import reference  # noqa: E402
+from docs.markup import labelled, with_languages  # noqa: E402
+
 CRDS = ("elasticjobs", "scaleplans", "nodechecks", "elasticworkers", "elasticworlds", "shardsets")
 OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./([^)#\s]+)(?:#[^)\s]*)?\)")
+REMOTE = re.compile(r"(?:https://|git@|ssh://git@)([\w.-]+)[:/]([\w./-]+?)(?:\.git)?")
+"""Host and path of a repository."""
+
+BEHIND_GUIDES = "---\nsearch:\n  boost: 0.2\n---\n\n"
+"""Begins a page of reference, which the search shows after those that explain."""
+
 TEMPLATES = ("template", "podTemplate")
 """Fields that hold a Pod template, which Kubernetes documents."""
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Show the version, and the repository that this clone is of."""
+    config.site_name = f"dlr {VERSION}"
+    command = ["git", "config", "--get", "remote.origin.url"]
+    remote = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    if address := REMOTE.fullmatch(remote.stdout.strip()):
+        config.repo_url = "https://{}/{}".format(*address.groups())
+        config.repo_name = address[2]
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the page of fields, and the files outside docs/ that pages link to."""
-    files.append(File.generated(config, "fields.md", content=fields_page()))
+    """Add the pages of fields and commands, and the files outside docs/ that pages link to."""
+    files.append(File.generated(config, "fields.md", content=BEHIND_GUIDES + fields_page()))
+    files.append(File.generated(config, "cli-reference.md", content=BEHIND_GUIDES + reference()))
     linked = {
         name for file in files.documentation_pages() for _, name in OUTSIDE.findall(file.content_string)
     }
@@ -38,7 +64,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         text, name = match.groups()
         return f"[{text}](source/{name}.txt)" if (ROOT / name).is_file() else text
 
-    return OUTSIDE.sub(inside, markdown)
+    return with_languages(OUTSIDE.sub(inside, markdown))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Give cells of tables the labels of their columns, which a phone shows."""
+    del page, config, files
+    return labelled(html)
 
 
 def fields_page() -> str:

@@ -19,6 +19,7 @@ import yaml
 import deploy
 from crds.release import VERSION
 from deploy.kustomize import Document, render, resources
+from release.chart_texts import NOTES, QUOTAS, TEST, VALUES, pod_values
 
 NAME = "dlr"
 
@@ -46,8 +47,12 @@ TEXTS = {
 _TEXT = re.compile("|".join(map(re.escape, TEXTS)))
 _ACTION = re.compile(r"\{\{|\}\}")
 _FOLDER = Path(deploy.__file__).parent
-_QUEUES = r"{{- if .Values.kueue }}\n\1--kueue\n{{- end }}\n"
-"""After an argument of the controller, whose indentation it takes."""
+_ARGUMENTS = (
+    r"{{- if .Values.kueue }}\n\1--kueue\n{{- end }}\n"
+    r'{{- if ne .Values.cordon "enforce" }}\n\1--cordon={{ .Values.cordon }}\n{{- end }}\n'
+    r"{{- range .Values.extraArgs }}\n\1{{ . | quote }}\n{{- end }}\n"
+)
+"""After an argument of the controller, whose indentation they take."""
 
 CHART = f"""\
 apiVersion: v2
@@ -59,101 +64,19 @@ appVersion: {VERSION}
 kubeVersion: ">=1.30.0-0"
 """
 
-VALUES = f"""\
-# Images, where your cluster pulls them from; best by digest: registry.example/dlr-controller@sha256:…
-images:
-  controller: {deploy.DEFAULT_IMAGE}
-  # Brings the agent into the Pods of jobs.
-  agent: {deploy.DEFAULT_AGENT_IMAGE}
-  # Nodes are checked in it.
-  worker: {deploy.DEFAULT_CHECK_IMAGE}
-
-# Controllers: one leads, the others stand by. More than one have a PodDisruptionBudget.
-replicas: 2
-
-# The one namespace that the controller looks after, with rights there alone. Empty: all namespaces.
-# Of several releases, each has another one, and all but the first leave out crds and userRoles.
-jobsNamespace: ""
-
-# ElasticWorkers that dlr makes in one namespace at most. What the objects of one namespace may take of the
-# controller's memory follows from it, 20 KB for each: raise the Deployment's limit of memory with it.
-workersPerNamespace: 12000
-
-# A ResourceQuota in each of these namespaces, for dlr's kinds.
-quotas:
-  namespaces: []
-  elasticjobs: 100
-  scaleplans: 100
-  nodechecks: 50
-  elasticworkers: 2000
-
-# The CRDs. They stay when the chart is uninstalled, since the jobs would go with them.
-crds: true
-
-# Rights of people: dlr's kinds in the ClusterRoles view, edit and admin, and a role to read metrics.
-userRoles: true
-
-# Policies that keep a worker from writing in another worker's name.
-admissionPolicies: true
-
-# Priorities of the controller and of workers at the API server.
-flowSchemas: true
-
-# A NetworkPolicy for the controller's Pods.
-networkPolicy: false
-
-# A PriorityClass above that of training.
-priorityClass: false
-
-# Rights on Kueue's Workloads: jobs can wait in its queues.
-kueue: false
-
-# For the Prometheus Operator and Grafana: PodMonitor, alerts, dashboard, and an account that reads metrics.
-metrics: false
-"""
-
-QUOTAS = """\
-{{- range .Values.quotas.namespaces }}
----
-apiVersion: v1
-kind: ResourceQuota
-metadata:
-  name: dlr
-  namespace: {{ . | quote }}
-  labels:
-    app.kubernetes.io/part-of: dlr
-spec:
-  hard:
-    count/elasticjobs.elastic.iml.github.io: {{ $.Values.quotas.elasticjobs }}
-    count/scaleplans.elastic.iml.github.io: {{ $.Values.quotas.scaleplans }}
-    count/nodechecks.elastic.iml.github.io: {{ $.Values.quotas.nodechecks }}
-    count/elasticworkers.elastic.iml.github.io: {{ $.Values.quotas.elasticworkers }}
-    count/elasticworlds.elastic.iml.github.io: {{ $.Values.quotas.elasticjobs }}
-{{- end }}
-"""
-
-NOTES = """\
-dlr {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}. Whether it is ready:
-
-  dlr doctor -n {{ .Release.Namespace }}{{ with .Values.jobsNamespace }} --jobs-namespace {{ . }}{{ end }}
-
-Helm makes a namespace without labels. So that its Pods are restricted, and its node checks may cordon:
-
-  kubectl label namespace {{ .Release.Namespace }} pod-security.kubernetes.io/enforce=restricted \\
-    elastic.iml.github.io/may-cordon=true
-"""
-
 
 def files() -> dict[str, str]:
     """The files of the chart by their paths."""
     templates = {f"templates/{name}.yaml": text for name, text in _templates()}
-    schema = json.dumps(_schema(yaml.safe_load(VALUES)), indent=2) + "\n"
+    schema = _schema(yaml.safe_load(VALUES))
+    schema["properties"] |= _FREE
     return {
         "Chart.yaml": CHART,
         "values.yaml": VALUES,
-        "values.schema.json": schema,
+        "values.schema.json": json.dumps(schema, indent=2) + "\n",
         "templates/NOTES.txt": NOTES,
         "templates/quotas.yaml": QUOTAS,
+        "templates/tests/doctor.yaml": TEST,
         **templates,
     }
 
@@ -171,6 +94,25 @@ def _schema(value: Any) -> Document:
         return {"type": "integer", "minimum": 1}
     return {"type": "string", "minLength": min(len(value), 1)}
 
+
+_OBJECTS: Document = {"type": "array", "items": {"type": "object"}}
+_FREE: Document = {
+    "imagePullSecrets": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["name"],
+            "properties": {"name": {"type": "string", "minLength": 1}},
+        },
+    },
+    "nodeSelector": {"type": "object", "additionalProperties": {"type": "string"}},
+    "tolerations": _OBJECTS,
+    "affinity": {"type": "object"},
+    "resources": {"type": "object"},
+    "cordon": {"enum": ["enforce", "report", "off"]},
+}
+"""Schemas of values that values.yaml alone does not describe: Kubernetes' own types, and a choice."""
 
 _SUBCHART: Document = {"global": {"type": "object"}}
 """What Helm itself adds where this chart is a dependency of another."""
@@ -264,8 +206,20 @@ def _lines(document: Document, *, names_jobs: bool = True) -> list[str]:
         text = re.sub(r"^  replicas: \d+$", "  replicas: {{ .Values.replicas }}", text, flags=re.MULTILINE)
         most = "--workers-per-namespace="
         text = re.sub(rf"{most}\d+", f"{most}{{{{ int .Values.workersPerNamespace }}}}", text)
-        text = re.sub(rf"^( +- ){most}.*\n", rf"\g<0>{_QUEUES}", text, flags=re.MULTILINE)
+        text = re.sub(rf"^( +- ){most}.*\n", rf"\g<0>{_ARGUMENTS}", text, flags=re.MULTILINE)
+        text = _with_pod_values(text)
     return ["---", *text.splitlines()]
+
+
+def _with_pod_values(deployment: str) -> str:
+    """Return a Deployment's template with the values that say where its Pods run and what they may use."""
+    text = re.sub(r"^( +)serviceAccountName: .*\n", _after_account, deployment, count=1, flags=re.MULTILINE)
+    block = re.compile(r"^( +)resources:\n(?:\1 .*\n)+", re.MULTILINE)
+    return block.sub(lambda found: f"{found[1]}resources: {{{{ toJson .Values.resources }}}}\n", text)
+
+
+def _after_account(found: re.Match[str]) -> str:
+    return found.group() + pod_values(len(found[1]))
 
 
 def either(off: Sequence[str], on: Sequence[str], condition: str) -> list[str]:

@@ -107,7 +107,7 @@ class Repair(Section):
 
 
 class DiagnosisChances(Section):
-    """How a node check judges nodes: docs/diagnosis.md, N=33."""
+    """How a node check judges nodes: benchmarks/results/diagnosis.md, N=33."""
 
     faulty_found: Share = 1.0
     """Nodes with a hard fault (one of 33: 100 %)."""

@@ -14,9 +14,9 @@ from pydantic.alias_generators import to_camel
 GPUS_PER_NODE = 8
 LARGEST_SAVE_SHARE = 0.005
 """Share of the time for saves to memory that come as often as dlr chooses (`dlr/checkpoint/interval.py`)."""
-RECOVERY = "measured: docs/recovery.md, where dlr's time goes"
+RECOVERY = "measured: benchmarks/results/recovery.md, where dlr's time goes"
 FT_HSDP = "FT-HSDP, arXiv 2602.00277"
-GROUPS = "measured: docs/groups.md"
+GROUPS = "measured: benchmarks/results/stall.md"
 H100 = "measured: one H100, torch 2.11, three runs"
 ASSUMED = "assumed; replace it by your own"
 

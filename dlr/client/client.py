@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from crds import names
+from dlr.client.image import default_image
 from dlr.client.job import Job
 from dlr.client.manifest import JobLaunch, new_name, objects, owned_by
 from dlr.client.program import InImage, program_of
@@ -71,7 +72,7 @@ class Client:
             min_workers: the number of Pods with which training goes on; default: `workers`.
             max_workers: the number of Pods to which the job can be scaled.
             processes: the processes of each Pod; default: one for each of its GPUs, or one.
-            image: an image with Python and torch.
+            image: an image with Python and torch; the embedded cluster needs none.
             cpu: the CPUs of each Pod, such as "500m".
             memory: the memory of each Pod, such as "2Gi".
             gpus: the GPUs of each Pod.
@@ -94,7 +95,7 @@ class Client:
             min_workers=min_workers,
             max_workers=max_workers,
             processes=processes,
-            image=image,
+            image=image if image or like else default_image(self._api),
             requests=requests,
             gpus=gpus,
             env=dict(env or {}),

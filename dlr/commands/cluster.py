@@ -113,7 +113,7 @@ def up(
     print(
         f"The cluster is up: {nodes} virtual nodes and the dlr controller. Its files are in {place.root}.\n\n"
         f"  export KUBECONFIG={place.kubeconfig}\n"
-        "  dlr job launch train.py --name train --workers 2 --image local   # your script\n"
+        "  dlr job launch train.py --name train --workers 2   # your script\n"
         "  dlr job status train --watch\n"
         f"  {_down(home):<51}  # ends it; the next `dlr up` brings it back"
     )

@@ -14,6 +14,7 @@ import yaml
 
 import dlr
 from dlr.client import ApiError, JobFailed
+from dlr.client.image import UNUSED_IMAGE
 from dlr.result import MAX_RESULT, encoded
 from tests.cli.scripted import GROUP_PATH, Answer, Request, Script, job, listing, refusal, worker
 from tests.cli.test_job_groups import group, grouped, of_group, step
@@ -52,6 +53,19 @@ def test_training_makes_code_job_and_owner_in_this_order(made: Script) -> None:
     owner = made.requests[-1].body["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("ElasticJob", NAME, f"uid-{NAME}")
     assert repr(found) == "<dlr.Job default/alone: Unobserved, 0/2 workers>"
+
+
+@pytest.mark.parametrize(("version", "needs"), [("v1.36.0+dlr", False), ("v1.36.0", True)])
+def test_the_embedded_cluster_needs_no_image(made: Script, version: str, needs: bool) -> None:
+    made.answers["GET /version"] = {"gitVersion": version}
+    if needs:
+        with pytest.raises(ValueError, match="Name the image"):
+            dlr.Client().train(functions.alone, {"lr": 1}, name=NAME)
+        return
+    dlr.Client().train(functions.alone, {"lr": 1}, name=NAME)
+    (sent,) = (each.body for each in made.requests if (each.method, each.path) == ("POST", JOBS))
+    (container,) = sent["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"]
+    assert container["image"] == UNUSED_IMAGE
 
 
 def test_nothing_is_left_behind_of_a_job_that_is_refused(made: Script) -> None:

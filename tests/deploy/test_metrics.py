@@ -144,8 +144,12 @@ def test_labels_are_bounded_and_not_part_of_the_name(shown: dict[str, Shown]) ->
 
 
 def test_docs_list_every_metric_with_its_type_and_labels(shown: dict[str, Shown]) -> None:
+    common = {"dlr_job": {"namespace", "job_name"}, "dlr_worker": {"namespace", "job_name", "worker"}}
     documented = {
-        name: (kind, frozenset(filter(None, labels.split(", "))))
+        name: (
+            kind,
+            frozenset(filter(None, labels.split(", "))) | common.get("_".join(name.split("_")[:2]), set()),
+        )
         for name, kind, labels in re.findall(
             r"^\| `(\w+)` \| (gauge|counter|histogram) \| ([\w, ]*?) ?\|", DOCS.read_text(), re.MULTILINE
         )

@@ -1,4 +1,4 @@
-"""The Karta in docs/capacity.md names what ElasticJobs and their Pods have."""
+"""The Karta of examples/kai names what ElasticJobs and their Pods have."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 
 JSON = dict[str, Any]
-PAGE = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text()
-BLOCKS = [
-    yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-]
-(KARTA,) = (block for block in BLOCKS if block.get("kind") == "Karta")
+KARTA = yaml.safe_load((Path(__file__).parents[2] / "examples" / "kai" / "karta.yaml").read_text())
 STRUCTURE = KARTA["spec"]["structureDefinition"]
 (WORKER,) = STRUCTURE["childComponents"]
 (CRD,) = (each for each in crds.manifests() if each["spec"]["names"]["kind"] == "ElasticJob")

@@ -74,9 +74,12 @@ class Helm:
             raise HelmFailed(f"helm {' '.join(map(str, words))}:\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    def template(self, chart: Path, values: JSON, *, name: str = "dlr", namespace: str) -> list[JSON]:
-        """Return the objects that Helm would apply."""
-        text = self("template", name, chart, "--namespace", namespace, values=values)
+    def template(
+        self, chart: Path, values: JSON, *words: str, name: str = "dlr", namespace: str
+    ) -> list[JSON]:
+        """Return the objects that Helm would apply; without those of `helm test`, unless `words` ask for them."""
+        words = words or ("--skip-tests",)
+        text = self("template", name, chart, "--namespace", namespace, *words, values=values)
         return [document for document in yaml.safe_load_all(text) if document]
 
     def releases(self, namespace: str) -> list[JSON]:

@@ -164,7 +164,7 @@ def dlr(installed: Path, home: Path) -> Iterator[Installed]:
 
 
 def test_the_wheel_alone_brings_a_cluster_and_a_first_job(dlr: Installed) -> None:
-    dlr("job", "launch", "train.py", "--name", "train", "--workers", "2", "--image", "local")
+    dlr("job", "launch", "train.py", "--name", "train", "--workers", "2")
     assert "rank 0 of 2" in dlr("job", "logs", "train", "--follow")
     assert "Succeeded" in dlr("job", "status", "train", "--watch")
     assert yaml.safe_load(dlr("manifests").partition("---")[0])["kind"] == "CustomResourceDefinition"
@@ -256,6 +256,47 @@ def test_one_replica_has_no_disruption_budget_that_would_keep_its_node(helm: Hel
     assert rendered["Deployment", deploy.DEFAULT_NAMESPACE, "dlr-controller"]["spec"]["replicas"] == 1
 
 
+def controller_of(documents: list[JSON]) -> JSON:
+    (deployment,) = (each for each in documents if each["kind"] == "Deployment")
+    spec: JSON = deployment["spec"]["template"]["spec"]
+    return spec
+
+
+POD_VALUES: JSON = {
+    "imagePullSecrets": [{"name": "registry"}],
+    "nodeSelector": {"pool": "system"},
+    "tolerations": [{"key": "system", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+}
+
+
+def test_values_say_where_the_controllers_pods_run_and_with_what(helm: Helm, chart: Path) -> None:
+    resources = {"limits": {"memory": "4Gi"}}
+    values = {**POD_VALUES, "resources": resources, "cordon": "report", "extraArgs": ["--cordon-limit=5"]}
+    plain, found = (controller_of(helm.template(chart, each, namespace="n")) for each in ({}, values))
+    (container,) = plain["containers"]
+    arguments = [*container["args"], "--cordon=report", "--cordon-limit=5"]
+    wanted = {**container, "resources": {**container["resources"], **resources}, "args": arguments}
+    assert found == {**plain, **POD_VALUES, "containers": [wanted]}
+
+
+def test_a_controller_of_one_namespace_never_cordons(helm: Helm, chart: Path) -> None:
+    values = {"jobsNamespace": "team-a", "cordon": "report"}
+    (container,) = controller_of(helm.template(chart, values, namespace="n"))["containers"]
+    assert [each for each in container["args"] if each.startswith("--cordon")][-1] == "--cordon=off"
+
+
+def test_helm_test_runs_the_doctor_where_the_controllers_run(helm: Helm, chart: Path) -> None:
+    values = {**POD_VALUES, **IMAGES}
+    rendered = helm.template(chart, values, "--show-only", "templates/tests/doctor.yaml", namespace="n")
+    assert all(each["metadata"]["annotations"]["helm.sh/hook"] == "test" for each in rendered)
+    (spec,) = (each["spec"] for each in rendered if each["kind"] == "Pod")
+    (container,) = spec["containers"]
+    assert container["image"] == IMAGES["images"]["controller"]
+    assert container["command"] == ["dlr", "doctor", "--namespace=n"]
+    assert {key: spec[key] for key in POD_VALUES} == POD_VALUES
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -264,6 +305,9 @@ def test_one_replica_has_no_disruption_budget_that_would_keep_its_node(helm: Hel
         {"images": {"controler": "x"}},
         {"images": {"agent": ""}},
         {"crds": "no"},
+        {"cordon": "maybe"},
+        {"imagePullSecrets": ["registry"]},
+        {"nodeSelector": {"pool": 1}},
     ],
 )
 def test_values_that_the_chart_does_not_have_are_refused(helm: Helm, chart: Path, values: JSON) -> None:

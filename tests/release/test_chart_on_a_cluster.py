@@ -239,6 +239,7 @@ def test_a_platform_engineers_round(bare: BareCluster, helm: Helm, chart: Path, 
     advised = notes[notes.index("kubectl label") :].replace("\\\n", " ").split()
     bare.admin.kubectl(*advised[1:])
     bare.admin.dlr("doctor", "-n", DEFAULT_NAMESPACE)
+    helm("test", "dlr", *place)
 
     tenant = bare.tenant()
     training = Training(tenant, tmp_path)

@@ -85,8 +85,8 @@ def test_a_user_replaces_times() -> None:
 
 
 def test_the_matrix_is_the_measured_one() -> None:
-    """docs/diagnosis.md, N=33: a hard fault, and one of which half of the tests pass."""
-    page = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text()
+    """benchmarks/results/diagnosis.md, N=33: a hard fault, and one of which half of the tests pass."""
+    page = (Path(__file__).parents[2] / "benchmarks" / "results" / "diagnosis.md").read_text()
     diagnosis = parsed({"nodes": 8}, "f.yaml").diagnosis
     hard = f"| N=33, k=1 | {diagnosis.faulty_found * 100:g} · "
     half = f"| N=33, k=1, p=0.5 | {diagnosis.intermittent_found * 100:g} · "

@@ -19,7 +19,7 @@ def test_a_table_and_what_would_help(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "small: 16 nodes and 2 spares, 0.2 days, 2 runs" in said
     assert "WASTED_PROGRESS_FROM_DISRUPTION" in said and "what would help most, alone" in said
     assert "hangTimeoutSeconds: 300" in said and "minNodes: 14" in said
-    assert "docs/recovery.md" in said
+    assert "benchmarks/results/recovery.md" in said
 
 
 @pytest.mark.parametrize(

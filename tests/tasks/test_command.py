@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from controller.errors import AlreadyExists, Unavailable
+from dlr.client.image import UNUSED_IMAGE
 from dlr.commands.application import run
 from dlr.commands.errors import CommandError
 from dlr.commands.map import command
@@ -193,7 +194,7 @@ def test_the_embedded_cluster_needs_no_image(
             run(["map", "--detach", "echo"], "dlr")
     else:
         assert run(["map", "--detach", "echo"], "dlr") == 0
-    assert [workers.image for workers in asked] == ([] if needs else [command.UNUSED_IMAGE])
+    assert [workers.image for workers in asked] == ([] if needs else [UNUSED_IMAGE])
 
 
 def test_no_lines_are_no_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 
 from dlr.client.client import submit
+from dlr.client.image import default_image
 from dlr.client.manifest import JobLaunch, new_name, objects
 from dlr.client.program import InImage, program_of
 from dlr.commands.options import (
@@ -64,7 +66,12 @@ DryRun = Annotated[
 ]
 Output = Annotated[Printed, typer.Option("--output", "-o", help="What to print of what is made.")]
 Image = Annotated[
-    str | None, typer.Option(callback=not_empty, help="With Python and torch.", rich_help_panel=WHERE)
+    str | None,
+    typer.Option(
+        callback=not_empty,
+        help="With Python and torch; the embedded cluster needs none.",
+        rich_help_panel=WHERE,
+    ),
 ]
 InImageOption = Annotated[
     bool,
@@ -140,6 +147,8 @@ def launch(
         print_objects(objects(wanted), output)
         return
     api = Api(connect(kubeconfig, context, namespace))
+    if not image and like is None:
+        wanted = replace(wanted, image=default_image(api))
     made = objects(wanted, get_job(api, like) if like else None)
     if dry_run:
         print_objects(made, output)

@@ -12,6 +12,7 @@ import typer
 
 from crds.intervals import LIMIT
 from crds.shard_set import MAX_SHARD_RETRIES
+from dlr.client.image import default_image
 from dlr.commands.errors import CommandError
 from dlr.commands.job.file import read_documents
 from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
@@ -27,7 +28,7 @@ from dlr.commands.options import (
     object_name,
 )
 from dlr.convert.reading import NotConvertible, refuse_misshapen
-from dlr.kube.api import JSON, Api, is_embedded
+from dlr.kube.api import JSON, Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 from dlr.tasks.lines import Lines, LinesError, check
@@ -37,8 +38,6 @@ from reconcilers.observed.resources import format_bytes, parse
 WHERE = "What it runs in"
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
 MOST_WORKERS = 10_000
-UNUSED_IMAGE = "this-machine"
-"""Image of a Pod on the embedded cluster, whose containers are processes of this machine."""
 
 
 CommandLine = Annotated[
@@ -141,7 +140,7 @@ def command(
         raise UsageError("There is no command to run for the lines; see `dlr map --help`.")
     least, most = worker_range(workers)
     template = read_template(pod)
-    image = image or _default_image(template, kubeconfig, context)
+    image = image or _image_of(template, kubeconfig, context)
     lines = _read_lines() if lines_path is None else None
     if lines is not None and not lines:
         print("dlr: there are no lines, so nothing is run.", file=sys.stderr)
@@ -232,7 +231,7 @@ def read_template(path: str | None) -> JSON:
     return {key: found[key] for key in ("metadata", "spec") if key in found}
 
 
-def _default_image(template: JSON, kubeconfig: str | None, context: str | None) -> str:
+def _image_of(template: JSON, kubeconfig: str | None, context: str | None) -> str:
     """Return the image where no option names one: the template may, and the embedded cluster needs none.
 
     Raises:
@@ -242,9 +241,9 @@ def _default_image(template: JSON, kubeconfig: str | None, context: str | None) 
     if containers[0].get("image"):
         return ""
     try:
-        version, _ = Api(connect(kubeconfig, context, None)).version()
-    except ApiError:
-        version = {}
-    if not is_embedded(version):
+        image = default_image(Api(connect(kubeconfig, context, None)))
+    except ApiError:  # there is no cluster to ask
+        image = None
+    if image is None:
         raise UsageError("Name the image that has the command: --image, or in the file of --pod.")
-    return UNUSED_IMAGE
+    return image

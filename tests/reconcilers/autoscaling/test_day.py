@@ -177,7 +177,7 @@ def random_load(seed: int, nodes: int, mean_seconds: float) -> Callable[[int], i
 def test_in_a_day_of_random_load_free_nodes_are_used_and_few_restarts_are_useless(
     minutes: int, seed: int
 ) -> None:
-    """docs/measured.md has the figures of more days."""
+    """benchmarks/results/features.md has the figures of more days."""
     day = Day(base=8, nodes=8)
     day.live(24 * HOUR, random_load(seed, 8, 60 * minutes))
     used, useless = day.used_seconds / day.free_seconds, day.useless

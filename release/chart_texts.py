@@ -1,0 +1,217 @@
+"""Texts of the Helm chart that are not made of manifests: values, quotas, notes and test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+import deploy
+
+_DEPLOYMENT = next(
+    yaml.safe_load_all((Path(deploy.__file__).parent / "controller" / "deployment.yaml").read_text())
+)
+RESOURCES = json.dumps(_DEPLOYMENT["spec"]["template"]["spec"]["containers"][0]["resources"])
+
+VALUES = f"""\
+# Images, where your cluster pulls them from; best by digest: registry.example/dlr-controller@sha256:…
+images:
+  controller: {deploy.DEFAULT_IMAGE}
+  # Brings the agent into the Pods of jobs.
+  agent: {deploy.DEFAULT_AGENT_IMAGE}
+  # Nodes are checked in it.
+  worker: {deploy.DEFAULT_CHECK_IMAGE}
+
+# Controllers: one leads, the others stand by. More than one have a PodDisruptionBudget.
+replicas: 2
+
+# Secrets of this namespace with which the controller's Pods are pulled. Pods of jobs and checks have the
+# imagePullSecrets of their own namespace (docs/images.md).
+imagePullSecrets: []
+#  - name: registry
+
+# Where the controller's Pods run, and what they may use. The limit of memory is for 10,000 workers.
+nodeSelector: {{}}
+tolerations: []
+affinity: {{}}
+resources: {RESOURCES}
+
+# Nodes found faulty: enforce cordons them, report only says what would be done, off does nothing.
+# In one namespace (jobsNamespace) it is always off.
+cordon: enforce
+
+# More arguments of `dlr controller`, such as --cordon-limit=5 or --log-level=debug.
+extraArgs: []
+
+# The one namespace that the controller looks after, with rights there alone. Empty: all namespaces.
+# Of several releases, each has another one, and all but the first leave out crds and userRoles.
+jobsNamespace: ""
+
+# ElasticWorkers that dlr makes in one namespace at most. What the objects of one namespace may take of the
+# controller's memory follows from it, 20 KB for each: raise the Deployment's limit of memory with it.
+workersPerNamespace: 12000
+
+# A ResourceQuota in each of these namespaces, for dlr's kinds.
+quotas:
+  namespaces: []
+  elasticjobs: 100
+  scaleplans: 100
+  nodechecks: 50
+  elasticworkers: 2000
+
+# The CRDs. They stay when the chart is uninstalled, since the jobs would go with them.
+crds: true
+
+# Rights of people: dlr's kinds in the ClusterRoles view, edit and admin, and a role to read metrics.
+userRoles: true
+
+# Policies that keep a worker from writing in another worker's name.
+admissionPolicies: true
+
+# Priorities of the controller and of workers at the API server.
+flowSchemas: true
+
+# A NetworkPolicy for the controller's Pods.
+networkPolicy: false
+
+# A PriorityClass above that of training.
+priorityClass: false
+
+# Rights on Kueue's Workloads: jobs can wait in its queues.
+kueue: false
+
+# For the Prometheus Operator and Grafana: PodMonitor, alerts, dashboard, and an account that reads metrics.
+metrics: false
+"""
+
+QUOTAS = """\
+{{- range .Values.quotas.namespaces }}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata:
+  name: dlr
+  namespace: {{ . | quote }}
+  labels:
+    app.kubernetes.io/part-of: dlr
+spec:
+  hard:
+    count/elasticjobs.elastic.iml.github.io: {{ $.Values.quotas.elasticjobs }}
+    count/scaleplans.elastic.iml.github.io: {{ $.Values.quotas.scaleplans }}
+    count/nodechecks.elastic.iml.github.io: {{ $.Values.quotas.nodechecks }}
+    count/elasticworkers.elastic.iml.github.io: {{ $.Values.quotas.elasticworkers }}
+    count/elasticworlds.elastic.iml.github.io: {{ $.Values.quotas.elasticjobs }}
+{{- end }}
+"""
+
+NOTES = """\
+dlr {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}. Whether it is ready:
+
+  dlr doctor -n {{ .Release.Namespace }}{{ with .Values.jobsNamespace }} --jobs-namespace {{ . }}{{ end }}
+  helm test {{ .Release.Name }} -n {{ .Release.Namespace }}    # the same, in a Pod
+
+Helm makes a namespace without labels. So that its Pods are restricted, and its node checks may cordon:
+
+  kubectl label namespace {{ .Release.Namespace }} pod-security.kubernetes.io/enforce=restricted \\
+    elastic.iml.github.io/may-cordon=true
+"""
+
+POD_VALUES = """\
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent INDENT }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent INDENT }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent INDENT }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent INDENT }}
+{{- end }}
+"""
+"""Fields of a Pod's spec that values fill."""
+
+
+def pod_values(indent: int) -> str:
+    """Return `POD_VALUES` for a Pod's spec whose fields are indented by so many blanks."""
+    lines = POD_VALUES.replace("INDENT", str(indent + 2)).splitlines(keepends=True)
+    return "".join(" " * indent + line for line in lines)
+
+
+TEST = (
+    """\
+{{- $name := printf "dlr-test-%s" .Release.Namespace }}
+{{- define "dlr.test" }}
+  labels:
+    app.kubernetes.io/part-of: dlr
+  annotations:
+    helm.sh/hook: test
+    helm.sh/hook-weight: {{ . | quote }}
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: dlr-test
+  namespace: {{ .Release.Namespace | quote }}
+  {{- include "dlr.test" "0" }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: {{ $name | quote }}
+  {{- include "dlr.test" "0" }}
+rules:
+  - {apiGroups: [apps], resources: [deployments], verbs: [list]}
+  - {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list]}
+  - {apiGroups: [admissionregistration.k8s.io], resources: [validatingadmissionpolicies], verbs: [list]}
+  - {apiGroups: [""], resources: [pods], verbs: [list]}
+  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get], resourceNames: [dlr-controller]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ $name | quote }}
+  {{- include "dlr.test" "0" }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $name | quote }}}
+subjects:
+  - {kind: ServiceAccount, name: dlr-test, namespace: {{ .Release.Namespace | quote }}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: dlr-test
+  namespace: {{ .Release.Namespace | quote }}
+  {{- include "dlr.test" "1" }}
+spec:
+  serviceAccountName: dlr-test
+  restartPolicy: Never
+"""
+    + pod_values(2)
+    + """\
+  securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+  containers:
+    - name: doctor
+      image: {{ .Values.images.controller | quote }}
+      command:
+        - dlr
+        - doctor
+        - --namespace={{ .Release.Namespace }}
+        {{- with .Values.jobsNamespace }}
+        - --jobs-namespace={{ . }}
+        {{- end }}
+      resources: {requests: {cpu: 100m, memory: 128Mi}, limits: {memory: 512Mi}}
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL]}
+"""
+)
+"""`helm test`: `dlr doctor` in a Pod, with rights to read what it judges."""
