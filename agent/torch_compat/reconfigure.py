@@ -272,10 +272,12 @@ _connecting: list[tuple[Any, str, Any]] = []
 
 
 def make_unconnected() -> None:
-    """From now on the script's groups are made without a connection, and DDP without a collective.
+    """From now on the script's groups are made without a connection, and DDP and DTensors without a collective.
 
-    The other ranks made theirs long ago, and answer nothing; `ReformableGroups` connects these later.
+    The other ranks made theirs long ago, and answer nothing; `ReformableGroups` connects these later. What a
+    parameter begins with does not matter: a checkpoint is loaded then.
     """
+    from torch.distributed.tensor import _api, placement_types
     from torch.nn.parallel import distributed as ddp
 
     make = distributed_c10d._new_process_group_helper
@@ -288,6 +290,9 @@ def make_unconnected() -> None:
         (distributed_c10d, "_store_based_barrier", _nothing),
         (ddp, "_verify_param_shape_across_processes", _nothing),
         (ddp, "_sync_module_states", _nothing),
+        (placement_types, "mesh_scatter", _own_part),
+        (placement_types, "mesh_broadcast", _nothing),
+        (_api, "mesh_broadcast", _nothing),
     ):
         _connecting.append((owner, name, getattr(owner, name)))
         setattr(owner, name, function)
@@ -298,6 +303,11 @@ def make_connected() -> None:
     while _connecting:
         owner, name, function = _connecting.pop()
         setattr(owner, name, function)
+
+
+def _own_part(output: Any, scatter_list: Any, mesh: Any, mesh_dim: int = 0, **_: Any) -> None:
+    """Stand in for `mesh_scatter`: take this rank's part of its own tensor."""
+    output.copy_(scatter_list[mesh.get_local_rank(mesh_dim)])
 
 
 def _nothing(*_: Any, **__: Any) -> None:
