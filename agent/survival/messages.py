@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MAX_FROM_PROCESS = 32 << 10
-"""Bytes of the longest message of a process: a text of MAX_TEXT characters has less in JSON."""
+MAX_FROM_PROCESS = 64 << 10
+"""Bytes of the longest message of a process: in JSON, a text of MAX_TEXT characters has 48 kB at most."""
 MAX_FROM_AGENT = 128 << 10
 """Bytes of the longest message of an agent. The kernel takes 200 kB (net.core.wmem_max)."""
 MAX_TEXT = 4_096
-"""Characters of an error or of a reason; a longer text loses its beginning, since an error's end tells most."""
+"""Characters of an error or of a reason; a longer text loses its beginning."""
 MAX_NUMBER = (1 << 63) - 1
 
 
@@ -112,7 +112,7 @@ def read_from_process(data: bytes) -> FromProcess:
         case "left":
             return Left(_number(content))
         case "lost":
-            return Lost(*_numbers(content, "round"), _text(_field(content, "error")))
+            return Lost(_number(_field(content, "round")), _text(_field(content, "error")))
         case "unable":
             return Unable(_text(content))
         case "formed":

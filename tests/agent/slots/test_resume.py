@@ -37,7 +37,7 @@ def test_an_agent_that_takes_no_part_sends_all_to_storage() -> None:
     assert Inventory.decode("") is None
     assert Inventory.decode("[]") is None
     assert Inventory.decode('[1,"a",[[1,2,0,"0"]]]') is None
-    assert Inventory.decode('[1,"a",[[1,2,0,"0"]],[],0,null]') is None
+    assert Inventory.decode('[1,"a",[[1,2,0,"0"]],[],0,null,0,0]') is None
 
 
 def test_after_a_fetch_that_failed_it_is_decided_again() -> None:
@@ -146,21 +146,23 @@ def test_a_world_whose_ranks_have_moved_comes_from_storage() -> None:
     assert decide(replaced) == ResumeDecision(whole, fetches={MAX_FETCHES - 1: {MAX_FETCHES - 1: size - 1}})
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '[1e999,"",[],[],0,null]', '[1,"",{"a":1},[],0,null]'])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '[1e999,"",[],[],0,null,0,0]', '[1,"",{"a":1},[],0,null,0,0]']
+)
 def test_what_is_no_inventory_is_none(text: str) -> None:
     assert Inventory.decode(text) is None
 
 
 def test_no_short_text_names_more_ranks_than_a_world_has() -> None:
     held = [[1, step, 100_000, "0-99999"] for step in range(5)]
-    assert Inventory.decode(json.dumps([1, "", held[:1], [], 0, None])) is not None
-    assert Inventory.decode(json.dumps([1, "", held, [], 0, None])) is None
+    assert Inventory.decode(json.dumps([1, "", held[:1], [], 0, None, 0, 0])) is not None
+    assert Inventory.decode(json.dumps([1, "", held, [], 0, None, 0, 0])) is None
     shards = {str(number): "0-99999" for number in range(100)}
     with pytest.raises(ValueError, match="more than 100,000 ranks"):
-        ResumeDecision.decode(_compressed(json.dumps([None, {}, shards, [0, 0, 0], None])))
+        ResumeDecision.decode(_compressed(json.dumps([None, {}, shards, [0, 0, 0, 0], None])))
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "5", "[null]", '[[1],{"a":{}},{},[0,0,0],null]'])
+@pytest.mark.parametrize("text", ["[" * 100_000, "5", "[null]", '[[1],{"a":{}},{},[0,0,0,0],null]'])
 def test_what_is_no_decision_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         ResumeDecision.decode(_compressed(text))
