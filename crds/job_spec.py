@@ -397,8 +397,8 @@ class ElasticJobSpec(Model):
             cel(
                 "self.elasticPolicy.spareProcesses == 0 || (has(self.replicaSpecs.worker) && "
                 "has(self.replicaSpecs.worker.memoryCheckpoint))",
-                "elasticPolicy.spareProcesses needs replicaSpecs.worker.memoryCheckpoint: processes that live "
-                "on, and a spare that joins them, go on from a checkpoint in memory",
+                "elasticPolicy.spareProcesses needs replicaSpecs.worker.memoryCheckpoint: a spare goes on "
+                "from a checkpoint in memory",
             ),
             *CLUSTER_RULES,
             *GROUP_RULES,

@@ -102,9 +102,13 @@ class KeptProcesses:
         return any(self._words(pid).lives_on for pid in processes.alive().values())
 
     def lost(self, processes: TrainingProcesses) -> dict[int, str]:
-        """Return the errors by which processes have lost their round without news of it, by local rank."""
+        """Return the errors by which processes have lost this round without news of it, by local rank."""
         words = {rank: self._words(pid) for rank, pid in processes.alive().items()}
-        return {rank: it.lost.error for rank, it in words.items() if it.lost is not None and it.lives_on}
+        return {
+            rank: it.lost.error
+            for rank, it in words.items()
+            if it.lives_on and it.lost is not None and it.lost.round == self._round
+        }
 
     def to_status(self) -> LivedOn | None:
         """Return what the agent reports; None where no process has lived on into the round."""
