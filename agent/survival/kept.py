@@ -17,7 +17,7 @@ from agent.processes.orphans import Orphans
 from agent.processes.processes import TrainingProcesses
 from agent.signals import deferred
 from agent.survival import handles
-from agent.survival.desk import NOTHING_SAID, ProcessWords, WorldDesk
+from agent.survival.desk import NOTHING_SAID, ProcessStatements, WorldDesk
 from agent.survival.handles import ProcessHandle
 from agent.survival.spares import Spares
 from agent.torch_compat.elastic import detach_process, started_process
@@ -248,7 +248,7 @@ class KeptProcesses:
             local_rank,
         )
 
-    def _words(self, pid: int) -> ProcessWords:
+    def _words(self, pid: int) -> ProcessStatements:
         return NOTHING_SAID if self._desk is None else self._desk.words(pid)
 
 

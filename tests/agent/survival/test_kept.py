@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from agent.survival import kept as kept_module
-from agent.survival.desk import ProcessWords
+from agent.survival.desk import ProcessStatements
 from agent.survival.kept import KeptProcesses
 from agent.survival.messages import Lost
 
-TRAINS = ProcessWords(entered=True)
+TRAINS = ProcessStatements(entered=True)
 
 
 class Process:
@@ -31,15 +31,15 @@ class Desk:
     path = "/world"
 
     def __init__(self) -> None:
-        self.said: dict[int, ProcessWords] = {}
+        self.said: dict[int, ProcessStatements] = {}
         self.asked: list[tuple[int, int]] = []
         self.handed: dict[int, Mapping[str, str]] = {}
         self.expected: Collection[int] = ()
-        self.answers: dict[int, ProcessWords] = {}
+        self.answers: dict[int, ProcessStatements] = {}
         """What processes say once they are asked to leave."""
 
-    def words(self, pid: int) -> ProcessWords:
-        return self.said.get(pid, ProcessWords())
+    def words(self, pid: int) -> ProcessStatements:
+        return self.said.get(pid, ProcessStatements())
 
     def leave(self, pid: int, round_: int) -> bool:
         self.asked.append((pid, round_))
@@ -127,7 +127,7 @@ def keep_one(agent: Agent, processes: Processes, local_rank: int = 0) -> None:
     """The other process has died."""
     pid = processes.pids[local_rank]
     agent.desk.said[pid] = TRAINS
-    agent.desk.answers[pid] = ProcessWords(entered=True, left=1)
+    agent.desk.answers[pid] = ProcessStatements(entered=True, left=1)
     processes.exit_codes[1 - local_rank] = -9
     agent.kept.keep(1, processes, 1.0)  # type: ignore[arg-type]
 
@@ -163,7 +163,7 @@ def test_a_newcomer_takes_the_place_of_one_that_died_while_it_waited(agent: Agen
     keep_one(agent, first)
     agent.memory.lives_on = True
     if how == "just after":
-        agent.desk.said[10] = ProcessWords(entered=True, unable=True)
+        agent.desk.said[10] = ProcessStatements(entered=True, unable=True)
     else:
         first.processes[0].code = -9
     second, envs = agent.start(2, 20, 21)
@@ -172,7 +172,7 @@ def test_a_newcomer_takes_the_place_of_one_that_died_while_it_waited(agent: Agen
 
 def test_who_does_not_leave_in_time_is_ended_and_who_has_left_by_itself_is_not_asked(agent: Agent) -> None:
     first, _ = agent.start(1, 10, 11)
-    lost = ProcessWords(entered=True, left=1, lost=Lost(1, "gone"))
+    lost = ProcessStatements(entered=True, left=1, lost=Lost(1, "gone"))
     agent.desk.said = {10: lost, 11: TRAINS}
     assert agent.kept.lost(first) == {0: "gone"}  # type: ignore[arg-type]
     agent.kept.keep(1, first, 1.0)  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ def test_who_does_not_leave_in_time_is_ended_and_who_has_left_by_itself_is_not_a
 
 def test_what_was_lost_of_an_earlier_round_says_nothing_of_this_one(agent: Agent) -> None:
     first, _ = agent.start(2, 10, 11)
-    agent.desk.said = {10: ProcessWords(entered=True, left=1, lost=Lost(1, "gone"))}
+    agent.desk.said = {10: ProcessStatements(entered=True, left=1, lost=Lost(1, "gone"))}
     assert agent.kept.lost(first) == {}  # type: ignore[arg-type]
 
 

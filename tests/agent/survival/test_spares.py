@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.survival import spares as spares_module
-from agent.survival.desk import ProcessWords
+from agent.survival.desk import ProcessStatements
 from agent.survival.spares import Spares
 from tests.agent.survival.test_kept import Desk, Process
 
@@ -89,7 +89,7 @@ def test_each_process_has_one_once_all_train(pod: Pod) -> None:
 
 def test_one_is_taken_once_whether_it_waits_or_comes_there(pod: Pod) -> None:
     first, second = pod.look()
-    pod.desk.said[first] = ProcessWords(entered=True)
+    pod.desk.said[first] = ProcessStatements(entered=True)
     for local_rank in (0, 1):
         process = pod.spares.take(pod.env(local_rank, 2 + local_rank, 4))
         assert process is not None and process.pid in (first, second)
@@ -112,9 +112,9 @@ def test_after_three_in_a_row_that_end_before_their_loop_there_are_no_more(
         for process, env in pod.parent.started:
             if env["LOCAL_RANK"] == local_rank and process.code is None:
                 process.code = 1
-                pod.desk.said[process.pid] = ProcessWords(entered=entered)
+                pod.desk.said[process.pid] = ProcessStatements(entered=entered)
             elif process.code is None:
-                pod.desk.said[process.pid] = ProcessWords(entered=True)
+                pod.desk.said[process.pid] = ProcessStatements(entered=True)
 
     for entered in (False, False, True, False, False):
         assert len(pod.look()) == 2, "not in a row"
