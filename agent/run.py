@@ -170,7 +170,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     grace_seconds, failure_grace_seconds = launch.stop_grace_seconds, launch.failure_grace_seconds
     votes = Votes(membership, reporter, listener, memory, grace_seconds, failure_grace_seconds)
     good_ends = GoodEnds()
-    checks = NodeCheckFollower(link.api, me, reporter)
+    checks = NodeCheckFollower(link.api, me, reporter, lambda: kept.stop(failure_grace_seconds))
     handler = DlrRendezvousHandler(
         *(me, membership, reporter, checks, store, interfaces),
         join_timeout_seconds=launch.join_timeout_seconds,

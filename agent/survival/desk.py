@@ -40,7 +40,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass(frozen=True)
-class ProcessWords:
+class ProcessStatements:
     """What one process has said, as far as it still counts."""
 
     entered: bool = False
@@ -58,7 +58,7 @@ class ProcessWords:
         """Whether the next round can be handed over to it."""
         return self.entered and not self.unable
 
-    def after(self, message: FromProcess) -> ProcessWords:
+    def after(self, message: FromProcess) -> ProcessStatements:
         """Return what holds after one more message."""
         match message:
             case Enters():
@@ -73,14 +73,14 @@ class ProcessWords:
                 return replace(self, formed=message)
 
 
-NOTHING_SAID = ProcessWords()
+NOTHING_SAID = ProcessStatements()
 
 
 @dataclass
 class _Seat:
     """The place of one process at the desk."""
 
-    words: ProcessWords = NOTHING_SAID
+    words: ProcessStatements = NOTHING_SAID
     connection: socket.socket | None = None
     messages: int = 0
     """Number of messages in this round."""
@@ -128,7 +128,7 @@ class WorldDesk:
         """Return the ids of the processes that it talks with."""
         return list(self._seats)
 
-    def words(self, pid: int) -> ProcessWords:
+    def words(self, pid: int) -> ProcessStatements:
         """Return what a process has said by the last look."""
         seat = self._seats.get(pid)
         return NOTHING_SAID if seat is None else seat.words

@@ -17,7 +17,7 @@ from agent.processes.orphans import Orphans
 from agent.processes.processes import TrainingProcesses
 from agent.signals import deferred
 from agent.survival import handles
-from agent.survival.desk import NOTHING_SAID, ProcessWords, WorldDesk
+from agent.survival.desk import NOTHING_SAID, ProcessStatements, WorldDesk
 from agent.survival.handles import ProcessHandle
 from agent.survival.spares import Spares
 from agent.torch_compat.elastic import detach_process, started_process
@@ -102,9 +102,13 @@ class KeptProcesses:
         return any(self._words(pid).lives_on for pid in processes.alive().values())
 
     def lost(self, processes: TrainingProcesses) -> dict[int, str]:
-        """Return the errors by which processes have lost their round without news of it, by local rank."""
+        """Return the errors by which processes have lost this round without news of it, by local rank."""
         words = {rank: self._words(pid) for rank, pid in processes.alive().items()}
-        return {rank: it.lost.error for rank, it in words.items() if it.lost is not None and it.lives_on}
+        return {
+            rank: it.lost.error
+            for rank, it in words.items()
+            if it.lives_on and it.lost is not None and it.lost.round == self._round
+        }
 
     def to_status(self) -> LivedOn | None:
         """Return what the agent reports; None where no process has lived on into the round."""
@@ -244,7 +248,7 @@ class KeptProcesses:
             local_rank,
         )
 
-    def _words(self, pid: int) -> ProcessWords:
+    def _words(self, pid: int) -> ProcessStatements:
         return NOTHING_SAID if self._desk is None else self._desk.words(pid)
 
 

@@ -72,7 +72,8 @@ class Spares:
         self._directory = directory
         self._launches: dict[int, Launch] = {}
         self._spares: dict[int, Spare] = {}
-        self._failures = 0
+        self._failures: dict[int, int] = {}
+        """Number of those in a row that have not come to their loop, by local rank."""
         self._niceness = NICENESS if may_lower_niceness() else 0
 
     def pids(self) -> list[int]:
@@ -91,14 +92,15 @@ class Spares:
         for local_rank, spare in list(self._spares.items()):
             has_ended = spare.process.poll() is not None
             if self._desk.words(spare.process.pid).entered:
-                self._failures = 0
+                self._failures[local_rank] = 0
             elif has_ended:
-                self._note_failure(spare)
+                self._note_failure(local_rank, spare)
             if has_ended or spare.place != self._launches[local_rank].place:
                 del self._spares[local_rank]
                 handles.end([spare.process])
                 self._orphans.kill()
-        if wanted and self._failures < MAX_FAILURES and self._warm_start.is_warm():
+        may_come = max(self._failures.values(), default=0) < MAX_FAILURES
+        if wanted and may_come and self._warm_start.is_warm():
             for local_rank in self._launches.keys() - self._spares.keys():
                 self._start(local_rank, self._launches[local_rank])
 
@@ -135,7 +137,7 @@ class Spares:
                 process = self._warm_start.start(launch.argv, env | own, redirects)
             except OSError as error:
                 logger.warning("there are no spare processes: their files cannot be written: %s", error)
-                self._failures = MAX_FAILURES
+                self._failures[local_rank] = MAX_FAILURES
                 return
         if process is None:
             return
@@ -144,9 +146,9 @@ class Spares:
         self._desk.expect([*self._desk.pids(), process.pid])
         self._set_niceness(process.pid, self._niceness)
 
-    def _note_failure(self, spare: Spare) -> None:
-        self._failures += 1
-        if self._failures == MAX_FAILURES:
+    def _note_failure(self, local_rank: int, spare: Spare) -> None:
+        self._failures[local_rank] = self._failures.get(local_rank, 0) + 1
+        if self._failures[local_rank] == MAX_FAILURES:
             logger.warning(
                 "no more spare processes in this Pod: %d in a row have ended before their loop began, the "
                 "last one with exit code %s. See %s",
