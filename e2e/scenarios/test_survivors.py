@@ -6,12 +6,16 @@ They need torch 2.14 or newer: DLR_TORCH_NEXT_PYTHON names the `python3` of an e
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from e2e import jobs
+from e2e import jobs, processes
 from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.observation import Observation
@@ -64,6 +68,43 @@ class Survivors:
             lambda: all(len(self.lines(rank)) >= before[rank] + more for rank in range(RANKS)),
         )
 
+    def host_pids(self, pod: int) -> dict[int, int]:
+        """The processes of a Pod: their ids here, by their ids inside."""
+        uid = jobs.current_pods(self.observation, NAME)[pod]["metadata"]["uid"]
+        ours = [pid for pid in processes.all_pids() if processes.environment(pid).get("DLR_POD_UID") == uid]
+        return {processes.number_inside(pid): pid for pid in ours}
+
+    def kill(self, *ranks: int) -> float:
+        """Kill the processes of ranks, all at once; return when, by the clock."""
+        inside = self.pids()
+        victims = [self.host_pids(rank // 2)[inside[rank]] for rank in ranks]
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        return time.time()
+
+    def kill_pod(self, pod: int) -> None:
+        """Kill all of a Pod, its agent too, as when the kernel kills its cgroup: none sees another end."""
+        pids = self.host_pids(pod).values()
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def await_spares(self, kills: Sequence[int]) -> None:
+        """Wait until each rank trains, and has a spare that has come to its loop.
+
+        Args:
+            kills: ranks of the processes that were killed so far.
+        """
+        self.await_steps()
+        self.observation.wait_for(
+            "the spares",
+            lambda: all(
+                len(list(self.folder.glob(f"ready-{rank}-*"))) == 2 + kills.count(rank)
+                for rank in range(RANKS)
+            ),
+        )
+
     def round(self) -> int:
         return int(jobs.rendezvous(self.observation, NAME)["round"])
 
@@ -95,12 +136,43 @@ def test_a_killed_process_costs_its_peers_neither_their_processes_nor_a_step(
     world.await_steps()
     for victim in (1, 0, 2):
         before, round_ = world.pids(), world.round()
-        pod = jobs.current_pods(observation, NAME)[victim // 2]
-        cluster.kill_process(observation.namespace, pod, victim % 2)
-        killed = time.time()
+        killed = world.kill(victim)
         observation.wait_for("the next round", lambda: world.round() == round_ + 1)  # noqa: B023
         world.await_steps()
         print(f"{kind}: rank {victim} killed, next step of all after {world.pause(killed):.2f} s")
         after = world.pids()
         assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {victim}
+    world.assert_every_step_is_alike()
+
+
+def test_a_lost_pod_costs_the_processes_of_others_nothing(cluster: Cluster, observation: Observation) -> None:
+    world = Survivors(cluster, observation, "fsdp")
+    world.await_steps()
+    before, round_ = world.pids(), world.round()
+    world.kill_pod(1)
+    observation.wait_for("the next round", lambda: world.round() > round_)
+    world.await_steps()
+    after = world.pids()
+    assert {rank: after[rank] for rank in (0, 1)} == {rank: before[rank] for rank in (0, 1)}
+    world.assert_every_step_is_alike()
+
+
+def test_a_spare_process_saves_its_peers_the_start_of_another(
+    cluster: Cluster, observation: Observation
+) -> None:
+    """A script that begins with five seconds of other work, such as a compilation."""
+    world = Survivors(cluster, observation, "fsdp", env={"START_SECONDS": 5}, spareProcesses=1)
+    pauses: list[float] = []
+    victims = (1, 2)
+    for number, victim in enumerate(victims):
+        world.await_spares(victims[:number])
+        before, round_ = world.pids(), world.round()
+        killed = world.kill(victim)
+        observation.wait_for("the next round", lambda: world.round() == round_ + 1)  # noqa: B023
+        world.await_steps()
+        pauses.append(world.pause(killed))
+        print(f"rank {victim} killed, its spare there: next step of all after {pauses[-1]:.2f} s")
+        after = world.pids()
+        assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {victim}
+    assert max(pauses) < 5, "nobody waited for the script's start"
     world.assert_every_step_is_alike()
