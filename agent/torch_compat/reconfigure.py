@@ -23,7 +23,10 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d  # type: ignore[attr-defined]
+
+_c10d: Any = distributed_c10d
+"""With what only newer versions have."""
 
 MINIMUM = (2, 14)
 FORM_SECONDS = 20.0
@@ -55,14 +58,14 @@ class RoundStore(Store):
 
     def __init__(self) -> None:
         super().__init__()
-        self._store: Store | None = None
+        self._store: Any = None
 
     def switch(self, store: Store) -> None:
         """Go on with the store of another round."""
         self._store = store
 
     @property
-    def _current(self) -> Store:
+    def _current(self) -> Any:
         if self._store is None:
             raise RuntimeError("no round has begun")
         return self._store
@@ -71,31 +74,31 @@ class RoundStore(Store):
         self._current.set(key, value)
 
     def get(self, key: str) -> bytes:
-        return self._current.get(key)
+        return cast(bytes, self._current.get(key))
 
     def add(self, key: str, amount: int) -> int:
-        return self._current.add(key, amount)
+        return cast(int, self._current.add(key, amount))
 
     def check(self, keys: list[str]) -> bool:
-        return self._current.check(keys)
+        return cast(bool, self._current.check(keys))
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         if timeout is None:
             self._current.wait(keys)
         else:
             self._current.wait(keys, timeout)
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-        return self._current.compare_set(key, expected, desired)
+        return cast(bytes, self._current.compare_set(key, expected, desired))
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        return self._current.multi_get(keys)
+        return cast(list[bytes], self._current.multi_get(keys))
 
     def multi_set(self, keys: list[str], values: Any) -> None:
         self._current.multi_set(keys, values)
 
     def delete_key(self, key: str) -> bool:
-        return self._current.delete_key(key)
+        return cast(bool, self._current.delete_key(key))
 
 
 @dataclass(frozen=True)
@@ -161,10 +164,10 @@ class ReformableGroups:
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
     def _make(self, kind: str, group: Any, name: str) -> Any:
-        options = distributed_c10d._DistributedBackendOptions()
+        options = _c10d._DistributedBackendOptions()
         options.store = PrefixStore(f"{name}/", self._store)
         options.group_rank, options.group_size = group.rank(), group.size()
-        options.timeout = group._timeout if hasattr(group, "_timeout") else distributed_c10d.default_pg_timeout
+        options.timeout = group._timeout if hasattr(group, "_timeout") else _c10d.default_pg_timeout
         options.group_id = name
         options.global_ranks_in_group = dist.get_process_group_ranks(group)
         options.process_group = group
@@ -182,7 +185,7 @@ class ReformableGroups:
             RuntimeError: a rank did not come in time, or has ended meanwhile.
         """
         groups = [each for backends in self._groups.values() for each in backends]
-        keys = PrefixStore(f"dlr-reconfigure/{round_}/", store)
+        keys: Any = PrefixStore(f"dlr-reconfigure/{round_}/", store)
         self._store.switch(PrefixStore(f"dlr-groups/{round_}/", store))
         with self._connections.opened():
             if groups:
@@ -194,10 +197,10 @@ class ReformableGroups:
                 self._form(each, round_, keys, await_all)
 
     @staticmethod
-    def _form(group: FormedGroup, round_: int, keys: Store, await_all: AwaitAll) -> None:
+    def _form(group: FormedGroup, round_: int, keys: Any, await_all: AwaitAll) -> None:
         names = [group.key(rank) for rank in range(group.size)]
         await_all(keys, group.count_key, group.size)
-        options = distributed_c10d.ReconfigureOptions()
+        options = _c10d.ReconfigureOptions()
         options.uuid = round_
         options.handles = [handle.decode() for handle in keys.multi_get(names)]
         options.timeout = timedelta(seconds=FORM_SECONDS)
@@ -272,7 +275,7 @@ _connecting: list[tuple[Any, str, Any]] = []
 
 
 def make_unconnected() -> None:
-    """From now on the script's groups are made without a connection, and DDP and DTensors without a collective.
+    """From now on groups are made without a connection, and DDP and DTensors without a collective.
 
     The other ranks made theirs long ago, and answer nothing; `ReformableGroups` connects these later. What a
     parameter begins with does not matter: a checkpoint is loaded then.
@@ -360,7 +363,7 @@ def round_store(environ: Mapping[str, str]) -> Store:
     """
     return cast(
         Store,
-        dist.TCPStore(
+        TCPStore(
             environ["MASTER_ADDR"],
             int(environ["MASTER_PORT"]),
             is_master=False,

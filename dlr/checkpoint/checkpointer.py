@@ -260,7 +260,7 @@ class Checkpointer:
         self._given.release()
 
     def load_again(self) -> int | None:
-        """Go on in the next start of the training processes, in which this one lives: load what it begins with.
+        """Load what the next start of the training processes begins with, in which this one lives.
 
         `rest` comes first. The environment is that of the next start.
 

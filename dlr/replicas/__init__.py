@@ -14,7 +14,7 @@ from dlr.replicas.group import OwnGroup
 from dlr.replicas.outer import OuterReplicas
 from dlr.replicas.replicas import Replicas
 from dlr.replicas.state import further
-from dlr.replicas.survivor import Survivor, line_of_process
+from dlr.replicas.survivor import Survivor, survivor_of_process
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -95,11 +95,10 @@ def _survivor(
 
     It takes a checkpoint that the dead one's successor loads, too, and a job without replica groups.
     """
-    line = line_of_process() if isinstance(way, Alone) and checkpoint is not None else None
-    if line is None or checkpoint is None:
+    if checkpoint is None or not isinstance(way, Alone):
         return None
     modules = [each for each in state.values() if isinstance(each, torch.nn.Module)]
-    return Survivor(line, checkpoint, modules, optimizers)
+    return survivor_of_process(checkpoint, modules, optimizers)
 
 
 def _refuse_contradictions(

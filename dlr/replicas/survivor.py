@@ -53,6 +53,19 @@ class LivingCheckpointer(Protocol):
         """Load what the next start begins with; return its step, or None."""
 
 
+class LivingGroups(Protocol):
+    """This process's groups: `agent.torch_compat.reconfigure.ReformableGroups`."""
+
+    def adopt(self) -> None:
+        """Make the script's groups such as can be formed again; raise UnsupportedGroupError where not."""
+
+    def form(self, round_: int, store: Store, await_all: reconfigure.AwaitAll) -> None:
+        """Connect them for a round; raise RuntimeError where a rank does not come."""
+
+    def break_off(self) -> None:
+        """Wake whatever waits in a collective of theirs."""
+
+
 class RoundOverError(Exception):
     """The round is over before its groups are formed."""
 
@@ -84,7 +97,8 @@ class Survivor:
     """The part of a process in the rounds through which it lives.
 
     Args:
-        line: makes the line to the agent, given what is to be called when a round is over.
+        line: the line to the agent.
+        groups: of this process, which `line` breaks off when a round is over.
         checkpoint: of the training.
         modules: of the training, whose forward or backward pass may be broken off.
         optimizers: whose gradients are dropped then.
@@ -92,14 +106,18 @@ class Survivor:
 
     def __init__(
         self,
-        line: Callable[[Callable[[], None]], RoundLine],
+        line: RoundLine,
+        groups: LivingGroups,
         checkpoint: LivingCheckpointer,
         modules: Sequence[nn.Module],
         optimizers: Sequence[Optimizer],
         environ: Mapping[str, str] = os.environ,
+        connect: Callable[[Mapping[str, str]], Store] = reconfigure.round_store,
     ) -> None:
-        self._groups = reconfigure.ReformableGroups()
-        self._line = line(self._groups.break_off)
+        self._line = line
+        self._groups = groups
+        self._connect = connect
+        """Connects to the store of the round that the environment names."""
         self._checkpoint = checkpoint
         self._modules = modules
         self._optimizers = optimizers
@@ -143,15 +161,12 @@ class Survivor:
             logger.warning("%s", error)
             self._is_able = False
             return
-        self._groups.form(self._round, reconfigure.round_store(os.environ), self._await_all)
+        self._groups.form(self._round, self._connect(os.environ), self._await_all)
         self._line.enter(self._local_rank, self._round)
 
     def leaves(self, error: BaseException | None) -> bool:
         """Tell whether a step that has ended, maybe by an error, is made again, and prepare for that."""
-        is_over = self._line.is_over(self._round)
-        if not self._is_able or (error is None and not is_over):
-            return False
-        if error is not None and not (isinstance(error, Exception) and (is_over or follows_from_a_peer(error))):
+        if not self._is_able or not is_made_again(error, is_over=self._line.is_over(self._round)):
             return False
         self._break_off(error)
         self._take(self._line.next_round())
@@ -183,15 +198,11 @@ class Survivor:
         """Form the groups of the round, and load; take the next round where this one ends meanwhile."""
         while True:
             try:
-                self._groups.form(self._round, reconfigure.round_store(os.environ), self._await_all)
+                self._groups.form(self._round, self._connect(os.environ), self._await_all)
                 self._loaded = self._checkpoint.load_again() or 0
                 break
             except Exception as error:
-                if not (
-                    isinstance(error, RoundOverError)
-                    or self._line.is_over(self._round)
-                    or follows_from_a_peer(error)
-                ):
+                if not is_made_again(error, is_over=self._line.is_over(self._round)):
                     raise
                 self._groups.break_off()
                 self._checkpoint.rest()
@@ -227,8 +238,15 @@ class Survivor:
 _peer_deaths = PeerDeathTexts(re.compile)
 
 
-def follows_from_a_peer(error: BaseException) -> bool:
-    """Whether an exception looks like the consequence of another process's end."""
+def is_made_again(error: BaseException | None, *, is_over: bool) -> bool:
+    """Tell whether a step is made again in the next round.
+
+    Args:
+        error: by which it has ended; None where it has ended well.
+        is_over: its round is over.
+    """
+    if error is None or is_over:
+        return is_over and (error is None or isinstance(error, Exception))
     return isinstance(error, RuntimeError) and _peer_deaths.explain(f"{type(error).__name__}: {error}")
 
 
@@ -239,9 +257,12 @@ def take_variables(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def line_of_process(environ: Mapping[str, str] = os.environ) -> Callable[[Callable[[], None]], RoundLine] | None:
-    """Return what makes the line to the agent; None where a process cannot live on."""
-    path = environ.get(ENV_WORLD_SOCKET)
+def survivor_of_process(
+    checkpoint: LivingCheckpointer, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]
+) -> Survivor | None:
+    """Return what lets this process live on when a peer dies; None where its agent or torch cannot."""
+    path = os.environ.get(ENV_WORLD_SOCKET)
     if not path or not dist.is_initialized() or not reconfigure.is_supported(torch.__version__):
         return None
-    return lambda leave: RoundLine(path, leave)
+    groups = reconfigure.ReformableGroups()
+    return Survivor(RoundLine(path, groups.break_off), groups, checkpoint, modules, optimizers)

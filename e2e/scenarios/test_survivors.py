@@ -1,6 +1,6 @@
-"""Processes of one world that live on when a peer dies: FSDP2, HSDP, tensor parallelism, DDP, plain collectives.
+"""Processes of one world that live on when a peer dies, with FSDP2, HSDP, tensor parallelism, DDP, all_reduce.
 
-They need torch 2.14 or newer: DLR_TORCH_NEXT_PYTHON names the `python3` of an environment that has it.
+They need torch 2.14 or newer.
 """
 
 from __future__ import annotations
@@ -110,9 +110,10 @@ class Survivors:
 
     def pause(self, since: float) -> float:
         """Seconds from a time to the next step of the last rank."""
-        return max(
-            min(line["at"] for line in self.lines(rank) if line["at"] > since) for rank in range(RANKS)
-        ) - since
+        return (
+            max(min(line["at"] for line in self.lines(rank) if line["at"] > since) for rank in range(RANKS))
+            - since
+        )
 
     def assert_every_step_is_alike(self) -> None:
         """A step that was made again had the same loss, and no step is missing."""
