@@ -61,6 +61,8 @@ class Environment:
     memory_replicas: int = 0
     persist_on_failure: bool = False
     """Whether what training goes on from after a failure is to be written to storage too."""
+    spare_processes: int = 0
+    """Spares for each training process."""
     replica_type: str = names.WORKER
     grouped_job: str = ""
     """The job whose replica group this worker's job is; empty if it is none."""
@@ -135,6 +137,7 @@ class Environment:
             memory_bytes=int(number(names.ENV_MEMORY_BYTES)),
             memory_replicas=int(number(names.ENV_MEMORY_REPLICAS)),
             persist_on_failure=bool(number(names.ENV_MEMORY_PERSIST)),
+            spare_processes=int(number(names.ENV_SPARE_PROCESSES)),
             grouped_job=environ.get(names.ENV_GROUPED_JOB, ""),
             group_index=int(number(names.ENV_GROUP_INDEX)),
             key=key,

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.launcher.api import LaunchConfig
@@ -23,7 +24,7 @@ from agent import signals
 from agent.arguments import LaunchArguments
 from agent.checkpoints.holder import CheckpointHolder
 from agent.connection.listener import Listener
-from agent.environment import InvalidEnvironmentError, ensure_temporary_directory, listen
+from agent.environment import Environment, InvalidEnvironmentError, ensure_temporary_directory, listen
 from agent.facts.failure import write_error_file
 from agent.facts.world import AgentWorld, ExitReason, Member
 from agent.kube.api import AgentApi
@@ -39,6 +40,7 @@ from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.stacks import StackFiles
 from agent.network import SocketInterfaces
 from agent.node_check.duties import NodeCheckFollower
+from agent.processes.orphans import Orphans
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.meeting import prefetch
 from agent.replicas.desk import ReplicasDesk
@@ -53,7 +55,11 @@ from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.ending import GoodEnds
 from agent.supervision.lingering import Lingering
 from agent.supervision.process_env import ProcessEnvironment
+from agent.supervision.starting import Starting
 from agent.supervision.votes import Votes
+from agent.survival.desk import WorldDesk
+from agent.survival.kept import KeptProcesses
+from agent.survival.spares import Spares
 from agent.torch_compat import elastic
 from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold
@@ -150,11 +156,13 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     stacks_desk = StacksDesk(guard, link.first_view.asks_for_stacks)
     interfaces = SocketInterfaces(os.environ)
     progress, lingering = TrainingProgress(files, link.first_report), Lingering(files, stacks)
+    orphans = Orphans(files.marker, warm_start.sessions if warm_start is not None else tuple)
+    kept = _kept(me, warm_start if replicas is None else None, memory, orphans, files, cleanup)
     reporter = link.reporter(
         AgentFacts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,
         figures=progress.figures,
-        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering),
+        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering, kept),
     )
     if replicas is not None:
         replicas.serve(lambda: reporter.progress(within_seconds=0.0))
@@ -162,7 +170,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     grace_seconds, failure_grace_seconds = launch.stop_grace_seconds, launch.failure_grace_seconds
     votes = Votes(membership, reporter, listener, memory, grace_seconds, failure_grace_seconds)
     good_ends = GoodEnds()
-    checks = NodeCheckFollower(link.api, me, reporter)
+    checks = NodeCheckFollower(link.api, me, reporter, lambda: kept.stop(failure_grace_seconds))
     handler = DlrRendezvousHandler(
         *(me, membership, reporter, checks, store, interfaces),
         join_timeout_seconds=launch.join_timeout_seconds,
@@ -189,8 +197,9 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         failure_grace_seconds=failure_grace_seconds,
         start_method=config.start_method,
         log_line_prefix_template=config.log_line_prefix_template,
-        names_ranks=launch.args.names_ranks,
-        warm_start=warm_start,
+        orphans=orphans,
+        starting=Starting(membership, warm_start, orphans, kept, names_ranks=launch.args.names_ranks),
+        kept=kept,
     )
     cleanup.callback(agent.kill)
     _start_monitor(progress, reporter, link, memory, cleanup)
@@ -203,14 +212,41 @@ def _sections(
     stacks_desk: StacksDesk,
     memory: CheckpointHolder | None,
     lingering: Lingering,
+    kept: KeptProcesses,
 ) -> Sections:
     return Sections(
         network=interfaces.to_status,
         replicas=replicas.to_status if replicas is not None else None,
         asked_stacks=stacks_desk.to_status,
         memory=memory.to_status if memory is not None else None,
+        lived_on=kept.to_status,
         lingers=lingering.to_status,
     )
+
+
+def _kept(
+    me: Environment,
+    warm_start: WarmStart | None,
+    memory: CheckpointHolder | None,
+    orphans: Orphans,
+    files: ProgressFiles,
+    cleanup: contextlib.ExitStack,
+) -> KeptProcesses:
+    """Return what keeps processes that live on: none without checkpoints in memory to go on from.
+
+    Args:
+        warm_start: forks the processes; None where none can live on.
+    """
+    if warm_start is None or memory is None or not elastic.can_reform_groups(torch.__version__):
+        return KeptProcesses(None, memory, orphans)
+    try:
+        desk = WorldDesk()
+    except OSError as error:
+        logger.warning("no process lives on when a peer dies: there is no place for a socket: %s", error)
+        return KeptProcesses(None, memory, orphans)
+    cleanup.callback(desk.close)
+    spares = Spares(desk, warm_start, orphans, files.directory) if me.spare_processes else None
+    return KeptProcesses(desk, memory, orphans, spares)
 
 
 def _start_monitor(

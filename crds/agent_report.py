@@ -318,6 +318,15 @@ class CheckpointMemory(OnWire):
 
 
 @dataclass(frozen=True)
+class LivedOn(OnWire):
+    """Training processes that have lived through the end of a round into the next one."""
+
+    round: Count
+    """The round that they have lived on into."""
+    processes: Annotated[int, Limits(at_least=0, at_most=MAX_PROCESSES)]
+
+
+@dataclass(frozen=True)
 class AgentCheckpointTrouble(OnWire):
     """Failures with checkpoints, of the first process that reports any."""
 
@@ -495,5 +504,7 @@ class AgentReport(OnWire):
     """The sets that its processes pull from; unset if they pull from none."""
     replicas: ReplicasReport | None = None
     """Unset until all processes of a replica group are ready to take part."""
+    lived_on: LivedOn | None = None
+    """Unset where the processes of the newest round were all started for it."""
     lingers: Sentence | None = None
     """What keeps a process alive whose script is over, or kept it until it was ended."""

@@ -200,6 +200,9 @@ class ElasticPolicy(Model):
     """Use free room beyond `replicas`."""
     network_interfaces: NetworkInterfaces | None = None
     """auto: set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface that reaches rank 0's agent."""
+    spare_processes: Annotated[int, Field(ge=0, le=1)] = 0
+    """Spare processes for each training process of a worker, started ahead up to the script's loop: one takes
+    the place of a process that dies while the others live on. It takes the memory of another process."""
     replica_groups: ReplicaGroups | None = None
     """Train in groups of workers, of which the others go on when one fails (docs/groups.md)."""
 
@@ -340,6 +343,10 @@ GROUP_RULES = (
         for field in ("shardScaling", "opportunistic")
     ),
     cel(
+        f"{_GROUPED} || self.elasticPolicy.spareProcesses == 0",
+        "elasticPolicy has replicaGroups or spareProcesses, and not both",
+    ),
+    cel(
         f"{_GROUPED} || self.elasticPolicy.replicaGroups.workers % self.elasticPolicy.nodeUnit == 0",
         "elasticPolicy.replicaGroups.workers must be a multiple of elasticPolicy.nodeUnit: each group is a "
         "world",
@@ -386,6 +393,12 @@ class ElasticJobSpec(Model):
                     if type_ != WORKER
                 ),
                 "replicaSpecs.worker alone may have memoryCheckpoint",
+            ),
+            cel(
+                "self.elasticPolicy.spareProcesses == 0 || (has(self.replicaSpecs.worker) && "
+                "has(self.replicaSpecs.worker.memoryCheckpoint))",
+                "elasticPolicy.spareProcesses needs replicaSpecs.worker.memoryCheckpoint: a spare goes on "
+                "from a checkpoint in memory",
             ),
             *CLUSTER_RULES,
             *GROUP_RULES,

@@ -144,6 +144,16 @@ ENV_GROUPED_JOB = "DLR_GROUPED_JOB"
 ENV_GROUP_INDEX = "DLR_GROUP_INDEX"
 ENV_REPLICAS_SOCKET = "DLR_REPLICAS_SOCKET"
 """Path of the agent's Unix socket through which training processes follow the groups (`agent/replicas`)."""
+ENV_WORLD_SOCKET = "DLR_WORLD_SOCKET"
+"""Path of the agent's Unix socket over which a training process lives through the death of its peers
+(`agent/survival`)."""
+ENV_JOINS = "DLR_JOINS"
+"""1 for a process that takes part in a world whose other processes live on: its process groups are connected
+when its loop begins."""
+ENV_SPARE = "DLR_SPARE"
+"""1 for a process that is started ahead: its loop begins when its agent hands it a round."""
+ENV_SPARE_PROCESSES = "DLR_SPARE_PROCESSES"
+"""Of `elasticPolicy.spareProcesses`: spares for each training process of the Pod, 0 or 1."""
 ENV_COUNT_STEPS = "DLR_COUNT_STEPS"
 """Set to 0 by the user where steps are not to be counted (docs/hangs.md)."""
 

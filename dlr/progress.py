@@ -169,6 +169,13 @@ class busy:
         _tell_busy()
 
 
+def begin_again() -> None:
+    """Go on in the record of another start of the training processes, which the environment names."""
+    global _slot, _has_stepped
+    _slot, _has_stepped = None, False
+    _places.clear()
+
+
 def slot() -> Slot | Literal[False]:
     """Return the agent's record, as int64 and as float64; False outside of dlr."""
     return _open() if _slot is None else _slot

@@ -93,6 +93,10 @@ class CheckpointHolder:
         """Of the processes that run, or ran last."""
         self._prefetch: Prefetch | None = None
         """Until the first round begins."""
+        self.lives = 0
+        """Number of processes that wait for the next round, as the agent's main thread has it."""
+        self.no_newcomers = False
+        """Whether a process that was to join others has ended before its loop began."""
         self._server = SlotServer(self._pool, listener, self._take_replica, self._copies)
         self._replication = Replication(
             self.own_marks, self.address, me.key, self._replicated, self._files.tell_copy_seconds
@@ -189,7 +193,7 @@ class CheckpointHolder:
     # Between two rounds.
 
     def inventory(self, round_: int) -> Inventory:
-        """What is here, now that no process runs, for the meeting of that round.
+        """What is here, now that no process runs or has not left its round, for the meeting of that round.
 
         Raises:
             OutdatedMeetingError: that of a newer one has begun.
@@ -207,7 +211,11 @@ class CheckpointHolder:
                 held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
             prefetched = self._prefetch is not None and self._prefetch.has_fetched
             exhausted = self._attempts.exhausted
-        return Inventory(self._local_world_size, self.address, held, place, prefetched, exhausted)
+        return Inventory(
+            *(self._local_world_size, self.address, held, place, prefetched, exhausted),
+            lives=self.lives,
+            no_newcomers=self.no_newcomers,
+        )
 
     def fetch(
         self, round_: int, checkpoint: Checkpoint, rank: int, address: str, abandoned: threading.Event
@@ -238,6 +246,11 @@ class CheckpointHolder:
         except DamagedCopyError:
             have_checked(address, self._key, mark)
             raise
+
+    @property
+    def lives_on(self) -> bool:
+        """Whether processes live on into the round last agreed upon, and the others join them."""
+        return self._agreed.decision.lives_on
 
     def persists(self) -> bool:
         """Whether the processes of the next round write to storage, too, what they go on from."""

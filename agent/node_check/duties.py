@@ -10,6 +10,7 @@ import functools
 import logging
 import select
 import threading
+from collections.abc import Callable
 
 from torch.distributed import DistError
 
@@ -163,12 +164,23 @@ class CheckDuties:
 
 
 class NodeCheckFollower:
-    """Follows the NodeCheck that an idle agent's job is in, on a thread of its own."""
+    """Follows the NodeCheck that an idle agent's job is in, on a thread of its own.
 
-    def __init__(self, api: AgentApi, me: Environment, reporter: Reporter) -> None:
+    Args:
+        make_room: ends what waits here for a round, since nothing else may run on a node that is tested.
+    """
+
+    def __init__(
+        self,
+        api: AgentApi,
+        me: Environment,
+        reporter: Reporter,
+        make_room: Callable[[], None] = lambda: None,
+    ) -> None:
         self._api = api
         self._me = me
         self._reporter = reporter
+        self._make_room = make_room
         self._name = ""
         self._duties: CheckDuties | None = None
         self._thread: threading.Thread | None = None
@@ -179,6 +191,7 @@ class NodeCheckFollower:
             return
         self.leave()
         if name:
+            self._make_room()
             self._name = name
             self._duties = CheckDuties(self._api, self._me, self._reporter, name)
             self._thread = threading.Thread(target=self._duties.run, name="dlr-check", daemon=True)

@@ -57,6 +57,8 @@ class Orphans:
         """
         self._marker = os.fsencode(marker)
         self._kept_sessions = kept_sessions
+        self.living_on: Callable[[], Collection[int]] = tuple
+        """Gives the ids of training processes that are spared, since no round that ends has them."""
         self._sessions: set[int] = set()
         """Of rounds, as far as they have been seen, and the ids of processes that are to begin one."""
 
@@ -65,7 +67,10 @@ class Orphans:
         self._sessions.update(pids)
 
     def kill(self, killed: Collection[int] = ()) -> list[int]:
-        """Send SIGKILL to all that stems from training processes, and to them.
+        """Send SIGKILL to all that stems from training processes, and to them, but for those that live on.
+
+        What such a process started is told by its parent and its session. A daemon of its that has another
+        session, and whose parent has ended, is anybody's.
 
         Args:
             killed: process ids that have got a SIGKILL already.
@@ -103,7 +108,7 @@ class Orphans:
                 return
         except ChildProcessError:
             return
-        ours, asked_for = os.getsid(0), {*self._kept_sessions(), *spared}
+        ours, asked_for = os.getsid(0), {*self._kept_sessions(), *self.living_on(), *spared}
         children = [process for process in descendants() if process.parent == os.getpid()]
         for child in children:
             if child.ended and child.session != ours and child.pid not in asked_for:
@@ -113,16 +118,13 @@ class Orphans:
     def _of_rounds(self) -> list[Descendant]:
         found = descendants()
         ours = self._our_sessions()
-        sessions = self._sessions
-        pids = {d.pid for d in found if d.pid in sessions or self._is_marked(d)}
-        before = -1
-        while len(pids) > before:
-            before = len(pids)
-            sessions = sessions | ({d.session for d in found if d.pid in pids} - ours)
-            pids |= {d.pid for d in found if d.session in sessions or d.parent in pids}
+        living_on = set(self.living_on())
+        spared, _ = _with_descendants(found, living_on, living_on, ours)
+        marked = {d.pid for d in found if d.pid in self._sessions or self._is_marked(d)}
+        pids, sessions = _with_descendants(found, marked - spared, self._sessions - living_on, ours)
         # The id of a session that nobody is in any more may become a stranger's.
-        self._sessions = sessions & (pids | {d.session for d in found})
-        return [d for d in found if d.pid in pids]
+        self._sessions = (sessions | living_on) & (pids | spared | {d.session for d in found})
+        return [d for d in found if d.pid in pids - spared]
 
     def _is_marked(self, process: Descendant) -> bool:
         """Return whether its environment has the marker.
@@ -141,6 +143,22 @@ class Orphans:
 
     def _our_sessions(self) -> set[int]:
         return {os.getsid(0), *self._kept_sessions()}
+
+
+def _with_descendants(
+    found: Sequence[Descendant], pids: set[int], sessions: set[int], ours: set[int]
+) -> tuple[set[int], set[int]]:
+    """Return processes with all that stems from them, and their sessions.
+
+    Args:
+        ours: sessions by which nothing stems from anything.
+    """
+    before = -1
+    while len(pids) > before:
+        before = len(pids)
+        sessions = sessions | ({d.session for d in found if d.pid in pids} - ours)
+        pids = pids | {d.pid for d in found if d.session in sessions or d.parent in pids}
+    return pids, sessions
 
 
 def collect(pids: Sequence[int]) -> None:

@@ -44,7 +44,7 @@ class TrainingProcesses:
             pcontext: has just been started.
             orphans: ends what the processes leave behind, with them.
         """
-        self._pcontext = pcontext
+        self.pcontext = pcontext
         self._orphans = orphans
         self._pids = dict(pcontext.pids())
         orphans.started(self._pids.values())
@@ -174,6 +174,11 @@ class TrainingProcesses:
         self._released = True
         self._close_fds()
 
+    def let_go(self, local_rank: int) -> None:
+        """Have nothing to do with one process any more, which lives on."""
+        del self._pids[local_rank]
+        os.close(self._exit_fds.pop(local_rank))
+
     def join(self, timeout_seconds: float) -> None:
         """Wait until the last log lines are written."""
         if self._closing is not None:
@@ -181,7 +186,7 @@ class TrainingProcesses:
 
     def _close(self, killed: Sequence[int]) -> None:
         try:
-            self._pcontext.close(signal.SIGKILL, timeout=1)
+            self.pcontext.close(signal.SIGKILL, timeout=1)
         finally:
             self._close_fds()
             collect(killed)

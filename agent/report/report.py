@@ -21,6 +21,7 @@ from crds.agent_report import (
     AskedStacks,
     CheckpointMemory,
     Departure,
+    LivedOn,
     Network,
     RankStack,
     ReplicasReport,
@@ -82,6 +83,7 @@ class Sections:
     shards: Callable[[], tuple[ShardsReport, ...] | None] | None = None
     replicas: Callable[[], ReplicasReport | None] | None = None
     asked_stacks: Callable[[], AskedStacks | None] | None = None
+    lived_on: Callable[[], LivedOn | None] | None = None
     lingers: Callable[[], str | None] | None = None
 
     def made_by(self, make: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:

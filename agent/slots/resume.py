@@ -67,6 +67,10 @@ class Inventory:
     """Whether it has fetched what it holds, as a replacement does before its first meeting."""
     exhausted: Checkpoint | None = None
     """The one that may be what ends rounds (`Attempts`)."""
+    lives: int = 0
+    """Number of its processes that live on into the round."""
+    no_newcomers: bool = False
+    """Whether a process that was to join others that live on has ended before its loop began."""
 
     def encode(self) -> str:
         """Encode as text of `INVENTORY_BYTES` at most: the oldest is left out where there is too much."""
@@ -74,7 +78,8 @@ class Inventory:
             [c.round, c.step, c.world_size, as_ranges(sorted(ranks))]
             for c, ranks in sorted(self.held.items(), reverse=True)
         ]
-        rest = self.place, int(self.from_peer), self.exhausted and astuple(self.exhausted)
+        exhausted = self.exhausted and astuple(self.exhausted)
+        rest = self.place, int(self.from_peer), exhausted, self.lives, int(self.no_newcomers)
         while len(text := _compact([self.ranks, self.address, held, *rest])) > INVENTORY_BYTES:
             held.pop()
         return text
@@ -83,10 +88,17 @@ class Inventory:
     def decode(cls, text: str) -> Inventory | None:
         """Read it; None where an agent takes no part, as torchrun's does not."""
         try:
-            ranks, address, held, place, from_peer, exhausted = json.loads(text)
-            checkpoints = _at_most_all(_entry(*each) for each in held)
-            tried = None if exhausted is None else Checkpoint(*map(int, exhausted))
-            return cls(int(ranks), str(address), checkpoints, tuple(map(str, place)), bool(from_peer), tried)
+            ranks, address, held, place, from_peer, exhausted, lives, no_newcomers = json.loads(text)
+            return cls(
+                int(ranks),
+                str(address),
+                _at_most_all(_entry(*each) for each in held),
+                tuple(map(str, place)),
+                bool(from_peer),
+                None if exhausted is None else Checkpoint(*map(int, exhausted)),
+                int(lives),
+                bool(no_newcomers),
+            )
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
 
@@ -109,11 +121,13 @@ class ResumeDecision:
     """Whether the processes write it to storage too, since the last round was broken by a failure."""
     ring: Sequence[int] | None = None
     """Order of the agents by which each has its peer; None for that of their ranks."""
+    lives_on: bool = False
+    """Whether processes live on into the round, and the others join them in their loop."""
 
     def encode(self) -> str:
         shards = {address: as_ranges(sorted(ranks)) for address, ranks in self.shards.items()}
         checkpoint = self.checkpoint and astuple(self.checkpoint)
-        flags = [self.is_last_resort, self.from_peer, self.persists]
+        flags = [self.is_last_resort, self.from_peer, self.persists, self.lives_on]
         text = _compact([checkpoint, self.fetches, shards, flags, self.ring])
         return base64.b64encode(zlib.compress(text.encode())).decode()
 
@@ -131,7 +145,8 @@ class ResumeDecision:
         text = inflating.decompress(base64.b64decode(data), MAX_INFLATED_BYTES)
         if inflating.unconsumed_tail:
             raise ValueError(f"what rank 0's agent has sent has more than {MAX_INFLATED_BYTES:,} bytes")
-        checkpoint, fetches, shards, (is_last_resort, from_peer, persists), ring = json.loads(text)
+        checkpoint, fetches, shards, flags, ring = json.loads(text)
+        is_last_resort, from_peer, persists, lives_on = map(bool, flags)
         return cls(
             None if checkpoint is None else Checkpoint(*checkpoint),
             {int(at): {int(rank): holder for rank, holder in of.items()} for at, of in fetches.items()},
@@ -140,6 +155,7 @@ class ResumeDecision:
             from_peer,
             persists,
             None if ring is None else tuple(ring),
+            lives_on,
         )
 
 
@@ -192,9 +208,15 @@ def decide(inventories: Sequence[Inventory | None]) -> ResumeDecision:
             fetches = _fetches(checkpoint, holders, members)
             if sum(map(len, fetches.values())) > MAX_FETCHES:
                 continue
-            return ResumeDecision(checkpoint, fetches, is_last_resort=is_last_resort)
+            lives_on = not is_last_resort and live_on(members)
+            return ResumeDecision(checkpoint, fetches, is_last_resort=is_last_resort, lives_on=lives_on)
         return ResumeDecision(checkpoint, {}, _shards(holders, members), is_last_resort)
     return UNDECIDED
+
+
+def live_on(members: Iterable[Inventory]) -> bool:
+    """Whether the processes that live on go on in a world of these, since all others can join them."""
+    return any(member.lives for member in members) and not any(member.no_newcomers for member in members)
 
 
 def without(

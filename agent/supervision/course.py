@@ -19,6 +19,7 @@ A recovery from a killed process, hop by hop:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
@@ -26,6 +27,7 @@ from typing import Any, TypeVar
 
 from agent.facts.world import AgentVerb, ExitReason, NextAction
 from agent.membership import RoundStanding
+from agent.monitor.hang import LOOK_SECONDS
 from agent.supervision.leaving import HURRY_GRACE_SECONDS, VoteOutcome
 from crds.agent_report import AgentState
 
@@ -38,6 +40,9 @@ left the others takes so long to shut Python down, and its exit code 0 explains 
 JUDGEMENT_SECONDS = 15.0
 """Longest time for which hanging processes are kept until the job has judged which of all was first. The
 judgement takes 10 s at most, and less where all answer."""
+
+LOST_SECONDS = 0.5
+"""How long a collective that failed without news waits for news of who is gone."""
 
 EXIT_BARRIER_SECONDS = 300.0
 """How long a finished agent waits for the job's end while the API server is away. As torch's exit barrier."""
@@ -72,6 +77,10 @@ class ProcessesSeen(JobOrders):
     """The limit has passed without a step."""
     may_hang: bool = False
     """So much of the limit has passed that a world which broke may have hung here."""
+    lives_on: bool = False
+    """A process runs that can live on into the next round."""
+    lost: bool = False
+    """Such a process has left its round by itself, since a collective has failed."""
 
 
 class RoundStart(Enum):
@@ -100,7 +109,10 @@ class StartRound:
 
 @dataclass(frozen=True)
 class AwaitChange:
-    """Wait until the world or the processes have changed, a second at most; the answer is `ProcessesSeen`."""
+    """Wait until the world or the processes have changed; the answer is `ProcessesSeen`."""
+
+    seconds: float = LOOK_SECONDS
+    """Longest time to wait."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,7 @@ class FailureSubject(Enum):
     PROCESSES = "processes that have failed"
     ENDING = "processes that fail just now, before they get a signal"
     EARLY_FINISH = "a process that ended well before the others"
+    LOST = "a collective that has failed in a process that lives on"
     WAITED_FOR = "where the others are, if a collective of those that failed has timed out"
     HANG = "where processes hang"
     ASKED = "where processes are that are well, because the job asks"
@@ -224,6 +237,14 @@ class StopProcesses:
 
 
 @dataclass(frozen=True)
+class KeepProcesses:
+    """Have the processes that can live on leave the round, and keep them for the next; end all others."""
+
+    grace_seconds: float
+    """From SIGTERM to SIGKILL for the others."""
+
+
+@dataclass(frozen=True)
 class Kill:
     """End what is left of processes that have left or were stopped."""
 
@@ -251,6 +272,7 @@ Order = (
     | LeaveByVote
     | EndVotes
     | StopProcesses
+    | KeepProcesses
     | Kill
     | StandBy
     | EndLeftovers
@@ -317,9 +339,13 @@ class AgentRounds:
 
     def _supervise(self) -> Steps[RoundEnd | ExitReason]:
         """Watch the processes until they end, or until the world does and they have been stopped."""
+        wait_seconds, news_due_at = LOOK_SECONDS, math.inf
         while True:
-            seen: ProcessesSeen = yield AwaitChange()
+            seen: ProcessesSeen = yield AwaitChange(wait_seconds)
             broken = seen.action.verb is not AgentVerb.WAIT
+            if seen.lost:
+                news_due_at = min(news_due_at, seen.now + LOST_SECONDS)
+                wait_seconds = max(news_due_at - seen.now, 0.0)
             end = yield from self._end_by_themselves(seen, broken=broken)
             if end is RoundEnd.FAILED:  # the driver may tell why a moment later than the process
                 yield ReportFailure(FailureSubject.DEVICE)
@@ -332,19 +358,22 @@ class AgentRounds:
             if outcome in (VoteOutcome.LEFT, VoteOutcome.STOPPED):
                 return (yield from self._leave(seen.action))
             if broken:
-                return (yield from self._stop(seen.now))
+                return (yield from self._stop(seen))
+            if seen.now >= news_due_at:
+                yield ReportFailure(FailureSubject.LOST, AgentState.FAILED)
+                return (yield from self._fail(seen))
 
     def _end_by_themselves(self, seen: ProcessesSeen, *, broken: bool) -> Steps[RoundEnd | None]:
         """Return how the round ended here: by a device, by its processes or by a hang; None if it goes on."""
         if not broken and (yield ReportFailure(FailureSubject.DEVICE, AgentState.FAILED)):
-            return (yield from self._fail())
+            return (yield from self._fail(None))
         end = yield from self._end_of_processes(seen, broken=broken)
         if end is not None or broken or not seen.hangs:
             return end
         if (yield WorksAlone()) or not (yield ReportFailure(FailureSubject.HANG, AgentState.FAILED)):
             return None
         yield from self._await_judgement()
-        return (yield from self._fail())
+        return (yield from self._fail(None))
 
     def _end_of_processes(self, seen: ProcessesSeen, *, broken: bool) -> Steps[RoundEnd | None]:
         """Return how they ended, if one failed or all have ended; in a `broken` world failures wait."""
@@ -356,7 +385,8 @@ class AgentRounds:
             yield ReportFailure(FailureSubject.ENDING)
             if (yield ReportFailure(FailureSubject.WAITED_FOR)):
                 yield from self._await_judgement()
-            return (yield from self._fail())
+                return (yield from self._fail(None))
+            return (yield from self._fail(seen))
         ended: ProcessesEnd = (yield CollectEnds()) if seen.all_ended else ProcessesEnd.NOT_YET
         if ended is ProcessesEnd.FAILED:
             yield ReportFailure(FailureSubject.PROCESSES, AgentState.FAILED)
@@ -367,8 +397,16 @@ class AgentRounds:
             return RoundEnd.SUCCEEDED
         return None
 
-    def _fail(self) -> Steps[RoundEnd]:
-        yield StopProcesses(Grace.after_failure(self._failure_grace_seconds))
+    def _fail(self, seen: ProcessesSeen | None) -> Steps[RoundEnd]:
+        """End the round here after a failure was reported.
+
+        Args:
+            seen: how things stand; None where no process is to live on, as what ails it is not known.
+        """
+        if seen is not None and seen.lives_on and self.restarts_left != 0:
+            yield KeepProcesses(self._failure_grace_seconds)
+        else:
+            yield StopProcesses(Grace.after_failure(self._failure_grace_seconds))
         return RoundEnd.FAILED
 
     def _leave(self, action: NextAction) -> Steps[RoundEnd | ExitReason]:
@@ -380,14 +418,15 @@ class AgentRounds:
             yield StandBy()
         return RoundEnd.MOVED_ON
 
-    def _stop(self, begun_at: float) -> Steps[RoundEnd | ExitReason]:
-        """Report what broke the world, as far as it shows here, and stop the processes."""
+    def _stop(self, seen: ProcessesSeen) -> Steps[RoundEnd | ExitReason]:
+        """Report what broke the world, as far as it shows here, and stop or keep the processes."""
+        begun_at, lives_on = seen.now, seen.lives_on
         yield EndVotes()
         news: JobOrders = yield AwaitNews()
         seconds = self._grace_seconds - (news.now - begun_at)
         standing, exits = news.standing, news.action.verb is AgentVerb.EXIT
-        if news.action.verb is AgentVerb.STAND_BY and standing.peers_are_dead:
-            seen: ProcessesSeen = yield AwaitEnds(ENDING_SECONDS)
+        if news.action.verb is AgentVerb.STAND_BY and standing.peers_are_dead and not lives_on:
+            seen = yield AwaitEnds(ENDING_SECONDS)
             end = yield from self._end_of_processes(seen, broken=True)
             if end is not None:
                 return end
@@ -396,6 +435,9 @@ class AgentRounds:
         if not exits and news.standing.asks_where_it_hangs:
             yield from self._await_judgement()
             yield StopProcesses(Grace.after_failure(self._failure_grace_seconds))
+            return RoundEnd.MOVED_ON
+        if lives_on and not exits and news.standing.peers_are_dead and news.action.verb is not AgentVerb.EXIT:
+            yield KeepProcesses(self._failure_grace_seconds)
             return RoundEnd.MOVED_ON
         yield StopProcesses(Grace.of(news.action, news.standing, seconds, self._failure_grace_seconds))
         return (news.action.reason or ExitReason.REPLACED) if exits else RoundEnd.MOVED_ON

@@ -13,7 +13,6 @@ import select
 import signal
 import time
 from collections.abc import Collection
-from datetime import datetime, timezone
 from typing import Any
 
 from torch.distributed import DistError
@@ -24,7 +23,6 @@ from torch.distributed.elastic.agent.server.api import (
     WorkerSpec,
     WorkerState,
 )
-from torch.distributed.elastic.multiprocessing import LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
@@ -34,11 +32,9 @@ from agent.facts.world import AgentVerb, ExitReason, NextAction
 from agent.kube.api import AgentApi
 from agent.membership import WorldMembership
 from agent.monitor import open_files
-from agent.monitor.hang import LOOK_SECONDS
 from agent.monitor.hang_guard import HangGuard, RoundProcesses
 from agent.monitor.oom import OomWatch
 from agent.monitor.round_logs import RoundLogsSpecs
-from agent.monitor.stepping import ProcessStart
 from agent.monitor.xid import DeviceWatch
 from agent.processes.orphans import Orphans, adopt
 from agent.processes.processes import TrainingProcesses, abandon_start
@@ -50,10 +46,11 @@ from agent.supervision.ending import GoodEnds
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.leaving import VoteOutcome
 from agent.supervision.lingering import Lingering
-from agent.supervision.post_mortem import PostMortem, process_failure
-from agent.supervision.process_env import ProcessEnvironment, restart_counts
+from agent.supervision.post_mortem import PostMortem, failure_by
+from agent.supervision.process_env import ProcessEnvironment
 from agent.supervision.starting import Starting, WorldMovedOnError
 from agent.supervision.votes import Votes
+from agent.survival.kept import KeptProcesses
 from agent.torch_compat.elastic import (
     UNLIMITED_RESTARTS,
     LocalElasticAgent,
@@ -61,7 +58,7 @@ from agent.torch_compat.elastic import (
     return_value_fds,
     started_process,
 )
-from agent.warm.warm_parent import ForkedProcess, WarmStart
+from agent.warm.warm_parent import ForkedProcess
 from crds.agent_report import AgentState
 
 logger = logging.getLogger(__name__)
@@ -81,8 +78,9 @@ class DlrElasticAgent(LocalElasticAgent):
         stop_grace_seconds: from SIGTERM to SIGKILL for processes that stop.
         failure_grace_seconds: the same for processes whose peer has failed.
         start_method: of torch, for functions.
-        names_ranks: each line that is copied from a log begins with the rank.
-        warm_start: what forks the processes; None if they are spawned.
+        orphans: ends what processes leave behind.
+        starting: how torch starts the processes.
+        kept: the processes that live on into the next round.
 
     Raises:
         JobEndedError: from `run`, when the job ended, or goes on without this agent.
@@ -107,12 +105,13 @@ class DlrElasticAgent(LocalElasticAgent):
         failure_grace_seconds: float,
         start_method: str,
         log_line_prefix_template: str | None,
-        names_ranks: bool,
-        warm_start: WarmStart | None,
+        orphans: Orphans,
+        starting: Starting,
+        kept: KeptProcesses,
     ) -> None:
         super().__init__(
             spec,
-            LogsAndEnvironment(logs, self._complete_environments),
+            LogsAndEnvironment(logs, lambda envs, files: environment.complete(envs, files, membership, kept)),
             start_method=start_method,
             log_line_prefix_template=log_line_prefix_template,
         )
@@ -125,7 +124,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._hang_guard = guard
         self._lingering = lingering
         self._stacks_desk = stacks_desk
-        self._stop_grace_seconds = stop_grace_seconds
+        self._stop_grace_seconds, self._failure_grace_seconds = stop_grace_seconds, failure_grace_seconds
         self._course = course.AgentRounds(
             stops_at_first_failure=not callable(spec.entrypoint),
             restarts=None if spec.max_restarts == UNLIMITED_RESTARTS else spec.max_restarts,
@@ -142,10 +141,7 @@ class DlrElasticAgent(LocalElasticAgent):
         """What torch's `run` is to return if this round is the last."""
         self._shutdown_at: float | None = None
         """When the grace of the last shutdown began."""
-        self._orphans = Orphans(
-            environment.progress.marker, warm_start.sessions if warm_start is not None else tuple
-        )
-        self._starting = Starting(membership, warm_start, self._orphans, names_ranks=names_ranks)
+        self._orphans, self._starting, self._kept = orphans, starting, kept
         adopt("training processes")
         self._post_mortem = PostMortem(logs, environment.progress, oom)
         self._device_watch = DeviceWatch()
@@ -184,8 +180,8 @@ class DlrElasticAgent(LocalElasticAgent):
                 if (left := self._course.restarts_left) is not None:
                     self._remaining_restarts = left  # of which torch tells the processes
                 return self._start_round(self._worker_group)
-            case course.AwaitChange():
-                self._await_change()
+            case course.AwaitChange(seconds):
+                self._await_change(seconds)
                 return self._see(answers=True)
             case course.AwaitEnds(seconds):
                 processes = self._running()
@@ -216,6 +212,8 @@ class DlrElasticAgent(LocalElasticAgent):
                 self._votes.end()
             case course.StopProcesses(grace):
                 self._stop(self._running(), grace)
+            case course.KeepProcesses(grace_seconds):
+                self._kept.keep(self._membership.round, self._running(), grace_seconds)
             case course.Kill():
                 self._running().kill()
             case course.StandBy():
@@ -245,24 +243,23 @@ class DlrElasticAgent(LocalElasticAgent):
             return self._failed_to_start(group, code, f"the processes cannot be started: {error}")
 
     def _failed_to_start(self, group: WorkerGroup, exit_code: int, message: str) -> course.RoundStart:
-        failure = process_failure(0, 0, exit_code, "")
-        failure.error_file_data = {"message": {"message": message}}
-        self._note_failed([failure])
-        self._failures.report_processes(self._ranks, [failure], AgentState.FAILED)
+        self._kept.stop(self._failure_grace_seconds)
+        failed = self._note_failed([failure_by(message, exit_code)])
+        self._failures.report_processes(self._ranks, failed, AgentState.FAILED)
         return course.RoundStart.FAILED
 
     # What it sees.
 
-    def _await_change(self) -> None:
-        """Wait until the world, a vote, a device or a process has changed, a second at most."""
+    def _await_change(self, seconds: float) -> None:
+        """Wait until the world, a vote, a device or a process has changed, for so long at most."""
         processes = self._running()
         self._orphans.reap(spared=processes.pids.values())
         poll = select.poll()
-        ours = (self._membership.fileno(), self._device_watch.fileno(), *self._votes.fds())
+        ours = (self._membership.fileno(), self._device_watch.fileno(), *self._votes.fds(), *self._kept.fds())
         for fd in (*ours, *processes.exit_fds(), *return_value_fds(self._pcontext)):
             poll.register(fd, select.POLLIN)
         has_more = len(processes.exit_codes) > self._exits_seen  # whose descriptors are not polled any more
-        poll.poll(0 if has_more else LOOK_SECONDS * 1000)
+        poll.poll(0 if has_more else seconds * 1000)
 
     def _see(self, *, answers: bool = False) -> course.ProcessesSeen:
         """Return how things stand.
@@ -281,6 +278,8 @@ class DlrElasticAgent(LocalElasticAgent):
             self._stacks_desk.look(view.asks_for_stacks, processes, self._report_soon)
         failed, standing = self._post_mortem.new_failures(processes), self._membership.standing
         self._exits_seen = len(processes.exit_codes)
+        hangs = guard.hangs(limit_seconds) and bool(self._post_mortem.with_scripts(processes))
+        self._kept.look(processes, hangs=hangs)
         return course.ProcessesSeen(
             time.monotonic(),
             action,
@@ -288,8 +287,10 @@ class DlrElasticAgent(LocalElasticAgent):
             failed=bool(failed),
             all_ended=processes.all_exited or bool(return_value_fds(self._pcontext)),
             alive=bool(processes.alive()),
-            hangs=guard.hangs(limit_seconds) and bool(self._post_mortem.with_scripts(processes)),
+            hangs=hangs,
             may_hang=guard.may_hang(limit_seconds, asked=standing.asks_where_it_hangs),
+            lives_on=self._kept.lives_on(processes),
+            lost=bool(self._kept.lost(processes)),
         )
 
     def _await_news(self, seconds: float) -> course.JobOrders:
@@ -331,6 +332,10 @@ class DlrElasticAgent(LocalElasticAgent):
             case course.FailureSubject.PROCESSES:
                 failed = self._note_failed(self._post_mortem.new_failures(processes))
                 failures.report_processes(ranks, failed, state, processes)
+            case course.FailureSubject.LOST:
+                lost, pids = self._kept.lost(processes), processes.pids
+                failed = [failure_by(error, 1, rank, pids[rank]) for rank, error in lost.items()]
+                failures.report_processes(ranks, self._note_failed(failed), state, processes)
             case course.FailureSubject.ENDING:
                 failures.report_ending_processes(ranks, processes)
             case course.FailureSubject.EARLY_FINISH:
@@ -350,6 +355,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._running().release()
         self._result, self._ended, self._processes = result, self._processes, None
         if not result.is_failed():
+            self._kept.stop(self._failure_grace_seconds)
             return course.ProcessesEnd.WELL
         self._orphans.kill()
         return course.ProcessesEnd.FAILED
@@ -404,6 +410,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._post_mortem.begin()
         self._lingering.begin()
         self._pcontext = None
+        self._kept.begin(self._membership.round)
         try:
             with self._starting.by_us():
                 pids: dict[int, Any] = super()._start_workers(worker_group)
@@ -411,6 +418,7 @@ class DlrElasticAgent(LocalElasticAgent):
             open_files.give_back(pids.values())
             assert self._pcontext is not None
             self._processes = TrainingProcesses(self._pcontext, self._orphans)
+            self._kept.started(self._processes.pids)
             self._votes.begin(self._environment.progress.records)
         except BaseException:
             abandon_start(self._pcontext, self._orphans)
@@ -420,18 +428,6 @@ class DlrElasticAgent(LocalElasticAgent):
             open_files.warn_if_too_few(worker_group.workers[0].world_size, worker_group.group_world_size or 0)
         self._hang_guard.begin(RoundProcesses(self._membership.round, _global_ranks(worker_group)))
         return pids
-
-    def _complete_environments(self, envs: dict[int, dict[str, str]], logs: LogsDest) -> None:
-        """Add to torch's variables what a process shares with this agent."""
-        ranks = [int(envs[local_rank]["RANK"]) for local_rank in range(len(envs))]
-        view, round_ = self._membership.view, self._membership.round
-        start = ProcessStart(
-            round_, int(envs[0]["WORLD_SIZE"]), leads=0 in ranks, of_new_job=not view.has_trained
-        )
-        failures_per_hour = view.failures_per_hour(datetime.now(timezone.utc))
-        ours = self._environment.of_start(start, ranks, logs, failures_per_hour)
-        for local_rank, env in envs.items():
-            env.update({**restart_counts(env, round_), **ours[local_rank]})
 
     def _report_soon(self) -> None:
         self._reporter.progress(within_seconds=0.0)
@@ -457,6 +453,7 @@ class DlrElasticAgent(LocalElasticAgent):
             processes.stop(death_sig, self._stop_grace_seconds - (time.monotonic() - begun_at))
             processes.join(timeout_seconds=1.0)
         begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
+        self._kept.stop(self._stop_grace_seconds - (time.monotonic() - begun_at))
         with signals.deferred():  # nor is it to end what the peer still copies
             self._votes.hand_over(self._stop_grace_seconds - (time.monotonic() - begun_at))
         self._pcontext = None  # The processes have closed it.
@@ -474,6 +471,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._votes.end()
         if self._processes is not None:
             self._processes.kill()
+        self._kept.stop(0.0)
         self._orphans.kill()
         self._device_watch.stop()
 

@@ -327,6 +327,13 @@ def process_failure(local_rank: int, pid: int, exit_code: int, error_file: str) 
             return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file="")
 
 
+def failure_by(message: str, exit_code: int, local_rank: int = 0, pid: int = 0) -> ProcessFailure:
+    """Return torch's description of a failure that no error file tells of."""
+    failure = process_failure(local_rank, pid, exit_code, "")
+    failure.error_file_data = {"message": {"message": message}}
+    return failure
+
+
 def shared_memory_hint(message: str, log_tail: str, signal: str | None) -> str:
     """One sentence on what to do, if this failure is for want of shared memory; "" for all others.
 

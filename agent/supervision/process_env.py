@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 import torch
 from torch.distributed.elastic.multiprocessing import LogsDest
 
 from agent.checkpoints.holder import CheckpointHolder
+from agent.membership import WorldMembership
 from agent.monitor import flight_recorder
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import StackFiles
 from agent.monitor.stepping import ProcessStart
 from agent.replicas.desk import ReplicasDesk
+from agent.survival.kept import KeptProcesses
 from agent.torch_compat.elastic import MAX_RESTARTS, RESTART_COUNT, UNLIMITED_RESTARTS
 from crds.names import ENV_REPLICAS_SOCKET
 from crds.progress_record import ENV_ROUND
@@ -32,6 +35,28 @@ class ProcessEnvironment:
     """The socket from which they pull shards; "" if each process pulls its own share, by rank."""
     replicas: ReplicasDesk | None = None
     """The socket through which they follow the replica groups, in a job that has such."""
+
+    def complete(
+        self,
+        envs: dict[int, dict[str, str]],
+        logs: LogsDest,
+        membership: WorldMembership,
+        kept: KeptProcesses,
+    ) -> None:
+        """Add to torch's variables what the processes of a round share with this agent.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        view, round_ = membership.view, membership.round
+        ranks = [int(envs[local_rank]["RANK"]) for local_rank in range(len(envs))]
+        start = ProcessStart(
+            round_, int(envs[0]["WORLD_SIZE"]), leads=0 in ranks, of_new_job=not view.has_trained
+        )
+        ours = self.of_start(start, ranks, logs, view.failures_per_hour(datetime.now(timezone.utc)))
+        for local_rank, env in envs.items():
+            living = kept.variables(local_rank)
+            env.update({**restart_counts(env, round_), **ours[local_rank], **living})
 
     def of_start(
         self, start: ProcessStart, ranks: Sequence[int], logs: LogsDest, failures_per_hour: float | None

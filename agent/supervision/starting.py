@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from agent.membership import WorldMembership
 from agent.monitor.log_tail import copy_as_it_is, copy_log
 from agent.processes.orphans import Orphans
+from agent.survival.handles import ProcessHandle
+from agent.survival.kept import KeptProcesses
 from agent.torch_compat.elastic import logs_copied_by, processes_started_by
-from agent.warm.warm_parent import READY_SECONDS, ForkedProcess, WarmStart
+from agent.warm.warm_parent import READY_SECONDS, WarmStart
 
 
 class WorldMovedOnError(Exception):
@@ -22,6 +24,7 @@ class Starting:
     Args:
         warm_start: None if they are to be spawned.
         orphans: learns of each process at once.
+        kept: may have one that lives on.
         names_ranks: each line that is copied from a log begins with the rank, as torchrun's flags ask for.
     """
 
@@ -30,12 +33,14 @@ class Starting:
         membership: WorldMembership,
         warm_start: WarmStart | None,
         orphans: Orphans,
+        kept: KeptProcesses,
         *,
         names_ranks: bool,
     ) -> None:
         self._membership = membership
         self._warm_start = warm_start
         self._orphans = orphans
+        self._kept = kept
         self._copy = copy_log if names_ranks else copy_as_it_is
 
     def await_warm_parent(self) -> None:
@@ -61,11 +66,17 @@ class Starting:
             yield
 
     def _fork(
-        self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
-    ) -> ForkedProcess | None:
-        """Fork a process, whose start may still be abandoned before its session and environment show it."""
+        self, argv: Sequence[str], env: dict[str, str], redirects: Mapping[int, int]
+    ) -> ProcessHandle | None:
+        """Have a process go on with the round, or fork one.
+
+        Its start may still be abandoned before its session and environment show it.
+        """
         assert self._warm_start is not None
-        process = self._warm_start.start(argv, env, redirects)
-        if process is not None:
-            self._orphans.started([process.pid])
+        process = self._kept.hand_over(env, redirects)
+        if process is None:
+            process = self._warm_start.start(argv, env, redirects)
+            if process is not None:
+                self._orphans.started([process.pid])
+        self._kept.note_launch(argv, env)
         return process

@@ -21,6 +21,8 @@ from agent.torch_compat import UnsupportedTorchError
 
 MINIMUM = (2, 6)
 """The oldest torch that dlr supports. 2.5 has neither `server_port` nor DataLoader's `in_order`."""
+REFORMING = (2, 14)
+"""The oldest whose process groups can be formed again."""
 NEWEST_SEEN = (2, 13)
 """The newest whose sources SEAMS was compared with."""
 
@@ -213,6 +215,26 @@ def started_process(pcontext: PContext | None, local_rank: int) -> Any:
     """
     handlers = getattr(pcontext, "subprocess_handlers", {})
     return handlers[local_rank].proc if local_rank in handlers else None
+
+
+def detach_process(pcontext: PContext, local_rank: int) -> Any:
+    """Have torch lose a process that lives on, and return it as `started_process` does.
+
+    `_running_local_ranks`, `_stdout` and `_stderr` are in 2.6 to 2.14.
+    """
+    context: Any = pcontext
+    handler = context.subprocess_handlers.pop(local_rank)
+    context._running_local_ranks.discard(local_rank)
+    for log in (handler._stdout, handler._stderr):
+        if log is not None:
+            log.close()
+    return handler.proc
+
+
+def can_reform_groups(version: str) -> bool:
+    """Whether process groups can be formed again in a process, which torch has from REFORMING on."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and [int(numbers[1]), int(numbers[2])] >= list(REFORMING)
 
 
 def return_value_fds(pcontext: PContext | None) -> list[int]:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agent.warm.step_counter import count_steps
-from crds.names import ENV_POD_UID
+from crds.names import ENV_JOINS, ENV_POD_UID
 from crds.progress_record import (
     BOUNDARY,
     ENDED_SUFFIX,
@@ -68,6 +68,10 @@ def run_script(argv: Sequence[str]) -> None:
         os.execv(argv[0], list(argv))  # It is a directory, an archive, bytecode, or nothing at all.
     note_end = _end_mark()
     count_steps(os.environ)
+    if ENV_JOINS in os.environ:
+        from agent.torch_compat.reconfigure import make_unconnected
+
+        make_unconnected()
     main = types.ModuleType("__main__")
     vars(main).update(__builtins__=builtins, __annotations__={})
     # multiprocessing, which torch imports, keeps the main module under a second name.

@@ -43,12 +43,15 @@ in the working directory would be taken for ours. Modules of `--preload` are fou
 ROUND_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "DLR_CHECKPOINT_FILE",
+    "DLR_JOINS",
     "DLR_PROGRESS_FILE",
     "DLR_RECORDER_SOCKET",
     "DLR_REPLICAS_SOCKET",
     "DLR_ROUND",
     "DLR_SHARDS_SOCKET",
+    "DLR_SPARE",
     "DLR_STACKS_",
+    "DLR_WORLD_SOCKET",
     "GLOO_SOCKET_IFNAME",
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",
@@ -299,6 +302,10 @@ class WarmStart:
             self.close()
             self.prepare(env)  # for the next round
             return None
+
+    def is_warm(self) -> bool:
+        """Whether a process can be forked by now, as far as it shows without asking for one."""
+        return self._parent is not None and self._is_decided(self._parent)
 
     @staticmethod
     def _is_decided(parent: WarmParent) -> bool:

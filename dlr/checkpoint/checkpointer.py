@@ -114,14 +114,28 @@ class Checkpointer:
         _check("keep", keep, None)
         _refuse_loaders(state)
         self.state = state
-        files = files_at(path)
+        self._files = files_at(path)
         self._every = every
         self._persist_every = persist_every
         self._weights_only = weights_only
         self._rng_state = rng_state
-        self._here = _without_memory_of_others(look_around(group=process_group))
-        self._here = replace(self._here, adopts=adopt)
+        self._adopt = adopt
+        self._process_group = process_group
+        self._begin_start()
+        self._storage = Persistence(self._files, self._here, keep, self._trouble)
+        to_storage = self._here.job or persist_every is not None
+        self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
+        self._pid = os.getpid()
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
+        atexit.register(self._at_exit)
+        self._groups: SavingGroups | None = None
+        """The replica groups, in a job that has such."""
+
+    def _begin_start(self) -> None:
+        """Take what the agent gives this start of the training processes, and what there is to load in it."""
         self._trouble = SaveTroubles()
+        here = _without_memory_of_others(look_around(group=self._process_group))
+        self._here = replace(here, adopts=self._adopt)
         self._given = GivenSlots(self._here)
         if self._given.holds_another:
             self._here = replace(self._here, resume=None)
@@ -131,11 +145,14 @@ class Checkpointer:
         slots = self._given.slots
         self._memory = Writer(slots) if slots else None
         self._loading = Loading(
-            files, self._here, self._trouble, weights_only=weights_only, rng_state=rng_state
+            self._files,
+            self._here,
+            self._trouble,
+            weights_only=self._weights_only,
+            rng_state=self._rng_state,
         )
-        self._storage = Persistence(files, self._here, keep, self._trouble)
-        self._trouble.works(*_unused(self._here, persist_every))
-        self._pace = self._make_pace() if every == "auto" and slots else None
+        self._trouble.works(*_unused(self._here, self._persist_every))
+        self._pace = self._make_pace() if self._every == "auto" and slots else None
         self._trained_since: float | None = None
         """When the last call of `step` has returned; None before the first."""
         self._saved = False
@@ -146,15 +163,8 @@ class Checkpointer:
         """The last step that was told or loaded."""
         self._said = False
         """That it does not rise."""
-        to_storage = self._here.job or persist_every is not None
-        self._prepare_at = time.monotonic() + PREPARE_SECONDS if to_storage else math.inf
-        self._pid = os.getpid()
-        self._hook = register_optimizer_step_pre_hook(self._before_step)
-        atexit.register(self._at_exit)
         leaving.take_part("memory" if slots else "storage")
         self._notice = Notice(self._here)
-        self._groups: SavingGroups | None = None
-        """The replica groups, in a job that has such."""
 
     def find(self) -> int | None:
         """Return the step of the checkpoint that `load` brings back; None without one. All ranks call it.
@@ -240,6 +250,30 @@ class Checkpointer:
         found = self._loading.find(is_start=self._trained_since is None, beyond=step)
         is_older = found is None or found <= step
         return None if step and is_older else self._load()
+
+    def rest(self) -> None:
+        """Wait until nothing is written into the agent's memory any more, and leave it to the agent."""
+        self._refuse_forks()
+        if self._memory is not None:
+            self._memory.discard()
+            self._memory = None
+        self._given.release()
+
+    def load_again(self) -> int | None:
+        """Load what the next start of the training processes begins with, in which this one lives.
+
+        `rest` comes first. The environment is that of the next start.
+
+        Returns:
+            the step that was loaded; None if there is none.
+
+        Raises:
+            DamagedCheckpointError, StorageError, MismatchError: as `load`.
+        """
+        self._refuse_forks()
+        self._begin_start()
+        self._storage.begin_start(self._here, self._trouble)
+        return self._load()
 
     def wait(self) -> None:
         """Wait until what is being saved may change: call it right before the optimizer's step.

@@ -73,6 +73,12 @@ class Persistence:
         self._ended = threading.Event()
         """Set when they have to end."""
 
+    def begin_start(self, here: Surroundings, trouble: SaveTroubles) -> None:
+        """Save for the next start of the training processes, in which this one lives; the saver stays."""
+        self._end_after_failure()
+        self._here, self._trouble = here, trouble
+        self._after_failure, self._ended = [], threading.Event()
+
     def prepare(self) -> None:
         """Start the saver, which takes seconds, before it is needed."""
         if not self._saver.runs:
@@ -150,16 +156,16 @@ class Persistence:
                 slot.close()
 
     def _persist_resumed(self, request: SaveRequest, saver: Saver, slot: Slot) -> None:
-        what = f"step {request.step} of rank {request.rank}"
+        what, ended = f"step {request.step} of rank {request.rank}", self._ended
         try:
-            if self._ended.wait(AFTER_FAILURE_SECONDS):
+            if ended.wait(AFTER_FAILURE_SECONDS):
                 return
             error = saver.save(request, slot.unlock)
         finally:
             slot.close()
         if error is None:
             logger.info("%s is in %s too, after the failure", what, self._files)
-        elif not self._ended.is_set():
+        elif not ended.is_set():
             logger.warning("%s is not persisted to %s after the failure: %s", what, self._files, error)
         saver.close()
 
@@ -190,14 +196,17 @@ class Persistence:
 
         A saver that stands still is left behind, which is told.
         """
-        self._ended.set()
-        for saver in self._after_failure:
-            saver.close()
+        self._end_after_failure()
         with dlr.busy(math.inf):  # however little the job's limit for a hang is
             if self._under_way is not None and not self._saver.is_abandoned:
                 self._await_saver(*self._under_way)
             if self._giving_up is not None:
                 self._giving_up.wait(STILL_SECONDS)
+
+    def _end_after_failure(self) -> None:
+        self._ended.set()
+        for saver in self._after_failure:
+            saver.close()
 
     def _await_saver(self, step: int, done: threading.Event) -> None:
         if self._comes(done):

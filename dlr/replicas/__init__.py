@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dlr.data.epochs import Epochs
 from dlr.data.shards import ElasticShards
-from dlr.replicas.channel import Channel, channel_of_process
+from dlr.replicas.channel import Alone, Channel, channel_of_process
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.outer import OuterReplicas
 from dlr.replicas.replicas import Replicas
 from dlr.replicas.state import further
+from dlr.replicas.survivor import Survivor, survivor_of_process
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -71,7 +74,8 @@ def join(
         everything |= further(checkpoint.state, everything)
     way, own = channel or channel_of_process(), OwnGroup(process_group)
     if sync_every is None or outer is None:
-        replicas = Replicas(everything, optimizers, start, own, way, checkpoint)
+        survivor = _survivor(way, everything, optimizers, checkpoint)
+        replicas = Replicas(everything, optimizers, start, own, way, checkpoint, survivor=survivor)
     else:
         replicas = OuterReplicas(everything, optimizers, start, own, way, sync_every, outer, checkpoint)
     for each in everything.values():
@@ -79,6 +83,22 @@ def join(
             each.deal_to(replicas)
     replicas.load_unless_others_train()
     return replicas
+
+
+def _survivor(
+    way: Channel,
+    state: MutableMapping[str, Any],
+    optimizers: Sequence[Optimizer],
+    checkpoint: Checkpointer | None,
+) -> Survivor | None:
+    """Return what lets this process live on when a peer dies; None where it ends then.
+
+    It takes a checkpoint that the dead one's successor loads, too, and a job without replica groups.
+    """
+    if checkpoint is None or not isinstance(way, Alone):
+        return None
+    modules = [each for each in state.values() if isinstance(each, torch.nn.Module)]
+    return survivor_of_process(checkpoint, modules, optimizers)
 
 
 def _refuse_contradictions(

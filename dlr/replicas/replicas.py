@@ -54,6 +54,7 @@ from dlr.replicas.protocol import (
     TrainingEnded,
     Voted,
 )
+from dlr.replicas.survivor import Step, Survivor
 
 EXCHANGE_SECONDS = 60.0
 """Time limit of an exchange of gradients, or of a state, to which all groups have come, beside what its bytes
@@ -97,6 +98,7 @@ class Replicas:
         start: number of steps that the state has.
         checkpoint: that the groups begin with where none of them trains; None for none.
         sync_every: number of inner steps of a round; None where each step is averaged.
+        survivor: what lets this process live on when a peer dies; None where it ends then.
     """
 
     _least_exchange_seconds = EXCHANGE_SECONDS
@@ -111,8 +113,10 @@ class Replicas:
         channel: Channel,
         checkpoint: GroupCheckpointer | None = None,
         sync_every: int | None = None,
+        survivor: Survivor | None = None,
     ) -> None:
         self._state = state
+        self._survivor = survivor
         self._own = own
         self._channel = channel
         self._checkpoint = checkpoint
@@ -189,7 +193,7 @@ class Replicas:
 
         Where the others end before this group has met them, `steps` begins with the checkpoint.
         """
-        if self._checkpoint is not None:
+        if self._checkpoint is not None and not (self._survivor is not None and self._survivor.joins):
             membership = self._channel.look()
             (version, _), (_, others) = self._own.span(membership.version, len(membership.others))
             step = self._checkpoint.join(self, others == 0)
@@ -197,8 +201,11 @@ class Replicas:
                 self._at = self._at.after_loading(step, version)
                 self._note_loaded(step)
 
-    def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[int]:
+    def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[Step]:
         """Count the steps that are to be made, from the one that the groups are at.
+
+        With `with step:` around a step's work, this process lives on where a peer dies, and the step is made
+        again; docs/recovery.md says when.
 
         Args:
             total: number of steps after which training ends.
@@ -213,7 +220,10 @@ class Replicas:
             quorum = self._quorum()
             sends = len(quorum.membership.groups) > 1 and quorum.counts(self.applied)
             self._watch.begin(sends=sends and self._is_whole)
-            yield self.applied
+            yield Step.of(self.applied, self._survivor)
+            if self._survivor is not None and (loaded := self._survivor.take_loaded()) is not None:
+                self._begin_again(loaded)
+                continue
             if self._at.is_open:
                 raise RuntimeError(
                     f"step {self.applied} ended without optimizer.step(): the other groups wait for this "
@@ -231,6 +241,18 @@ class Replicas:
             )
         self._until, self._at = until, replace(self._at, total=total)
         self._news.follow()
+        if self._survivor is not None and self._survivor.joins:
+            self._begin_again(self._survivor.join())
+        else:
+            self._advance(LoopStarted())
+
+    def _begin_again(self, step: int) -> None:
+        """Go on from a step that was loaded, in a round whose processes have all loaded it."""
+        self._disconnect()
+        self._average = Average(self._buckets)
+        standing = GroupStanding.at_start(0, has_checkpoints=True)
+        state = ReplicaState(standing, self._at.sync_every, self._at.total)
+        self._at = state.after_loading(step, self._channel.look().version)
         self._advance(LoopStarted())
 
     def average(self) -> None:

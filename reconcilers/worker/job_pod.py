@@ -129,6 +129,8 @@ def _policy(job: ElasticJob, type_: str) -> Variables:
         variables[names.ENV_MEMORY_BYTES] = plain(str(whole(memory.size)))
         variables[names.ENV_MEMORY_REPLICAS] = plain(str(memory.replicas))
         variables[names.ENV_MEMORY_PERSIST] = plain(str(int(memory.persist_on_failure)))
+    if (spares := job.spec.elastic_policy.spare_processes) and type_ == names.WORKER:
+        variables[names.ENV_SPARE_PROCESSES] = plain(str(spares))
     return variables
 
 

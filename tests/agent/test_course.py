@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +12,14 @@ import pytest
 
 from agent.facts.world import WAIT, AgentVerb, AgentWorld, ExitReason, Member, NextAction
 from agent.membership import RoundStanding
+from agent.monitor.hang import LOOK_SECONDS
 from agent.supervision import course
 from agent.supervision.course import (
+    LOST_SECONDS,
     FailureSubject,
     Grace,
     JobOrders,
+    KeepProcesses,
     ProcessesEnd,
     ProcessesSeen,
     ReportFailure,
@@ -39,25 +45,37 @@ def seen(action: NextAction = WAIT, newest: AgentWorld = JOINED, **more: Any) ->
 
 def orders(look: ProcessesSeen, **answers: Any) -> list[Any]:
     """What is ordered from a look on, until the next round is joined, or the agent leaves."""
+    return watched([look], **answers)[1]
+
+
+def watched(looks: Sequence[ProcessesSeen], **answers: Any) -> tuple[list[float], list[Any]]:
+    """What is ordered where the looks find this, one after the other, and the waits for each."""
     given: dict[str, Any] = {
         "ReportFailure": False,
         "WorksAlone": False,
         "LeaveByVote": VoteOutcome.OFF,
     } | answers
     rounds = course.AgentRounds(
-        stops_at_first_failure=True, restarts=None, stop_grace_seconds=30.0, failure_grace_seconds=1.0
+        stops_at_first_failure=True,
+        restarts=answers.get("restarts"),
+        stop_grace_seconds=30.0,
+        failure_grace_seconds=1.0,
     ).rounds()
     next(rounds)
-    answer, found = RoundStart.STARTED, list[Any]()
+    answer, found, waits = RoundStart.STARTED, list[Any](), list[float]()
     while True:
         try:
             order = rounds.send(answer)
         except StopIteration as stop:
-            return [*found, stop.value]
+            return waits, [*found, stop.value]
         if isinstance(order, course.StartRound):
-            return found
+            return waits, found
+        look = looks[max(min(len(waits), len(looks)) - 1, 0)]
         match order:
-            case course.AwaitChange() | course.AwaitEnds():
+            case course.AwaitChange(seconds):
+                answer = looks[min(len(waits), len(looks) - 1)]
+                waits.append(seconds)
+            case course.AwaitEnds():
                 answer = look
             case course.AwaitNews():
                 answer = JobOrders(look.now, look.action, look.standing)
@@ -89,6 +107,57 @@ def test_a_failure_in_a_world_that_is_broken_is_told_with_the_state_as_it_is() -
     assert kinds(found) == [FailureSubject.ENDING, StopProcesses(Grace(30.0, 1.0))]
     assert ReportFailure(FailureSubject.ENDING) in found
     assert ReportFailure(FailureSubject.PROCESSES, AgentState.FAILED) not in found
+
+
+def test_who_can_live_on_is_kept_through_a_failure_here_and_elsewhere() -> None:
+    found = kinds(orders(seen(failed=True, lives_on=True)))
+    assert found[0] is FailureSubject.PROCESSES and found[-1] == KeepProcesses(1.0)
+    for action, newest in ((STAND_BY, BROKEN), (START, replace(NEXT, broken_round=1))):
+        found = kinds(orders(seen(action, newest, lives_on=True)))
+        assert found[-1] == KeepProcesses(1.0)
+        assert not any(isinstance(it, StopProcesses) for it in found)
+
+
+@pytest.mark.parametrize(
+    ("look", "answers"),
+    [
+        (seen(START, NEXT, lives_on=True), {}),
+        (seen(STAND_BY, replace(BROKEN, broken_round=0), lives_on=True), {}),
+        (seen(NextAction(AgentVerb.EXIT, reason=ExitReason.JOB_FAILED), BROKEN, lives_on=True), {}),
+        (replace(seen(STAND_BY, HANGS, lives_on=True), now=math.inf), {}),
+        (seen(hangs=True, newest=NEXT, lives_on=True), {"found": FailureSubject.HANG}),
+        (seen(newest=NEXT, lives_on=True), {"found": FailureSubject.DEVICE}),
+        (seen(newest=NEXT, failed=True, lives_on=True), {"found": FailureSubject.WAITED_FOR}),
+    ],
+    ids=["plan", "plan without a world", "exit", "a hang elsewhere", "a hang", "a device", "waited for"],
+)
+def test_nobody_is_kept_by_a_plan_at_the_end_or_where_what_is_wrong_may_be_here(
+    look: ProcessesSeen, answers: dict[str, Any]
+) -> None:
+    found = [type(it) for it in orders(look, **answers)]
+    assert StopProcesses in found and KeepProcesses not in found
+
+
+def test_the_last_failure_that_is_allowed_keeps_nobody() -> None:
+    found = [type(it) for it in orders(seen(failed=True, lives_on=True), restarts=0)]
+    assert StopProcesses in found and KeepProcesses not in found
+
+
+def test_a_collective_that_fails_without_news_is_reported_half_a_second_later() -> None:
+    looks = [
+        seen(lives_on=True),
+        seen(lives_on=True, lost=True),
+        replace(seen(lives_on=True, lost=True), now=0.4),
+        replace(seen(lives_on=True, lost=True), now=0.5),
+    ]
+    waits, found = watched(looks)
+    assert waits == [LOOK_SECONDS, LOOK_SECONDS, LOST_SECONDS, pytest.approx(0.1)]
+    assert kinds(found) == [FailureSubject.LOST, KeepProcesses(1.0)]
+    assert ReportFailure(FailureSubject.LOST, AgentState.FAILED) in found
+    found = watched([looks[1], seen(STAND_BY, BROKEN, lives_on=True, lost=True)])[1]
+    assert FailureSubject.LOST not in kinds(found), "the news tell who is gone"
+    found = watched([looks[1], seen(failed=True, lives_on=True, lost=True)])[1]
+    assert kinds(found)[0] is FailureSubject.PROCESSES, "a process here is gone"
 
 
 def test_a_good_end_counts_though_the_others_cannot_go_on() -> None:

@@ -13,9 +13,11 @@ from agent.facts.world import WAIT
 from agent.membership import RoundStanding
 from agent.monitor.hang import LOOK_SECONDS
 from agent.processes import processes as processes_module
+from agent.processes.orphans import Orphans
 from agent.processes.processes import TrainingProcesses
 from agent.supervision import course, elastic_agent
 from agent.supervision.elastic_agent import DlrElasticAgent
+from agent.survival.kept import KeptProcesses
 
 
 def agent_with(**parts: Any) -> DlrElasticAgent:
@@ -59,6 +61,7 @@ def test_an_end_that_others_have_collected_is_looked_at_at_once(monkeypatch: pyt
         _processes=processes,
         _pcontext=None,
         _exits_seen=0,
+        _kept=KeptProcesses(None, None, Orphans("A=")),
         _orphans=SimpleNamespace(reap=lambda spared: None),
         _membership=SimpleNamespace(
             fileno=lambda: 3, look=lambda: (WAIT, view), standing=RoundStanding(unused, None)

@@ -17,6 +17,8 @@ from agent.processes import orphans as orphans_module
 from agent.processes import processes
 from agent.processes.orphans import PR_SET_CHILD_SUBREAPER, Orphans, become_subreaper, descendants
 from agent.processes.processes import TrainingProcesses
+from agent.torch_compat.elastic import detach_process
+from tests.agent.conftest import runs
 from tests.agent.patience import wait_for
 
 pytestmark = pytest.mark.real
@@ -96,6 +98,35 @@ def test_what_ignores_the_signal_is_killed_after_the_grace(
     assert running.collect_exits() == {}
     assert running.all_exited
     running.join(300)
+
+
+WITH_CHILDREN = """
+import multiprocessing, subprocess, sys, time
+loader = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+loader.start()
+apart = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open({children!r}, "w").write(f"{{loader.pid}} {{apart.pid}}")
+"""
+
+
+def test_a_process_that_lives_on_keeps_what_it_started_while_the_others_end(tmp_path: Path) -> None:
+    become_subreaper()
+    scripts = [WITH_CHILDREN.format(children=str(tmp_path / f"children{rank}")) for rank in (0, 1)]
+    pcontext, running = start(tmp_path, *scripts)
+    children = {rank: list(map(int, (tmp_path / f"children{rank}").read_text().split())) for rank in (0, 1)}
+    kept = detach_process(pcontext, 0)
+    running.let_go(0)
+    running._orphans.living_on = lambda: [kept.pid]
+    dead = running.pids[1]
+    running.stop(signal.SIGTERM, 300.0)
+    running.join(300)
+    wait_for(lambda: not any(runs(pid) for pid in (dead, *children[1])), "the end of the other")
+    assert kept.poll() is None and all(map(runs, children[0]))
+    running._orphans.reap(spared=())
+    running._orphans.living_on = tuple
+    assert {kept.pid, *children[0]} <= set(running._orphans.kill())
+    kept.wait(300)
+    wait_for(lambda: not any(map(runs, children[0])), "the end of its children")
 
 
 SAVES_AT_SIGTERM = """

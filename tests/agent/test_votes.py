@@ -55,7 +55,7 @@ def test_without_a_ballot_there_are_no_votes(
 def test_processes_get_the_signal_that_the_agent_got_and_a_second_one_begins_no_new_grace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun, stopped, now = [], [], [100.0]
+    begun, stopped, waiting, now = [], [], list[float](), [100.0]
 
     def stop(_processes: object, begun_at: float) -> VoteOutcome:
         begun.append(begun_at)
@@ -70,6 +70,7 @@ def test_processes_get_the_signal_that_the_agent_got_and_a_second_one_begins_no_
             stop=lambda *args: stopped.append(args), join=lambda timeout_seconds: None
         ),
         "_votes": SimpleNamespace(stop=stop, end=lambda: None, hand_over=lambda seconds: None),
+        "_kept": SimpleNamespace(stop=waiting.append),
         "_shutdown_at": None,
         "_stop_grace_seconds": 10.0,
     }
@@ -80,6 +81,7 @@ def test_processes_get_the_signal_that_the_agent_got_and_a_second_one_begins_no_
     agent._shutdown(signal.SIGUSR2)
     assert begun[0] == begun[1]
     assert stopped == [(signal.SIGUSR2, 10.0 - 2.0)]
+    assert waiting == [10.0 - 2.0], "what waits for a round gets what is left of the grace"
 
 
 @pytest.mark.parametrize(("tier", "told"), [(KeptIn.STORAGE, 1), (None, 0)])

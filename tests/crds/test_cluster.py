@@ -173,6 +173,11 @@ BAD: dict[str, tuple[Callable[[Object], object], str]] = {
         "spec: Invalid value: replicaSpecs.worker beside ps may have up to 1000 replicas, and neither standby "
         "nor memoryCheckpoint: these need a world, and the job has none",
     ),
+    "spare processes that have nothing to go on from": (
+        lambda job: job["spec"].update(elasticPolicy={"spareProcesses": 1}),
+        "spec: Invalid value: elasticPolicy.spareProcesses needs replicaSpecs.worker.memoryCheckpoint: "
+        "a spare goes on from a checkpoint in memory",
+    ),
     "node checks beside ps": (
         lambda job: job["spec"].update(nodeCheck={"enabled": True}),
         "spec: Invalid value: nodeCheck.enabled must be false beside ps: nodes are checked before a world is "

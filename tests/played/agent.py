@@ -17,6 +17,7 @@ from agent.facts.world import AgentVerb, AgentWorld, ExitReason, NextAction, Wor
 from agent.link import first_report
 from agent.membership import WorldMembership
 from agent.monitor import hang
+from agent.monitor.hang import LOOK_SECONDS
 from agent.monitor.progress import RankProgress
 from agent.report.elasticworker import sequence_after
 from agent.report.outbox import Outbox, changed
@@ -241,7 +242,7 @@ class PostMortem:
     def _failure(
         self, part: Processes | None, local: int, ranks: Mapping[int, int], round_: int, sequence: int
     ) -> LocalFailure:
-        code = part.exit_codes.get(local) if part else 1
+        code = part.exit_codes.get(local, 1) if part else 1
         message = part.errors.get(local, f"the process ended with {code}") if part else "it cannot be started"
         step, time = (part.step if part else None), self._agent.cluster.time()
         rank = ranks.get(local, -1)
@@ -272,6 +273,8 @@ class Agent:
         self.processes = 1
         self.part: Processes | None = None
         """The processes of the round that runs, or ran last."""
+        self.kept = 0
+        """Number of processes that wait for the next round."""
         self.training: Training | None = None
         self.votes: Votes | None = None
         self.callers: dict[int, list[Votes]] = {}
@@ -457,10 +460,12 @@ class Agent:
         match order:
             case course.StartRound():
                 return (yield from self._start_round())
-            case course.AwaitChange():
+            case course.AwaitChange(seconds):
                 hangs_at = self.guard.hangs_at(self.membership.view.hang_timeout_seconds)
                 vote_at = self.votes.ballot.wake_at if self.votes is not None else None
-                yield from self._await_change(min((at for at in (hangs_at, vote_at) if at), default=None))
+                news_at = self.now + seconds + 0.001 if seconds < LOOK_SECONDS else None
+                times = (hangs_at, vote_at, news_at)
+                yield from self._await_change(min((at for at in times if at), default=None))
                 return self._see()
             case course.AwaitEnds(seconds):
                 until = self.now + seconds
@@ -478,6 +483,8 @@ class Agent:
                 return (yield from self._vote(action, begun_at))
             case course.StopProcesses(grace):
                 return (yield from self._stop(grace))
+            case course.KeepProcesses(seconds):
+                return (yield from self._keep(seconds))
         return self._act(order)
 
     def _act(self, order: course.Order) -> Any:
@@ -533,6 +540,8 @@ class Agent:
         self.post_mortem.begin()
         self.training = self.cluster.training(self.account, world)
         self.part = Processes(world, self.me.member, self._ranks(world), self)
+        self.part.is_able = self.kept > 0 or self.cluster.random.random() < 0.5
+        self.kept = 0
         self.training.join(self.part)
         self.votes = Votes(self, world, world.members.index(self.me.member))
         self.guard.begin(first=0 in self.part.ranks.values())
@@ -587,6 +596,8 @@ class Agent:
             alive=bool(part.alive()),
             hangs=liveness.hangs(limit_seconds, self.now),
             may_hang=self.guard.may_hang(limit_seconds, asked=standing.asks_where_it_hangs),
+            lives_on=part.lives_on,
+            lost=part.lost,
         )
 
     def _report_failure(self, subject: course.FailureSubject, state: AgentState) -> bool:
@@ -598,6 +609,8 @@ class Agent:
             case course.FailureSubject.PROCESSES:
                 failed = self.post_mortem.new_failures(part) or [r for r, c in part.exit_codes.items() if c]
                 failures.report_processes(ranks, failed, state, part)
+            case course.FailureSubject.LOST:
+                failures.report_processes(ranks, part.alive(), state, part)
             case course.FailureSubject.ENDING:
                 failures.report_ending_processes(ranks, part)
             case course.FailureSubject.EARLY_FINISH:
@@ -668,6 +681,14 @@ class Agent:
             yield deadline
         self._lose()
 
+    def _keep(self, seconds: float) -> Act:
+        """Have the processes leave the round, which is the end of their part in it, and keep those that answer."""
+        part, answers = self.running, self.cluster.random.random() < 0.8
+        yield from self._sleep(self.cluster.random.uniform(0.0, 0.1) if answers else 1.0 + seconds)
+        self.kept = len(part.alive()) if answers and part.is_able else 0
+        part.end(part.alive(), STOPPED if self.kept else KILLED)
+        self._lose()
+
     def _note_young(self) -> None:
         """Take note of processes that stop before their first step, and so by no vote."""
         if self.running.step is None and self.training is not None:
@@ -684,7 +705,7 @@ class Agent:
     # Its end.
 
     def _stop_for_good(self) -> Act:
-        part, begun_at = self.part, self.now
+        part, begun_at, self.kept = self.part, self.now, 0
         if part is None:
             return
         if part.alive():

@@ -41,6 +41,14 @@ class Processes:
     step: int | None = None
     """The last step that they have ended."""
     stepped_at: float | None = None
+    is_able: bool = False
+    """They can live through the death of a peer, once they train."""
+    lost: bool = False
+    """They have left the round by themselves, for want of a peer."""
+
+    @property
+    def lives_on(self) -> bool:
+        return self.is_able and self.step is not None and bool(self.alive())
 
     @property
     def all_exited(self) -> bool:
@@ -194,7 +202,11 @@ class Training:
         if not self.is_over(part):
             for local in part.alive():
                 part.errors[local] = "RuntimeError: gloo/pair.cc:547] Connection closed by peer [10.0.0.7]:5"
-            part.end(part.alive(), BY_A_PEER)
+            if part.lives_on:
+                part.lost = True
+                part.agent.wake()
+            else:
+                part.end(part.alive(), BY_A_PEER)
 
     def is_over(self, part: Processes) -> bool:
         return self.step >= self.last_step or not part.alive()

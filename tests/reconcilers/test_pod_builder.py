@@ -90,6 +90,12 @@ def test_agents_are_told_how_much_memory_their_checkpoints_have() -> None:
     assert "DLR_MEMORY_CHECKPOINT_BYTES" not in environment(build_job_pod(job(template=TEMPLATE), worker()))
 
 
+def test_agents_are_told_of_spare_processes() -> None:
+    wanted = job(template=TEMPLATE, elasticPolicy={"spareProcesses": 1})
+    assert environment(build_job_pod(wanted, worker()))["DLR_SPARE_PROCESSES"] == "1"
+    assert "DLR_SPARE_PROCESSES" not in environment(build_job_pod(job(template=TEMPLATE), worker()))
+
+
 def test_every_container_gets_the_environment_and_the_jobs_variables() -> None:
     envs = {"PLAIN": "v", "SECRET": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, "MINE": "job"}
     pod = build_job_pod(job(template=TEMPLATE, envs=envs), worker())

@@ -162,6 +162,21 @@ def test_a_lost_agent_gets_its_slot_from_its_peer(world: World) -> None:
     assert memory.to_status().resumed == Resumed(2, Tier.STORAGE, 20), "that was newer"
 
 
+def test_all_learn_that_processes_live_on_where_they_go_on_from_memory(world: World) -> None:
+    def meet(round_: int, lives: int, *, no_newcomers: bool = False) -> set[bool]:
+        first, *_, last = memories = [memory for memory in world.memories if memory is not None]
+        first.lives, last.no_newcomers = lives, no_newcomers
+        world.meet(round_)
+        return {memory.lives_on for memory in memories}
+
+    assert meet(1, 1) == {False}, "memory has nothing"
+    world.save(world.meet(2), 10, 0)
+    world.replace(1)
+    assert meet(3, 1) == {True}, "a replacement fetches its part, and joins"
+    assert meet(4, 0) == {False}
+    assert meet(5, 1, no_newcomers=True) == {False}
+
+
 def test_a_replica_that_is_damaged_leads_to_the_older_checkpoint(world: World) -> None:
     told = world.meet(1)
     world.save(told, 10, 0)

@@ -37,7 +37,7 @@ def test_an_agent_that_takes_no_part_sends_all_to_storage() -> None:
     assert Inventory.decode("") is None
     assert Inventory.decode("[]") is None
     assert Inventory.decode('[1,"a",[[1,2,0,"0"]]]') is None
-    assert Inventory.decode('[1,"a",[[1,2,0,"0"]],[],0,null]') is None
+    assert Inventory.decode('[1,"a",[[1,2,0,"0"]],[],0,null,0,0]') is None
 
 
 def test_after_a_fetch_that_failed_it_is_decided_again() -> None:
@@ -62,6 +62,17 @@ INVENTORIES = st.builds(
         lambda held: {c: frozenset(r for r in ranks if r < c.world_size) for c, ranks in held.items()}
     ),
     exhausted=st.none() | CHECKPOINTS,
+    lives=st.integers(0, 2),
+    no_newcomers=st.booleans(),
+)
+DECISIONS = st.builds(
+    ResumeDecision,
+    st.none() | CHECKPOINTS,
+    st.dictionaries(st.integers(0, 9), st.dictionaries(st.integers(0, 9), st.integers(0, 9), max_size=3)),
+    st.dictionaries(st.text(max_size=9), st.frozensets(st.integers(0, 9), min_size=1), max_size=3),
+    *(st.booleans(), st.booleans(), st.booleans()),
+    st.none() | st.lists(st.integers(0, 9), max_size=4).map(tuple),
+    st.booleans(),
 )
 
 
@@ -112,6 +123,22 @@ def test_failing_fetches_come_to_an_end(members: list[Inventory], data: st.DataO
     raise AssertionError("it never ends")
 
 
+@given(st.lists(INVENTORIES, max_size=6))
+def test_processes_live_on_where_all_can_go_on_in_the_same_places(members: list[Inventory]) -> None:
+    plan = decide(members)
+    can = any(member.lives for member in members) and not any(member.no_newcomers for member in members)
+    is_same = plan.checkpoint is not None and plan.checkpoint.world_size == sum(it.ranks for it in members)
+    assert plan.lives_on == (can and is_same and not plan.is_last_resort)
+    assert not (plan.lives_on and plan.shards)
+    quiet = [replace(member, lives=0) for member in members]
+    assert replace(plan, lives_on=False) == decide(quiet), "who lives on changes nothing else"
+
+
+@given(DECISIONS)
+def test_a_decision_survives_the_wire(decision: ResumeDecision) -> None:
+    assert ResumeDecision.decode(decision.encode()) == decision
+
+
 @given(INVENTORIES)
 def test_an_inventory_survives_the_wire(inventory: Inventory) -> None:
     text = inventory.encode()
@@ -120,6 +147,7 @@ def test_an_inventory_survives_the_wire(inventory: Inventory) -> None:
     assert decoded is not None
     assert decoded.held.items() <= inventory.held.items()
     assert decoded.exhausted == inventory.exhausted
+    assert (decoded.lives, decoded.no_newcomers) == (inventory.lives, inventory.no_newcomers)
     newest = max(inventory.held, default=None)
     if newest is not None:
         assert decoded.held[newest] == inventory.held[newest]
@@ -146,21 +174,23 @@ def test_a_world_whose_ranks_have_moved_comes_from_storage() -> None:
     assert decide(replaced) == ResumeDecision(whole, fetches={MAX_FETCHES - 1: {MAX_FETCHES - 1: size - 1}})
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '[1e999,"",[],[],0,null]', '[1,"",{"a":1},[],0,null]'])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '[1e999,"",[],[],0,null,0,0]', '[1,"",{"a":1},[],0,null,0,0]']
+)
 def test_what_is_no_inventory_is_none(text: str) -> None:
     assert Inventory.decode(text) is None
 
 
 def test_no_short_text_names_more_ranks_than_a_world_has() -> None:
     held = [[1, step, 100_000, "0-99999"] for step in range(5)]
-    assert Inventory.decode(json.dumps([1, "", held[:1], [], 0, None])) is not None
-    assert Inventory.decode(json.dumps([1, "", held, [], 0, None])) is None
+    assert Inventory.decode(json.dumps([1, "", held[:1], [], 0, None, 0, 0])) is not None
+    assert Inventory.decode(json.dumps([1, "", held, [], 0, None, 0, 0])) is None
     shards = {str(number): "0-99999" for number in range(100)}
     with pytest.raises(ValueError, match="more than 100,000 ranks"):
-        ResumeDecision.decode(_compressed(json.dumps([None, {}, shards, [0, 0, 0], None])))
+        ResumeDecision.decode(_compressed(json.dumps([None, {}, shards, [0, 0, 0, 0], None])))
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "5", "[null]", '[[1],{"a":{}},{},[0,0,0],null]'])
+@pytest.mark.parametrize("text", ["[" * 100_000, "5", "[null]", '[[1],{"a":{}},{},[0,0,0,0],null]'])
 def test_what_is_no_decision_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         ResumeDecision.decode(_compressed(text))

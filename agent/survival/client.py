@@ -1,0 +1,110 @@
+"""A training process's line to its agent, by which it lives from one round into the next."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from agent.survival import messages
+from agent.survival.messages import Enters, Formed, Leave, Left, Lost, NextRound, Unable
+from crds.progress_record import ENV_ROUND
+
+CONNECT_SECONDS = 10.0
+
+
+class AgentGoneError(ConnectionError):
+    """The agent has closed the line: no round will follow."""
+
+
+@dataclass(frozen=True)
+class HandedRound:
+    """The next round, as the agent hands it over."""
+
+    round: int
+    variables: Mapping[str, str]
+    """The variables of the round."""
+    outputs: Mapping[int, int]
+    """Descriptors of this process that are to become its 1 and 2."""
+
+
+class RoundLine:
+    """The line. A thread reads it.
+
+    Args:
+        leave: is called by that thread when a round is over.
+
+    Raises:
+        OSError: the agent cannot be reached.
+    """
+
+    def __init__(self, path: str, leave: Callable[[], None]) -> None:
+        self._leave = leave
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(CONNECT_SECONDS)
+        self._socket.connect(path)
+        self._socket.settimeout(None)
+        self._handed: queue.SimpleQueue[HandedRound | None] = queue.SimpleQueue()
+        self._over = 0
+        """The newest round that is over."""
+        self._news = threading.Event()
+        """Set at each end of a round."""
+        self._thread = threading.Thread(target=self._read, name="dlr-rounds", daemon=True)
+
+    def enter(self, local_rank: int, round_: int) -> None:
+        """Tell the agent that this process can live on from now on, and begin to listen."""
+        self.send(Enters(local_rank, os.getpid(), round_))
+        self._thread.start()
+
+    def send(self, message: Enters | Left | Lost | Unable | Formed) -> None:
+        """Send a message; an agent that has gone is noticed by `next_round`."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(messages.encode(message))
+
+    def next_round(self) -> HandedRound:
+        """Wait for the next round.
+
+        Raises:
+            AgentGoneError: there will be none.
+        """
+        found = self._handed.get()
+        if found is None:
+            self._handed.put(None)
+            raise AgentGoneError("the agent has gone, and nobody says who takes part in the next round")
+        return found
+
+    def is_over(self, round_: int) -> bool:
+        """Whether that round is over."""
+        return self._over >= round_
+
+    def rest(self, seconds: float) -> None:
+        """Wait for so long, or until a round is over."""
+        self._news.wait(seconds)
+        self._news.clear()
+
+    def _read(self) -> None:
+        try:
+            while (received := socket.recv_fds(self._socket, messages.MAX_FROM_AGENT, 2))[0]:
+                self._take(messages.read_from_agent(received[0]), received[1])
+        except (OSError, ValueError, LookupError):
+            pass  # as if it had gone: nobody else could be asked
+        self._handed.put(None)
+        self._end(sys.maxsize)
+
+    def _take(self, message: messages.FromAgent, descriptors: list[int]) -> None:
+        match message:
+            case Leave(round_):
+                self._end(round_)
+            case NextRound(env, redirects):
+                outputs = dict(zip(redirects, descriptors, strict=True))
+                self._handed.put(HandedRound(int(env[ENV_ROUND]), env, outputs))
+
+    def _end(self, round_: int) -> None:
+        self._over = max(self._over, round_)
+        self._news.set()
+        self._leave()

@@ -1,0 +1,244 @@
+"""The agent's side of the socket: what its training processes have said, and what they are sent.
+
+It has no thread: its descriptors are polled with the others of the agent, and `look` takes what has come.
+Whose connection it is, the kernel tells (unix(7), SO_PEERCRED), whatever the process says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import struct
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent.environment import bound
+from agent.survival.messages import (
+    MAX_FROM_PROCESS,
+    Enters,
+    Formed,
+    FromProcess,
+    Leave,
+    Left,
+    Lost,
+    NextRound,
+    Unable,
+    encode,
+    read_from_process,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGES = 64
+"""Messages that a process may send in one round; it needs three."""
+_CREDENTIALS = struct.Struct("3i")
+"""The process, user and group ids that SO_PEERCRED gives."""
+
+
+@dataclass(frozen=True)
+class ProcessStatements:
+    """What one process has said, as far as it still counts."""
+
+    entered: bool = False
+    """Its loop has begun, so it can live on."""
+    unable: bool = False
+    """It cannot live on, or its connection has ended."""
+    left: int = -1
+    """The newest round that it has left."""
+    lost: Lost | None = None
+    """What it lost without being asked to leave, in the round that it is in."""
+    formed: Formed | None = None
+
+    @property
+    def lives_on(self) -> bool:
+        """Whether the next round can be handed over to it."""
+        return self.entered and not self.unable
+
+    def after(self, message: FromProcess) -> ProcessStatements:
+        """Return what holds after one more message."""
+        match message:
+            case Enters():
+                return replace(self, entered=True)
+            case Left(round_):
+                return replace(self, left=max(self.left, round_))
+            case Lost(round_):
+                return replace(self, left=max(self.left, round_), lost=message)
+            case Unable():
+                return replace(self, unable=True)
+            case Formed():
+                return replace(self, formed=message)
+
+
+NOTHING_SAID = ProcessStatements()
+
+
+@dataclass
+class _Seat:
+    """The place of one process at the desk."""
+
+    words: ProcessStatements = NOTHING_SAID
+    connection: socket.socket | None = None
+    messages: int = 0
+    """Number of messages in this round."""
+    waiting: tuple[NextRound, list[int]] | None = None
+    """The round that it gets when it enters, and duplicates of its descriptors."""
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+        if self.waiting is not None:
+            for descriptor in self.waiting[1]:
+                os.close(descriptor)
+        self.connection = self.waiting = None
+
+
+class WorldDesk:
+    """Talks with the training processes of one agent. Not thread-safe.
+
+    Raises:
+        OSError: there is no place for a socket.
+    """
+
+    def __init__(self) -> None:
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self.path = bound(self._server, "world")
+        """Path of the socket, in a folder that is this user's alone."""
+        self._server.listen(64)
+        self._seats: dict[int, _Seat] = {}
+        """By process id."""
+
+    def close(self) -> None:
+        """End all connections, and take no more."""
+        self._server.close()
+        self.expect(())
+        shutil.rmtree(Path(self.path).parent, ignore_errors=True)
+
+    def expect(self, pids: Collection[int]) -> None:
+        """Talk with these processes, and with no other any more."""
+        for pid in self._seats.keys() - set(pids):
+            self._seats.pop(pid).close()
+        for pid in pids:
+            self._seats.setdefault(pid, _Seat())
+
+    def pids(self) -> list[int]:
+        """Return the ids of the processes that it talks with."""
+        return list(self._seats)
+
+    def words(self, pid: int) -> ProcessStatements:
+        """Return what a process has said by the last look."""
+        seat = self._seats.get(pid)
+        return NOTHING_SAID if seat is None else seat.words
+
+    def fds(self) -> list[int]:
+        """Return the descriptors that become readable when there is something to look at."""
+        connections = (seat.connection for seat in self._seats.values())
+        return [self._server.fileno(), *(it.fileno() for it in connections if it is not None)]
+
+    def look(self) -> None:
+        """Take in what has come, without waiting."""
+        self._accept()
+        for pid, seat in self._seats.items():
+            while seat.connection is not None and self._receive(pid, seat):
+                pass
+
+    def leave(self, pid: int, round_: int) -> bool:
+        """Ask a process to leave a round; False if it cannot be reached."""
+        seat = self._seats.get(pid)
+        if seat is None or seat.connection is None:
+            return False
+        return self._send(pid, seat, encode(Leave(round_)), ())
+
+    def hand_over(self, pid: int, env: Mapping[str, str], redirects: Mapping[int, int]) -> bool:
+        """Give a process its next round, at once or when its loop begins; False if that cannot be.
+
+        Args:
+            redirects: which descriptor of ours it gets as its 1 and 2.
+        """
+        seat = self._seats.get(pid)
+        if seat is None or seat.words.unable:
+            return False
+        message = NextRound(env, tuple(sorted(redirects)))
+        descriptors = [redirects[number] for number in message.redirects]
+        seat.words = replace(seat.words, lost=None, formed=None)
+        seat.messages = 0
+        if seat.connection is not None and seat.words.entered:
+            return self._send(pid, seat, encode(message), descriptors)
+        seat.waiting = message, [os.dup(descriptor) for descriptor in descriptors]
+        return True
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                logger.warning("no training process can connect for a moment to live on: %s", error)
+                return
+            connection.setblocking(False)
+            pid = _peer(connection)
+            seat = self._seats.get(pid)
+            if seat is None or seat.connection is not None or seat.words.unable:
+                logger.warning("a connection of process %d is turned away: it is no training process", pid)
+                connection.close()
+            else:
+                seat.connection = connection
+
+    def _receive(self, pid: int, seat: _Seat) -> bool:
+        """Take one message; False if there is none."""
+        assert seat.connection is not None
+        try:
+            data, _, flags, _ = seat.connection.recvmsg(MAX_FROM_PROCESS)
+            if not data:
+                raise ConnectionResetError("it has ended")
+            seat.messages += 1
+            if flags & socket.MSG_TRUNC or seat.messages > MAX_MESSAGES:
+                raise ValueError("a message is too long" if flags & socket.MSG_TRUNC else "it says too much")
+            message = read_from_process(data)
+        except BlockingIOError:
+            return False
+        except OSError:  # as with each process that ends
+            self._end(seat)
+            return False
+        except ValueError as error:
+            logger.warning("process %d lives on no more: it sends what makes no sense: %s", pid, error)
+            self._end(seat)
+            return False
+        if isinstance(message, Unable):
+            logger.warning("process %d does not live on when a peer dies: %s", pid, message.reason)
+        seat.words = seat.words.after(message)
+        if isinstance(message, Enters) and seat.waiting is not None:
+            next_round, descriptors = seat.waiting
+            self._send(pid, seat, encode(next_round), descriptors)
+            seat.waiting = None
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def _send(self, pid: int, seat: _Seat, data: bytes, descriptors: Sequence[int]) -> bool:
+        """Send without waiting; a process that is gone, or has long read nothing, lives on no more."""
+        assert seat.connection is not None
+        try:
+            socket.send_fds(seat.connection, [data], list(descriptors))
+        except OSError as error:
+            logger.warning("process %d cannot be reached, and lives on no more: %s", pid, error)
+            self._end(seat)
+            return False
+        return True
+
+    @staticmethod
+    def _end(seat: _Seat) -> None:
+        seat.close()
+        seat.words = replace(seat.words, unable=True)
+
+
+def _peer(connection: socket.socket) -> int:
+    """Return the process id of the other side, as this process's namespace has it; 0 if it is elsewhere."""
+    with contextlib.suppress(OSError):
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(data)[0])
+    return 0

@@ -1,0 +1,257 @@
+"""What an agent keeps of a round that ends: the processes that live on into the next one.
+
+`keep` takes them from the round's PContext, `hand_over` gives them to the next one's. In between they wait
+for their agent, and count as nobody's orphans.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import signal
+import time
+from collections.abc import Mapping, Sequence
+
+from agent.checkpoints.holder import CheckpointHolder
+from agent.processes.orphans import Orphans
+from agent.processes.processes import TrainingProcesses
+from agent.signals import deferred
+from agent.survival import handles
+from agent.survival.desk import NOTHING_SAID, ProcessStatements, WorldDesk
+from agent.survival.handles import ProcessHandle
+from agent.survival.spares import Spares
+from agent.torch_compat.elastic import detach_process, started_process
+from agent.warm.warm_parent import ROUND_VARIABLES
+from crds.agent_report import LivedOn
+from crds.names import ENV_JOINS, ENV_WORLD_SOCKET
+from crds.progress_record import ENV_ROUND
+
+logger = logging.getLogger(__name__)
+
+LEAVE_SECONDS = 1.0
+"""How long a process has to leave what it waits in. One whose interpreter is blocked is ended after that."""
+LOCAL_RANK = "LOCAL_RANK"
+"""torch's variable."""
+
+
+class KeptProcesses:
+    """The processes that live on, round after round. Not thread-safe.
+
+    Args:
+        desk: by which the agent talks with its processes; None where none can live on.
+        memory: of this agent, where each finds what it goes on from.
+        orphans: ends what other processes leave behind.
+        spares: processes that are started ahead.
+    """
+
+    def __init__(
+        self,
+        desk: WorldDesk | None,
+        memory: CheckpointHolder | None,
+        orphans: Orphans,
+        spares: Spares | None = None,
+    ) -> None:
+        self._desk = desk
+        self._memory = memory
+        self._orphans = orphans
+        self._spares = spares
+        orphans.living_on = self.pids
+        self._kept: dict[int, ProcessHandle] = {}
+        """By local rank, between two rounds."""
+        self._joins = False
+        """Whether the processes of the round join others, or are such others."""
+        self._lived: set[int] = set()
+        """Local ranks whose processes have lived on into the round."""
+        self._newcomers: dict[int, int] = {}
+        """Process ids by local rank, of those that joined others and have not come to their loop yet."""
+        self._round = 0
+
+    # What it sees.
+
+    def pids(self) -> list[int]:
+        """Return the ids of processes that belong to no round: kept ones and spares."""
+        spares = self._spares.pids() if self._spares is not None else []
+        return [*(process.pid for process in self._kept.values()), *spares]
+
+    def fds(self) -> list[int]:
+        """Return the descriptors that become readable when there is something to look at."""
+        return [] if self._desk is None else self._desk.fds()
+
+    def look(self, processes: TrainingProcesses, *, hangs: bool) -> None:
+        """Take in what processes say, and have spares started once all of the round train.
+
+        Args:
+            hangs: the limit has passed without a step.
+        """
+        if self._desk is None:
+            return
+        self._desk.look()
+        codes = processes.exit_codes
+        for local_rank, pid in list(self._newcomers.items()):
+            if self._words(pid).entered:
+                del self._newcomers[local_rank]
+            elif hangs or codes.get(local_rank, -1) >= 0:  # no signal from outside has ended it
+                self._newcomers.clear()
+                self._refuse_newcomers(local_rank)
+                break
+        if self._spares is not None and not codes:
+            self._spares.look(wanted=all(self._words(pid).entered for pid in processes.pids.values()))
+
+    def lives_on(self, processes: TrainingProcesses) -> bool:
+        """Whether any process of the round can live on."""
+        return any(self._words(pid).lives_on for pid in processes.alive().values())
+
+    def lost(self, processes: TrainingProcesses) -> dict[int, str]:
+        """Return the errors by which processes have lost this round without news of it, by local rank."""
+        words = {rank: self._words(pid) for rank, pid in processes.alive().items()}
+        return {
+            rank: it.lost.error
+            for rank, it in words.items()
+            if it.lives_on and it.lost is not None and it.lost.round == self._round
+        }
+
+    def to_status(self) -> LivedOn | None:
+        """Return what the agent reports; None where no process has lived on into the round."""
+        return LivedOn(self._round, len(self._lived)) if self._lived else None
+
+    # From one round to the next.
+
+    def keep(self, round_: int, processes: TrainingProcesses, grace_seconds: float) -> None:
+        """Have the processes leave the round that can live on, and end all others.
+
+        Args:
+            grace_seconds: from SIGTERM to SIGKILL for those that cannot.
+        """
+        pcontext = processes.pcontext
+        able = {rank: pid for rank, pid in processes.alive().items() if self._words(pid).lives_on}
+        silent = self._await_leave(round_, able)
+        if silent:
+            pids = sorted(silent.values())
+            logger.warning("processes %s have not left round %d in time: killing them", pids, round_)
+        handles.end(started_process(pcontext, rank) for rank in silent)
+        with deferred():  # a signal in between would find processes that are nobody's
+            for rank in able.keys() - silent.keys():
+                self._kept[rank] = detach_process(pcontext, rank)
+                processes.let_go(rank)
+        self._note_lives()
+        processes.stop(signal.SIGTERM, grace_seconds)
+
+    def _await_leave(self, round_: int, able: Mapping[int, int]) -> dict[int, int]:
+        """Wait until they have left; return those that have not, by local rank."""
+        assert self._desk is not None
+        for pid in able.values():
+            if self._words(pid).left < round_:
+                self._desk.leave(pid, round_)
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while True:
+            self._desk.look()
+            stays = {
+                rank: pid
+                for rank, pid in able.items()
+                if self._words(pid).left < round_ or not self._words(pid).lives_on
+            }
+            waited_for = [pid for pid in stays.values() if self._words(pid).lives_on]
+            left_seconds = deadline - time.monotonic()
+            if not waited_for or left_seconds <= 0:
+                return stays
+            poll = select.poll()
+            for descriptor in self._desk.fds():
+                poll.register(descriptor, select.POLLIN)
+            poll.poll(left_seconds * 1000)
+
+    def begin(self, round_: int) -> None:
+        """The processes of a round are about to be started: end those that nobody joins."""
+        self._round = round_
+        self._joins = self._memory is not None and self._memory.lives_on
+        if self._kept and not self._joins:
+            logger.info("round=%d: no process lives on, since not all can go on from one checkpoint", round_)
+            self._end_kept()
+        self._lived.clear()
+        self._newcomers.clear()
+        if self._desk is not None:
+            self._desk.expect(self.pids())
+
+    def variables(self, local_rank: int) -> dict[str, str]:
+        """Return what a process of the round finds in its environment for this."""
+        if self._desk is None:
+            return {}
+        shared = {ENV_WORLD_SOCKET: self._desk.path, ENV_ROUND: str(self._round)}
+        kept = self._kept.get(local_rank)
+        lives = kept is not None and kept.poll() is None
+        return shared | {ENV_JOINS: "1"} if self._joins and not lives else shared
+
+    def hand_over(self, env: dict[str, str], redirects: Mapping[int, int]) -> ProcessHandle | None:
+        """Give the round to a process that lives on, or to a spare; None if one has to be started.
+
+        Args:
+            env: the whole environment of a process that is started; it is completed for one that has to be.
+            redirects: which descriptor of ours the process gets as its 1 and 2.
+        """
+        if self._desk is None or not self._joins:
+            return None
+        local_rank = int(env[LOCAL_RANK])
+        process = self._kept.pop(local_rank, None)
+        if process is not None and process.poll() is None:
+            if self._desk.hand_over(process.pid, _of_round(env), redirects):
+                self._lived.add(local_rank)
+                return process
+            handles.end([process])
+        env[ENV_JOINS] = "1"
+        spare = self._spares.take(env) if self._spares is not None else None
+        if spare is not None and self._desk.hand_over(spare.pid, _of_round(env), redirects):
+            return spare
+        return None
+
+    def note_launch(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Take note of the command and environment of a process of the round."""
+        if self._spares is not None:
+            self._spares.note_launch(argv, env)
+
+    def started(self, pids: Mapping[int, int]) -> None:
+        """Take note of the processes of the round, by local rank."""
+        self._end_kept()
+        if self._desk is None:
+            return
+        self._desk.expect([*pids.values(), *self.pids()])
+        if self._joins:
+            self._newcomers = {rank: pid for rank, pid in pids.items() if rank not in self._lived}
+            logger.info("round=%d: %d of %d processes live on", self._round, len(self._lived), len(pids))
+
+    def stop(self, grace_seconds: float) -> None:
+        """End what belongs to no round."""
+        spares = self._spares.give_up() if self._spares is not None else []
+        processes = [*self._kept.values(), *spares]
+        handles.end(processes, grace_seconds)
+        self._kept.clear()
+        self._note_lives()
+        if processes:
+            self._orphans.kill()
+
+    def _end_kept(self) -> None:
+        if self._kept:
+            handles.end(self._kept.values())
+            self._kept.clear()
+            self._orphans.kill()
+        self._note_lives()
+
+    def _note_lives(self) -> None:
+        if self._memory is not None:
+            self._memory.lives = len(self._kept)
+
+    def _refuse_newcomers(self, local_rank: int) -> None:
+        assert self._memory is not None
+        self._memory.no_newcomers = True
+        logger.warning(
+            "no new process can join this script while others live on: that of local rank %d has not come to "
+            "its loop. From now on all processes are started again after a failure. See its log, and make no "
+            "collective before the loop over `steps`",
+            local_rank,
+        )
+
+    def _words(self, pid: int) -> ProcessStatements:
+        return NOTHING_SAID if self._desk is None else self._desk.words(pid)
+
+
+def _of_round(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that each process has of its round."""
+    return {name: value for name, value in env.items() if name.startswith(ROUND_VARIABLES)}

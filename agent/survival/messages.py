@@ -1,0 +1,174 @@
+"""The messages between an agent and a training process that lives on: one JSON object in each datagram.
+
+What a process sends is untrusted in size and form, so each reader takes what it expects and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MAX_FROM_PROCESS = 64 << 10
+"""Bytes of the longest message of a process: in JSON, a text of MAX_TEXT characters has 48 kB at most."""
+MAX_FROM_AGENT = 128 << 10
+"""Bytes of the longest message of an agent. The kernel takes 200 kB (net.core.wmem_max)."""
+MAX_TEXT = 4_096
+"""Characters of an error or of a reason; a longer text loses its beginning."""
+MAX_NUMBER = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Enters:
+    """The process can live on from now on; its first message, when its loop begins."""
+
+    local_rank: int
+    pid: int
+    round: int
+
+
+@dataclass(frozen=True)
+class Left:
+    """Nothing of the process waits in a collective of that round, or writes into its slots."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A collective of that round failed without a `Leave`; the process has left, and waits for the next."""
+
+    round: int
+    error: str
+
+
+@dataclass(frozen=True)
+class Unable:
+    """The process cannot live on after all: it is an ordinary one from now on."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Formed:
+    """The groups of the process are formed, and its state is that of the step."""
+
+    round: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Leave:
+    """The round is over: the process is to leave what it waits in, and wait for the next."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class NextRound:
+    """The next round; as many descriptors come along as there are `redirects`."""
+
+    env: Mapping[str, str]
+    """Variables of a round as a process would have them that is forked for it. Others of that kind go."""
+    redirects: tuple[int, ...] = ()
+    """What each descriptor becomes in the process: 1 or 2."""
+
+
+FromProcess = Enters | Left | Lost | Unable | Formed
+FromAgent = Leave | NextRound
+
+
+def encode(message: FromProcess | FromAgent) -> bytes:
+    """Return the datagram of a message."""
+    match message:
+        case Enters(local_rank, pid, round_):
+            content: Any = {"enters": {"local_rank": local_rank, "pid": pid, "round": round_}}
+        case Left(round_):
+            content = {"left": round_}
+        case Lost(round_, error):
+            content = {"lost": {"round": round_, "error": error[-MAX_TEXT:]}}
+        case Unable(reason):
+            content = {"unable": reason[-MAX_TEXT:]}
+        case Formed(round_, step):
+            content = {"formed": {"round": round_, "step": step}}
+        case Leave(round_):
+            content = {"leave": round_}
+        case NextRound(env, redirects):
+            content = {"round": {"env": dict(env), "redirects": list(redirects)}}
+    return json.dumps(content).encode()
+
+
+def read_from_process(data: bytes) -> FromProcess:
+    """Read a message of a process.
+
+    Raises:
+        ValueError: it is none.
+    """
+    kind, content = _read(data, MAX_FROM_PROCESS)
+    match kind:
+        case "enters":
+            return Enters(*_numbers(content, "local_rank", "pid", "round"))
+        case "left":
+            return Left(_number(content))
+        case "lost":
+            return Lost(_number(_field(content, "round")), _text(_field(content, "error")))
+        case "unable":
+            return Unable(_text(content))
+        case "formed":
+            return Formed(*_numbers(content, "round", "step"))
+    raise ValueError(f"a process says {kind[:40]!r}, which is no message of its")
+
+
+def read_from_agent(data: bytes) -> FromAgent:
+    """Read a message of an agent.
+
+    Raises:
+        ValueError: it is none.
+    """
+    kind, content = _read(data, MAX_FROM_AGENT)
+    if kind == "leave":
+        return Leave(_number(content))
+    if kind != "round":
+        raise ValueError(f"an agent says {kind[:40]!r}, which is no message of its")
+    env, redirects = _field(content, "env"), _field(content, "redirects")
+    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+        raise ValueError("the variables of a round are no texts")
+    if not isinstance(redirects, list) or redirects not in ([], [1], [2], [1, 2]):
+        raise ValueError("the redirects of a round are not 1, 2 or both")
+    return NextRound(env, tuple(redirects))
+
+
+def _read(data: bytes, limit: int) -> tuple[str, Any]:
+    """Return the one name and the content of a message."""
+    if len(data) > limit:
+        raise ValueError(f"a message has {len(data):,} bytes, and {limit:,} at most are read")
+    try:
+        message = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("a message is nested too deeply") from error
+    if not isinstance(message, dict) or len(message) != 1:
+        raise ValueError("a message is no object with one name")
+    return next(iter(message.items()))
+
+
+def _field(content: Any, name: str) -> Any:
+    if not isinstance(content, dict) or name not in content:
+        raise ValueError(f"a message lacks {name}")
+    return content[name]
+
+
+def _numbers(content: Any, *names: str) -> list[int]:
+    return [_number(_field(content, name)) for name in names]
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_NUMBER:
+        raise ValueError("a number of a message is none, or too large")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise ValueError(f"a text of a message is none, or has more than {MAX_TEXT:,} characters")
+    return value

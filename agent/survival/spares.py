@@ -1,0 +1,186 @@
+"""Spare processes: started ahead, they run the script up to its loop and wait there for a round.
+
+One for each training process of the Pod. They cost what a process costs that trains, but for its steps: the
+memory of a model and an optimizer, and the context of a device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.processes.orphans import Orphans
+from agent.slots.process_files import ENV_CHECKPOINT_FILE
+from agent.survival import handles
+from agent.survival.desk import WorldDesk
+from agent.survival.handles import ProcessHandle
+from agent.warm.warm_parent import WarmStart
+from crds.names import ENV_JOINS, ENV_SPARE
+from crds.progress_record import ENV_PROGRESS_FILE, ENV_RECORDER_SOCKET, ENV_STACKS_FILE, RECORD_BYTES
+
+logger = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+"""After so many in a row that have not come to their loop there are no more of them."""
+FOLDER = "spare"
+"""Name of the folder of their logs, beside those of the rounds."""
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""torch's variable: the file of an exception, in the folder of a process's logs."""
+NICENESS = 10
+CAP_SYS_NICE = 23
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a training process was started."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The rank and the size of its world, which a script may have asked for by now."""
+        return self.env["RANK"], self.env["WORLD_SIZE"]
+
+
+@dataclass(frozen=True)
+class Spare:
+    """One that waits, or comes there."""
+
+    process: ProcessHandle
+    place: tuple[str, str]
+    """Rank and size of the world that it was started for."""
+    log: Path
+
+
+class Spares:
+    """The spares of one agent, by local rank. Not thread-safe.
+
+    Args:
+        directory: of the agent's progress files.
+    """
+
+    def __init__(self, desk: WorldDesk, warm_start: WarmStart, orphans: Orphans, directory: Path) -> None:
+        self._desk = desk
+        self._warm_start = warm_start
+        self._orphans = orphans
+        self._directory = directory
+        self._launches: dict[int, Launch] = {}
+        self._spares: dict[int, Spare] = {}
+        self._failures: dict[int, int] = {}
+        """Number of those in a row that have not come to their loop, by local rank."""
+        self._niceness = NICENESS if may_lower_niceness() else 0
+
+    def pids(self) -> list[int]:
+        return [spare.process.pid for spare in self._spares.values()]
+
+    def note_launch(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Take note of how a process of the round is started: its spare is started likewise."""
+        self._launches[int(env["LOCAL_RANK"])] = Launch(argv, env)
+
+    def look(self, *, wanted: bool) -> None:
+        """Give up those that have ended or whose rank has changed; start what is missing.
+
+        Args:
+            wanted: the processes of the round train, so that others may take some of their time.
+        """
+        for local_rank, spare in list(self._spares.items()):
+            has_ended = spare.process.poll() is not None
+            if self._desk.words(spare.process.pid).entered:
+                self._failures[local_rank] = 0
+            elif has_ended:
+                self._note_failure(local_rank, spare)
+            if has_ended or spare.place != self._launches[local_rank].place:
+                del self._spares[local_rank]
+                handles.end([spare.process])
+                self._orphans.kill()
+        may_come = max(self._failures.values(), default=0) < MAX_FAILURES
+        if wanted and may_come and self._warm_start.is_warm():
+            for local_rank in self._launches.keys() - self._spares.keys():
+                self._start(local_rank, self._launches[local_rank])
+
+    def take(self, env: Mapping[str, str]) -> ProcessHandle | None:
+        """Return the spare for a process with that environment, if there is one; it is one no more."""
+        spare = self._spares.pop(int(env["LOCAL_RANK"]), None)
+        if spare is None:
+            return None
+        if spare.process.poll() is not None or spare.place != (env["RANK"], env["WORLD_SIZE"]):
+            handles.end([spare.process])
+            return None
+        self._set_niceness(spare.process.pid, 0)
+        return spare.process
+
+    def give_up(self) -> list[ProcessHandle]:
+        """Return all, which are none any more."""
+        spares, self._spares = self._spares, {}
+        return [spare.process for spare in spares.values()]
+
+    def _start(self, local_rank: int, launch: Launch) -> None:
+        logs = _log_folder(launch.env, local_rank)
+        progress = self._directory / f"{FOLDER}.{local_rank}"
+        own = {ENV_PROGRESS_FILE: str(progress), ENV_JOINS: "1", ENV_SPARE: "1"}
+        if logs is not None:
+            own |= {ENV_STACKS_FILE: str(logs / "stacks.txt"), ERROR_FILE: str(logs / "error.json")}
+        env = {n: v for n, v in launch.env.items() if n not in (ENV_CHECKPOINT_FILE, ENV_RECORDER_SOCKET)}
+        with contextlib.ExitStack() as opened:
+            try:
+                progress.write_bytes(bytes(RECORD_BYTES))
+                redirects = {
+                    number: opened.enter_context(_log(logs, name).open("wb")).fileno()
+                    for number, name in ((1, "stdout.log"), (2, "stderr.log"))
+                }
+                process = self._warm_start.start(launch.argv, env | own, redirects)
+            except OSError as error:
+                logger.warning("there are no spare processes: their files cannot be written: %s", error)
+                self._failures[local_rank] = MAX_FAILURES
+                return
+        if process is None:
+            return
+        self._orphans.started([process.pid])
+        self._spares[local_rank] = Spare(process, launch.place, _log(logs, "stderr.log"))
+        self._desk.expect([*self._desk.pids(), process.pid])
+        self._set_niceness(process.pid, self._niceness)
+
+    def _note_failure(self, local_rank: int, spare: Spare) -> None:
+        self._failures[local_rank] = self._failures.get(local_rank, 0) + 1
+        if self._failures[local_rank] == MAX_FAILURES:
+            logger.warning(
+                "no more spare processes in this Pod: %d in a row have ended before their loop began, the "
+                "last one with exit code %s. See %s",
+                *(MAX_FAILURES, spare.process.poll(), spare.log),
+            )
+
+    def _set_niceness(self, pid: int, niceness: int) -> None:
+        """Set that of each thread; Linux has one for each (setpriority(2))."""
+        if self._niceness:
+            with contextlib.suppress(OSError):  # it has ended
+                for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+                    os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
+
+
+def _log_folder(env: Mapping[str, str], local_rank: int) -> Path | None:
+    """Return the folder of a spare's logs; None where those of the round go nowhere."""
+    error_file = Path(env.get(ERROR_FILE, os.devnull))
+    if len(error_file.parents) < 4:
+        return None
+    folder = error_file.parents[2] / FOLDER / str(local_rank)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _log(folder: Path | None, name: str) -> Path:
+    return Path(os.devnull) if folder is None else folder / name
+
+
+def may_lower_niceness() -> bool:
+    """Whether a niceness that was raised can be lowered again (getrlimit(2), RLIMIT_NICE)."""
+    if resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20 - os.getpriority(os.PRIO_PROCESS, 0):
+        return True
+    lines = Path("/proc/self/status").read_text().splitlines()
+    capabilities = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
+    return bool(int(capabilities, 16) >> CAP_SYS_NICE & 1)

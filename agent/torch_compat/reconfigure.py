@@ -1,0 +1,373 @@
+"""Process groups that are formed again in their processes, when other processes take the place of dead ones.
+
+torch has this from 2.14 on for gloo, and for nccl2 (`ReconfigureOptions`, experimental): a backend in its
+"reconfigure regime" connects when it is given a number and the handles of all ranks, as often as wished. So
+each group that the script has made by torch's API gets such a backend beside its own, at the first step that
+is to survive. Whoever holds the group (DDP, FSDP, a DeviceMesh, functional collectives by its name) goes on
+with it.
+
+What waits in gloo for a living peer is woken neither by `abort` nor by `shutdown`, but by the end of a
+connection: `GroupConnections` closes those that forming the groups has opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d  # type: ignore[attr-defined]
+
+_c10d: Any = distributed_c10d
+"""With what only newer versions have."""
+
+MINIMUM = (2, 14)
+FORM_SECONDS = 20.0
+"""Time limit for the ranks of one group to connect, once all have come."""
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl2"}
+"""What forms groups again, by type of device."""
+_REPLACED = {"gloo": "gloo", "nccl": "nccl2", "nccl2": "nccl2"}
+"""What is put in the place of a backend."""
+
+AwaitAll = Callable[[Store, str, int], None]
+"""Waits until so many have added to a key of a store; raises what ends that."""
+
+
+class UnsupportedGroupError(RuntimeError):
+    """A group of the script cannot be formed again in its processes."""
+
+
+def is_supported(version: str) -> bool:
+    """Whether that version of torch can form groups again."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= MINIMUM
+
+
+class RoundStore(Store):
+    """The store of the newest round, for groups that outlive the rounds: C++ calls these methods.
+
+    torch finds the methods of a store of Python's only as long as there is a reference to it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._store: Any = None
+
+    def switch(self, store: Store) -> None:
+        """Go on with the store of another round."""
+        self._store = store
+
+    @property
+    def _current(self) -> Any:
+        if self._store is None:
+            raise RuntimeError("no round has begun")
+        return self._store
+
+    def set(self, key: str, value: Any) -> None:
+        self._current.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return cast(bytes, self._current.get(key))
+
+    def add(self, key: str, amount: int) -> int:
+        return cast(int, self._current.add(key, amount))
+
+    def check(self, keys: list[str]) -> bool:
+        return cast(bool, self._current.check(keys))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        if timeout is None:
+            self._current.wait(keys)
+        else:
+            self._current.wait(keys, timeout)
+
+    def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+        return cast(bytes, self._current.compare_set(key, expected, desired))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return cast(list[bytes], self._current.multi_get(keys))
+
+    def multi_set(self, keys: list[str], values: Any) -> None:
+        self._current.multi_set(keys, values)
+
+    def delete_key(self, key: str) -> bool:
+        return cast(bool, self._current.delete_key(key))
+
+
+@dataclass(frozen=True)
+class FormedGroup:
+    """A group of the script, with the backend that forms it again."""
+
+    name: str
+    rank: int
+    """Rank of this process in the group."""
+    size: int
+    backend: Any
+
+    def key(self, rank: int) -> str:
+        """Return the key under which a rank of the group leaves its handle."""
+        return f"{self.name}/{rank}"
+
+    @property
+    def count_key(self) -> str:
+        """The key under which the ranks that have left their handles are counted."""
+        return f"{self.name}/count"
+
+
+class ReformableGroups:
+    """All process groups of this process, as far as they are formed again at each round."""
+
+    def __init__(self) -> None:
+        self._store = RoundStore()
+        self._groups: dict[Any, list[FormedGroup]] = {}
+        """By torch's group, in the order in which they were made."""
+        self._connections = GroupConnections()
+
+    def adopt(self) -> None:
+        """Give each group of this process that has none yet a backend that can be formed again.
+
+        Raises:
+            UnsupportedGroupError: that cannot be; it names the group.
+        """
+        world = distributed_c10d._world
+        for group in list(world.pg_map):
+            if group not in self._groups:
+                self._groups[group] = list(self._backends_of(group, world.pg_names[group]))
+                name, _ = world.pg_map[group]
+                world.pg_map[group] = name, PrefixStore(f"{world.pg_names[group]}/", self._store)
+
+    def _backends_of(self, group: Any, name: str) -> Iterator[FormedGroup]:
+        made: dict[str, Any] = {}
+        for device in sorted(group._device_types, key=str):
+            if device.type not in _BACKENDS or (device.type == "cuda" and not torch.cuda.is_available()):
+                continue
+            present = group._get_backend(device).name()
+            kind = _REPLACED.get(present)
+            if kind is None:
+                raise UnsupportedGroupError(
+                    f"the process group {name!r} has the backend {present} for {device.type}, which cannot "
+                    "be formed again in its processes: a failure starts all processes again; use gloo or "
+                    "nccl, or leave out `with step`"
+                )
+            if kind not in made:
+                made[kind] = self._make(kind, group, f"{name}/{kind}")
+                yield FormedGroup(f"{name}/{kind}", group.rank(), group.size(), made[kind])
+            # torch keeps one backend a type; this type is nobody else's
+            group._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, made[kind])
+        group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+
+    def _make(self, kind: str, group: Any, name: str) -> Any:
+        options = _c10d._DistributedBackendOptions()
+        options.store = PrefixStore(f"{name}/", self._store)
+        options.group_rank, options.group_size = group.rank(), group.size()
+        options.timeout = group._timeout if hasattr(group, "_timeout") else _c10d.default_pg_timeout
+        options.group_id = name
+        options.global_ranks_in_group = dist.get_process_group_ranks(group)
+        options.process_group = group
+        options.enable_reconfigure = True
+        plugin = distributed_c10d.Backend._plugins[kind.upper()]
+        return plugin.creator_fn(options, None)
+
+    def form(self, round_: int, store: Store, await_all: AwaitAll) -> None:
+        """Connect all groups for a round, with who has the other ranks in it. All processes call it.
+
+        Args:
+            store: of the round.
+
+        Raises:
+            RuntimeError: a rank did not come in time, or has ended meanwhile.
+        """
+        groups = [each for backends in self._groups.values() for each in backends]
+        keys: Any = PrefixStore(f"dlr-reconfigure/{round_}/", store)
+        self._store.switch(PrefixStore(f"dlr-groups/{round_}/", store))
+        with self._connections.opened():
+            if groups:
+                handles = [each.backend.get_reconfigure_handle() for each in groups]
+                keys.multi_set([each.key(each.rank) for each in groups], handles)
+                for each in groups:
+                    keys.add(each.count_key, 1)
+            for each in groups:
+                self._form(each, round_, keys, await_all)
+
+    @staticmethod
+    def _form(group: FormedGroup, round_: int, keys: Any, await_all: AwaitAll) -> None:
+        names = [group.key(rank) for rank in range(group.size)]
+        await_all(keys, group.count_key, group.size)
+        options = _c10d.ReconfigureOptions()
+        options.uuid = round_
+        options.handles = [handle.decode() for handle in keys.multi_get(names)]
+        options.timeout = timedelta(seconds=FORM_SECONDS)
+        group.backend.reconfigure(options).wait()
+
+    def break_off(self) -> None:
+        """Wake whatever waits in a collective of these groups, in any thread: it fails there."""
+        self._connections.close()
+        for backends in self._groups.values():
+            for each in backends:
+                if each.name.endswith("/nccl2"):
+                    each.backend.abort()
+
+
+class GroupConnections:
+    """The TCP connections of this process that forming its groups has opened. Any thread may close them."""
+
+    def __init__(self) -> None:
+        self._others: dict[int, int] | None = None
+        """Those that were there before, while groups are formed; else None."""
+        self._ours: dict[int, int] = {}
+        """Descriptors, with the number of the socket: a descriptor may be another's later."""
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Take those for ours that are opened meanwhile."""
+        others = self._others = tcp_sockets()
+        try:
+            yield
+        finally:
+            self._ours = {fd: number for fd, number in tcp_sockets().items() if others.get(fd) != number}
+            self._others = None
+
+    def close(self) -> None:
+        """End them all; the descriptors stay torch's."""
+        others, ours = self._others, self._ours
+        for fd, number in tcp_sockets().items():
+            if (others.get(fd) != number) if others is not None else (ours.get(fd) == number):
+                _shut_down(fd, number)
+
+
+def tcp_sockets() -> dict[int, int]:
+    """Return the TCP sockets of this process: the number of each socket (proc(5)) by its descriptor."""
+    numbers = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/self/net/{table}") as lines:  # noqa: PTH123
+            numbers |= {int(line.split()[9]) for line in lines if not line.lstrip().startswith("sl")}
+    found = {}
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
+            if target.startswith("socket:[") and (number := int(target[8:-1])) in numbers:
+                found[int(name)] = number
+    return found
+
+
+def _shut_down(fd: int, number: int) -> None:
+    with contextlib.suppress(OSError):  # it has ended
+        copy = socket.socket(fileno=os.dup(fd))
+        try:
+            if os.fstat(copy.fileno()).st_ino == number:
+                copy.shutdown(socket.SHUT_RDWR)
+        finally:
+            copy.close()
+
+
+# --- a process that joins others -------------------------------------------------------------------------
+
+
+_connecting: list[tuple[Any, str, Any]] = []
+"""What `make_unconnected` has replaced: owner, name and what was there."""
+
+
+def make_unconnected() -> None:
+    """From now on groups are made without a connection, and DDP and DTensors without a collective.
+
+    The other ranks made theirs long ago, and answer nothing; `ReformableGroups` connects these later. What a
+    parameter begins with does not matter: a checkpoint is loaded then.
+    """
+    from torch.distributed.tensor import _api, placement_types
+    from torch.nn.parallel import distributed as ddp
+
+    make = distributed_c10d._new_process_group_helper
+
+    def without_connection(*args: Any, **kwargs: Any) -> Any:
+        return make(*args, **{**kwargs, "enable_reconfigure": True})
+
+    for owner, name, function in (
+        (distributed_c10d, "_new_process_group_helper", without_connection),
+        (distributed_c10d, "_store_based_barrier", _nothing),
+        (ddp, "_verify_param_shape_across_processes", _nothing),
+        (ddp, "_sync_module_states", _nothing),
+        (placement_types, "mesh_scatter", _own_part),
+        (placement_types, "mesh_broadcast", _nothing),
+        (_api, "mesh_broadcast", _nothing),
+    ):
+        _connecting.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, function)
+
+
+def make_connected() -> None:
+    """From now on groups are made as torch makes them."""
+    while _connecting:
+        owner, name, function = _connecting.pop()
+        setattr(owner, name, function)
+
+
+def _own_part(output: Any, scatter_list: Any, mesh: Any, mesh_dim: int = 0, **_: Any) -> None:
+    """Stand in for `mesh_scatter`: take this rank's part of its own tensor."""
+    output.copy_(scatter_list[mesh.get_local_rank(mesh_dim)])
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stand in for a collective."""
+
+
+# --- modules that a step left half way -------------------------------------------------------------------
+
+
+def reset_modules(modules: Sequence[torch.nn.Module]) -> None:
+    """Bring modules back to where a step begins, after one was broken off.
+
+    FSDP2 drops what it has gathered. DDP gets a new reducer: the first backward pass with one is a collective
+    by itself, and has to be the first for all ranks.
+    """
+    from torch.distributed.fsdp import FSDPModule
+    from torch.nn.parallel import DistributedDataParallel
+
+    for root in modules:
+        for module in root.modules():
+            if isinstance(module, DistributedDataParallel):
+                _renew_reducer(module)
+        for module in _fsdp_roots(root, FSDPModule):
+            module.reset_iter_state()
+
+
+def _fsdp_roots(module: torch.nn.Module, kind: type) -> Iterator[Any]:
+    if isinstance(module, kind):
+        yield module
+        return
+    for child in module.children():
+        yield from _fsdp_roots(child, kind)
+
+
+def _renew_reducer(module: Any) -> None:
+    parameters, expects_sparse = module._build_params_for_reducer()
+    names = module._build_debug_param_to_name_mapping(parameters)
+    module.reducer._remove_autograd_hooks()
+    module._ddp_init_helper(parameters, expects_sparse, names, module.static_graph)
+    if module.static_graph:
+        module.reducer._set_static_graph()
+        module.logger._set_static_graph()
+
+
+def round_store(environ: Mapping[str, str]) -> Store:
+    """Connect to the training processes' store of the round that the environment names.
+
+    Raises:
+        RuntimeError: it cannot be reached.
+    """
+    return cast(
+        Store,
+        TCPStore(
+            environ["MASTER_ADDR"],
+            int(environ["MASTER_PORT"]),
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=FORM_SECONDS),
+        ),
+    )

@@ -1,0 +1,232 @@
+"""Which processes go from one round into the next, and which are started for it; with processes of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.survival import kept as kept_module
+from agent.survival.desk import ProcessStatements
+from agent.survival.kept import KeptProcesses
+from agent.survival.messages import Lost
+
+TRAINS = ProcessStatements(entered=True)
+
+
+class Process:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        return self.code
+
+
+class Desk:
+    """What processes have said, and what they are handed."""
+
+    path = "/world"
+
+    def __init__(self) -> None:
+        self.said: dict[int, ProcessStatements] = {}
+        self.asked: list[tuple[int, int]] = []
+        self.handed: dict[int, Mapping[str, str]] = {}
+        self.expected: Collection[int] = ()
+        self.answers: dict[int, ProcessStatements] = {}
+        """What processes say once they are asked to leave."""
+
+    def words(self, pid: int) -> ProcessStatements:
+        return self.said.get(pid, ProcessStatements())
+
+    def leave(self, pid: int, round_: int) -> bool:
+        self.asked.append((pid, round_))
+        return True
+
+    def look(self) -> None:
+        self.said |= {pid: self.answers[pid] for pid, _ in self.asked if pid in self.answers}
+
+    def fds(self) -> list[int]:
+        return []
+
+    def expect(self, pids: Collection[int]) -> None:
+        self.expected = list(pids)
+
+    def hand_over(self, pid: int, env: Mapping[str, str], _: Mapping[int, int]) -> bool:
+        if self.words(pid).unable:
+            return False
+        self.handed[pid] = env
+        return True
+
+
+class Processes:
+    """Those of a round, by local rank."""
+
+    def __init__(self, *pids: int) -> None:
+        self.processes = {rank: Process(pid) for rank, pid in enumerate(pids)}
+        self.pcontext = self
+        self.pids = {rank: process.pid for rank, process in self.processes.items()}
+        self.exit_codes: dict[int, int] = {}
+        self.stopped: list[int] = []
+
+    def alive(self) -> dict[int, int]:
+        return {rank: pid for rank, pid in self.pids.items() if rank not in self.exit_codes}
+
+    def let_go(self, local_rank: int) -> None:
+        del self.pids[local_rank]
+
+    def stop(self, *_: object) -> None:
+        self.stopped = list(self.alive().values())
+
+
+class Agent:
+    """What the processes of an agent go through."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, spares: Any = None) -> None:
+        self.desk, self.memory = Desk(), SimpleNamespace(lives=0, lives_on=False, no_newcomers=False)
+        self.ended: list[int] = []
+        self.clock = 0.0
+        orphans = SimpleNamespace(kill=list, living_on=None)
+        self.kept = KeptProcesses(self.desk, self.memory, orphans, spares)  # type: ignore[arg-type]
+        monkeypatch.setattr(kept_module, "detach_process", lambda context, rank: context.processes[rank])
+        monkeypatch.setattr(kept_module, "started_process", lambda context, rank: context.processes[rank])
+        monkeypatch.setattr(kept_module, "handles", SimpleNamespace(end=self._end))
+        monkeypatch.setattr(kept_module.select, "poll", lambda: SimpleNamespace(poll=self._pass))
+        monkeypatch.setattr(kept_module.time, "monotonic", lambda: self.clock)
+
+    def _end(self, processes: Any, _: float = 0.0) -> None:
+        self.ended += [process.pid for process in processes]
+
+    def _pass(self, milliseconds: float) -> None:
+        self.clock += milliseconds / 1000
+
+    def start(self, round_: int, *pids: int) -> tuple[Processes, list[dict[str, str]]]:
+        """Start a round, with these ids for processes that are started; return their environments, too."""
+        self.kept.begin(round_)
+        envs, fresh, all_ = [], iter(pids), []
+        for rank in range(2):
+            envs.append(
+                {"LOCAL_RANK": str(rank), "RANK": str(rank), "HOME": "/", **self.kept.variables(rank)}
+            )
+        for env in envs:
+            handed = self.kept.hand_over(env, {})
+            all_.append(next(fresh) if handed is None else handed.pid)
+        processes = Processes(*all_)
+        self.kept.started(processes.pids)  # type: ignore[arg-type]
+        return processes, envs
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
+    return Agent(monkeypatch)
+
+
+def keep_one(agent: Agent, processes: Processes, local_rank: int = 0) -> None:
+    """The other process has died."""
+    pid = processes.pids[local_rank]
+    agent.desk.said[pid] = TRAINS
+    agent.desk.answers[pid] = ProcessStatements(entered=True, left=1)
+    processes.exit_codes[1 - local_rank] = -9
+    agent.kept.keep(1, processes, 1.0)  # type: ignore[arg-type]
+
+
+def test_a_round_is_handed_to_who_has_left_the_last_one_and_only_the_others_are_started(agent: Agent) -> None:
+    first, envs = agent.start(1, 10, 11)
+    assert not any("DLR_JOINS" in env for env in envs)
+    assert all(env["DLR_WORLD_SOCKET"] == "/world" and env["DLR_ROUND"] == "1" for env in envs)
+    keep_one(agent, first)
+    assert agent.desk.asked == [(10, 1)] and agent.kept.pids() == [10] and agent.memory.lives == 1
+    assert first.stopped == [] and agent.ended == []
+    agent.memory.lives_on = True
+    second, envs = agent.start(2, 20)
+    assert second.pids == {0: 10, 1: 20} and "DLR_JOINS" not in envs[0] and envs[1]["DLR_JOINS"] == "1"
+    handed = agent.desk.handed[10]
+    assert handed["DLR_ROUND"] == "2" and handed["RANK"] == "0" and "HOME" not in handed
+    assert agent.desk.expected == [10, 20] and agent.kept.pids() == [] and agent.memory.lives == 0
+    status = agent.kept.to_status()
+    assert status is not None and (status.round, status.processes) == (2, 1)
+
+
+def test_where_the_members_do_not_go_on_together_who_was_kept_ends(agent: Agent) -> None:
+    first, _ = agent.start(1, 10, 11)
+    keep_one(agent, first)
+    second, envs = agent.start(2, 20, 21)
+    assert agent.ended == [10] and second.pids == {0: 20, 1: 21}
+    assert not any("DLR_JOINS" in env for env in envs) and agent.kept.to_status() is None
+
+
+@pytest.mark.parametrize("how", ["before its environment", "just after"])
+def test_a_newcomer_takes_the_place_of_one_that_died_while_it_waited(agent: Agent, how: str) -> None:
+    first, _ = agent.start(1, 10, 11)
+    keep_one(agent, first)
+    agent.memory.lives_on = True
+    if how == "just after":
+        agent.desk.said[10] = ProcessStatements(entered=True, unable=True)
+    else:
+        first.processes[0].code = -9
+    second, envs = agent.start(2, 20, 21)
+    assert second.pids == {0: 20, 1: 21} and all(env["DLR_JOINS"] == "1" for env in envs)
+
+
+def test_who_does_not_leave_in_time_is_ended_and_who_has_left_by_itself_is_not_asked(agent: Agent) -> None:
+    first, _ = agent.start(1, 10, 11)
+    lost = ProcessStatements(entered=True, left=1, lost=Lost(1, "gone"))
+    agent.desk.said = {10: lost, 11: TRAINS}
+    assert agent.kept.lost(first) == {0: "gone"}  # type: ignore[arg-type]
+    agent.kept.keep(1, first, 1.0)  # type: ignore[arg-type]
+    assert agent.desk.asked == [(11, 1)] and agent.ended == [11] and agent.kept.pids() == [10]
+    assert agent.clock == kept_module.LEAVE_SECONDS
+
+
+def test_what_was_lost_of_an_earlier_round_says_nothing_of_this_one(agent: Agent) -> None:
+    first, _ = agent.start(2, 10, 11)
+    agent.desk.said = {10: ProcessStatements(entered=True, left=1, lost=Lost(1, "gone"))}
+    assert agent.kept.lost(first) == {}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("code", "hangs", "is_refused"),
+    [(3, False, True), (0, False, True), (None, True, True), (-9, False, False)],
+)
+def test_newcomers_are_refused_once_one_cannot_come_to_its_loop(
+    agent: Agent, code: int | None, hangs: bool, is_refused: bool
+) -> None:
+    first, _ = agent.start(1, 10, 11)
+    keep_one(agent, first)
+    agent.memory.lives_on = True
+    second: Any = agent.start(2, 20)[0]
+    if code is not None:
+        second.exit_codes[1] = code
+    agent.kept.look(second, hangs=hangs)
+    assert agent.memory.no_newcomers == is_refused
+
+
+def test_a_newcomer_that_has_come_to_its_loop_is_one_no_more(agent: Agent) -> None:
+    first, _ = agent.start(1, 10, 11)
+    keep_one(agent, first)
+    agent.memory.lives_on = True
+    second: Any = agent.start(2, 20)[0]
+    agent.desk.said[20] = TRAINS
+    agent.kept.look(second, hangs=False)
+    second.exit_codes[1] = 1
+    agent.kept.look(second, hangs=True)
+    assert not agent.memory.no_newcomers
+
+
+def test_the_end_of_the_agent_is_the_end_of_who_was_kept(agent: Agent) -> None:
+    first, _ = agent.start(1, 10, 11)
+    keep_one(agent, first)
+    agent.kept.stop(5.0)
+    assert agent.ended == [10] and agent.kept.pids() == [] and agent.memory.lives == 0
+
+
+def test_without_a_desk_everything_is_as_ever() -> None:
+    orphans: Any = SimpleNamespace(kill=list, living_on=None)
+    kept, processes = KeptProcesses(None, None, orphans), Processes(10)
+    kept.begin(1)
+    assert kept.variables(0) == {} and kept.fds() == [] and kept.hand_over({"LOCAL_RANK": "0"}, {}) is None
+    kept.started(processes.pids)
+    kept.look(processes, hangs=True)  # type: ignore[arg-type]
+    assert not kept.lives_on(processes) and kept.pids() == []  # type: ignore[arg-type]
