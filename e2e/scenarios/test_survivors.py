@@ -1,4 +1,4 @@
-"""Processes of one world that live on when a peer dies, with FSDP2, HSDP, tensor parallelism, DDP, all_reduce.
+"""Processes of one world that live on when a peer dies: FSDP2, HSDP, tensor parallelism, DDP, all_reduce.
 
 They need torch 2.14 or newer.
 """
