@@ -39,6 +39,7 @@ from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.stacks import StackFiles
 from agent.network import SocketInterfaces
 from agent.node_check.duties import NodeCheckFollower
+from agent.peers.watcher import PeerWatcher
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.meeting import prefetch
 from agent.replicas.desk import ReplicasDesk
@@ -148,14 +149,19 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     replicas = ReplicasDesk.start(me, link.groups, store, cleanup) if link.groups is not None else None
     guard = HangGuard(files, stacks, step_reporting_of_slot(link.predecessor, me.worker_index, members))
     stacks_desk = StacksDesk(guard, link.first_view.asks_for_stacks)
-    interfaces = SocketInterfaces(os.environ)
+    interfaces, peers = (
+        SocketInterfaces(os.environ),
+        PeerWatcher(me.member, listener.host, listener.port, me.key),
+    )
+    cleanup.callback(peers.close)
     progress, lingering = TrainingProgress(files, link.first_report), Lingering(files, stacks)
     reporter = link.reporter(
         AgentFacts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,
         figures=progress.figures,
-        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering),
+        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering, peers),
     )
+    peers.serve(lambda: reporter.progress(within_seconds=0.0))
     if replicas is not None:
         replicas.serve(lambda: reporter.progress(within_seconds=0.0))
     membership = WorldMembership(me.member, link.watcher, reporter)
@@ -168,7 +174,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         join_timeout_seconds=launch.join_timeout_seconds,
         master_port=launch.args.master_port or 0,
         memory=memory,
-        on_meeting=partial(_note_meeting, me.member, votes, good_ends),
+        on_meeting=partial(_note_meeting, me.member, votes, good_ends, peers),
     )
     cleanup.callback(handler.shutdown)
     assert config.logs_specs is not None
@@ -203,6 +209,7 @@ def _sections(
     stacks_desk: StacksDesk,
     memory: CheckpointHolder | None,
     lingering: Lingering,
+    peers: PeerWatcher,
 ) -> Sections:
     return Sections(
         network=interfaces.to_status,
@@ -210,6 +217,7 @@ def _sections(
         asked_stacks=stacks_desk.to_status,
         memory=memory.to_status if memory is not None else None,
         lingers=lingering.to_status,
+        silent_peers=peers.to_status,
     )
 
 
@@ -228,9 +236,12 @@ def _start_monitor(
     cleanup.callback(monitor.stop)
 
 
-def _note_meeting(member: Member, votes: Votes, good_ends: GoodEnds, agents: Store, met: AgentWorld) -> None:
+def _note_meeting(
+    member: Member, votes: Votes, good_ends: GoodEnds, peers: PeerWatcher, agents: Store, met: AgentWorld
+) -> None:
     votes.meet(met)
     good_ends.meet(agents, met.members.index(member), met)
+    peers.meet(agents, met)
 
 
 def _memory(

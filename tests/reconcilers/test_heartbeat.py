@@ -31,13 +31,20 @@ class Listener:
         contact = Contact(now=lambda: self.seconds, gap_seconds=float("inf"))
         contact.answered()
         nobody = cast(AsyncClient, None)
-        self.leases = Store()
+        self.leases, self.pods = Store(), Store()
         self.leases.apply(LEASE)
-        self.heartbeats = Heartbeats(nobody, self.leases, contact, Clock(monotonic=lambda: self.seconds))
+        self.heartbeats = Heartbeats(
+            nobody, self.leases, self.pods, contact, Clock(monotonic=lambda: self.seconds)
+        )
 
     def age_after(self, seconds: float, of: dict[str, Any], spoken: ElasticWorker) -> float | None:
         self.seconds += seconds
+        self.see(of)
         return self.heartbeats.age_seconds(LEASE, of, spoken)
+
+    def see(self, pod: dict[str, Any]) -> None:
+        """The Pod is in the cache."""
+        self.pods.apply(pod | {"metadata": {"resourceVersion": "1"} | pod["metadata"]})
 
 
 def test_an_agent_s_silence_counts_from_its_last_sign_of_life() -> None:
