@@ -44,7 +44,7 @@ class Listener:
 
     def see(self, pod: dict[str, Any]) -> None:
         """The Pod is in the cache."""
-        self.pods.apply(pod | {"metadata": {"resourceVersion": "1"} | pod["metadata"]})
+        self.pods.apply(pod | {"metadata": {"resourceVersion": str(int(self.seconds))} | pod["metadata"]})
 
 
 def test_an_agent_s_silence_counts_from_its_last_sign_of_life() -> None:
