@@ -45,7 +45,7 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Testimony:
+class ReachEvidence:
     """What is known of a worker that peers report as silent."""
 
     peers: Sequence[Peer]
@@ -71,7 +71,7 @@ class Testimony:
         return found
 
 
-def judge(seen: Testimony) -> ReachVerdict:
+def judge(seen: ReachEvidence) -> ReachVerdict:
     """Whether the worker is lost."""
     if not seen.peers or seen.unheard_seconds < seen.seconds - SLACK_SECONDS:
         return ReachVerdict.LIVES

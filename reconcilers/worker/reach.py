@@ -20,8 +20,8 @@ from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.reach import (
     SETTLING_SECONDS,
     Peer,
+    ReachEvidence,
     ReachVerdict,
-    Testimony,
     judge,
     peers_without,
     silent_peers,
@@ -94,7 +94,7 @@ class Reach:
             if worker is not None:
                 self._since.forget(worker["metadata"]["uid"])
             return "", None
-        seen = self._testimony(worker, peers, unheard_seconds, renewal_seconds)
+        seen = self._evidence(worker, peers, unheard_seconds, renewal_seconds)
         verdict = judge(seen)
         if verdict is ReachVerdict.LOST:
             fresh = await self._read(namespace, name)  # it may have reported the same of its peers by now
@@ -104,16 +104,16 @@ class Reach:
             return " and ".join(seen.witnesses), None
         return "", LOOK_SECONDS if verdict is ReachVerdict.LIVES else SETTLING_SECONDS / 2
 
-    def _testimony(
+    def _evidence(
         self, worker: Object, peers: list[Peer], unheard_seconds: float, renewal_seconds: float
-    ) -> Testimony:
+    ) -> ReachEvidence:
         now, uid, incarnation = self._monotonic(), worker["metadata"]["uid"], worker["spec"]["incarnation"]
         known = self._since.get(uid)
         if known is None or known[0] != incarnation:
             known = self._since.put(uid, (incarnation, now))
         in_contact_seconds = now - self._contact.since
         is_dialled, answers = self._dialled(worker, peers)
-        return Testimony(
+        return ReachEvidence(
             peers,
             min(now - known[1], in_contact_seconds),
             unheard_seconds,
@@ -123,7 +123,7 @@ class Reach:
         )
 
     def _dialled(self, worker: Object, peers: list[Peer]) -> tuple[bool, bool | None]:
-        """Return `is_dialled` and `answers` of the testimony."""
+        """Return `is_dialled` and `answers` of the evidence."""
         namespace = worker["metadata"]["namespace"]
         beside = [self._workers.get(namespace, each.name) for each in peers[:DIALLED_PEERS]]
         address, others = self._address(worker), [self._address(each) for each in beside if each is not None]
