@@ -106,7 +106,7 @@ def add_all(
     groups.add(manager, clock)
     shards.add(manager, clock)
     add_workers(manager, clock, pods or PodOptions(), strategies, gates, owners, dials)
-    add_companions(manager, clock, strategies, holds)
+    add_companions(manager, clock, strategies, holds, (pods or PodOptions()).controller_namespace)
     cordon.add(manager, clock, cordons or CordonOptions())
     recheck.add(manager, clock, cordons or CordonOptions())
     _add_unreadable(manager, clock)
@@ -227,10 +227,16 @@ def add_workers(
 
 
 def add_companions(
-    manager: Manager, clock: Clock, strategies: Strategies, holds: Sequence[EvictionHold]
+    manager: Manager,
+    clock: Clock,
+    strategies: Strategies,
+    holds: Sequence[EvictionHold],
+    controller_namespace: str,
 ) -> None:
     service_of = strategies.service_of
-    reconciler = CompanionReconciler(manager.client, manager.cache, manager.recorder, service_of, holds)
+    reconciler = CompanionReconciler(
+        manager.client, manager.cache, manager.recorder, service_of, holds, controller_namespace
+    )
     controller = (
         ControllerBuilder(manager, "jobcompanion")
         .for_(ELASTICJOBS, predicate=more_than_status)

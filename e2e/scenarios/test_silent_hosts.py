@@ -17,7 +17,7 @@ from e2e import checks, embedded, jobs
 from e2e.api import Object
 from e2e.cluster import Capability, Cluster
 from e2e.deaths import Life, Mortals
-from e2e.links import NodeNetworks
+from e2e.links import INTERFACE, NodeNetworks
 from e2e.observation import Observation
 from e2e.scenarios.test_node_check_links import api_server
 
@@ -46,6 +46,7 @@ def training(
             standby=standby,
             launcher=networks.command("dlr", "run"),
             grace_seconds=30,
+            variables={"GLOO_SOCKET_IFNAME": INTERFACE},
             elasticPolicy={"heartbeatTimeoutSeconds": 30, "shrinkAfterSeconds": 60},
         )
         life = mortals.wait_until_training(world_of=WORKERS)
