@@ -75,6 +75,15 @@ def test_a_renewal_counts_from_when_it_came_though_nobody_looked_then() -> None:
     assert listener.heartbeats.age_seconds(renewed, pod(), spoken) == 20
 
 
+def test_a_standby_that_comes_to_lead_goes_on_with_the_ages_that_it_has_seen() -> None:
+    listener, spoken = Listener(), worker(agent=report())
+    listener.see(pod())
+    listener.heartbeats.note(Change(None, LEASE))
+    listener.heartbeats.note_pod(Change(None, pod()))
+    listener.seconds += 25
+    assert listener.heartbeats.age_seconds(LEASE, pod(), spoken) == 25
+
+
 def test_of_21_000_leases_each_is_remembered_as_long_as_it_is_there() -> None:
     listener, spoken = Listener(), worker(agent=report())
     assert listener.age_after(0, pod(), spoken) == 0
