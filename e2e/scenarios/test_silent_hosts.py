@@ -24,8 +24,8 @@ from e2e.scenarios.test_node_check_links import api_server
 NODES = 4
 WORKERS = 3
 LOST_SECONDS, LEADER_SECONDS, STANDBY_SECONDS = 3.5, 17.0, 4.0
-"""Time until a silent host is known to be lost, the same with the leader on it, and until the others' next step
-where a standby worker is there. A new Pod takes what its imports take beyond that."""
+"""Time until a silent host is known to be lost, the same with the leader on it, and until the others' next
+step where a standby worker is there. A new Pod takes what its imports take beyond that."""
 BUSY_MACHINE = 3.0
 """So many times as long all may take where other tests run beside this one."""
 BROKEN_SECONDS = 6.0

@@ -165,8 +165,8 @@ class CompanionReconciler(Reconciler):
             with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
                 found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
                 wanted = network_policy_of(raw, self._controller_namespace)
-                wanted = wanted if job.spec.network_policy.enabled else None
-                await companions.keep(NETWORKPOLICIES, raw, found, wanted)
+                is_wanted = job.spec.network_policy.enabled
+                await companions.keep(NETWORKPOLICIES, raw, found, wanted if is_wanted else None)
         look_again = held_seconds if 0 < held_seconds < inf else None
         if (service := self._service_of(job)) is not None:
             with companions.reporting(raw, SERVICES.kind, failures):

@@ -64,6 +64,10 @@ def lease_of(
     return LEASES.manifest(metadata, spec=spec)
 
 
+RESTART_SECONDS = 60.0
+"""Time in which a container that was started again has an agent that listens, at another port than before."""
+
+
 class Heartbeats:
     """Ages of the workers' Leases."""
 
@@ -105,6 +109,11 @@ class Heartbeats:
             self._runs.age_seconds(pod["metadata"]["uid"], _run_of(pod)),
             self._clock.monotonic() - self._contact.since,
         )
+
+    def restarts(self, pod: dict[str, Any]) -> bool:
+        """Whether the Pod's container was started again lately, so that its agent may not listen yet."""
+        _, ends = run = _run_of(pod)
+        return ends > 0 and self._runs.age_seconds(pod["metadata"]["uid"], run) < RESTART_SECONDS
 
     def was_renewed(self, lease: dict[str, Any], within_seconds: float) -> bool:
         """Whether this process has seen a renewal come lately, and did not only find one when it began.
@@ -291,7 +300,9 @@ class Silences:
         if age is None:
             return None, None
         metadata, renewal = worker.metadata, heartbeat_seconds(assignment.workers, timeout_seconds)
-        why, again = await self._reach.judge(metadata.namespace, metadata.name, age, renewal)
+        why, again = "", None
+        if not self.heartbeats.restarts(pod):
+            why, again = await self._reach.judge(metadata.namespace, metadata.name, age, renewal)
         if why:
             return Silence(age, SilenceVerdict.UNREACHABLE, why), None
         silence, wait = await self._by_heartbeat(assignment, lease, pod, age)

@@ -84,6 +84,29 @@ def test_a_standby_that_comes_to_lead_goes_on_with_the_ages_that_it_has_seen() -
     assert listener.heartbeats.age_seconds(LEASE, pod(), spoken) == 25
 
 
+def test_a_container_that_is_started_again_has_time_until_its_agent_listens() -> None:
+    listener = Listener()
+    status = {
+        "name": "main",
+        "state": {"running": {}},
+        "restartCount": 1,
+        "lastState": {"terminated": {"exitCode": 1}},
+    }
+    spec = {"containers": [{"name": "main"}], "restartPolicy": "Always", "nodeName": "node-0"}
+    again = pod() | {"spec": spec, "status": {"phase": "Running", "containerStatuses": [status]}}
+    first = again | {
+        "status": {"phase": "Running", "containerStatuses": [status | {"restartCount": 0, "lastState": {}}]}
+    }
+    listener.see(first)
+    listener.heartbeats.note_pod(Change(None, first))
+    assert not listener.heartbeats.restarts(first)
+    listener.seconds += 5
+    listener.heartbeats.note_pod(Change(first, again))
+    assert listener.heartbeats.restarts(again)
+    listener.seconds += 60
+    assert not listener.heartbeats.restarts(again)
+
+
 def test_of_21_000_leases_each_is_remembered_as_long_as_it_is_there() -> None:
     listener, spoken = Listener(), worker(agent=report())
     assert listener.age_after(0, pod(), spoken) == 0
