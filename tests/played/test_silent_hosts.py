@@ -27,7 +27,7 @@ LOSS_SECONDS = 4.5
 """The peers' 2 s, and half a second until they look; 0.5 s of the controller's attempt to connect, and two looks of it."""
 LEADER_SECONDS = 22.0
 """The 17 s until another one leads, 3 s of contact with the API server, and its looks."""
-SEEDS = 40
+SEEDS = 16
 
 
 class SilentLife(Life):
