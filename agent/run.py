@@ -41,6 +41,7 @@ from agent.monitor.stacks import StackFiles
 from agent.network import SocketInterfaces
 from agent.node_check.duties import NodeCheckFollower
 from agent.processes.orphans import Orphans
+from agent.peers.watcher import PeerWatcher
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.meeting import prefetch
 from agent.replicas.desk import ReplicasDesk
@@ -154,7 +155,11 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     replicas = ReplicasDesk.start(me, link.groups, store, cleanup) if link.groups is not None else None
     guard = HangGuard(files, stacks, step_reporting_of_slot(link.predecessor, me.worker_index, members))
     stacks_desk = StacksDesk(guard, link.first_view.asks_for_stacks)
-    interfaces = SocketInterfaces(os.environ)
+    interfaces, peers = (
+        SocketInterfaces(os.environ),
+        PeerWatcher(me.member, listener.host, listener.port, me.key),
+    )
+    cleanup.callback(peers.close)
     progress, lingering = TrainingProgress(files, link.first_report), Lingering(files, stacks)
     orphans = Orphans(files.marker, warm_start.sessions if warm_start is not None else tuple)
     kept = _kept(me, warm_start if replicas is None else None, memory, orphans, files, cleanup)
@@ -162,8 +167,9 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         AgentFacts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,
         figures=progress.figures,
-        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering, kept),
+        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering, kept, peers),
     )
+    peers.serve(lambda: reporter.progress(within_seconds=0.0))
     if replicas is not None:
         replicas.serve(lambda: reporter.progress(within_seconds=0.0))
     membership = WorldMembership(me.member, link.watcher, reporter)
@@ -176,7 +182,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         join_timeout_seconds=launch.join_timeout_seconds,
         master_port=launch.args.master_port or 0,
         memory=memory,
-        on_meeting=partial(_note_meeting, me.member, votes, good_ends),
+        on_meeting=partial(_note_meeting, me.member, votes, good_ends, peers),
     )
     cleanup.callback(handler.shutdown)
     assert config.logs_specs is not None
@@ -213,6 +219,7 @@ def _sections(
     memory: CheckpointHolder | None,
     lingering: Lingering,
     kept: KeptProcesses,
+    peers: PeerWatcher,
 ) -> Sections:
     return Sections(
         network=interfaces.to_status,
@@ -221,6 +228,7 @@ def _sections(
         memory=memory.to_status if memory is not None else None,
         lived_on=kept.to_status,
         lingers=lingering.to_status,
+        silent_peers=peers.to_status,
     )
 
 
@@ -264,9 +272,12 @@ def _start_monitor(
     cleanup.callback(monitor.stop)
 
 
-def _note_meeting(member: Member, votes: Votes, good_ends: GoodEnds, agents: Store, met: AgentWorld) -> None:
+def _note_meeting(
+    member: Member, votes: Votes, good_ends: GoodEnds, peers: PeerWatcher, agents: Store, met: AgentWorld
+) -> None:
     votes.meet(met)
     good_ends.meet(agents, met.members.index(member), met)
+    peers.meet(agents, met)
 
 
 def _memory(

@@ -26,8 +26,9 @@ The Pod is deleted with no grace. With torchrun and DLRover agent and process ar
 started at once: what an ideal cluster would do, that takes no time to notice, to schedule and to start a
 container.""",
     Failure.NODE: """\
-The node is switched off, and nobody says so: of the time, `heartbeatTimeoutSeconds` (30 s by default) goes by
-until it is given up. The peers have none on one machine.""",
+The node is switched off, and nobody says so: of the time, the other agents give its kubelet 5 s to say how
+the agent ended, since the machine that plays it still refuses connections. The peers have none on one
+machine.""",
 }
 
 

@@ -63,6 +63,8 @@ MAX_SHARDS_TEXT = 4_096
 """Characters of all elements that a report names, in all sets."""
 MAX_UNDONE_TEXT = 3_072
 """Characters of those of them that restorations leave undone."""
+MAX_SILENT_PEERS = 8
+"""Entries of `silentPeers`."""
 MAX_LATE_GROUPS = 100
 """Entries of `replicas.lateGroups`: of more groups that keep others waiting, the first are named."""
 
@@ -456,6 +458,14 @@ _SHARDS_LIMIT: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class SilentPeer(OnWire):
+    """A member of the worker's world that does not answer its agent."""
+
+    index: Index
+    incarnation: Ordinal
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentReport(OnWire):
     """`status.agent`, written by the agent alone; stale unless incarnation and podUid are current."""
@@ -508,3 +518,5 @@ class AgentReport(OnWire):
     """Unset where the processes of the newest round were all started for it."""
     lingers: Sentence | None = None
     """What keeps a process alive whose script is over, or kept it until it was ended."""
+    silent_peers: Annotated[tuple[SilentPeer, ...], _list(MAX_SILENT_PEERS)] | None = None
+    """Neighbours in the world whose members met last that do not answer this agent; unset if all do."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ class Mortals:
         *,
         least: int | None = None,
         standby: int = 0,
+        launcher: Sequence[str] = ("dlr", "run"),
+        grace_seconds: int = 1,
         variables: dict[str, str] | None = None,
         **spec: Any,
     ) -> None:
@@ -76,13 +79,13 @@ class Mortals:
             self.cluster,
             self.name,
             workers,
-            ["dlr", "run", str(self.folder / "mortal.py")],
+            [*launcher, str(self.folder / "mortal.py")],
             env=env,
             resources={
                 "requests": {"cpu": CPUS_OF_MORE_THAN_HALF_A_NODE},
                 "limits": {"memory": MEMORY_LIMIT},
             },
-            grace_seconds=1,
+            grace_seconds=grace_seconds,
             worker={"standby": standby} | ({} if least is None else {"minReplicas": least}),
             **spec,
         )

@@ -12,6 +12,7 @@ from controller.resources import Object
 from controller.store import Change
 from reconcilers.observed.containers import has_ended
 from reconcilers.observed.hardware import fault_view
+from reconcilers.observed.reach import silent_peers
 
 
 def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
@@ -74,6 +75,12 @@ def more_than_a_renewal(lease: Object) -> object:
 def more_than_an_agents_later_reports(worker: Object) -> object:
     """The agent's first report, or more. From then on its silence counts: its Lease may never be renewed."""
     return without_report(worker), (worker.get("status", {}).get("agent") or {}).get("podUid")
+
+
+@change_of
+def more_silent_peers(worker: Object) -> object:
+    """The members that its agent reports as silent."""
+    return silent_peers(worker)
 
 
 _OF_REPORTS = (

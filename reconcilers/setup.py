@@ -41,6 +41,7 @@ from reconcilers.predicates import (
     goes,
     halts_or_goes_on,
     is_news_of_node,
+    more_silent_peers,
     more_than_a_renewal,
     more_than_an_agents_later_reports,
     more_than_progress,
@@ -58,8 +59,10 @@ from reconcilers.shapes import SHAPES
 from reconcilers.shards import wiring as shards
 from reconcilers.worker.assignment import Gate, OtherOwner
 from reconcilers.worker.companions import CompanionReconciler, EvictionHold
+from reconcilers.worker.dialling import Dials
 from reconcilers.worker.image_volumes import BY_IMAGE_VOLUMES, image_volume_keys
 from reconcilers.worker.leavers import BY_SLOT, slot_keys
+from reconcilers.worker.reach import BY_SILENT_PEER, silent_peer_keys, silent_peers_of
 from reconcilers.worker.reconciler import BY_NODE, WorkerReconciler, job_keys, node_names
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
@@ -78,6 +81,7 @@ def add_all(
     cordons: CordonOptions | None = None,
     pods: PodOptions | None = None,
     clock: Clock | None = None,
+    dials: Dials | None = None,
     *,
     queues: bool = False,
 ) -> None:
@@ -85,6 +89,7 @@ def add_all(
 
     Args:
         clock: benchmarks bring their own.
+        dials: how the controller connects to agents; tests play that.
         queues: jobs wait in queues of Kueue.
     """
     clock = clock or Clock()
@@ -101,8 +106,8 @@ def add_all(
     scaleplan.add(manager, clock, strategies.counts_fault)
     groups.add(manager, clock)
     shards.add(manager, clock)
-    add_workers(manager, clock, pods or PodOptions(), strategies, gates, owners)
-    add_companions(manager, clock, strategies, holds)
+    add_workers(manager, clock, pods or PodOptions(), strategies, gates, owners, dials)
+    add_companions(manager, clock, strategies, holds, (pods or PodOptions()).controller_namespace)
     cordon.add(manager, clock, cordons or CordonOptions())
     recheck.add(manager, clock, cordons or CordonOptions())
     _add_unreadable(manager, clock)
@@ -115,6 +120,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
     cache.add_index(ELASTICWORKERS, BY_OWNER, owner_uids)
+    cache.add_index(ELASTICWORKERS, BY_SILENT_PEER, silent_peer_keys)
     cache.add_index(NODECHECKS, BY_JOB, job_keys)
     cache.add_index(NODECHECKS, BY_VERDICT, verdict_keys)
     cache.add_index(NODES, BY_IMAGE_VOLUMES, image_volume_keys)
@@ -155,6 +161,7 @@ def add_workers(
     strategies: Strategies,
     gates: Sequence[Gate],
     owners: Sequence[OtherOwner],
+    dials: Dials | None,
 ) -> None:
     cache = manager.cache
     workers = cache.store(ELASTICWORKERS)
@@ -197,12 +204,14 @@ def add_workers(
         strategies.assign,
         gates,
         owners,
+        dials,
     )
     controller = (
         ControllerBuilder(manager, "elasticworker")
         .for_(ELASTICWORKERS, predicate=more_than_an_agents_later_reports)
         .owns(PODS)
         .owns(LEASES, predicate=more_than_a_renewal)
+        .watches(ELASTICWORKERS, silent_peers_of, predicate=more_silent_peers)
         .watches(ELASTICJOBS, owned_workers, predicate=appears)
         .watches(ELASTICJOBS, workers_of_job, predicate=halts_or_goes_on)
         .watches(NODES, workers_on_node, predicate=is_news_of_node)
@@ -220,10 +229,16 @@ def add_workers(
 
 
 def add_companions(
-    manager: Manager, clock: Clock, strategies: Strategies, holds: Sequence[EvictionHold]
+    manager: Manager,
+    clock: Clock,
+    strategies: Strategies,
+    holds: Sequence[EvictionHold],
+    controller_namespace: str,
 ) -> None:
     service_of = strategies.service_of
-    reconciler = CompanionReconciler(manager.client, manager.cache, manager.recorder, service_of, holds)
+    reconciler = CompanionReconciler(
+        manager.client, manager.cache, manager.recorder, service_of, holds, controller_namespace
+    )
     controller = (
         ControllerBuilder(manager, "jobcompanion")
         .for_(ELASTICJOBS, predicate=more_than_status)

@@ -65,7 +65,7 @@ _SCALARS = (
     ),
     "serviceAccount",
 )
-_POD_STATUS = ("phase", "reason", "message", "startTime", "conditions")
+_POD_STATUS = ("phase", "reason", "message", "startTime", "conditions", "podIP")
 _CONDITION = ("type", "status", "reason", "message")
 _CONTAINER_STATUS = ("name", "state", "lastState", "restartCount", "started")
 _UNREAD_OF_AGENTS = ("askedStacks", "result")

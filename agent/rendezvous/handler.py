@@ -35,6 +35,7 @@ from agent.membership import WorldMembership
 from agent.monitor import accelerators
 from agent.network import SocketInterfaces
 from agent.node_check.duties import NodeCheckFollower
+from agent.peers.watcher import PeerWatcher
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.replicas.desk import ReplicasDesk
 from agent.report.report import AgentFacts, Sections
@@ -266,15 +267,21 @@ def create_handler(
         interfaces = SocketInterfaces(os.environ)
         replicas = ReplicasDesk.start(me, link.groups, store, cleanup) if link.groups is not None else None
         processes = elastic.launched_processes()
+        peers = PeerWatcher(me.member, listener.host, listener.port, me.key)
+        cleanup.callback(peers.close)
         reporter = link.reporter(
             AgentFacts(listener.port, processes, accelerators.detect()),
             cleanup,
             sections=Sections(
-                network=interfaces.to_status, replicas=replicas.to_status if replicas is not None else None
+                network=interfaces.to_status,
+                replicas=replicas.to_status if replicas is not None else None,
+                silent_peers=peers.to_status,
             ),
         )
+        peers.serve(lambda: reporter.progress(within_seconds=0.0))
 
-        def note_meeting(_agents: Store, world: AgentWorld) -> None:
+        def note_meeting(agents: Store, world: AgentWorld) -> None:
+            peers.meet(agents, world)
             if replicas is not None:  # torchrun's processes inherit its environment
                 replicas.begin(world.round, processes)
                 os.environ[ENV_REPLICAS_SOCKET], os.environ[ENV_ROUND] = replicas.path, str(world.round)

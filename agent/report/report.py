@@ -28,6 +28,7 @@ from crds.agent_report import (
     RoundProgress,
     Series,
     ShardsReport,
+    SilentPeer,
     Slow,
     StepProgress,
     Usage,
@@ -85,6 +86,7 @@ class Sections:
     asked_stacks: Callable[[], AskedStacks | None] | None = None
     lived_on: Callable[[], LivedOn | None] | None = None
     lingers: Callable[[], str | None] | None = None
+    silent_peers: Callable[[], tuple[SilentPeer, ...] | None] | None = None
 
     def made_by(self, make: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
         """Return the parts by field, each made by `make` of its name and what makes it."""

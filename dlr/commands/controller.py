@@ -149,6 +149,7 @@ def controller(
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Run the controller."""
+    from controller.connection import POD_SOURCE
     from controller.manager import ManagerOptions
     from controller.serving.servers import Listen
     from reconcilers.setup import WATCHED_BY_LABEL
@@ -167,7 +168,8 @@ def controller(
         identity=identity,
     )
     agent = AgentSource(agent_image, agent_path, agent_mount_path) if inject_agent else None
-    pods = PodOptions(check_image, agent, workers_per_namespace)
+    own_namespace = connection.namespace if connection.source == POD_SOURCE else ""
+    pods = PodOptions(check_image, agent, workers_per_namespace, controller_namespace=own_namespace)
 
     def add_reconcilers(manager: Manager) -> None:
         from reconcilers.setup import add_all

@@ -162,6 +162,10 @@ def _has_said_so(seen: Situation) -> bool:
 
 
 def _of_silence(pod_name: str, silence: Silence) -> PodEnd:
+    if silence.verdict is SilenceVerdict.UNREACHABLE:
+        return PodEnd(
+            ExitClass.NODE_LOST, "Unreachable", message=f"{pod_name} does not answer: {silence.node}"
+        )
     unheard = f"no heartbeat from {pod_name} for {silence.seconds:.0f} s"
     if silence.verdict is SilenceVerdict.NODE_LOST:
         message = f"{unheard}, and {silence.node}"

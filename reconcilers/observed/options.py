@@ -63,6 +63,8 @@ class PodOptions:
     """Most ElasticWorkers of one namespace; what is there beyond it stays."""
     random: Random = field(default_factory=Random)
     """Source of the waits between tries, which differ from one controller to the next."""
+    controller_namespace: str = ""
+    """Namespace of the controller's own Pods, which may connect to agents; empty where it runs in none."""
 
 
 DEFAULT_LIMIT_PERCENT = 10

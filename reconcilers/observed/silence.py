@@ -36,6 +36,11 @@ class SilenceVerdict(StrEnum):
     AGENT_LOST = "AgentLost"
     """The agent is stuck; its node is well."""
     NODE_LOST = "NodeLost"
+    UNREACHABLE = "Unreachable"
+    """Neither peers nor others reach its host (`reach.py`)."""
+
+
+LOSSES = (SilenceVerdict.AGENT_LOST, SilenceVerdict.NODE_LOST, SilenceVerdict.UNREACHABLE)
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Silence:
     seconds: float
     verdict: SilenceVerdict
     node: str = ""
-    """What is known of its node, as a clause."""
+    """What is known of its node, or by whom it cannot be reached, as a clause."""
     missed_renewal: bool = False
 
     @property
@@ -109,7 +114,7 @@ class Silence:
 
     @property
     def is_loss(self) -> bool:
-        return self.verdict in (SilenceVerdict.AGENT_LOST, SilenceVerdict.NODE_LOST)
+        return self.verdict in LOSSES
 
 
 def judge_silence(seconds: float, timeout_seconds: float, node: NodeWitness, company: Company) -> Silence:

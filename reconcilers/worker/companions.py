@@ -34,6 +34,10 @@ from reconcilers.runtime.refused import is_refusal, not_served
 
 RECHECK_SECONDS = 60.0
 """Time between two looks at kinds that are not watched: they are few, or a cluster need not know them."""
+NAMESPACE_NAME = "kubernetes.io/metadata.name"
+"""Label with the name of a namespace, which Kubernetes sets."""
+CONTROLLER_APP = "dlr-controller"
+"""Value of `app.kubernetes.io/name` of the controller's Pods (deploy/controller/deployment.yaml)."""
 ServiceOf = Callable[[ElasticJob], Object | None]
 
 
@@ -134,7 +138,9 @@ class CompanionReconciler(Reconciler):
         recorder: EventRecorder,
         service_of: ServiceOf = no_service,
         holds: Sequence[EvictionHold] = (),
+        controller_namespace: str = "",
     ) -> None:
+        self._controller_namespace = controller_namespace
         self._companions = Companions(client, recorder)
         self._service_of = service_of
         self._holds = holds
@@ -158,8 +164,9 @@ class CompanionReconciler(Reconciler):
         if job.metadata.deletion_timestamp is None:  # then it stays, and goes with the job
             with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
                 found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
-                wanted = network_policy_of(raw) if job.spec.network_policy.enabled else None
-                await companions.keep(NETWORKPOLICIES, raw, found, wanted)
+                wanted = network_policy_of(raw, self._controller_namespace)
+                is_wanted = job.spec.network_policy.enabled
+                await companions.keep(NETWORKPOLICIES, raw, found, wanted if is_wanted else None)
         look_again = held_seconds if 0 < held_seconds < inf else None
         if (service := self._service_of(job)) is not None:
             with companions.reporting(raw, SERVICES.kind, failures):
@@ -172,8 +179,9 @@ class CompanionReconciler(Reconciler):
         return Result(look_again)
 
 
-def network_policy_of(owner: Object) -> Object:
-    """The NetworkPolicy to create: the Pods of a job or check are reached by each other, and by nobody else.
+def network_policy_of(owner: Object, controller_namespace: str = "") -> Object:
+    """The NetworkPolicy to create: the Pods of a job or check are reached by each other alone, and of a job
+    by the controller, which asks whether a silent worker answers (`reach.py`).
 
     https://kubernetes.io/docs/concepts/services-networking/network-policies/
     """
@@ -181,6 +189,10 @@ def network_policy_of(owner: Object) -> Object:
     peers = [{"podSelector": pods}]
     if owner["kind"] == ELASTICJOBS.kind and (group := group_of(owner)) is not None:
         peers.append({"podSelector": {"matchLabels": {names.LABEL_GROUPED_JOB: group.name}}})
+    if owner["kind"] == ELASTICJOBS.kind and controller_namespace:
+        namespace = {"matchLabels": {NAMESPACE_NAME: controller_namespace}}
+        controller = {"matchLabels": {names.LABEL_APP: CONTROLLER_APP}}
+        peers.append({"namespaceSelector": namespace, "podSelector": controller})
     metadata = owned_metadata(owner, owned_name(owner["metadata"]["uid"]))
     spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": peers}]}
     return NETWORKPOLICIES.manifest(metadata, spec=spec)

@@ -53,6 +53,7 @@ from reconcilers.worker.assignment import (
     Obstacle,
     OtherOwner,
 )
+from reconcilers.worker.dialling import Dials, TcpDials
 from reconcilers.worker.leavers import LOOK_SECONDS, NOBODY_LEAVES, Leavers, SlotPods
 from reconcilers.worker.maker import LatePods, PodMaker
 from reconcilers.worker.silences import Silences
@@ -90,6 +91,7 @@ class WorkerReconciler(Reconciler):
         assign_to_job: AssignToJob = JobAssignment,
         gates: Sequence[Gate] = (),
         owners: Sequence[OtherOwner] = (),
+        dials: Dials | None = None,
     ) -> None:
         self._client = client
         self._recorder = recorder
@@ -99,7 +101,7 @@ class WorkerReconciler(Reconciler):
         self._nodes = cache.store(NODES)
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
         self._assignments = Assignments(cache, assign_to_job, owners)
-        self._silences = Silences(client, cache, contact, clock)
+        self._silences = Silences(client, cache, contact, clock, dials or TcpDials(clock.monotonic))
         self._maker = PodMaker(client, cache, recorder, clock, options, gates)
         self._late = LatePods(client, cache, clock.monotonic)
         self._slots = SlotPods(cache, contact, clock.monotonic)

@@ -16,7 +16,7 @@ from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.contact import Contact
 from controller.errors import Forbidden, NotFound
-from controller.resources import LEASES, NODES, Object
+from controller.resources import LEASES, NODES, PODS, Object
 from controller.slices import Slices
 from controller.store import Change, ObjectMemory, Store
 from crds.elasticworker import ElasticWorker, WorkerPhase
@@ -38,6 +38,8 @@ from reconcilers.observed.silence import (
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.worker.assignment import Assignment
+from reconcilers.worker.dialling import Dials
+from reconcilers.worker.reach import Reach
 
 
 def lease_of(
@@ -62,15 +64,21 @@ def lease_of(
     return LEASES.manifest(metadata, spec=spec)
 
 
+RESTART_SECONDS = 60.0
+"""Time in which a container that was started again has an agent that listens, at another port than before."""
+
+
 class Heartbeats:
     """Ages of the workers' Leases."""
 
-    def __init__(self, client: AsyncClient, leases: Store, contact: Contact, clock: Clock) -> None:
+    def __init__(
+        self, client: AsyncClient, leases: Store, pods: Store, contact: Contact, clock: Clock
+    ) -> None:
         self._client = client
         self._contact = contact
         self._clock = clock
-        self._pods = Observations(leases, clock.monotonic)
-        """By Lease, the Pod whose renewals count, and the run of its training container."""
+        self._runs = Observations(pods, clock.monotonic)
+        """By Pod, the run of its training container."""
         self._renewals = Observations(leases, clock.monotonic)
         self._renewed: ObjectMemory[bool] = leases.memory()
 
@@ -80,6 +88,10 @@ class Heartbeats:
         self._renewals.age_seconds(uid, renewed)
         if change.old is not None and change.old.get("spec", {}).get("renewTime") != renewed:
             self._renewed.put(uid, True)
+
+    def note_pod(self, change: Change) -> None:
+        """A handler of the cache: when we have seen a Pod's container run, also as a standby."""
+        self._runs.age_seconds(change.current["metadata"]["uid"], _run_of(change.current))
 
     def age_seconds(
         self, lease: dict[str, Any] | None, pod: dict[str, Any], worker: ElasticWorker
@@ -94,9 +106,14 @@ class Heartbeats:
         uid = lease["metadata"]["uid"]
         return min(
             self._renewals.age_seconds(uid, renewed),
-            self._pods.age_seconds(uid, (pod["metadata"]["uid"], _run_of(pod))),
+            self._runs.age_seconds(pod["metadata"]["uid"], _run_of(pod)),
             self._clock.monotonic() - self._contact.since,
         )
+
+    def restarts(self, pod: dict[str, Any]) -> bool:
+        """Whether the Pod's container was started again lately, so that its agent may not listen yet."""
+        _, ends = run = _run_of(pod)
+        return ends > 0 and self._runs.age_seconds(pod["metadata"]["uid"], run) < RESTART_SECONDS
 
     def was_renewed(self, lease: dict[str, Any], within_seconds: float) -> bool:
         """Whether this process has seen a renewal come lately, and did not only find one when it began.
@@ -258,7 +275,9 @@ class _Counted:
 
 
 class Silences:
-    def __init__(self, client: AsyncClient, cache: Cache, contact: Contact, clock: Clock) -> None:
+    def __init__(
+        self, client: AsyncClient, cache: Cache, contact: Contact, clock: Clock, dials: Dials
+    ) -> None:
         self._clock = clock
         self._leases = cache.store(LEASES)
         self._workers = cache.store(ELASTICWORKERS)
@@ -266,8 +285,10 @@ class Silences:
         self._nodes = NodeLeases(client, cache.store(NODES), clock)
         self._companies: dict[str, _Counted] = {}
         """Owners that had silent agents lately, by uid."""
-        self.heartbeats = Heartbeats(client, self._leases, contact, clock)
+        self._reach = Reach(client, cache, contact, clock, dials)
+        self.heartbeats = Heartbeats(client, self._leases, cache.store(PODS), contact, clock)
         cache.add_handler(LEASES, self.heartbeats.note)
+        cache.add_handler(PODS, self.heartbeats.note_pod)
 
     async def judge(
         self, assignment: Assignment, lease: Object, pod: Object
@@ -275,10 +296,28 @@ class Silences:
         """What the silence of the Pod's agent means, None if it was never heard; and seconds until the next
         look at it."""
         worker, timeout_seconds = assignment.worker, assignment.heartbeat_timeout_seconds
-        missed = _missed_after_seconds(assignment)
         age = self.heartbeats.age_seconds(lease, pod, worker)
         if age is None:
             return None, None
+        metadata, renewal = worker.metadata, heartbeat_seconds(assignment.workers, timeout_seconds)
+        why, again = "", None
+        if not self.heartbeats.restarts(pod):
+            why, again = await self._reach.judge(metadata.namespace, metadata.name, age, renewal)
+        if why:
+            return Silence(age, SilenceVerdict.UNREACHABLE, why), None
+        silence, wait = await self._by_heartbeat(assignment, lease, pod, age)
+        if again is None:
+            return silence, wait
+        if silence.verdict is SilenceVerdict.HEARD:  # which would end the looks until the next renewal is due
+            silence = replace(silence, verdict=SilenceVerdict.UNDECIDED)
+        return silence, again if wait is None else min(again, wait)
+
+    async def _by_heartbeat(
+        self, assignment: Assignment, lease: Object, pod: Object, age: float
+    ) -> tuple[Silence, float | None]:
+        """Judge by Leases alone: what a silence of `age` seconds means, and seconds until the next look."""
+        worker, timeout_seconds = assignment.worker, assignment.heartbeat_timeout_seconds
+        missed = _missed_after_seconds(assignment)
         if age >= timeout_seconds:
             age = await self.heartbeats.confirmed_age_seconds(lease, pod, worker)
         was_heard = self.heartbeats.was_renewed(lease, timeout_seconds)

@@ -38,6 +38,7 @@ from crds.agent_report import (
 )
 from crds.checkpoint_files import KeptIn
 from crds.failure_texts import ASKED, early_finish_text
+from tests.played.hosts import API_SERVER, Neighbours
 from tests.played.schedule import Timer
 from tests.played.training import KILLED, STOPPED, Processes, Training
 from tests.played.voting import Votes
@@ -107,6 +108,11 @@ class Reporter:
         self._outbox.progress(None)
         self._send()
 
+    def tell(self) -> None:
+        """Report what has changed outside of training."""
+        self._outbox.progress(0.0)
+        self._send()
+
     def _send(self) -> None:
         agent, outbox = self._agent, self._outbox
         if self._is_sending or self._is_refused or not agent.lives or not self._has_begun:
@@ -121,7 +127,9 @@ class Reporter:
                 self._timer = agent.cluster.schedule.at(due_at, f"{agent} has progress", self._send)
             return
         self._is_sending = True
-        status = fitting(whole(agent.me, self._facts, report, outbox.next_sequence(), {}))
+        silent = agent.neighbours.silent() if agent.neighbours is not None else ()
+        sections = {"silent_peers": silent or None}
+        status = fitting(whole(agent.me, self._facts, report, outbox.next_sequence(), sections))
         agent.patch_status({"agent": status}, lambda result: self._answered(report, result))
 
     def _answered(self, report: ReportBody, result: Any) -> None:
@@ -277,6 +285,7 @@ class Agent:
         """Number of processes that wait for the next round."""
         self.training: Training | None = None
         self.votes: Votes | None = None
+        self.neighbours: Neighbours | None = None
         self.callers: dict[int, list[Votes]] = {}
         """Callers of ballots that are not open yet, by round."""
         self.stores: dict[int, set[int]] = {}
@@ -297,12 +306,21 @@ class Agent:
     def now(self) -> float:
         return self.cluster.schedule.now
 
+    @property
+    def host(self) -> str:
+        return self.me.node_name
+
     # The main thread.
 
     def wake(self) -> None:
         """Something has changed: have the main thread look again, soon."""
         self._has_news = True
         self._rouse()
+
+    def look_around(self) -> None:
+        """Something has changed between hosts, or an agent has ended."""
+        if self.lives and self.neighbours is not None:
+            self.neighbours.look_soon()
 
     def _rouse(self) -> None:
         if self.lives and not self._is_awake:
@@ -344,6 +362,13 @@ class Agent:
                 self.part.end(self.part.alive(), KILLED)
                 self._lose()
 
+    def vanish(self) -> None:
+        """End with a host that loses its power: no peer sees an end."""
+        if self.lives:
+            self._die()
+            if self.part is not None:
+                self.part.end(self.part.alive(), KILLED)
+
     def _die(self) -> None:
         self.lives = False
         self.stores.clear()
@@ -359,6 +384,8 @@ class Agent:
         self.cluster.schedule.at(self._fed_at, f"{self} sees the world", lambda: self._take_in(view))
 
     def _take_in(self, view: WorldView) -> None:
+        if not self.cluster.hosts.reach(self.host, API_SERVER):
+            return  # it lists again when it is there
         if self.lives and view != self.news.newest:
             self.news.newest = view
             self.wake()
@@ -373,12 +400,15 @@ class Agent:
             f"{self} reports {body.get('agent', {}).get('state', '')}",
             act,
             lambda result: answer(result) if self.lives else None,
+            self.host,
         )
 
     def _renew(self) -> None:
         if not self.lives or self.cluster.is_over:
             return
-        self.cluster.request(f"{self} renews", lambda: self.cluster.renew(self.me), lambda result: None)
+        self.cluster.request(
+            f"{self} renews", lambda: self.cluster.renew(self.me), lambda result: None, self.host
+        )
         self.after(self.me.heartbeat_seconds, "renews", self._renew)
 
     # Its life.
@@ -530,11 +560,14 @@ class Agent:
                 self.membership.stand_by(world.round)
                 self.failures.report_processes(self._ranks(world), [0], AgentState.FAILED)
                 return course.RoundStart.FAILED
+        if self.neighbours is not None:
+            self.neighbours.is_over = True
+        self.neighbours = Neighbours(self, world) if len(world.members) > 1 else None
         self.membership.join(world)
         yield from self._sleep(self.cluster.random.choice((0.0, 0.1)))
         if not self.membership.is_settled():
             return course.RoundStart.MOVED_ON
-        if self.cluster.store_of(world) is None:  # torch's exchange of ranks breaks
+        if self.cluster.store_of(world, self) is None:  # torch's exchange of ranks breaks
             self.membership.stand_by()
             return course.RoundStart.MOVED_ON
         self.post_mortem.begin()
@@ -556,7 +589,7 @@ class Agent:
             self.stores.setdefault(world.round, set())
             self.cluster.wake_agents()
         while self.membership.next_action() == still_to_start:
-            here = self.cluster.store_of(world)
+            here = self.cluster.store_of(world, self)
             if here is not None and rank not in here:
                 yield from self._sleep(self.cluster.random.choice((0.0, 0.05)))
                 here.add(rank)

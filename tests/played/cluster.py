@@ -11,16 +11,18 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from agent.environment import Environment
-from agent.facts.world import AgentWorld
+from agent.facts.world import AgentWorld, Member
 from agent.report.heartbeat import renewal
 from controller.errors import ApiError, Forbidden, Unavailable
 from controller.resources import LEASES, NODES, PODS, Resource
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from tests.played.agent import Agent
+from tests.played.hosts import API_SERVER, ELSEWHERE, Hosts, PlayedDials
 from tests.played.network import Faults, request
 from tests.played.schedule import Schedule, Timer
 from tests.played.training import Lengths, Training
@@ -36,6 +38,8 @@ SAVED_EVERY = 4
 """Steps between two checkpoints."""
 LATE_SECONDS = 60.0
 """The most that a write of a dead controller is on its way: an API server gives up on it then."""
+LEASE_SECONDS = (13.0, 17.0)
+"""Time from the end of a leader that falls silent until another one leads."""
 STARTED_AT = 1_000.0
 """What a schedule's clock says at the beginning."""
 
@@ -105,7 +109,8 @@ class Cluster:
         self._loop = loop
         self.disturbances = disturbances
         self.delays, self.lengths = Delays(), Lengths()
-        self.api = ServedApi(self.schedule)
+        self.api, self.hosts = ServedApi(self.schedule), Hosts()
+        self.leader_host = ELSEWHERE
         self.agents: dict[str, Agent] = {}
         """Every one that there ever was, by the uid of its Pod."""
         self.trainings: dict[tuple[str, int], Training] = {}
@@ -155,11 +160,13 @@ class Cluster:
             return self.random.uniform(0.0, 20.0)
         return self.random.choice((0.0, 0.01, self.delays.watch))
 
-    def request(self, name: str, act: Callable[[], Any], answer: Callable[[Any], object]) -> None:
-        """Have the API server do something for an agent; errors are answers, too."""
+    def request(
+        self, name: str, act: Callable[[], Any], answer: Callable[[Any], object], host: str = API_SERVER
+    ) -> None:
+        """Have the API server do something for an agent on a host; errors are answers, too."""
 
         def serve() -> Any:
-            if self.is_away:
+            if self.is_away or not self.hosts.reach(host, API_SERVER):
                 return Unavailable("away")
             try:
                 return act()
@@ -217,7 +224,8 @@ class Cluster:
         lag = Lag(self.disturbances.versions, seed=self.random.randrange(2**32))
 
         async def begin() -> Process:
-            return Process(self.api, lag, self._before_write, self._after_write)
+            dials = PlayedDials(self, self.leader_host)
+            return Process(self.api, lag, self._before_write, self._after_write, dials=dials)
 
         self._controller = self._loop.run_until_complete(begin())
         self._is_looking = False
@@ -269,12 +277,16 @@ class Cluster:
             assert self._controller is not None
             self._controller.die()
 
-    def kill_controller(self) -> bool:
-        """End it between two looks; False if there is none."""
+    def kill_controller(self, seconds: float | None = None) -> bool:
+        """End it between two looks; False if there is none.
+
+        Args:
+            seconds: time until another one leads; drawn if it is not given.
+        """
         process = self._controller
         if process is not None:
             process.dead = True
-            self._bury(process)
+            self._bury(process, seconds)
         return process is not None
 
     def come_back(self) -> None:
@@ -300,11 +312,12 @@ class Cluster:
             with contextlib.suppress(ApiError):
                 self.api.apply(write)
 
-    def _bury(self, process: Process) -> None:
+    def _bury(self, process: Process, seconds: float | None = None) -> None:
         self.wrong += process.errors
         self.kills += 1
         self._controller = None
-        seconds = self.random.uniform(0.0, self.random.choice((1.0, self.delays.succession)))
+        if seconds is None:
+            seconds = self.random.uniform(0.0, self.random.choice((1.0, self.delays.succession)))
         self.schedule.after(seconds, "a controller takes the lead", self._lead)
 
     # Scheduler and kubelets.
@@ -348,7 +361,9 @@ class Cluster:
 
     def _lives(self, pod: JSON) -> bool:
         node = self.api.find(NODES, pod["spec"].get("nodeName") or "")
-        return node is not None and _is_ready(node) and node["metadata"]["name"] not in self.lost_nodes
+        name = node["metadata"]["name"] if node is not None else ""
+        is_there = name not in self.lost_nodes and name not in self.hosts.cut_off
+        return node is not None and _is_ready(node) and is_there
 
     lost_nodes: frozenset[str] = frozenset()
 
@@ -359,6 +374,7 @@ class Cluster:
         self.api.patch(PODS, name, {"spec": {"nodeName": node}})
         scheduled = {"type": "PodScheduled", "status": "True"}
         status = {"phase": "Running", "startTime": self.api.now(), "conditions": [scheduled]}
+        status["podIP"] = environment_of(self.api.get(PODS, name)).pod_ip
         self.api.patch(PODS, name, {"status": status}, "status")
 
     def _end_pod(self, name: str, code: int) -> None:
@@ -397,16 +413,57 @@ class Cluster:
 
         self.schedule.after(self.random.uniform(1.0, self.delays.node_monitor), f"{name} is lost", tell)
 
+    # Hosts.
+
+    def power_off(self, node: str) -> None:
+        """A host has no power any more: nobody is sent a reset, and after a while Kubernetes says so."""
+        for agent in self.agents.values():
+            if agent.host == node:
+                agent.vanish()
+        self.lose_node(node)
+        self.cut_off(node)
+
+    def cut_off(self, node: str) -> None:
+        """Nothing reaches a host, or comes from it."""
+        self.hosts.cut_off.add(node)
+        if node == self.leader_host:
+            self.leader_host = ELSEWHERE
+            self.kill_controller(self.random.uniform(*LEASE_SECONDS))
+        self.wake_agents()
+
+    def mend(self) -> None:
+        """All hosts that have power reach each other again."""
+        self.hosts.broken.clear()
+        self.hosts.cut_off &= self.lost_nodes
+        for agent in self.agents.values():
+            if agent.lives:
+                self.show_world(agent)
+                self._wake_kubelet(agent.me.pod_name)
+        for training in self.trainings.values():
+            training.go_on()
+        self.wake_agents()
+
+    def _is_split(self, training: Training) -> bool:
+        hosts = {part.agent.host for part in training.parts.values()}
+        return not all(self.hosts.reach(one, other) for one in hosts for other in hosts)
+
     # Training.
 
     def wake_agents(self) -> None:
         for agent in self.agents.values():
             agent.wake()
+            agent.look_around()
 
-    def store_of(self, world: AgentWorld) -> set[int] | None:
+    def store_of(self, world: AgentWorld, seeker: Agent) -> set[int] | None:
         """The meeting of a round at rank 0's agent; None where that cannot be reached, or is not there yet."""
         agent = self.agent_of(world)
-        return None if agent is None else agent.stores.get(world.round)
+        is_there = agent is not None and self.hosts.reach(seeker.host, agent.host)
+        return agent.stores.get(world.round) if agent is not None and is_there else None
+
+    def agent_at(self, account: str, member: Member) -> Agent:
+        """The agent that a member of a job's world is, or was."""
+        agents = reversed(list(self.agents.values()))
+        return next(each for each in agents if (each.account, each.me.member) == (account, member))
 
     def agent_of(self, world: AgentWorld) -> Agent | None:
         """The agent of rank 0, if it lives."""
@@ -434,6 +491,8 @@ class Cluster:
                 self._stepped,
                 lambda step: self._save(key, step),
             )
+            training = self.trainings[key]
+            training.is_split = partial(self._is_split, training)
         found = self.trainings[key]
         if found.world.members != world.members:
             self.wrong.append(f"round {world.round} has members {found.world.members} and {world.members}")
@@ -462,6 +521,8 @@ class Cluster:
             is_whole = all(part.alive() for part in before.parts.values())
             is_replaced = other == last and is_whole and not set(before.world.members) & set(world.members)
             for member, part in before.parts.items():
+                if part.agent.host in self.hosts.cut_off:
+                    continue  # it ends no step, and stops when it hears of the later round
                 if part.alive() and (is_replaced or member.index in slots):
                     self.wrong.append(f"round {key[1]} begins and {member} is in round {other[1]}")
 

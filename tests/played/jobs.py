@@ -113,9 +113,7 @@ class Life:
         self._counts = {"replicas": workers, "minReplicas": min(workers, 2), "restartCount": 10}
         cluster.lengths.save = draw.choice((3.0, 3.0, 12.0))
         self._submit()
-        for _ in range(draw.choice((0, 1, 1, 2, 3))):
-            name, act = draw.choice(BEFALLS)
-            self._at(draw.uniform(1.0, TROUBLED_SECONDS), name, act)
+        self.befall()
         if self.is_contested:
             self._at(5.0, FAILS_TWICE, Life.fail_twice)
             self._at(draw.uniform(10.0, 40.0), FAILS_TWICE, Life.fail_twice)
@@ -126,6 +124,13 @@ class Life:
             cluster.wrong.append(str(error))
         cluster.is_over = True
         return self._wrong()
+
+    def befall(self) -> None:
+        """Draw what befalls the job, and when."""
+        draw = self._draw
+        for _ in range(draw.choice((0, 1, 1, 2, 3))):
+            name, act = draw.choice(BEFALLS)
+            self._at(draw.uniform(1.0, TROUBLED_SECONDS), name, act)
 
     def _submit(self) -> None:
         submit(self.cluster.api, elasticPolicy=self._policy)

@@ -100,6 +100,8 @@ class Training:
         self.is_young = False
         """A process was stopped before its first step: until then none leaves by vote."""
         self._is_stepping = False
+        self.is_split: Callable[[], bool] = lambda: False
+        """Whether some hosts of the members do not reach each other, so that no step ends."""
 
     def join(self, part: Processes) -> None:
         """The processes of one member have been started; all train as soon as all are there."""
@@ -119,7 +121,7 @@ class Training:
 
     def go_on(self) -> None:
         """Begin the next step, unless a process waits for its agent's word, or leaves."""
-        if not self.trains or self._is_stepping:
+        if not self.trains or self._is_stepping or self.is_split():
             return
         now, moves = self._schedule.now, set[str]()
         for part in self.parts.values():
@@ -157,7 +159,7 @@ class Training:
 
     def _end_step(self) -> None:
         self._is_stepping = False
-        if not self.trains:
+        if not self.trains or self.is_split():
             return
         self.step += 1
         for part in self.parts.values():

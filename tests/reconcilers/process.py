@@ -23,6 +23,7 @@ from controller.watch.informer import Informer
 from reconcilers.observed.options import CordonOptions, PodOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.setup import WATCHED_BY_LABEL, add_all
+from reconcilers.worker.dialling import Dials
 from tests.reconcilers.api import Api, Client, Event, Write, _key
 from tests.reconcilers.build import NOW
 
@@ -68,6 +69,7 @@ class Process:
     after_write: Callable[[Write], None] = lambda write: None
     cordon: CordonOptions | None = None
     queues: bool = False
+    dials: Dials | None = None
     dead: bool = False
     errors: list[str] = field(default_factory=list)
     """What no reconciler should ever raise."""
@@ -96,7 +98,7 @@ class Process:
         )
         clock = Clock(lambda: NOW + timedelta(seconds=api.seconds), lambda: api.seconds)
         pods = PodOptions(agent=None, random=random.Random(0))
-        add_all(manager, self.cordon, pods=pods, clock=clock, queues=self.queues)  # type: ignore[arg-type]
+        add_all(manager, self.cordon, pods, clock, self.dials, queues=self.queues)  # type: ignore[arg-type]
         for controller in self._controllers.values():
             for source in controller.sources:
                 self.cache.store(source.resource)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import kubernetes.client
 import pytest
+import yaml
 
 from controller.errors import Forbidden, NotFound
 from controller.reconciler import Result
@@ -29,6 +31,7 @@ pytestmark = pytest.mark.played
 
 Json = dict[str, Any]
 
+DEPLOYMENT = Path(__file__).parents[2] / "deploy/controller/deployment.yaml"
 COSCHEDULING: Json = {"schedulingPolicy": {"gang": "coscheduling"}}
 VOLCANO: Json = {"schedulingPolicy": {"gang": "volcano"}}
 SPARES_ONE: Json = {"replicas": 3, "worker": {"minReplicas": 2}}
@@ -225,6 +228,22 @@ async def test_budget_that_an_earlier_job_has_left_is_replaced(
     budget = await town.until_spec(PODDISRUPTIONBUDGETS, "again", minAvailable=2)
     assert [owner["uid"] for owner in budget["metadata"]["ownerReferences"]] != ["earlier"]
     assert town.api.seconds == 0 and "PodDisruptionBudgetRefused" not in {e.reason for e in town.api.events}
+
+
+def test_the_controller_may_connect_to_the_agents_of_jobs_and_nobody_else_of_its_namespace() -> None:
+    job, check = (
+        {"kind": kind, "metadata": {"name": "d", "namespace": "n", "uid": "u"}}
+        for kind in ("ElasticJob", "NodeCheck")
+    )
+    (rule,) = network_policy_of(job, "dlr-system")["spec"]["ingress"]
+    (deployment,) = [
+        each for each in yaml.safe_load_all(DEPLOYMENT.read_text()) if each["kind"] == "Deployment"
+    ]
+    (controller,) = [each for each in rule["from"] if "namespaceSelector" in each]
+    assert controller["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "dlr-system"}}
+    of_pods = deployment["spec"]["template"]["metadata"]["labels"]
+    assert controller["podSelector"]["matchLabels"].items() <= of_pods.items()
+    assert network_policy_of(check, "dlr-system") == network_policy_of(check)
 
 
 @pytest.mark.parametrize("kind", ["ElasticJob", "NodeCheck"])

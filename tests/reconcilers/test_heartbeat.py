@@ -31,13 +31,20 @@ class Listener:
         contact = Contact(now=lambda: self.seconds, gap_seconds=float("inf"))
         contact.answered()
         nobody = cast(AsyncClient, None)
-        self.leases = Store()
+        self.leases, self.pods = Store(), Store()
         self.leases.apply(LEASE)
-        self.heartbeats = Heartbeats(nobody, self.leases, contact, Clock(monotonic=lambda: self.seconds))
+        self.heartbeats = Heartbeats(
+            nobody, self.leases, self.pods, contact, Clock(monotonic=lambda: self.seconds)
+        )
 
     def age_after(self, seconds: float, of: dict[str, Any], spoken: ElasticWorker) -> float | None:
         self.seconds += seconds
+        self.see(of)
         return self.heartbeats.age_seconds(LEASE, of, spoken)
+
+    def see(self, pod: dict[str, Any]) -> None:
+        """The Pod is in the cache."""
+        self.pods.apply(pod | {"metadata": {"resourceVersion": str(int(self.seconds))} | pod["metadata"]})
 
 
 def test_an_agent_s_silence_counts_from_its_last_sign_of_life() -> None:
@@ -66,6 +73,38 @@ def test_a_renewal_counts_from_when_it_came_though_nobody_looked_then() -> None:
     listener.heartbeats.note(Change(LEASE, renewed))
     listener.seconds += 20
     assert listener.heartbeats.age_seconds(renewed, pod(), spoken) == 20
+
+
+def test_a_standby_that_comes_to_lead_goes_on_with_the_ages_that_it_has_seen() -> None:
+    listener, spoken = Listener(), worker(agent=report())
+    listener.see(pod())
+    listener.heartbeats.note(Change(None, LEASE))
+    listener.heartbeats.note_pod(Change(None, pod()))
+    listener.seconds += 25
+    assert listener.heartbeats.age_seconds(LEASE, pod(), spoken) == 25
+
+
+def test_a_container_that_is_started_again_has_time_until_its_agent_listens() -> None:
+    listener = Listener()
+    status = {
+        "name": "main",
+        "state": {"running": {}},
+        "restartCount": 1,
+        "lastState": {"terminated": {"exitCode": 1}},
+    }
+    spec = {"containers": [{"name": "main"}], "restartPolicy": "Always", "nodeName": "node-0"}
+    again = pod() | {"spec": spec, "status": {"phase": "Running", "containerStatuses": [status]}}
+    first = again | {
+        "status": {"phase": "Running", "containerStatuses": [status | {"restartCount": 0, "lastState": {}}]}
+    }
+    listener.see(first)
+    listener.heartbeats.note_pod(Change(None, first))
+    assert not listener.heartbeats.restarts(first)
+    listener.seconds += 5
+    listener.heartbeats.note_pod(Change(first, again))
+    assert listener.heartbeats.restarts(again)
+    listener.seconds += 60
+    assert not listener.heartbeats.restarts(again)
 
 
 def test_of_21_000_leases_each_is_remembered_as_long_as_it_is_there() -> None:

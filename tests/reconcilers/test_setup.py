@@ -10,10 +10,12 @@ from crds.wire import to_camel
 from reconcilers.cordon.wiring import more_than_the_agents_report
 from reconcilers.nodecheck.wiring import begins_or_ends, checked_job, more_of_a_jobs_checks, more_of_an_answer
 from reconcilers.predicates import (
+    more_silent_peers,
     more_than_an_agents_later_reports,
     more_than_progress,
     more_than_status,
 )
+from reconcilers.worker.reach import silent_peers_of
 
 
 def raw(**agent: Any) -> dict[str, Any]:
@@ -55,6 +57,7 @@ DOES_NOT_DECIDE = {
     "sequence": (1, 2),
     "result": (None, '{"value": 1}'),
     "askedStacks": (None, {"time": "2026-01-01T00:00:00Z"}),
+    "silentPeers": (None, [{"index": 1, "incarnation": 1}]),
 }
 """Those whose changes do not, as a check's answers; a job looked at for each of them decides the same again."""
 
@@ -67,6 +70,19 @@ def test_a_part_of_a_report_wakes_the_job_if_it_decides_something_and_each_part_
     for part in fields(ReplicasReport):
         change = (raw(replicas={}), raw(replicas={to_camel(part.name): 1}))
         assert more_than_progress(Change(*change)) == (part.name not in ("version", "step"))
+
+
+def test_a_report_of_silent_peers_wakes_these_workers_reconciler() -> None:
+    def wire(*silent: int) -> dict[str, Any]:
+        named = [{"index": index, "incarnation": 1} for index in silent]
+        report = {"incarnation": 1, "podUid": "p", "silentPeers": named}
+        status = {"phase": "Running", "observedIncarnation": 1, "podUid": "p", "agent": report}
+        spec = {"jobName": "j", "type": "worker", "index": 0, "incarnation": 1}
+        return {"metadata": {"name": "j-worker-0", "namespace": "n"}, "spec": spec, "status": status}
+
+    assert [request.name for request in silent_peers_of(wire(1, 7))] == ["j-worker-1", "j-worker-7"]
+    assert more_silent_peers(Change(wire(), wire(1))) and more_silent_peers(Change(wire(1), wire()))
+    assert not more_silent_peers(Change(wire(1), wire(1)))
 
 
 def test_an_agents_first_report_wakes_its_pods_reconciler_and_later_ones_do_not() -> None:

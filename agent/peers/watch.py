@@ -1,0 +1,85 @@
+"""Decides which members of a world an agent watches, and which of them do not answer; without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.facts.world import Member
+
+REACH = 4
+"""Members on either side that are watched at most: the nearest one, and while it is silent the next ones too,
+as of a rack that went as a whole."""
+SILENT_SECONDS = 2.0
+"""Time without an answer after which a member is silent."""
+GONE_SECONDS = 5.0
+"""The same, where its host says that nobody listens: its kubelet has the time to say how the agent ended."""
+
+
+@dataclass(frozen=True)
+class _Unanswered:
+    """A member that does not answer."""
+
+    since: float
+    """Time from which it did not, or from which it is watched."""
+    is_refused: bool = False
+    """Whether its host says that nobody listens."""
+
+    def is_silent(self, now: float) -> bool:
+        return now - self.since >= (GONE_SECONDS if self.is_refused else SILENT_SECONDS)
+
+
+class PeerWatch:
+    """The neighbours of one agent.
+
+    Args:
+        members: of the world, in the order of ranks.
+        rank: of this agent among them.
+    """
+
+    def __init__(self, members: Sequence[Member], rank: int) -> None:
+        self._members = members
+        size = len(members)
+        distances = range(1, min(REACH, size - 1) + 1)
+        self._sides = [[(rank + step * d) % size for d in distances] for step in (1, -1)]
+        self._watched: dict[int, _Unanswered | None] = {}
+        """Ranks that are watched, with None for those that answer."""
+
+    @property
+    def reach(self) -> list[int]:
+        """All ranks that may come to be watched."""
+        return sorted({rank for side in self._sides for rank in side})
+
+    def watched(self, now: float) -> list[int]:
+        """Return the ranks to watch from now on."""
+        wanted: dict[int, None] = {}
+        for side in self._sides:
+            wanted.update(dict.fromkeys(side if side and self._is_silent(side[0], now) else side[:1]))
+        self._watched = {rank: self._watched.get(rank, _Unanswered(now)) for rank in wanted}
+        return list(wanted)
+
+    def answered(self, rank: int) -> None:
+        """Take note of an answer."""
+        if rank in self._watched:
+            self._watched[rank] = None
+
+    def failed(self, rank: int, now: float, *, is_refused: bool = False, silent_seconds: float = 0.0) -> None:
+        """Take note of an attempt to connect that failed, or of a connection that broke.
+
+        Args:
+            is_refused: its host says that nobody listens.
+            silent_seconds: time for which it had not answered by then.
+        """
+        if rank not in self._watched:
+            return
+        before = self._watched[rank]
+        since = now - silent_seconds if before is None else before.since
+        self._watched[rank] = _Unanswered(since, is_refused)
+
+    def silent(self, now: float) -> tuple[Member, ...]:
+        """Return the members that do not answer."""
+        return tuple(self._members[rank] for rank in self._watched if self._is_silent(rank, now))
+
+    def _is_silent(self, rank: int, now: float) -> bool:
+        unanswered = self._watched.get(rank)
+        return unanswered is not None and unanswered.is_silent(now)

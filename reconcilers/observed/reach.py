@@ -1,0 +1,115 @@
+"""Whether a worker that does not answer its peers is lost: two witnesses suffice. Pure.
+
+Witnesses are peers on different nodes that cannot reach it (`silentPeers` of their reports), the controller
+that cannot connect to its agent although it reaches one of these peers, and its Lease that was not renewed
+for two periods. A single one says no more than that a link is broken: nothing follows from it.
+
+Who reports a silent peer itself has lived on since the link between the two broke, and so has who renews its
+Lease: neither is lost, whoever else cannot reach it. So nothing is taken from the time of another machine,
+and a new leader goes on with what reports say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from crds import names
+from crds.elasticworker import WorkerPhase
+
+SETTLING_SECONDS = 0.5
+"""Time from the first report until a worker may be lost, in which it may report the same of its peer: the two
+notice a broken link within a beat of each other (`agent/peers/watcher.py`)."""
+MISSED_RENEWALS = 2
+SLACK_SECONDS = 0.2
+"""By so much two ages that began at the same time may differ."""
+
+Object = Mapping[str, Any]
+
+
+class ReachVerdict(StrEnum):
+    LIVES = "Lives"
+    """It was heard since, or there is one witness alone."""
+    UNDECIDED = "Undecided"
+    LOST = "Lost"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A worker that reports another as silent."""
+
+    name: str
+    node: str
+
+
+@dataclass(frozen=True)
+class ReachEvidence:
+    """What is known of a worker that peers report as silent."""
+
+    peers: Sequence[Peer]
+    seconds: float
+    """How long we have seen such reports."""
+    unheard_seconds: float
+    """How long its Lease was not renewed."""
+    renewal_seconds: float
+    """Period of the renewals."""
+    is_dialled: bool = False
+    """Whether the controller has tried to connect to its agent, and to a peer's, and knows the outcomes."""
+    answers: bool | None = None
+    """Whether its agent takes connections of the controller; None where that reaches no peer either."""
+
+    @property
+    def witnesses(self) -> list[str]:
+        """Who cannot reach it, as clauses."""
+        found = [f"{each.name} cannot reach it" for each in {each.node: each for each in self.peers}.values()]
+        if self.answers is False:
+            found.append("the controller cannot connect to it")
+        if self.unheard_seconds >= MISSED_RENEWALS * self.renewal_seconds:
+            found.append(f"its Lease was not renewed for {self.unheard_seconds:.0f} s")
+        return found
+
+
+def judge(seen: ReachEvidence) -> ReachVerdict:
+    """Whether the worker is lost."""
+    if not seen.peers or seen.unheard_seconds < seen.seconds - SLACK_SECONDS:
+        return ReachVerdict.LIVES
+    if seen.seconds < SETTLING_SECONDS or not seen.is_dialled:
+        return ReachVerdict.UNDECIDED
+    return ReachVerdict.LOST if seen.answers is not True and len(seen.witnesses) > 1 else ReachVerdict.LIVES
+
+
+def peers_without(worker: Object, others: Iterable[Object]) -> list[Peer]:
+    """Return who cannot reach a worker, of its job's other workers.
+
+    Whoever is silent for the worker in turn is none of them: both live, and the link between them is broken.
+    """
+    silent_for_it = set(silent_peers(worker))
+    return [
+        Peer(other["metadata"]["name"], other["status"].get("nodeName") or "")
+        for other in others
+        if _place(worker) in silent_peers(other) and _place(other) not in silent_for_it
+    ]
+
+
+def silent_peers(worker: Object) -> list[tuple[int, int]]:
+    """Return index and incarnation of the members that the agent of a worker's Pod reports as silent.
+
+    Empty if the Pod does not run: whatever its agent has reported before, it says so no more.
+    """
+    spec, status = worker["spec"], worker.get("status") or {}
+    report = status.get("agent") or {}
+    is_current = (
+        spec.get("type") == names.WORKER
+        and status.get("phase") == WorkerPhase.RUNNING
+        and status.get("observedIncarnation") == spec.get("incarnation") == report.get("incarnation")
+        and status.get("podUid") == report.get("podUid")
+    )
+    named = (report.get("silentPeers") or ()) if is_current else ()
+    return [(each["index"], each["incarnation"]) for each in named]
+
+
+def _place(worker: Object) -> tuple[int, int]:
+    spec = worker["spec"]
+    return spec["index"], spec["incarnation"]

@@ -1,0 +1,68 @@
+"""Tries whether the agents of silent workers take connections, beside the looks that ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller import clock
+
+DIAL_SECONDS = 0.5
+"""Time limit of an attempt: an address that does not answer at once does not before the kernel asks again, a
+second later."""
+KEPT_SECONDS = 1.0
+"""Age up to which an outcome is given."""
+MOST_AT_ONCE = 64
+"""Attempts under way, of all jobs together."""
+
+Address = tuple[str, int]
+
+
+class Dials(Protocol):
+    def answers(self, host: str, port: int) -> bool | None:
+        """Whether somebody takes connections there; None until that is found out, within DIAL_SECONDS."""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    is_connected: bool
+    at: float
+    """Time when it was found out."""
+
+
+class TcpDials:
+    """Connects, says nothing, and closes."""
+
+    def __init__(self, monotonic: Callable[[], float] = clock.monotonic) -> None:
+        self._monotonic = monotonic
+        self._outcomes: dict[Address, _Outcome] = {}
+        self._under_way: dict[Address, asyncio.Task[None]] = {}
+
+    def answers(self, host: str, port: int) -> bool | None:
+        """See `Dials`."""
+        address, oldest = (host, port), self._monotonic() - KEPT_SECONDS
+        self._outcomes = {key: each for key, each in self._outcomes.items() if each.at >= oldest}
+        if (known := self._outcomes.get(address)) is not None:
+            return known.is_connected
+        if address not in self._under_way and len(self._under_way) < MOST_AT_ONCE:
+            self._under_way[address] = asyncio.create_task(self._try(address), name=f"dial {host}:{port}")
+        return None
+
+    async def _try(self, address: Address) -> None:
+        try:
+            is_connected = await _connects(address)
+            self._outcomes[address] = _Outcome(is_connected, self._monotonic())
+        finally:
+            del self._under_way[address]
+
+
+async def _connects(address: Address) -> bool:
+    try:
+        async with asyncio.timeout(DIAL_SECONDS):
+            _, writer = await asyncio.open_connection(*address)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
