@@ -40,8 +40,8 @@ from agent.monitor.round_logs import RoundLogsSpecs
 from agent.monitor.stacks import StackFiles
 from agent.network import SocketInterfaces
 from agent.node_check.duties import NodeCheckFollower
-from agent.processes.orphans import Orphans
 from agent.peers.watcher import PeerWatcher
+from agent.processes.orphans import Orphans
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.meeting import prefetch
 from agent.replicas.desk import ReplicasDesk

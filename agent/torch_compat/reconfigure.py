@@ -1,6 +1,6 @@
 """Process groups that are formed again in their processes, when other processes take the place of dead ones.
 
-torch has this from 2.14 on for gloo, and for nccl2 (`ReconfigureOptions`, experimental): a backend in its
+torch has this from 2.14 on for gloo and for nccl2, as an experiment: a backend in its
 "reconfigure regime" connects when it is given a number and the handles of all ranks, as often as wished. So
 each group that the script has made by torch's API gets such a backend beside its own, at the first step that
 is to survive. Whoever holds the group (DDP, FSDP, a DeviceMesh, functional collectives by its name) goes on

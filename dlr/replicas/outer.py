@@ -19,7 +19,7 @@ from dlr.replicas.gradients import local, parameters_of
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.protocol import Computed, Do
 from dlr.replicas.replicas import GroupCheckpointer, OnCommit, Replicas, Until
-from dlr.replicas.survivor import Step
+from dlr.replicas.survivor import TrainingStep
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 
@@ -117,7 +117,7 @@ class OuterReplicas(Replicas):
         """Have something called after each inner step, with the groups that train in this round."""
         self._after_step.append(act)
 
-    def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[Step]:
+    def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[TrainingStep]:
         """Count the inner steps that are to be made, from the one that the groups are at.
 
         The outer step is made between two of them, after every `sync_every` and after the last one.
@@ -136,11 +136,11 @@ class OuterReplicas(Replicas):
             self._advance(Computed(self._state[INNER_STEP]))
         self._watch.begin()
 
-    def _inner_steps(self, total: int | None) -> Iterator[Step]:
+    def _inner_steps(self, total: int | None) -> Iterator[TrainingStep]:
         """Count the steps to the end of a round."""
         while True:
             step: int = self._state[INNER_STEP]
-            yield Step(step)
+            yield TrainingStep(step)
             self._state[INNER_STEP] = step + 1
             for act in self._after_step:
                 act(step, self._at.contributing)

@@ -54,7 +54,7 @@ from dlr.replicas.protocol import (
     TrainingEnded,
     Voted,
 )
-from dlr.replicas.survivor import Step, Survivor
+from dlr.replicas.survivor import Survivor, TrainingStep
 
 EXCHANGE_SECONDS = 60.0
 """Time limit of an exchange of gradients, or of a state, to which all groups have come, beside what its bytes
@@ -201,7 +201,7 @@ class Replicas:
                 self._at = self._at.after_loading(step, version)
                 self._note_loaded(step)
 
-    def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[Step]:
+    def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[TrainingStep]:
         """Count the steps that are to be made, from the one that the groups are at.
 
         With `with step:` around a step's work, this process lives on where a peer dies, and the step is made
@@ -220,7 +220,7 @@ class Replicas:
             quorum = self._quorum()
             sends = len(quorum.membership.groups) > 1 and quorum.counts(self.applied)
             self._watch.begin(sends=sends and self._is_whole)
-            yield Step.of(self.applied, self._survivor)
+            yield TrainingStep.of(self.applied, self._survivor)
             if self._survivor is not None and (loaded := self._survivor.take_loaded()) is not None:
                 self._begin_again(loaded)
                 continue

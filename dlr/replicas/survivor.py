@@ -70,19 +70,19 @@ class RoundOverError(Exception):
     """The round is over before its groups are formed."""
 
 
-class Step(int):
+class TrainingStep(int):
     """Number of a step, from 0 on, and the context in which the step is made again where a peer dies."""
 
     _survivor: Survivor | None = None
 
     @classmethod
-    def of(cls, number: int, survivor: Survivor | None) -> Step:
+    def of(cls, number: int, survivor: Survivor | None) -> TrainingStep:
         """Return a step of a process that lives on, or of one that does not."""
         step = cls(number)
         step._survivor = survivor
         return step
 
-    def __enter__(self) -> Step:
+    def __enter__(self) -> TrainingStep:
         if self._survivor is not None:
             self._survivor.enter()
         return self
