@@ -14,6 +14,9 @@ ALL_READY := $(VENV)/.all-ready
 # Frameworks whose needs differ from torch's, each in an environment of its own.
 TENSORFLOW := $(VENV)/tensorflow
 JAX := $(VENV)/jax
+# A torch whose processes can live on when a peer dies.
+TORCH_NEXT := $(VENV)/torch-next
+TORCH_NEXT_VERSION ?= 2.14.1
 PACKAGES := $(wildcard agent controller crds deploy dlr e2e healthcheck localcluster reconcilers release simulator benchmarks)
 
 # The first interpreter that is new enough; PYTHON=… chooses another.
@@ -64,7 +67,7 @@ named: $(READY)
 # All other real tests, by file and by folder.
 test-all: $(ALL_READY)
 	DLR_TENSORFLOW_PYTHON=$(abspath $(TENSORFLOW)/bin/python) DLR_JAX_PYTHON=$(abspath $(JAX)/bin/python) \
-		python -m tests.shards
+		DLR_TORCH_NEXT_PYTHON=$(abspath $(TORCH_NEXT)/bin/python) python -m tests.shards
 
 # Wheel, sdist and chart in dist/; the images too, where their bases are there as OCI layouts (docs/install.md):
 #   make release RELEASE_ARGS="--python-base FOLDER --busybox-base FOLDER"
@@ -100,6 +103,7 @@ $(ALL_READY): $(READY)
 	$(PIP_INSTALL) nbformat nbclient ipykernel
 	$(PYTHON) -m venv $(TENSORFLOW) && $(TENSORFLOW)/bin/python -m pip install --quiet --no-compile tensorflow-cpu
 	$(PYTHON) -m venv $(JAX) && $(JAX)/bin/python -m pip install --quiet --no-compile jax
+	$(PYTHON) -m venv $(TORCH_NEXT) && $(TORCH_NEXT)/bin/python -m pip install --quiet --no-compile torch==$(TORCH_NEXT_VERSION) numpy
 	@touch $@
 
 clean:

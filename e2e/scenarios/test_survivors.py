@@ -1,6 +1,6 @@
 """Processes of one world that live on when a peer dies: FSDP2, HSDP, tensor parallelism, DDP, all_reduce.
 
-They need torch 2.14 or newer.
+DLR_TORCH_NEXT_PYTHON names the `python3` of an environment that has torch 2.14 or newer.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
+from agent.torch_compat.reconfigure import is_supported
 from e2e import jobs, processes
 from e2e.api import Object
 from e2e.cluster import Capability, Cluster
@@ -27,22 +30,38 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "survivors.py"
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
 
 
+def environment_with_torch() -> Path:
+    """The environment whose torch can form groups again."""
+    python = os.environ.get("DLR_TORCH_NEXT_PYTHON")
+    if python is None:
+        assert is_supported(torch.__version__), "name a python3 with torch 2.14 in DLR_TORCH_NEXT_PYTHON"
+        python = sys.executable
+    return Path(python).parents[1]
+
+
 class Survivors:
     """A job of four processes in two Pods."""
 
-    def __init__(self, cluster: Cluster, observation: Observation, kind: str, **policy: object) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        observation: Observation,
+        kind: str,
+        env: Mapping[str, str] | None = None,
+        **policy: int,
+    ) -> None:
         self.cluster, self.observation = cluster, observation
         storage = cluster.storage(observation.namespace)
         self.folder = Path(storage.path)
         variables = {"FOLDER": storage.path, "KIND": kind, "STEPS": "100000"}
-        launcher = [*python_prefix(), "dlr", "run", "--nproc-per-node", "2", str(FIXTURE)]
+        launcher = ["dlr", "run", "--nproc-per-node", "2", str(FIXTURE)]
         manifest = jobs.scripted(
             cluster,
             NAME,
             2,
             launcher,
             storage=storage,
-            env={**variables, **{key: str(value) for key, value in policy.pop("env", {}).items()}},
+            env={**variables, "PATH": f"{environment_with_torch()}/bin:{os.environ['PATH']}", **(env or {})},
             resources={"requests": {"cpu": "100m", "memory": "512Mi"}},
             grace_seconds=5,
             worker={"memoryCheckpoint": {"size": "64Mi", "replicas": 1}},
@@ -110,10 +129,8 @@ class Survivors:
 
     def pause(self, since: float) -> float:
         """Seconds from a time to the next step of the last rank."""
-        return (
-            max(min(line["at"] for line in self.lines(rank) if line["at"] > since) for rank in range(RANKS))
-            - since
-        )
+        times = [[float(line["at"]) for line in self.lines(rank) if "at" in line] for rank in range(RANKS)]
+        return max(min(at for at in of_rank if at > since) for of_rank in times) - since
 
     def assert_every_step_is_alike(self) -> None:
         """A step that was made again had the same loss, and no step is missing."""
@@ -123,10 +140,6 @@ class Survivors:
                 if "step" in line:
                     assert losses.setdefault(line["step"], line["loss"]) == line["loss"], (rank, line)
             assert sorted(losses) == list(range(max(losses) + 1))
-
-
-def python_prefix() -> list[str]:
-    return []
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "hsdp", "tp", "ddp", "plain"])
@@ -162,7 +175,7 @@ def test_a_spare_process_saves_its_peers_the_start_of_another(
     cluster: Cluster, observation: Observation
 ) -> None:
     """A script that begins with five seconds of other work, such as a compilation."""
-    world = Survivors(cluster, observation, "fsdp", env={"START_SECONDS": 5}, spareProcesses=1)
+    world = Survivors(cluster, observation, "fsdp", env={"START_SECONDS": "5"}, spareProcesses=1)
     pauses: list[float] = []
     victims = (1, 2)
     for number, victim in enumerate(victims):
