@@ -161,7 +161,14 @@ def test_a_killed_process_costs_its_peers_neither_their_processes_nor_a_step(
 
 def test_a_lost_pod_costs_the_processes_of_others_nothing(cluster: Cluster, observation: Observation) -> None:
     world = Survivors(cluster, observation, "fsdp")
-    world.await_steps()
+    observation.wait_for(
+        "a copy in another Pod",
+        lambda: any(
+            worker["spec"]["index"] == 1 and worker["status"].get("memory", {}).get("replicatedStep")
+            for worker in observation.workers(NAME)
+            if "status" in worker
+        ),
+    )
     before, round_ = world.pids(), world.round()
     world.kill_pod(1)
     observation.wait_for("the next round", lambda: world.round() > round_)
