@@ -164,7 +164,8 @@ def test_a_lost_pod_costs_the_processes_of_others_nothing(cluster: Cluster, obse
     observation.wait_for(
         "a copy in another Pod",
         lambda: any(
-            worker["spec"]["index"] == 1 and worker["status"].get("memory", {}).get("replicatedStep")
+            worker["spec"]["index"] == 1
+            and worker["status"].get("agent", {}).get("memory", {}).get("replicatedStep")
             for worker in observation.workers(NAME)
             if "status" in worker
         ),
