@@ -300,9 +300,9 @@ class ApiServer:
     def _listed(self, resource: Resource, query: Mapping[str, str]) -> Answer:
         wanted, texts = _selected(query), list(self._texts[resource.plural].values())
         start, size = int(query.get("continue", 0)), int(query.get("limit", 0)) or len(texts) + 1
-        chosen = texts[start : start + size]
         if "labelSelector" in query or "fieldSelector" in query:
-            chosen = [text for text in chosen if wanted(orjson.loads(text))]
+            texts = [text for text in texts if wanted(orjson.loads(text))]
+        chosen = texts[start : start + size]
         more = str(start + size) if start + size < len(texts) else ""
         head = orjson.dumps({"resourceVersion": str(self._version), "continue": more})
         return _answer(200, b'{"kind":"List","metadata":%b,"items":[%b]}' % (head, b",".join(chosen)))
@@ -351,8 +351,12 @@ _KINDS = {
 
 def _selected(query: Mapping[str, str]) -> Callable[[Object], bool]:
     labels = dict(term.split("=") for term in query.get("labelSelector", "").split(",") if term)
-    assert "fieldSelector" not in query, query
-    return lambda obj: labels.items() <= (obj["metadata"].get("labels") or {}).items()
+    by_field, _, name = query.get("fieldSelector", "metadata.name=").partition("=")
+    assert by_field == "metadata.name", query
+    return lambda obj: (
+        labels.items() <= (obj["metadata"].get("labels") or {}).items()
+        and name in ("", obj["metadata"]["name"])
+    )
 
 
 def _with_fields(known: Iterable[Object], written: Object, manager: str, subresource: str) -> list[Object]:

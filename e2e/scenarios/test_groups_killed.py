@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from crds.names import LABEL_GROUP_INDEX
 from e2e import embedded, jobs, processes
 from e2e.cluster import Capability, Cluster
 from e2e.fixtures import exact
@@ -73,7 +74,7 @@ class Run:
             for process in processes.training_processes(pod["metadata"]["uid"]):
                 variables = processes.environment(process.pid)
                 if "RANK" in variables:  # it has not just ended
-                    place = int(variables["DLR_GROUP_INDEX"]), int(variables["RANK"])
+                    place = int(pod["metadata"]["labels"][LABEL_GROUP_INDEX]), int(variables["RANK"])
                     found[*place, processes.number_inside(process.pid)] = process.pid
         return found
 
