@@ -335,6 +335,7 @@ def reset_modules(modules: Sequence[torch.nn.Module]) -> None:
                 _renew_reducer(module)
         for module in _fsdp_roots(root, FSDPModule):
             module.reset_iter_state()
+            _drop_whole_gradients(module)
 
 
 def _fsdp_roots(module: torch.nn.Module, kind: type) -> Iterator[Any]:
@@ -343,6 +344,16 @@ def _fsdp_roots(module: torch.nn.Module, kind: type) -> Iterator[Any]:
         return
     for child in module.children():
         yield from _fsdp_roots(child, kind)
+
+
+def _drop_whole_gradients(root: Any) -> None:
+    """Drop what backward passes without synchronization have added up; `reset_iter_state` forgets it."""
+    for state in root._get_fsdp_state()._state_ctx.all_states:
+        for group in state._fsdp_param_groups:
+            for parameter in group.fsdp_params:
+                parameter.unsharded_accumulated_grad = None
+                if hasattr(parameter, "_unsharded_param"):
+                    parameter._unsharded_param.grad = None
 
 
 def _renew_reducer(module: Any) -> None:

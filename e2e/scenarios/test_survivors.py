@@ -124,6 +124,11 @@ class Survivors:
                     assert losses.setdefault(line["step"], line["loss"]) == line["loss"], (rank, line)
             assert sorted(losses) == list(range(max(losses) + 1))
 
+    def made_again(self) -> int:
+        """How often a step was made again, by the rank with the most."""
+        steps = [[line["step"] for line in self.lines(rank) if "step" in line] for rank in range(RANKS)]
+        return max(len(each) - len(set(each)) for each in steps)
+
 
 def python_prefix() -> list[str]:
     return []
@@ -156,6 +161,27 @@ def test_a_lost_pod_costs_the_processes_of_others_nothing(cluster: Cluster, obse
     after = world.pids()
     assert {rank: after[rank] for rank in (0, 1)} == {rank: before[rank] for rank in (0, 1)}
     world.assert_every_step_is_alike()
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_the_pods_that_stay_at_a_planned_change_keep_their_processes(
+    cluster: Cluster, observation: Observation, kind: str
+) -> None:
+    world = Survivors(cluster, observation, kind)
+    world.await_steps(50)
+    for pod in (1, 0):
+        before, round_ = world.pids(), world.round()
+        name = jobs.current_pods(observation, NAME)[pod]["metadata"]["name"]
+        began = time.time()
+        cluster.delete_pod(observation.namespace, name)
+        observation.wait_for("the next round", lambda: world.round() > round_)  # noqa: B023
+        world.await_steps(50)
+        after = world.pids()
+        print(f"{kind}: pod {pod} deleted, next step of all after {world.pause(began + 1):.2f} s")
+        stay = range(2) if pod else range(2, 4)
+        assert {rank: after[rank] for rank in stay} == {rank: before[rank] for rank in stay}
+    world.assert_every_step_is_alike()
+    assert world.made_again() == 0
 
 
 def test_a_spare_process_saves_its_peers_the_start_of_another(
