@@ -1,0 +1,233 @@
+"""What a process does in the loop when a round is over, with a line, groups and a checkpointer of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from agent.survival.client import HandedRound
+from agent.survival.messages import Enters, Formed, FromProcess, Left, Lost, Unable
+from agent.torch_compat import reconfigure
+from crds.names import ENV_JOINS, ENV_SPARE
+from crds.progress_record import ENV_ROUND
+from dlr.replicas import survivor as survivor_module
+from dlr.replicas.survivor import Step, Survivor
+
+PEER_DIED = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:5")
+
+
+class World:
+    """The other side: agent, groups and checkpointer of one process, in the order in which it uses them."""
+
+    def __init__(self) -> None:
+        self.done: list[object] = []
+        self.sent: list[FromProcess] = []
+        self.over = 0
+        """The newest round that the agent has ended."""
+        self.round = 1
+        self.stays = self.lives_on = False
+        self.step = 7
+        """The step of the checkpoint."""
+        self.dies_in: list[int] = []
+        """Rounds that end while the groups are formed."""
+
+    # the line
+
+    def enter(self, local_rank: int, round_: int) -> None:
+        self.sent.append(Enters(local_rank, 1, round_))
+
+    def send(self, message: FromProcess) -> None:
+        self.sent.append(message)
+
+    def is_over(self, round_: int) -> bool:
+        return self.over >= round_
+
+    def rest_line(self, _: float) -> None:
+        return
+
+    def next_round(self) -> HandedRound:
+        self.round += 1
+        return HandedRound(self.round, {ENV_ROUND: str(self.round)}, {})
+
+    # the groups
+
+    def adopt(self) -> None:
+        return
+
+    def form(self, round_: int, *_: object) -> None:
+        self.done.append(f"form {round_}")
+        if round_ in self.dies_in:
+            self.over = round_
+            raise RuntimeError("a rank did not come")
+
+    def break_off(self) -> None:
+        self.done.append("break off")
+
+    # the checkpointer
+
+    def rest(self) -> None:
+        self.done.append("rest")
+
+    def load_again(self) -> int:
+        self.stays = False
+        self.done.append("load")
+        return self.step
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.delenv(ENV_JOINS, raising=False)
+    monkeypatch.delenv(ENV_SPARE, raising=False)
+    monkeypatch.setenv(ENV_ROUND, "1")
+    monkeypatch.setattr(survivor_module.progress, "begin_again", lambda: None)
+    monkeypatch.setattr(survivor_module, "offer_stacks", lambda _: None)
+    yield World()
+
+
+def survivor(world: World, *optimizers: torch.optim.Optimizer) -> Survivor:
+    all_: Any = world
+    environ = {ENV_ROUND: "1", "LOCAL_RANK": "0"}
+    return Survivor(all_, all_, all_, [], optimizers, environ, lambda _: torch.distributed.HashStore())
+
+
+def begun(world: World) -> Survivor:
+    made = survivor(world)
+    with Step.of(0, made):
+        pass
+    assert world.sent == [Enters(0, 1, 1)] and world.lives_on
+    world.done.clear()
+    world.sent.clear()
+    return made
+
+
+def test_a_step_that_a_peers_death_has_ended_is_left_there_and_made_again_when_the_loop_goes_on(
+    world: World,
+) -> None:
+    made = begun(world)
+    with Step.of(8, made):
+        raise PEER_DIED
+    assert world.done == ["break off", "rest"]
+    assert world.sent == [Lost(1, f"RuntimeError: {PEER_DIED}")]
+    assert made.next_round() == 7
+    assert world.done[2:] == ["form 2", "load"] and world.sent[1:] == [Formed(2, 7)]
+    assert made.next_round() is None
+
+
+def test_what_follows_a_step_in_the_loop_finds_no_groups_and_what_it_raises_in_another_with_is_nobodys_fault(
+    world: World,
+) -> None:
+    """A newcomer does not make the rest of that step, an evaluation, say."""
+    made, step = begun(world), None
+    step = Step.of(8, made)
+    with step:
+        raise PEER_DIED
+    with step:
+        raise ValueError("an evaluation without its peers")
+    assert world.done == ["break off", "rest"] and len(world.sent) == 1
+
+
+def test_a_step_that_ends_well_in_a_round_that_is_over_is_left_too(world: World) -> None:
+    made = begun(world)
+    world.over = 1
+    with Step.of(8, made):
+        pass
+    assert world.sent == [Left(1)]
+    assert made.next_round() == 7
+
+
+def test_a_process_that_stays_at_a_planned_change_waits_for_the_next_round(world: World) -> None:
+    made = begun(world)
+    with Step.of(8, made):
+        world.stays = True
+    assert world.sent == [Left(1)] and world.done == ["break off", "rest"]
+    assert made.next_round() == 7
+
+
+def test_a_plan_that_a_step_sees_after_its_with_is_followed_at_the_next(world: World) -> None:
+    made = begun(world)
+    with Step.of(8, made):
+        pass
+    world.stays = True
+    assert made.next_round() == 7 and world.sent == [Left(1), Formed(2, 7)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("the script's own"), RuntimeError("CUDA error"), SystemExit(3), KeyboardInterrupt()],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_the_scripts_own_ends_it_at_once(world: World, error: BaseException) -> None:
+    made = begun(world)
+    with pytest.raises(type(error)), Step.of(8, made):
+        raise error
+    assert not world.done and not world.sent
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt()])
+def test_a_script_that_ends_itself_ends_though_the_round_is_over(world: World, error: BaseException) -> None:
+    made = begun(world)
+    world.over = 1
+    with pytest.raises(type(error)), Step.of(8, made):
+        raise error
+    assert not world.sent
+
+
+def test_a_round_that_ends_while_its_groups_are_formed_is_left_as_any_other(world: World) -> None:
+    made = begun(world)
+    world.dies_in = [2, 3]
+    with Step.of(8, made):
+        raise PEER_DIED
+    assert made.next_round() == 7
+    assert world.sent[1:] == [Left(2), Left(3), Formed(4, 7)]
+
+
+def test_a_loop_that_ends_in_a_step_that_was_to_be_made_again_says_so(world: World) -> None:
+    made = begun(world)
+    made.give_up()
+    assert not world.sent and not world.lives_on
+    made = survivor(world)
+    with Step.of(0, made):
+        pass
+    with Step.of(1, made):
+        raise PEER_DIED
+    made.give_up()
+    assert isinstance(world.sent[-1], Unable) and not world.lives_on
+    world.over = 1
+    assert made.next_round() is None
+
+
+@pytest.mark.parametrize("reduce_dtype", [None, torch.float64])
+def test_what_fsdp_has_added_up_without_synchronization_is_gone_from_a_step_that_is_made_again(
+    reduce_dtype: torch.dtype | None, tmp_path: Any
+) -> None:
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        pytest.skip("this torch has no reset_iter_state")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        net, mesh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), init_device_mesh("cpu", (1,))
+        policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
+        for block in (*net, net):
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        model: Any = net
+
+        def gradients() -> list[torch.Tensor]:
+            net(torch.ones(2, 4)).sum().backward()
+            found: list[Any] = [parameter.grad for parameter in net.parameters()]
+            net.zero_grad(set_to_none=True)
+            return [each.full_tensor().clone() for each in found if each is not None]
+
+        expected = gradients()
+        model.set_requires_gradient_sync(False)
+        gradients()
+        reconfigure.reset_modules([net])
+        model.set_requires_gradient_sync(True)
+        assert all(torch.equal(*pair) for pair in zip(gradients(), expected, strict=True))
+    finally:
+        torch.distributed.destroy_process_group()
