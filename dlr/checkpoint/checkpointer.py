@@ -558,7 +558,7 @@ class Checkpointer:
     def _stay(self, step: int, tier: str) -> None:
         """Save this step, and no more until the next start, in which this process lives."""
         to_storage = tier == "storage"
-        self._storage.finish()
+        self._storage.leave()
         mark = Mark(self._here.round, step, self._here.rank, self._here.world_size)
         self._stayed = Stayed(mark, self._form())
         if not self._save(step, to_storage and self._writes):

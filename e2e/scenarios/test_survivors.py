@@ -30,7 +30,15 @@ pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
 class Survivors:
     """A job of four processes in two Pods."""
 
-    def __init__(self, cluster: Cluster, observation: Observation, kind: str, **policy: object) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        observation: Observation,
+        kind: str,
+        *,
+        grace_seconds: int = 5,
+        **policy: object,
+    ) -> None:
         self.cluster, self.observation = cluster, observation
         storage = cluster.storage(observation.namespace)
         self.folder = Path(storage.path)
@@ -44,7 +52,7 @@ class Survivors:
             storage=storage,
             env={**variables, **{key: str(value) for key, value in policy.pop("env", {}).items()}},
             resources={"requests": {"cpu": "100m", "memory": "512Mi"}},
-            grace_seconds=5,
+            grace_seconds=grace_seconds,
             worker={"memoryCheckpoint": {"size": "64Mi", "replicas": 1}},
             elasticPolicy=jobs.QUICK_REPORTS | policy,
             runPolicy=jobs.KEEP_PODS,
@@ -167,7 +175,7 @@ def test_a_lost_pod_costs_the_processes_of_others_nothing(cluster: Cluster, obse
 def test_the_pods_that_stay_at_a_planned_change_keep_their_processes(
     cluster: Cluster, observation: Observation, kind: str
 ) -> None:
-    world = Survivors(cluster, observation, kind)
+    world = Survivors(cluster, observation, kind, grace_seconds=30)
     world.await_steps(50)
     for pod in (1, 0):
         before, round_ = world.pids(), world.round()
