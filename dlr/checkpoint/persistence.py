@@ -173,8 +173,8 @@ class Persistence:
     def leave(self) -> None:
         """Wait as `finish` does, before the last step of this start is saved.
 
-        Until the next one this process writes itself what a saver would that has not saved anything yet: where many
-        share few cores, the import of torch takes it longer than a process has that is to leave.
+        Until the next one this process writes itself what a saver would that has not saved anything yet:
+        where many share few cores, the import of torch takes it longer than a process has that is to leave.
         """
         self.finish()
         self._leaves = True

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,6 +24,8 @@ from e2e.observation import Observation
 
 NAME = "survivors"
 RANKS = 4
+STORM_DEATHS = int(os.environ.get("STORM_DEATHS", "40"))
+STORM_SEED = int(os.environ.get("STORM_SEED", "0"))
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "survivors.py"
 
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
@@ -89,6 +93,18 @@ class Survivors:
         for victim in victims:
             os.kill(victim, signal.SIGKILL)
         return time.time()
+
+    def newcomer(self, rank: int, before: int) -> int | None:
+        """The process here, by its id inside, that has come to the loop of that rank since another one."""
+        ready = [int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"ready-{rank}-*")]
+        newest = max(ready, key=lambda pid: (self.folder / f"ready-{rank}-{pid}").stat().st_mtime_ns)
+        return None if newest == before else newest
+
+    def kill_newcomer(self, rank: int, before: int) -> None:
+        """Kill the process that takes the place of another, as soon as it comes to its loop."""
+        inside = self.observation.wait_for("the newcomer", lambda: self.newcomer(rank, before))
+        with suppress(ProcessLookupError, KeyError):
+            os.kill(self.host_pids(rank // 2)[inside], signal.SIGKILL)
 
     def kill_pod(self, pod: int) -> None:
         """Kill all of a Pod, its agent too, as when the kernel kills its cgroup: none sees another end."""
@@ -190,6 +206,66 @@ def test_the_pods_that_stay_at_a_planned_change_keep_their_processes(
         assert {rank: after[rank] for rank in stay} == {rank: before[rank] for rank in stay}
     world.assert_every_step_is_alike()
     assert world.made_again() == 0
+
+
+def test_two_deaths_at_once_and_one_while_the_others_form_cost_nobody_else(
+    cluster: Cluster, observation: Observation
+) -> None:
+    world = Survivors(cluster, observation, "fsdp")
+    world.await_steps(20)
+    before, round_ = world.pids(), world.round()
+    world.kill(1, 2)
+    observation.wait_for("the next round", lambda: world.round() > round_)
+    world.await_steps(20)
+    after = world.pids()
+    assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {1, 2}
+    before = after
+    world.kill(3)
+    world.kill_newcomer(3, before[3])
+    world.await_steps(20)
+    after = world.pids()
+    assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {3}
+    world.assert_every_step_is_alike()
+
+
+def test_a_process_that_does_not_leave_is_replaced(cluster: Cluster, observation: Observation) -> None:
+    world = Survivors(cluster, observation, "ddp")
+    world.await_steps(20)
+    before = world.pids()
+    os.kill(world.host_pids(0)[before[0]], signal.SIGSTOP)
+    world.kill(3)
+    world.await_steps(20)
+    after = world.pids()
+    assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {0, 3}
+    world.assert_every_step_is_alike()
+
+
+def test_a_storm_of_deaths_leaves_every_step_as_it_was(cluster: Cluster, observation: Observation) -> None:
+    """A tenth of the deaths are two at once, as many come while the others form their groups."""
+    world, chance = Survivors(cluster, observation, "fsdp"), random.Random(STORM_SEED)
+    world.await_steps(20)
+    lived, wounded, pauses, deaths = list[int](), list[int](), list[float](), 0
+    while deaths < STORM_DEATHS:
+        before, drawn = world.pids(), chance.random()
+        victims = chance.sample(range(RANKS), 2 if drawn < 0.1 else 1)
+        killed, deaths = world.kill(*victims), deaths + len(victims)
+        if drawn > 0.9:
+            world.kill_newcomer(victims[0], before[victims[0]])
+            deaths += 1
+        world.await_steps(10)
+        after = world.pids()
+        lived.append(
+            RANKS - len(victims) - sum(before[r] != after[r] for r in range(RANKS) if r not in victims)
+        )
+        pauses.append(world.pause(killed))
+    world.assert_every_step_is_alike()
+        wounded.append(len(victims))
+    whole = sum(count == RANKS - number for count, number in zip(lived, wounded, strict=True))
+    print(
+        f"{deaths} deaths in {len(lived)} blows: next step of all after {statistics.median(pauses):.2f} s in "
+        f"the median, {max(pauses):.2f} s at most; nobody else started again in {whole}; lived: {lived}"
+    )
+    assert whole >= 0.9 * len(lived)
 
 
 def test_a_spare_process_saves_its_peers_the_start_of_another(
