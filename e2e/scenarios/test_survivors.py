@@ -258,8 +258,8 @@ def test_a_storm_of_deaths_leaves_every_step_as_it_was(cluster: Cluster, observa
             RANKS - len(victims) - sum(before[r] != after[r] for r in range(RANKS) if r not in victims)
         )
         pauses.append(world.pause(killed))
-    world.assert_every_step_is_alike()
         wounded.append(len(victims))
+    world.assert_every_step_is_alike()
     whole = sum(count == RANKS - number for count, number in zip(lived, wounded, strict=True))
     print(
         f"{deaths} deaths in {len(lived)} blows: next step of all after {statistics.median(pauses):.2f} s in "
