@@ -143,6 +143,21 @@ class ReformableGroups:
                 name, _ = world.pg_map[group]
                 world.pg_map[group] = name, PrefixStore(f"{world.pg_names[group]}/", self._store)
 
+    def refuse_later_ones(self) -> None:
+        """Make sure that all groups of this process can be formed again.
+
+        Raises:
+            UnsupportedGroupError: one was made since `adopt`, which a newcomer has not; it names the group.
+        """
+        world = distributed_c10d._world
+        for group in world.pg_map:
+            if group not in self._groups:
+                raise UnsupportedGroupError(
+                    f"the process group {world.pg_names[group]!r} was made in the loop over steps, where a "
+                    "process that joins later has none: a failure starts all processes again; make all "
+                    "groups before the loop"
+                )
+
     def _backends_of(self, group: Any, name: str) -> Iterator[FormedGroup]:
         made: dict[str, Any] = {}
         for device in sorted(group._device_types, key=str):

@@ -69,6 +69,9 @@ class LivingGroups(Protocol):
     def adopt(self) -> None:
         """Make the script's groups such as can be formed again; raise UnsupportedGroupError where not."""
 
+    def refuse_later_ones(self) -> None:
+        """Raise UnsupportedGroupError where a group was made since."""
+
     def form(self, round_: int, store: Store, await_all: reconfigure.AwaitAll) -> None:
         """Connect them for a round; raise RuntimeError where a rank does not come."""
 
@@ -157,6 +160,7 @@ class Survivor:
     def enter(self) -> None:
         """Begin a step. With the first, this process becomes able to live on."""
         if self._has_entered:
+            self._check_groups()
             return
         self._has_entered = True
         try:
@@ -175,7 +179,10 @@ class Survivor:
         Returns:
             whether the error is none of the script's: the step is made again.
         """
-        if not self._is_able or not (error is None or isinstance(error, Exception)):
+        if not (error is None or isinstance(error, Exception)):
+            return False
+        self._check_groups()
+        if not self._is_able:
             return False
         if not self._has_left:
             if not is_made_again(error, is_over=self._is_over):
@@ -198,9 +205,20 @@ class Survivor:
     def give_up(self) -> None:
         """Be an ordinary process from now on, since the script has ended its loop."""
         if self._has_left:
-            self._line.send(
-                Unable("its script has ended the loop over steps, while a step was to be made again")
-            )
+            self._end_living("its script has ended the loop in a step that was to be made again")
+        self._is_able = self._checkpoint.lives_on = False
+
+    def _check_groups(self) -> None:
+        """Be an ordinary process from now on, if the script has made a group that no newcomer has."""
+        if self._is_able:
+            try:
+                self._groups.refuse_later_ones()
+            except reconfigure.UnsupportedGroupError as error:
+                self._end_living(str(error))
+
+    def _end_living(self, reason: str) -> None:
+        logger.warning("%s", reason)
+        self._line.send(Unable(reason))
         self._is_able = self._checkpoint.lives_on = False
 
     # --- from one round into the next ---------------------------------------------------------------------

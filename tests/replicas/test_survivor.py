@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import dlr.replicas
 from agent.survival.client import HandedRound
 from agent.survival.messages import Enters, Formed, FromProcess, Left, Lost, Unable
 from agent.torch_compat import reconfigure
@@ -31,6 +32,7 @@ class World:
         self.stays = self.lives_on = False
         self.step = 7
         """The step of the checkpoint."""
+        self.has_late_group = False
         self.dies_in: list[int] = []
         """Rounds that end while the groups are formed."""
 
@@ -56,6 +58,10 @@ class World:
 
     def adopt(self) -> None:
         return
+
+    def refuse_later_ones(self) -> None:
+        if self.has_late_group:
+            raise reconfigure.UnsupportedGroupError("a late group")
 
     def form(self, round_: int, *_: object) -> None:
         self.done.append(f"form {round_}")
@@ -197,6 +203,45 @@ def test_a_loop_that_ends_in_a_step_that_was_to_be_made_again_says_so(world: Wor
     assert isinstance(world.sent[-1], Unable) and not world.lives_on
     world.over = 1
     assert made.next_round() is None
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_group_that_was_made_in_the_loop_makes_an_ordinary_process(world: World, in_step: bool) -> None:
+    made = begun(world)
+    world.has_late_group = not in_step
+    with pytest.raises(RuntimeError, match="closed by peer"), Step.of(8, made):
+        world.has_late_group = True
+        raise PEER_DIED
+    assert world.sent == [Unable("a late group")] and not world.lives_on
+    assert made.next_round() is None
+
+
+def test_a_scaler_that_was_about_to_step_begins_the_step_again() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    training = dlr.replicas.join(model, optimizer, state={"scaler": scaler})
+    broken = [True]
+
+    class Lives:
+        joins = False
+        enter = give_up = staticmethod(lambda: None)
+        ends = staticmethod(lambda error: error is not None)
+        next_round = staticmethod(lambda: 0 if broken and broken.pop() else None)
+
+    training._survivor = Lives()  # type: ignore[assignment]
+    made = []
+    for step in training.steps(2):
+        with step:
+            made.append(int(step))
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+            training.average()
+            scaler.unscale_(optimizer)
+            if broken:
+                raise PEER_DIED
+            scaler.step(optimizer)
+            scaler.update()
+    assert made == [0, 0, 1]
 
 
 @pytest.mark.parametrize("reduce_dtype", [None, torch.float64])
