@@ -20,6 +20,7 @@ import pytest
 from e2e import jobs, processes
 from e2e.api import Object
 from e2e.cluster import Capability, Cluster
+from e2e.embedded import CONTROLLER
 from e2e.observation import Observation
 
 NAME = "survivors"
@@ -240,15 +241,19 @@ def test_a_process_that_does_not_leave_is_replaced(cluster: Cluster, observation
     world.assert_every_step_is_alike()
 
 
+@pytest.mark.needs(Capability.CONTROL_PLANE)
 def test_a_storm_of_deaths_leaves_every_step_as_it_was(cluster: Cluster, observation: Observation) -> None:
-    """A tenth of the deaths are two at once, as many come while the others form their groups."""
+    """A tenth of the blows kill two at once, as many the newcomer too, and as many the controller."""
     world, chance = Survivors(cluster, observation, "fsdp"), random.Random(STORM_SEED)
     world.await_steps(20)
-    lived, wounded, pauses, deaths = list[int](), list[int](), list[float](), 0
+    lived, wounded, pauses, deaths, controllers = list[int](), list[int](), list[float](), 0, 0
     while deaths < STORM_DEATHS:
         before, drawn = world.pids(), chance.random()
         victims = chance.sample(range(RANKS), 2 if drawn < 0.1 else 1)
         killed, deaths = world.kill(*victims), deaths + len(victims)
+        if 0.8 < drawn < 0.9:
+            cluster.control_plane(CONTROLLER).signal(signal.SIGKILL)
+            controllers += 1
         if drawn > 0.9:
             world.kill_newcomer(victims[0], before[victims[0]])
             deaths += 1
@@ -262,8 +267,9 @@ def test_a_storm_of_deaths_leaves_every_step_as_it_was(cluster: Cluster, observa
     world.assert_every_step_is_alike()
     whole = sum(count == RANKS - number for count, number in zip(lived, wounded, strict=True))
     print(
-        f"{deaths} deaths in {len(lived)} blows: next step of all after {statistics.median(pauses):.2f} s in "
-        f"the median, {max(pauses):.2f} s at most; nobody else started again in {whole}; lived: {lived}"
+        f"{deaths} deaths in {len(lived)} blows, and {controllers} of the controller: next step of all after "
+        f"{statistics.median(pauses):.2f} s in the median, {max(pauses):.2f} s at most; in {whole} blows all "
+        f"others lived on"
     )
     assert whole >= 0.9 * len(lived)
 
