@@ -16,9 +16,11 @@ can use no group, and saves nothing: a newcomer does not do it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol
@@ -239,6 +241,12 @@ class Survivor:
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         self._checkpoint.rest()
+        for stream in (
+            sys.stdout,
+            sys.stderr,
+        ):  # the log of the round, whose end this process may not outlive
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         self._has_left = True
         if self._is_over:
             self._line.send(Left(self._round))
