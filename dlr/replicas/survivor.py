@@ -244,7 +244,7 @@ class Survivor:
         for stream in (
             sys.stdout,
             sys.stderr,
-        ):  # the log of the round, whose end this process may not outlive
+        ):  # this process may not come to the next round
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         self._has_left = True
