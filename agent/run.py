@@ -174,7 +174,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         replicas.serve(lambda: reporter.progress(within_seconds=0.0))
     membership = WorldMembership(me.member, link.watcher, reporter)
     grace_seconds, failure_grace_seconds = launch.stop_grace_seconds, launch.failure_grace_seconds
-    votes = Votes(membership, reporter, listener, memory, grace_seconds, failure_grace_seconds)
+    votes = Votes(membership, reporter, listener, memory, kept, grace_seconds, failure_grace_seconds)
     good_ends = GoodEnds()
     checks = NodeCheckFollower(link.api, me, reporter, lambda: kept.stop(failure_grace_seconds))
     handler = DlrRendezvousHandler(

@@ -91,6 +91,21 @@ def leave_at(step: int, tier: int) -> int:
     return step << 2 | tier
 
 
+def stay_at(step: int, tier: int) -> int:
+    """As `leave_at`, but the process lives on into the next round, if it can. The step is at least 1."""
+    return step << 2 | tier ^ 2
+
+
 def is_to_leave(order: int, boundary: int) -> bool:
-    """Whether a process that has ended step `boundary` leaves by the order."""
+    """Whether a process that has ended step `boundary` leaves by the order, and lives on or not."""
     return order > GO_ON and boundary >= order >> 2
+
+
+def is_to_stay(order: int) -> bool:
+    """Whether a process that leaves the round by the order is to live on."""
+    return order > GO_ON and order & 3 in (0, 3)
+
+
+def tier_of(order: int) -> int:
+    """The tier (`KeptIn`) of an order to leave."""
+    return order & 3 ^ 2 if is_to_stay(order) else order & 3

@@ -355,7 +355,9 @@ class AgentRounds:
             if outcome is VoteOutcome.ENDED:
                 found: ProcessesSeen = yield AwaitEnds(0.0)
                 return (yield from self._end_of_processes(found, broken=False)) or RoundEnd.MOVED_ON
-            if outcome in (VoteOutcome.LEFT, VoteOutcome.STOPPED):
+            if outcome is VoteOutcome.STAYED:
+                yield KeepProcesses(self._failure_grace_seconds)
+            if outcome in (VoteOutcome.LEFT, VoteOutcome.STAYED, VoteOutcome.STOPPED):
                 return (yield from self._leave(seen.action))
             if broken:
                 return (yield from self._stop(seen))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from agent.facts.world import AgentVerb, NextAction
 from agent.supervision.vote import VoteResult
 from crds.progress_record import EXIT_LEFT
 
@@ -20,6 +21,7 @@ class VoteOutcome(Enum):
     OFF = "nobody leaves by it"
     FAILED = "a process here failed on its way"
     LEFT = "the processes here have left"
+    STAYED = "they have left, and live on"
     ENDED = "training came to its end instead"
     STOPPED = "the processes here were late, and have been stopped in the old way"
 
@@ -70,6 +72,10 @@ class LeaveVote:
     """Time since the grace began."""
     wake_seconds: float | None
     """Time until the ballot has to look again."""
+    living: frozenset[int] = frozenset()
+    """Local ranks of the processes that have left the round and live on."""
+    lost: bool = False
+    """A process here has left the round by itself, since a collective has failed."""
 
     def has_arrived(self, local_rank: int) -> bool:
         """Whether that process has ended the step after which it is to leave, and only saves it now."""
@@ -77,8 +83,9 @@ class LeaveVote:
 
     @property
     def alive(self) -> list[int]:
-        """The local ranks of the processes that run."""
-        return [rank for rank in range(len(self.ended)) if rank not in self.exit_codes]
+        """The local ranks of the processes that run, and have not left."""
+        gone = self.exit_codes.keys() | self.living
+        return [rank for rank in range(len(self.ended)) if rank not in gone]
 
     @property
     def have_left(self) -> list[int]:
@@ -86,7 +93,22 @@ class LeaveVote:
         if self.agreed is None:
             return []
         codes = self.exit_codes.items()
-        return [rank for rank, code in codes if code == EXIT_LEFT or (code == 0 and self.has_arrived(rank))]
+        left = {rank for rank, code in codes if code == EXIT_LEFT or (code == 0 and self.has_arrived(rank))}
+        return sorted(left | self.living)
+
+
+def may_stay(action: NextAction, size: int, next_size: int | None) -> bool:
+    """Tell whether processes may live on that leave by vote.
+
+    A world whose size nobody knows yet is taken to have that of this one. Where it has not, they are ended
+    before it begins, as those that leave are now.
+
+    Args:
+        action: what the job asks of their agent.
+        size: number of members of the world that they leave.
+        next_size: that of the next world; None if it is not known.
+    """
+    return action.verb is not AgentVerb.EXIT and next_size in (None, size)
 
 
 def decide(vote: LeaveVote, graces: Graces) -> WaitForVote | StopLate | VoteOutcome:
@@ -96,10 +118,10 @@ def decide(vote: LeaveVote, graces: Graces) -> WaitForVote | StopLate | VoteOutc
     if vote.agreed is None:
         is_late = vote.wish and vote.seconds >= graces.stop_seconds / 2
         return VoteOutcome.OFF if is_late or vote.peers_are_dead else _wait(vote, graces)
-    if not set(vote.exit_codes.values()) <= {0, EXIT_LEFT}:
+    if vote.lost or not set(vote.exit_codes.values()) <= {0, EXIT_LEFT}:
         return VoteOutcome.FAILED
     if not vote.alive:
-        return VoteOutcome.LEFT
+        return VoteOutcome.STAYED if vote.living else VoteOutcome.LEFT
     grace_seconds = _last_grace(vote, graces)
     return _wait(vote, graces) if grace_seconds is None else StopLate(grace_seconds)
 

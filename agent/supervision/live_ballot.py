@@ -120,13 +120,14 @@ class ProcessWords:
             raise
         self._order = GO_ON
 
-    def read(self, *, all_live: bool) -> LocalProcesses:
+    def read(self, *, all_live: bool, stay: bool) -> LocalProcesses:
         """Return what the processes say of themselves."""
         return LocalProcesses(
             all_live,
             all(words[SPEAKS] == TAKES_PART for words in self._words),
             self.ended(),
             KeptIn(max(_within(words[KEEPS_IN], KeptIn.MEMORY, KeptIn.STORAGE) for words in self._words)),
+            stay,
         )
 
     def ended(self) -> tuple[int, ...]:
@@ -172,6 +173,8 @@ class LiveBallot:
             self._epoll.register(line.fileno(), select.EPOLLIN)
         self.ballot = Ballot(size, chair_line)
         """The vote; times in it are of CLOCK_MONOTONIC."""
+        self.stay = False
+        """The processes here live on into the next round where they leave this one now."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when `look` has something to do."""
@@ -179,7 +182,7 @@ class LiveBallot:
 
     def read(self, *, all_live: bool) -> LocalProcesses:
         """Return what the processes here say of themselves."""
-        return self._words.read(all_live=all_live)
+        return self._words.read(all_live=all_live, stay=self.stay)
 
     def ended(self) -> tuple[int, ...]:
         """Return the step that each process here has ended last; -1 before its first."""

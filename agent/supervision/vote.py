@@ -21,7 +21,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from crds.checkpoint_files import KeptIn
-from crds.progress_record import GO_ON, hold_until, leave_at
+from crds.progress_record import GO_ON, hold_until, leave_at, stay_at
 
 DECISION_SECONDS = 5.0
 """How long the chair waits for all answers."""
@@ -83,6 +83,8 @@ class LocalProcesses(NamedTuple):
     """The step that each has ended last; -1 before its first."""
     keep_in: KeptIn
     """The safest tier that one of them asks for: all can keep a step there."""
+    stay: bool = False
+    """They live on into the next round where they leave this one now."""
 
 
 Sent = list[tuple[int, Message]]
@@ -185,6 +187,8 @@ class Voter:
     def __init__(self) -> None:
         self.stage = VoteStage.NONE
         self.agreed: VoteResult | None = None
+        self._stay = False
+        """The processes here live on after the agreed step."""
         self.lost_at: float | None = None
         """Time at which an agent was lost whose processes had not left as it was agreed."""
         self._chair_is_to_leave = False
@@ -209,7 +213,7 @@ class Voter:
     def order(self) -> int:
         """The word ORDER of the processes here."""
         if self.agreed is not None:
-            return leave_at(*self.agreed)
+            return stay_at(*self.agreed) if self._stay else leave_at(*self.agreed)
         held = self.stage in (VoteStage.HELD, VoteStage.ANSWERED)
         return hold_until(self._deadline + SLACK_SECONDS) if held else GO_ON
 
@@ -239,6 +243,7 @@ class Voter:
         elif message.kind is MessageKind.LEAVE:
             if self.stage is VoteStage.ANSWERED and message.number == self._number:
                 self.stage, self.agreed = VoteStage.AGREED, VoteResult(message.step, KeptIn(message.tier))
+                self._stay = local.stay and message.step > 0
         elif message.kind is MessageKind.OFF and self.stage is not VoteStage.CLOSED:
             self.stage = VoteStage.NONE
         return []

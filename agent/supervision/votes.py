@@ -16,8 +16,17 @@ from agent.membership import WorldMembership
 from agent.processes.processes import TrainingProcesses
 from agent.report.reporter import Reporter
 from agent.signals import deferred
-from agent.supervision.leaving import Graces, LeaveVote, StopLate, VoteOutcome, WaitForVote, decide
+from agent.supervision.leaving import (
+    Graces,
+    LeaveVote,
+    StopLate,
+    VoteOutcome,
+    WaitForVote,
+    decide,
+    may_stay,
+)
 from agent.supervision.live_ballot import LiveBallot, ProcessWords, connect, service
+from agent.survival.kept import KeptProcesses
 from crds.agent_report import Departure
 from crds.checkpoint_files import KeptIn
 
@@ -30,6 +39,7 @@ class Votes:
     Args:
         listener: of this agent, with the job's key.
         memory: of this agent; None if it keeps no checkpoints.
+        kept: the processes that live on into the next round.
         stop_grace_seconds: from the wish to stop the processes to SIGKILL.
         failure_grace_seconds: the same, if the processes of others are dead.
     """
@@ -40,6 +50,7 @@ class Votes:
         reporter: Reporter,
         listener: Listener,
         memory: CheckpointHolder | None,
+        kept: KeptProcesses,
         stop_grace_seconds: float,
         failure_grace_seconds: float,
     ) -> None:
@@ -47,6 +58,7 @@ class Votes:
         self._reporter = reporter
         self._listener = listener
         self._memory = memory
+        self._kept = kept
         self._graces = Graces(stop_grace_seconds, failure_grace_seconds)
         self._world: AgentWorld | None = None
         """The newest world whose members have met."""
@@ -103,7 +115,7 @@ class Votes:
         if self._ballot is None:
             return False
         with deferred():
-            self._ballot.look(all_live=_all_live(processes))
+            self._ballot.look(all_live=self._all_live(processes))
         return self._ballot.ballot.is_open
 
     # One vote.
@@ -117,6 +129,8 @@ class Votes:
         tier = self._membership.standing.planned_tier(action, self._peers())
         if tier is not None and self._memory is not None:
             self._memory.note_plan()
+        if self._ballot is not None:
+            self._ballot.stay = self._stay(processes, action)
         called = self.look(processes) and action.verb is AgentVerb.WAIT
         if not called and tier is None:
             return VoteOutcome.OFF
@@ -124,6 +138,8 @@ class Votes:
 
     def stop(self, processes: TrainingProcesses, begun_at: float) -> VoteOutcome:
         """Have all leave by vote, since this agent's Pod is to stop; the grace began at `begun_at`."""
+        if self._ballot is not None:
+            self._ballot.stay = False
         return self.leave(processes, self._membership.standing.tier_of_a_stop(self._peers()), begun_at)
 
     def hand_over(self, seconds: float) -> None:
@@ -144,7 +160,7 @@ class Votes:
         if tier is not None:
             self.look(processes)  # who has just connected takes part
             with deferred():
-                ballot.ask(tier, all_live=_all_live(processes))
+                ballot.ask(tier, all_live=self._all_live(processes))
         while True:
             self.look(processes)
             found = self._vote(ballot, processes, begun_at, wish=tier is not None)
@@ -157,7 +173,7 @@ class Votes:
                 logger.warning("not all processes have left after step %s in time", step)
                 processes.stop(signal.SIGTERM, decision.grace_seconds)
                 return VoteOutcome.STOPPED
-            if decision is VoteOutcome.LEFT:
+            if decision in (VoteOutcome.LEFT, VoteOutcome.STAYED):
                 with deferred():
                     ballot.note_left()
                 self._note(found)
@@ -169,6 +185,19 @@ class Votes:
             return []
         processes.collect_exits()
         return self._vote(self._ballot, processes, 0.0, wish=False).have_left
+
+    def _all_live(self, processes: TrainingProcesses) -> bool:
+        """Whether all processes here run, and none has lost a peer."""
+        return len(processes.alive()) == len(processes.pids) and not self._kept.lost(processes)
+
+    def _stay(self, processes: TrainingProcesses, action: NextAction) -> bool:
+        """Whether the processes here live on where they leave now: all can, and a world awaits them."""
+        newest = self._membership.standing.newest
+        world = newest if action.verb is AgentVerb.START else None
+        assert self._world is not None
+        return may_stay(action, len(self._world.members), None if world is None else len(world.members)) and (
+            self._kept.all_live_on(processes)
+        )
 
     def _vote(
         self, live: LiveBallot, processes: TrainingProcesses, begun_at: float, *, wish: bool
@@ -184,12 +213,14 @@ class Votes:
             live.ended(),
             now - begun_at,
             None if ballot.wake_at is None else ballot.wake_at - now,
+            self._kept.have_left(processes),
+            bool(self._kept.lost(processes)),
         )
 
     def _wait(self, processes: TrainingProcesses, seconds: float) -> None:
         """Wait for what can change: the vote, the processes, the world, the time."""
         poll = select.poll()
-        for fd in (*self.fds(), *processes.exit_fds(), self._membership.fileno()):
+        for fd in (*self.fds(), *self._kept.fds(), *processes.exit_fds(), self._membership.fileno()):
             poll.register(fd, select.POLLIN)
         poll.poll(seconds * 1000 + 1)
         self._membership.next_action()  # takes the news, of which `peers_are_dead` tells
@@ -207,7 +238,3 @@ class Votes:
     def _peers(self) -> Sequence[int] | None:
         """Return each agent's peer that holds its checkpoints in memory too; None if nobody does."""
         return self._memory.peers() if self._memory is not None else None
-
-
-def _all_live(processes: TrainingProcesses) -> bool:
-    return len(processes.alive()) == len(processes.pids)

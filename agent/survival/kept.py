@@ -101,6 +101,20 @@ class KeptProcesses:
         """Whether any process of the round can live on."""
         return any(self._words(pid).lives_on for pid in processes.alive().values())
 
+    def all_live_on(self, processes: TrainingProcesses) -> bool:
+        """Whether all processes of the round can live on."""
+        alive = processes.alive()
+        return len(alive) == len(processes.pids) and all(self._words(pid).lives_on for pid in alive.values())
+
+    def have_left(self, processes: TrainingProcesses) -> frozenset[int]:
+        """Return the local ranks of the processes that have left the round, and live on."""
+        if self._desk is not None:
+            self._desk.look()
+        words = {rank: self._words(pid) for rank, pid in processes.alive().items()}
+        return frozenset(
+            rank for rank, it in words.items() if it.lives_on and it.lost is None and it.left >= self._round
+        )
+
     def lost(self, processes: TrainingProcesses) -> dict[int, str]:
         """Return the errors by which processes have lost this round without news of it, by local rank."""
         words = {rank: self._words(pid) for rank, pid in processes.alive().items()}

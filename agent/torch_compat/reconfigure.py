@@ -143,6 +143,21 @@ class ReformableGroups:
                 name, _ = world.pg_map[group]
                 world.pg_map[group] = name, PrefixStore(f"{world.pg_names[group]}/", self._store)
 
+    def refuse_later_ones(self) -> None:
+        """Make sure that all groups of this process can be formed again.
+
+        Raises:
+            UnsupportedGroupError: one was made since `adopt`, which a newcomer has not; it names the group.
+        """
+        world = distributed_c10d._world
+        for group in world.pg_map:
+            if group not in self._groups:
+                raise UnsupportedGroupError(
+                    f"the process group {world.pg_names[group]!r} was made in the loop over steps, where a "
+                    "process that joins later has none: a failure starts all processes again; make all "
+                    "groups before the loop"
+                )
+
     def _backends_of(self, group: Any, name: str) -> Iterator[FormedGroup]:
         made: dict[str, Any] = {}
         for device in sorted(group._device_types, key=str):
@@ -335,6 +350,7 @@ def reset_modules(modules: Sequence[torch.nn.Module]) -> None:
                 _renew_reducer(module)
         for module in _fsdp_roots(root, FSDPModule):
             module.reset_iter_state()
+            _drop_whole_gradients(module)
 
 
 def _fsdp_roots(module: torch.nn.Module, kind: type) -> Iterator[Any]:
@@ -343,6 +359,16 @@ def _fsdp_roots(module: torch.nn.Module, kind: type) -> Iterator[Any]:
         return
     for child in module.children():
         yield from _fsdp_roots(child, kind)
+
+
+def _drop_whole_gradients(root: Any) -> None:
+    """Drop what backward passes without synchronization have added up; `reset_iter_state` forgets it."""
+    for state in root._get_fsdp_state()._state_ctx.all_states:
+        for group in state._fsdp_param_groups:
+            for parameter in group.fsdp_params:
+                parameter.unsharded_accumulated_grad = None
+                if hasattr(parameter, "_unsharded_param"):
+                    parameter._unsharded_param.grad = None
 
 
 def _renew_reducer(module: Any) -> None:

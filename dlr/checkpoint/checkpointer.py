@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import torch.distributed as dist
@@ -42,6 +42,7 @@ from dlr.checkpoint.memory import Writer, needed_bytes
 from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, capture
 from dlr.checkpoint.surroundings import GivenSlots, SaveTroubles, Surroundings, logger, look_around, quantity
+from dlr.checkpoint.tensors import local_tensor
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 PREPARE_SECONDS = 5.0
 """From the start of a process to that of its saver, whose imports take CPU for seconds: by then a restart is
 over, and whoever saves to storage, or has to leave for it, finds it ready."""
+
+StateForm = tuple[dict[str, bytes], dict[str, tuple[int, int, int]]]
+"""Values of a state, and of each tensor its address and how often it was changed, to see that nothing was."""
 
 _OF_STORAGE = (CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
 _OF_MEMORY = (CheckpointTrouble.SLOT, CheckpointTrouble.MEMORY)
@@ -130,6 +134,8 @@ class Checkpointer:
         atexit.register(self._at_exit)
         self._groups: SavingGroups | None = None
         """The replica groups, in a job that has such."""
+        self.lives_on = False
+        """Whether this process can live on into the next start; `dlr.replicas` says so."""
 
     def _begin_start(self) -> None:
         """Take what the agent gives this start of the training processes, and what there is to load in it."""
@@ -159,6 +165,9 @@ class Checkpointer:
         self._loaded = False
         self._left_after: int | None = None
         """The step after which `step` returned True."""
+        self._rests = False
+        self._stayed: Stayed | None = None
+        """What was saved last, where this start ends by plan, and this process lives on."""
         self._newest = -1
         """The last step that was told or loaded."""
         self._said = False
@@ -202,11 +211,13 @@ class Checkpointer:
             )
         return self._load()
 
-    def _load(self) -> int | None:
+    def _load(self, stayed: Stayed | None = None) -> int | None:
         self.wait()
         self._loaded = True
+        is_live = stayed is not None and stayed.form is not None and stayed.form == self._form()
+        live = stayed.mark if stayed is not None and is_live else None
         try:
-            loaded = self._loading.load(self.state, is_start=self._trained_since is None)
+            loaded = self._loading.load(self.state, is_start=self._trained_since is None, live=live)
         finally:
             self._prepare_memory()
         if loaded is None:
@@ -254,10 +265,16 @@ class Checkpointer:
     def rest(self) -> None:
         """Wait until nothing is written into the agent's memory any more, and leave it to the agent."""
         self._refuse_forks()
+        self._rests = True
         if self._memory is not None:
             self._memory.discard()
             self._memory = None
         self._given.release()
+
+    @property
+    def stays(self) -> bool:
+        """Whether this start ends by plan after the step that was saved last, and this process lives on."""
+        return self._stayed is not None
 
     def load_again(self) -> int | None:
         """Load what the next start of the training processes begins with, in which this one lives.
@@ -271,9 +288,10 @@ class Checkpointer:
             DamagedCheckpointError, StorageError, MismatchError: as `load`.
         """
         self._refuse_forks()
+        stayed = self._stayed
         self._begin_start()
         self._storage.begin_start(self._here, self._trouble)
-        return self._load()
+        return self._load(stayed)
 
     def wait(self) -> None:
         """Wait until what is being saved may change: call it right before the optimizer's step.
@@ -304,6 +322,10 @@ class Checkpointer:
                 not saved. Where the numbers have gaps, the first that is not below a multiple of `every` or
                 `persist_every` is saved.
 
+        In `with step` of a process that lives on (docs/elasticity.md) such a change ends none of those that
+        stay: the step is saved, this returns False, and `with step` waits for the others. Between a peer's
+        death and the next step nothing is saved.
+
         Returns:
             Whether this process has to end, with exit code 0 or 143. The training goes on elsewhere.
 
@@ -320,6 +342,8 @@ class Checkpointer:
                 f"step({self._left_after}) returned True, and training went on to step {step}: end the "
                 "process there, as in `if ckpt.step(step): sys.exit()`"
             )
+        if self._rests or self._stayed is not None:
+            return False  # what is live is no step that the others have made
         step, last = operator.index(step), self._newest
         if not self._rises(step):
             dlr.report(step)
@@ -337,6 +361,9 @@ class Checkpointer:
         )
         leave_to = leaving.boundary(step)
         if leave_to is not None:
+            if self.lives_on and leaving.stays():
+                self._stay(step, leave_to)
+                return False
             self._leave(step, leave_to)
             return True
         began = time.monotonic()
@@ -462,6 +489,11 @@ class Checkpointer:
     def _capture(self, state: Mapping[str, Any]) -> Captured:
         return capture(state, weights_only=self._weights_only, rng_state=self._rng_state)
 
+    def _form(self) -> StateForm | None:
+        with suppress(Exception):  # a state_dict may raise anything
+            return _form_of(self._capture(self.state))
+        return None
+
     def _give_up_memory(self, error: Exception, captured: Captured) -> None:
         """Use storage alone from here on."""
         sentence = f"there are no more checkpoints in memory: {error}"
@@ -523,6 +555,16 @@ class Checkpointer:
         leaving.prepare_to_end()
         self._left_after = step
 
+    def _stay(self, step: int, tier: str) -> None:
+        """Save this step, and no more until the next start, in which this process lives."""
+        to_storage = tier == "storage"
+        self._storage.leave()
+        mark = Mark(self._here.round, step, self._here.rank, self._here.world_size)
+        self._stayed = Stayed(mark, self._form())
+        if not self._save(step, to_storage and self._writes):
+            logger.warning("step %s is not saved: the next start goes on from an earlier one", step)
+        self._storage.finish()
+
     def _before_step(self, *_: object) -> None:
         """Before each optimizer's step; a fork of this process has no thread that copies."""
         if os.getpid() == self._pid:
@@ -532,6 +574,23 @@ class Checkpointer:
         """At the end of the script; a process that failed leaves the rest to its saver."""
         if os.getpid() == self._pid and not hasattr(sys, "last_value"):
             self.close()
+
+
+@dataclass(frozen=True)
+class Stayed:
+    """What a process has saved last in a start that ended by plan, and in the next of which it lives."""
+
+    mark: Mark
+    form: StateForm | None
+    """That of the state then; None if it could not be taken apart."""
+
+
+def _form_of(captured: Captured) -> StateForm:
+    """Return the values of a state, and which tensors it has, as torch counts what changes in them."""
+    tensors = {name: (local_tensor(each), each._version) for name, each in captured.tensors.items()}
+    return captured.pickles, {
+        name: (local.data_ptr(), local._version, version) for name, (local, version) in tensors.items()
+    }
 
 
 def _unused(here: Surroundings, persist_every: int | None) -> list[CheckpointTrouble]:

@@ -29,6 +29,8 @@ from crds.progress_record import (
     SPEAKS,
     TAKES_PART,
     is_to_leave,
+    is_to_stay,
+    tier_of,
 )
 from dlr import progress
 
@@ -82,6 +84,12 @@ def boundary(step: int) -> Tier | None:
     return move if move == "memory" or move == "storage" else None
 
 
+def stays() -> bool:
+    """Whether a process that `boundary` tells to leave may live on into the next round instead."""
+    words = _words()
+    return words is not None and is_to_stay(words[ORDER])
+
+
 def next_move(order: int, speaks: int, step: int, now: float) -> Move:
     """Return what a process does that has ended a step: it leaves for a tier, waits, or goes on.
 
@@ -98,7 +106,7 @@ def next_move(order: int, speaks: int, step: int, now: float) -> Move:
     if order < GO_ON:
         return "wait" if now * 1_000 < -order else "go alone"
     if is_to_leave(order, step):
-        return _TIERS.get(order & 3, "go on")
+        return _TIERS[tier_of(order)]
     return "go on"
 
 

@@ -70,8 +70,13 @@ class Loading:
             return manifest.step
         return None if resume is None else resume.step
 
-    def load(self, state: MutableMapping[str, Any], *, is_start: bool) -> tuple[int, Tier] | None:
+    def load(
+        self, state: MutableMapping[str, Any], *, is_start: bool, live: Mark | None = None
+    ) -> tuple[int, Tier] | None:
         """Bring it back, in place, and tell its step and where it was; None if there is none.
+
+        Args:
+            live: the mark of what the live state is already.
 
         Raises:
             DamagedCheckpointError, StorageError, MismatchError: as `Checkpointer.load`.
@@ -82,7 +87,9 @@ class Loading:
             self._load_from_storage(state, manifest)
             found = manifest.step, Tier.STORAGE
         elif resume is not None:
-            self._load_from_memory(state, resume)
+            own = Mark(resume.round, resume.step, self._here.rank, self._here.world_size)
+            if resume.slot is None or live != own:
+                self._load_from_memory(state, resume)
             found = resume.step, Tier.MEMORY
         else:
             self._tell_lost()

@@ -77,6 +77,7 @@ class Persistence:
         """Save for the next start of the training processes, in which this one lives; the saver stays."""
         self._end_after_failure()
         self._here, self._trouble = here, trouble
+        self._leaves = False
         self._after_failure, self._ended = [], threading.Event()
 
     def prepare(self) -> None:
@@ -170,10 +171,10 @@ class Persistence:
         saver.close()
 
     def leave(self) -> None:
-        """Wait as `finish` does, before the last step is saved and this process ends.
+        """Wait as `finish` does, before the last step of this start is saved.
 
-        From now on this process writes itself what a saver would that has not saved anything yet: where many
-        share few cores, the import of torch takes it longer than a process has that is to leave.
+        Until the next one this process writes itself what a saver would that has not saved anything yet:
+        where many share few cores, the import of torch takes it longer than a process has that is to leave.
         """
         self.finish()
         self._leaves = True

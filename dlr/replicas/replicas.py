@@ -146,8 +146,8 @@ class Replicas:
         self._healing: Healing | None = None
         """The state that is on its way from or to this process."""
         self._average = Average(self._buckets)
-        scalers = [each for each in state.values() if isinstance(each, torch.amp.GradScaler)]
-        self._is_scaled = any(each.is_enabled() for each in scalers)
+        self._scalers = [each for each in state.values() if isinstance(each, torch.amp.GradScaler)]
+        self._is_scaled = any(each.is_enabled() for each in self._scalers)
 
     # --- for the script ----------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Replicas:
         """Count the steps that are to be made, from the one that the groups are at.
 
         With `with step:` around a step's work, this process lives on where a peer dies, and the step is made
-        again; docs/recovery.md says when.
+        again. All that communicates belongs in there, an evaluation too, in one `with step:` or in several.
 
         Args:
             total: number of steps after which training ends.
@@ -220,8 +220,13 @@ class Replicas:
             quorum = self._quorum()
             sends = len(quorum.membership.groups) > 1 and quorum.counts(self.applied)
             self._watch.begin(sends=sends and self._is_whole)
-            yield TrainingStep.of(self.applied, self._survivor)
-            if self._survivor is not None and (loaded := self._survivor.take_loaded()) is not None:
+            try:
+                yield TrainingStep.of(self.applied, self._survivor)
+            except GeneratorExit:
+                if self._survivor is not None:
+                    self._survivor.give_up()
+                raise
+            if self._survivor is not None and (loaded := self._survivor.next_round()) is not None:
                 self._begin_again(loaded)
                 continue
             if self._at.is_open:
@@ -250,6 +255,8 @@ class Replicas:
         """Go on from a step that was loaded, in a round whose processes have all loaded it."""
         self._disconnect()
         self._average = Average(self._buckets)
+        for scaler in self._scalers:  # which refuses to unscale twice before an update
+            scaler._per_optimizer_states.clear()
         standing = GroupStanding.at_start(0, has_checkpoints=True)
         state = ReplicaState(standing, self._at.sync_every, self._at.total)
         self._at = state.after_loading(step, self._channel.look().version)

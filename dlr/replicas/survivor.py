@@ -8,14 +8,19 @@
 
 The agent says when a round is over, and hands the next one over (`agent.survival`). In between this process
 leaves what it waits in; then it forms its groups again with who has the dead one's place, loads the
-checkpoint that the agents have agreed upon, and makes that step again. docs/recovery.md has the whole.
+checkpoint that the agents have agreed upon, and makes that step again.
+
+It leaves in `with step`, and goes on when the loop asks for its next step. What the script does in between
+can use no group, and saves nothing: a newcomer does not do it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol
@@ -27,7 +32,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 
 from agent.survival.client import HandedRound, RoundLine
-from agent.survival.messages import Formed, Left, Lost
+from agent.survival.messages import Formed, Left, Lost, Unable
 from agent.torch_compat import reconfigure
 from crds.failure_texts import PeerDeathTexts
 from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
@@ -52,12 +57,22 @@ class LivingCheckpointer(Protocol):
     def load_again(self) -> int | None:
         """Load what the next start begins with; return its step, or None."""
 
+    lives_on: bool
+    """Whether this process can live on."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether the round ends by plan after the step that was saved last, and this process goes on."""
+
 
 class LivingGroups(Protocol):
     """This process's groups: `agent.torch_compat.reconfigure.ReformableGroups`."""
 
     def adopt(self) -> None:
         """Make the script's groups such as can be formed again; raise UnsupportedGroupError where not."""
+
+    def refuse_later_ones(self) -> None:
+        """Raise UnsupportedGroupError where a group was made since."""
 
     def form(self, round_: int, store: Store, await_all: reconfigure.AwaitAll) -> None:
         """Connect them for a round; raise RuntimeError where a rank does not come."""
@@ -90,7 +105,7 @@ class TrainingStep(int):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return self._survivor is not None and self._survivor.leaves(error)
+        return self._survivor is not None and self._survivor.ends(error)
 
 
 class Survivor:
@@ -128,8 +143,8 @@ class Survivor:
         self._is_spare = ENV_SPARE in environ
         self._has_entered = False
         self._is_able = True
-        self._loaded: int | None = None
-        """The step that was loaded since the loop was asked last; None if none was."""
+        self._has_left = False
+        """Whether this process has left its round, and has yet to take the next one."""
 
     # --- in the loop --------------------------------------------------------------------------------------
 
@@ -138,21 +153,16 @@ class Survivor:
         reconfigure.make_connected()
         self._groups.adopt()
         self._line.enter(self._local_rank, self._round)
-        self._has_entered = True
+        self._has_entered = self._checkpoint.lives_on = True
         self._checkpoint.rest()  # what it began with is of another start, if this process is a spare
         if self._is_spare:
             self._take(self._line.next_round())
-        self._go_on()
-        return self.take_loaded() or 0
-
-    def take_loaded(self) -> int | None:
-        """Return the step from which training goes on, once; None where it goes on as it does."""
-        loaded, self._loaded = self._loaded, None
-        return loaded
+        return self._form_and_load()
 
     def enter(self) -> None:
         """Begin a step. With the first, this process becomes able to live on."""
         if self._has_entered:
+            self._check_groups()
             return
         self._has_entered = True
         try:
@@ -163,22 +173,67 @@ class Survivor:
             return
         self._groups.form(self._round, self._connect(os.environ), self._await_all)
         self._line.enter(self._local_rank, self._round)
+        self._checkpoint.lives_on = True
 
-    def leaves(self, error: BaseException | None) -> bool:
-        """Tell whether a step that has ended, maybe by an error, is made again, and prepare for that."""
-        if not self._is_able or not is_made_again(error, is_over=self._line.is_over(self._round)):
+    def ends(self, error: BaseException | None) -> bool:
+        """End a step, well or by an error; leave the round, if that is over.
+
+        Returns:
+            whether the error is none of the script's: the step is made again.
+        """
+        if not (error is None or isinstance(error, Exception)):
             return False
-        self._break_off(error)
-        self._take(self._line.next_round())
-        self._go_on()
+        self._check_groups()
+        if not self._is_able:
+            return False
+        if not self._has_left:
+            if not is_made_again(error, is_over=self._is_over):
+                return False
+            self._leave(error)
         return True
+
+    def next_round(self) -> int | None:
+        """Take the next round, if this one is over; return the step to go on from, or None.
+
+        The loop asks when the script is done with a step.
+        """
+        if not self._is_able or not (self._has_left or self._is_over):
+            return None
+        if not self._has_left:
+            self._leave(None)
+        self._take(self._line.next_round())
+        return self._form_and_load()
+
+    def give_up(self) -> None:
+        """Be an ordinary process from now on, since the script has ended its loop."""
+        if self._has_left:
+            self._end_living("its script has ended the loop in a step that was to be made again")
+        self._is_able = self._checkpoint.lives_on = False
+
+    def _check_groups(self) -> None:
+        """Be an ordinary process from now on, if the script has made a group that no newcomer has."""
+        if self._is_able:
+            try:
+                self._groups.refuse_later_ones()
+            except reconfigure.UnsupportedGroupError as error:
+                self._end_living(str(error))
+
+    def _end_living(self, reason: str) -> None:
+        logger.warning("%s", reason)
+        self._line.send(Unable(reason))
+        self._is_able = self._checkpoint.lives_on = False
 
     # --- from one round into the next ---------------------------------------------------------------------
 
-    def _break_off(self, error: BaseException | None) -> None:
+    @property
+    def _is_over(self) -> bool:
+        """Whether the agent has ended the round, or it has ended by plan."""
+        return self._line.is_over(self._round) or self._checkpoint.stays
+
+    def _leave(self, error: Exception | None) -> None:
         """Leave the round: nothing here waits for its peers, or writes for the agent."""
         self._groups.break_off()
-        if self._line.is_over(self._round):
+        if self._is_over:
             logger.info("round %d is over: this process lives on", self._round)
         else:
             logger.info("a peer is lost in round %d (%s): this process lives on", self._round, error)
@@ -186,29 +241,36 @@ class Survivor:
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         self._checkpoint.rest()
-        self._say_left(error)
-
-    def _say_left(self, error: BaseException | None) -> None:
-        if self._line.is_over(self._round):
+        for stream in (
+            sys.stdout,
+            sys.stderr,
+        ):  # this process may not come to the next round
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        self._has_left = True
+        if self._is_over:
             self._line.send(Left(self._round))
         else:
             self._line.send(Lost(self._round, f"{type(error).__name__}: {error}"))
 
-    def _go_on(self) -> None:
-        """Form the groups of the round, and load; take the next round where this one ends meanwhile."""
+    def _form_and_load(self) -> int:
+        """Form the groups of the round, and load; take the next round where this one ends meanwhile.
+
+        Returns:
+            the step that was loaded; 0 where there is none.
+        """
         while True:
             try:
                 self._groups.form(self._round, self._connect(os.environ), self._await_all)
-                self._loaded = self._checkpoint.load_again() or 0
+                loaded = self._checkpoint.load_again() or 0
                 break
             except Exception as error:
-                if not is_made_again(error, is_over=self._line.is_over(self._round)):
+                if not is_made_again(error, is_over=self._is_over):
                     raise
-                self._groups.break_off()
-                self._checkpoint.rest()
-                self._say_left(error)
+                self._leave(error)
                 self._take(self._line.next_round())
-        self._line.send(Formed(self._round, self._loaded))
+        self._line.send(Formed(self._round, loaded))
+        return loaded
 
     def _take(self, handed: HandedRound) -> None:
         """Be a process of that round: its variables, its log, its progress."""
@@ -216,7 +278,7 @@ class Survivor:
         for number, descriptor in handed.outputs.items():
             os.dup2(descriptor, number)
             os.close(descriptor)
-        self._round = handed.round
+        self._round, self._has_left = handed.round, False
         progress.begin_again()
         offer_stacks(os.environ)
 
@@ -238,16 +300,16 @@ class Survivor:
 _peer_deaths = PeerDeathTexts(re.compile)
 
 
-def is_made_again(error: BaseException | None, *, is_over: bool) -> bool:
-    """Tell whether a step is made again in the next round.
+def is_made_again(error: Exception | None, *, is_over: bool) -> bool:
+    """Tell whether a process goes on in the next round.
 
     Args:
-        error: by which it has ended; None where it has ended well.
+        error: by which its step has ended; None where it has ended well.
         is_over: its round is over.
     """
-    if error is None or is_over:
-        return is_over and (error is None or isinstance(error, Exception))
-    return isinstance(error, RuntimeError) and _peer_deaths.explain(f"{type(error).__name__}: {error}")
+    return is_over or (
+        isinstance(error, RuntimeError) and _peer_deaths.explain(f"{type(error).__name__}: {error}")
+    )
 
 
 def take_variables(variables: Mapping[str, str]) -> None:

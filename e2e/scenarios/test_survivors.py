@@ -5,141 +5,24 @@ DLR_TORCH_NEXT_PYTHON names the `python3` of an environment that has torch 2.14 
 
 from __future__ import annotations
 
-import json
 import os
+import random
 import signal
-import sys
+import statistics
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
-import torch
 
-from agent.torch_compat.reconfigure import is_supported
-from e2e import jobs, processes
-from e2e.api import Object
+from e2e import jobs
 from e2e.cluster import Capability, Cluster
+from e2e.embedded import CONTROLLER
 from e2e.observation import Observation
+from e2e.survivors import NAME, RANKS, Survivors
 
-NAME = "survivors"
-RANKS = 4
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "survivors.py"
+STORM_DEATHS = int(os.environ.get("STORM_DEATHS", "40"))
+STORM_SEED = int(os.environ.get("STORM_SEED", "0"))
 
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
-
-
-def environment_with_torch() -> Path:
-    """The environment whose torch can form groups again."""
-    python = os.environ.get("DLR_TORCH_NEXT_PYTHON")
-    if python is None:
-        assert is_supported(torch.__version__), "name a python3 with torch 2.14 in DLR_TORCH_NEXT_PYTHON"
-        python = sys.executable
-    return Path(python).parents[1]
-
-
-class Survivors:
-    """A job of four processes in two Pods."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        observation: Observation,
-        kind: str,
-        env: Mapping[str, str] | None = None,
-        **policy: int,
-    ) -> None:
-        self.cluster, self.observation = cluster, observation
-        storage = cluster.storage(observation.namespace)
-        self.folder = Path(storage.path)
-        variables = {"FOLDER": storage.path, "KIND": kind, "STEPS": "100000"}
-        launcher = ["dlr", "run", "--nproc-per-node", "2", str(FIXTURE)]
-        manifest = jobs.scripted(
-            cluster,
-            NAME,
-            2,
-            launcher,
-            storage=storage,
-            env={**variables, "PATH": f"{environment_with_torch()}/bin:{os.environ['PATH']}", **(env or {})},
-            resources={"requests": {"cpu": "100m", "memory": "512Mi"}},
-            grace_seconds=5,
-            worker={"memoryCheckpoint": {"size": "64Mi", "replicas": 1}},
-            elasticPolicy=jobs.QUICK_REPORTS | policy,
-            runPolicy=jobs.KEEP_PODS,
-        )
-        cluster.apply(manifest, observation.namespace)
-
-    def lines(self, rank: int) -> list[Object]:
-        path = self.folder / f"rank-{rank}"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-
-    def pids(self) -> dict[int, int]:
-        """The process of each rank that wrote last."""
-        return {rank: lines[-1]["pid"] for rank in range(RANKS) if (lines := self.lines(rank))}
-
-    def await_steps(self, more: int = 5) -> None:
-        before = [len(self.lines(rank)) for rank in range(RANKS)]
-        self.observation.wait_for(
-            "steps of all ranks",
-            lambda: all(len(self.lines(rank)) >= before[rank] + more for rank in range(RANKS)),
-        )
-
-    def host_pids(self, pod: int) -> dict[int, int]:
-        """The processes of a Pod: their ids here, by their ids inside."""
-        uid = jobs.current_pods(self.observation, NAME)[pod]["metadata"]["uid"]
-        ours = [pid for pid in processes.all_pids() if processes.environment(pid).get("DLR_POD_UID") == uid]
-        return {processes.number_inside(pid): pid for pid in ours}
-
-    def kill(self, *ranks: int) -> float:
-        """Kill the processes of ranks, all at once; return when, by the clock."""
-        inside = self.pids()
-        victims = [self.host_pids(rank // 2)[inside[rank]] for rank in ranks]
-        for victim in victims:
-            os.kill(victim, signal.SIGKILL)
-        return time.time()
-
-    def kill_pod(self, pod: int) -> None:
-        """Kill all of a Pod, its agent too, as when the kernel kills its cgroup: none sees another end."""
-        pids = self.host_pids(pod).values()
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-
-    def await_spares(self, kills: Sequence[int]) -> None:
-        """Wait until each rank trains, and has a spare that has come to its loop.
-
-        Args:
-            kills: ranks of the processes that were killed so far.
-        """
-        self.await_steps()
-        self.observation.wait_for(
-            "the spares",
-            lambda: all(
-                len(list(self.folder.glob(f"ready-{rank}-*"))) == 2 + kills.count(rank)
-                for rank in range(RANKS)
-            ),
-        )
-
-    def round(self) -> int:
-        return int(jobs.rendezvous(self.observation, NAME)["round"])
-
-    def pause(self, since: float) -> float:
-        """Seconds from a time to the next step of the last rank."""
-        times = [[float(line["at"]) for line in self.lines(rank) if "at" in line] for rank in range(RANKS)]
-        return max(min(at for at in of_rank if at > since) for of_rank in times) - since
-
-    def assert_every_step_is_alike(self) -> None:
-        """A step that was made again had the same loss, and no step is missing."""
-        for rank in range(RANKS):
-            losses: dict[int, float] = {}
-            for line in self.lines(rank):
-                if "step" in line:
-                    assert losses.setdefault(line["step"], line["loss"]) == line["loss"], (rank, line)
-            assert sorted(losses) == list(range(max(losses) + 1))
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "hsdp", "tp", "ddp", "plain"])
@@ -177,6 +60,92 @@ def test_a_lost_pod_costs_the_processes_of_others_nothing(cluster: Cluster, obse
     after = world.pids()
     assert {rank: after[rank] for rank in (0, 1)} == {rank: before[rank] for rank in (0, 1)}
     world.assert_every_step_is_alike()
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_the_pods_that_stay_at_a_planned_change_keep_their_processes(
+    cluster: Cluster, observation: Observation, kind: str
+) -> None:
+    world = Survivors(cluster, observation, kind, grace_seconds=30)
+    world.await_steps(50)
+    for pod in (1, 0):
+        before, round_ = world.pids(), world.round()
+        name = jobs.current_pods(observation, NAME)[pod]["metadata"]["name"]
+        began = time.time()
+        cluster.delete_pod(observation.namespace, name)
+        observation.wait_for("the next round", lambda: world.round() > round_)  # noqa: B023
+        world.await_steps(50)
+        after = world.pids()
+        print(f"{kind}: pod {pod} deleted, next step of all after {world.pause(began + 1):.2f} s")
+        stay = range(2) if pod else range(2, 4)
+        assert {rank: after[rank] for rank in stay} == {rank: before[rank] for rank in stay}
+    world.assert_every_step_is_alike()
+    assert world.made_again() == 0
+
+
+def test_two_deaths_at_once_and_one_while_the_others_form_cost_nobody_else(
+    cluster: Cluster, observation: Observation
+) -> None:
+    world = Survivors(cluster, observation, "fsdp")
+    world.await_steps(20)
+    before, round_ = world.pids(), world.round()
+    world.kill(1, 2)
+    observation.wait_for("the next round", lambda: world.round() > round_)
+    world.await_steps(20)
+    after = world.pids()
+    assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {1, 2}
+    before = after
+    world.kill(3)
+    world.kill_newcomer(3, before[3])
+    world.await_steps(20)
+    after = world.pids()
+    assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {3}
+    world.assert_every_step_is_alike()
+
+
+def test_a_process_that_does_not_leave_is_replaced(cluster: Cluster, observation: Observation) -> None:
+    world = Survivors(cluster, observation, "ddp")
+    world.await_steps(20)
+    before = world.pids()
+    os.kill(world.host_pids(0)[before[0]], signal.SIGSTOP)
+    world.kill(3)
+    world.await_steps(20)
+    after = world.pids()
+    assert {rank for rank in range(RANKS) if before[rank] != after[rank]} == {0, 3}
+    world.assert_every_step_is_alike()
+
+
+@pytest.mark.needs(Capability.CONTROL_PLANE)
+def test_a_storm_of_deaths_leaves_every_step_as_it_was(cluster: Cluster, observation: Observation) -> None:
+    """A tenth of the blows kill two at once, as many the newcomer too, and as many the controller."""
+    world, chance = Survivors(cluster, observation, "fsdp"), random.Random(STORM_SEED)
+    world.await_steps(20)
+    lived, wounded, pauses, deaths, controllers = list[int](), list[int](), list[float](), 0, 0
+    while deaths < STORM_DEATHS:
+        before, drawn = world.pids(), chance.random()
+        victims = chance.sample(range(RANKS), 2 if drawn < 0.1 else 1)
+        killed, deaths = world.kill(*victims), deaths + len(victims)
+        if 0.8 < drawn < 0.9:
+            cluster.control_plane(CONTROLLER).signal(signal.SIGKILL)
+            controllers += 1
+        if drawn > 0.9:
+            world.kill_newcomer(victims[0], before[victims[0]])
+            deaths += 1
+        world.await_steps(10)
+        after = world.pids()
+        lived.append(
+            RANKS - len(victims) - sum(before[r] != after[r] for r in range(RANKS) if r not in victims)
+        )
+        pauses.append(world.pause(killed))
+        wounded.append(len(victims))
+    world.assert_every_step_is_alike()
+    whole = sum(count == RANKS - number for count, number in zip(lived, wounded, strict=True))
+    print(
+        f"{deaths} deaths in {len(lived)} blows, and {controllers} of the controller: next step of all after "
+        f"{statistics.median(pauses):.2f} s in the median, {max(pauses):.2f} s at most; in {whole} blows all "
+        f"others lived on"
+    )
+    assert whole >= 0.9 * len(lived)
 
 
 def test_a_spare_process_saves_its_peers_the_start_of_another(

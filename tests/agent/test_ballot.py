@@ -140,7 +140,7 @@ def test_a_record_that_its_script_has_overwritten_ends_no_agent(tmp_path: Path) 
         struct.pack_into("q", content, 8 * KEEPS_IN, keeps_in)
         struct.pack_into("q", content, 8 * BOUNDARY, boundary)
         record.write_bytes(content)
-        found = words.read(all_live=True)
+        found = words.read(all_live=True, stay=False)
         assert found.keep_in is (KeptIn.STORAGE if keeps_in > 0 else KeptIn.MEMORY)
         (step,) = found.ended
         words.set_order(leave_at(step + 1, found.keep_in))
@@ -176,6 +176,7 @@ def test_a_vote_that_begins_within_the_millisecond_of_the_last_is_answered_too(
     ballot.__dict__ |= {
         "_line": line,
         "_words": ProcessWords([record_of(tmp_path / "0", 5)]),
+        "stay": False,
         "ballot": Ballot(2, 7),
         "_peers": {7: line},
         "_frames": {7: Frames()},

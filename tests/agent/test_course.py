@@ -252,6 +252,8 @@ def test_who_has_left_by_vote_is_neither_stopped_nor_reported() -> None:
     found = kinds(orders(seen(START, NEXT), LeaveByVote=VoteOutcome.LEFT))
     assert found == [course.Kill()]
     assert kinds(orders(seen(WAIT), LeaveByVote=VoteOutcome.LEFT)) == [course.Kill(), course.StandBy()]
+    stayed = kinds(orders(seen(WAIT, lives_on=True), LeaveByVote=VoteOutcome.STAYED))
+    assert stayed == [KeepProcesses(1.0), course.Kill(), course.StandBy()]
     leaves = orders(
         seen(NextAction(AgentVerb.EXIT, reason=ExitReason.JOB_SUSPENDED)), LeaveByVote=VoteOutcome.LEFT
     )

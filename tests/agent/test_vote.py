@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from agent.facts.world import AgentVerb, NextAction
 from agent.supervision.ballot import Ballot
 from agent.supervision.course import HURRY_GRACE_SECONDS
-from agent.supervision.leaving import Graces, LeaveVote, StopLate, VoteOutcome, WaitForVote, decide
+from agent.supervision.leaving import Graces, LeaveVote, StopLate, VoteOutcome, WaitForVote, decide, may_stay
 from agent.supervision.live_ballot import BadMessageError, Frames, pack
 from agent.supervision.vote import Chair, LocalProcesses, Message, MessageKind, Voter, VoteResult
 from crds.checkpoint_files import KeptIn
-from crds.progress_record import EXIT_LEFT
+from crds.progress_record import EXIT_LEFT, is_to_leave, is_to_stay, leave_at, stay_at, tier_of
+from dlr.checkpoint.leaving import next_move
 
 LOCAL = LocalProcesses(True, True, (6,), KeptIn.MEMORY)
 GRACES = Graces(20.0, 2.0)
@@ -120,3 +122,40 @@ def test_a_process_that_ends_with_0_has_left_if_it_had_arrived() -> None:
     assert vote(exit_codes={0: 0, 1: 0}).have_left == [0]
     assert vote(exit_codes={0: EXIT_LEFT, 1: EXIT_LEFT}).have_left == [0, 1]
     assert vote(exit_codes={0: 0}, agreed=None).have_left == []
+
+
+@pytest.mark.parametrize("tier", list(KeptIn))
+def test_who_stays_saves_at_the_same_step_and_in_the_same_tier_as_who_leaves(tier: KeptIn) -> None:
+    for order, stays in ((leave_at(8, tier), False), (stay_at(8, tier), True)):
+        assert (is_to_stay(order), tier_of(order)) == (stays, tier)
+        assert [is_to_leave(order, step) for step in (7, 8, 9)] == [False, True, True]
+        assert next_move(order, 1, 8, 0.0) == tier.name.lower()
+    assert not any(is_to_stay(order) for order in (0, -5))
+
+
+@pytest.mark.parametrize(("stay", "step"), [(True, 8), (False, 8), (True, 0)])
+def test_whether_processes_stay_is_decided_with_the_step(stay: bool, step: int) -> None:
+    voter, local = Voter(), LOCAL._replace(stay=stay)
+    voter.receive(Message(MessageKind.HOLD, 1), 0.0, local)
+    voter.note_order(0.0)
+    voter.look(1.0, local)
+    voter.receive(Message(MessageKind.LEAVE, 1, step, KeptIn.MEMORY), 1.0, local)
+    expected = stay and step > 0
+    assert voter.order == (stay_at if expected else leave_at)(step, KeptIn.MEMORY)
+    voter.look(2.0, local._replace(stay=not stay))
+    assert is_to_stay(voter.order) is expected
+
+
+def test_an_agent_whose_processes_have_all_left_and_live_on_goes_on_without_them() -> None:
+    assert isinstance(decide(vote(living=frozenset({0})), GRACES), WaitForVote)
+    both = vote(living=frozenset({0, 1}))
+    assert decide(both, GRACES) is VoteOutcome.STAYED and both.have_left == [0, 1]
+    assert decide(vote(living=frozenset({0}), exit_codes={1: EXIT_LEFT}), GRACES) is VoteOutcome.STAYED
+    assert decide(vote(living=frozenset({0}), exit_codes={1: 1}), GRACES) is VoteOutcome.FAILED
+    assert decide(vote(lost=True), GRACES) is VoteOutcome.FAILED
+
+
+def test_nobody_stays_whose_job_is_over_or_whose_next_world_has_another_size() -> None:
+    start, wait = NextAction(AgentVerb.START, 2), NextAction(AgentVerb.WAIT)
+    assert may_stay(wait, 2, None) and may_stay(start, 2, 2)
+    assert not may_stay(start, 2, 1) and not may_stay(NextAction(AgentVerb.EXIT), 2, None)

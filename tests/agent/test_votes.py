@@ -22,6 +22,7 @@ from agent.supervision import elastic_agent
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.leaving import VoteOutcome
 from agent.supervision.votes import Votes
+from agent.survival.kept import KeptProcesses
 from agent.torch_compat.elastic import LocalElasticAgent
 from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
@@ -33,9 +34,10 @@ def test_without_a_ballot_there_are_no_votes(
 ) -> None:
     listener: Any = SimpleNamespace(offer=lambda *_: None, withdraw=lambda _: None)
     reporter: Any = None
+    orphans: Any = SimpleNamespace()
     me = Member(0, 1)
     membership = cast(WorldMembership, SimpleNamespace(member=me))
-    votes = Votes(membership, reporter, listener, None, 30.0, 1.0)
+    votes = Votes(membership, reporter, listener, None, KeptProcesses(None, None, orphans), 30.0, 1.0)
     votes.meet(AgentWorld(1, RendezvousPhase.FORMED, (me,), 1))
     line = votes._inbox
     assert line is not None
@@ -96,7 +98,7 @@ def test_the_memory_is_told_of_a_plan_whether_or_not_a_vote_comes_of_it(
     memory: Any = SimpleNamespace(peers=lambda: None, note_plan=lambda: plans.append(None))
     processes: Any = None
     action = NextAction(AgentVerb.STAND_BY, 2)
-    votes = Votes(membership, unused, unused, memory, 1.0, 1.0)
+    votes = Votes(membership, unused, unused, memory, unused, 1.0, 1.0)
     assert votes.follow(processes, action, 0.0) is VoteOutcome.OFF
     assert len(plans) == told
 

@@ -25,7 +25,7 @@ from agent.report.refusal import final_refusal
 from agent.report.report import AgentFacts, ReportBody, fitting, whole
 from agent.supervision import course
 from agent.supervision.failure_reporter import FailureReporter
-from agent.supervision.leaving import Graces, StopLate, VoteOutcome, WaitForVote, decide
+from agent.supervision.leaving import Graces, StopLate, VoteOutcome, WaitForVote, decide, may_stay
 from controller.errors import NotFound
 from crds.agent_report import (
     Accelerators,
@@ -656,7 +656,13 @@ class Agent:
         return last is not None and not last.is_consequence
 
     def _vote(self, action: NextAction, begun_at: float) -> Act:
-        tier = self.membership.standing.planned_tier(action, None)
+        standing = self.membership.standing
+        tier = standing.planned_tier(action, None)
+        if self.votes is not None:
+            newest = standing.newest if action.verb is AgentVerb.START else None
+            next_size = None if newest is None else len(newest.members)
+            can = may_stay(action, len(self.running.world.members), next_size)
+            self.votes.stay = can and self.running.lives_on
         called = self.votes is not None and self.votes.look() and action.verb is AgentVerb.WAIT
         if not called and tier is None:
             return VoteOutcome.OFF
@@ -684,7 +690,7 @@ class Agent:
             if isinstance(decision, StopLate):
                 yield from self._stop(course.Grace.after_failure(decision.grace_seconds))
                 return VoteOutcome.STOPPED
-            if decision is VoteOutcome.LEFT:
+            if decision in (VoteOutcome.LEFT, VoteOutcome.STAYED):
                 votes.note_left()
                 if found.have_left and found.agreed is not None:
                     departure = Departure(self.running.world.round, found.agreed.step)
@@ -716,7 +722,12 @@ class Agent:
 
     def _keep(self, seconds: float) -> Act:
         """Have the processes leave the round, which is the end of their part in it, and keep those that answer."""
-        part, answers = self.running, self.cluster.random.random() < 0.8
+        part = self.running
+        if part.has_stayed:
+            self.kept = len(part.alive())
+            part.end(part.alive(), STOPPED)
+            return
+        answers = self.cluster.random.random() < 0.8
         yield from self._sleep(self.cluster.random.uniform(0.0, 0.1) if answers else 1.0 + seconds)
         self.kept = len(part.alive()) if answers and part.is_able else 0
         part.end(part.alive(), STOPPED if self.kept else KILLED)
@@ -743,6 +754,8 @@ class Agent:
             return
         if part.alive():
             tier = self.membership.standing.tier_of_a_stop(None)
+            if self.votes is not None:
+                self.votes.stay = False
             yield from self._leave_by_vote(tier, begun_at)
         self._end_votes()
         if part.alive():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent.facts.world import AgentWorld, Member
-from crds.progress_record import EXIT_LEFT, GO_ON, GOES_ALONE, TAKES_PART
+from crds.progress_record import EXIT_LEFT, GO_ON, GOES_ALONE, TAKES_PART, is_to_stay
 from dlr.checkpoint.leaving import LOOK_SECONDS, next_move
 from tests.played.schedule import Schedule
 
@@ -45,10 +45,20 @@ class Processes:
     """They can live through the death of a peer, once they train."""
     lost: bool = False
     """They have left the round by themselves, for want of a peer."""
+    has_stayed: bool = False
+    """They have left the round by vote, and wait for the next."""
 
     @property
     def lives_on(self) -> bool:
         return self.is_able and self.step is not None and bool(self.alive())
+
+    def leave(self) -> None:
+        """Leave after a vote: end, or wait for the next round."""
+        if self.lives_on and is_to_stay(self.order):
+            self.has_stayed = True
+            self.agent.wake()
+        else:
+            self.end(self.alive(), EXIT_LEFT)
 
     @property
     def all_exited(self) -> bool:
@@ -153,9 +163,7 @@ class Training:
             self._on_saved(self.step)
             for each in parts:
                 seconds = self._schedule.random.uniform(0.0, 0.3)
-                self._schedule.after(
-                    seconds, f"{each.member} has left", lambda p=each: p.end(p.alive(), EXIT_LEFT)
-                )
+                self._schedule.after(seconds, f"{each.member} has left", each.leave)
 
     def _end_step(self) -> None:
         self._is_stepping = False
@@ -201,7 +209,7 @@ class Training:
                 self._schedule.after(seconds, f"{peer} sees its peer's end", lambda p=part: self._follow(p))
 
     def _follow(self, part: Processes) -> None:
-        if not self.is_over(part):
+        if not self.is_over(part) and not part.has_stayed:
             for local in part.alive():
                 part.errors[local] = "RuntimeError: gloo/pair.cc:547] Connection closed by peer [10.0.0.7]:5"
             if part.lives_on:

@@ -119,6 +119,8 @@ class PlayedBallot:
         *,
         wish: bool,
         peers_are_dead: bool,
+        living: Collection[int] = (),
+        lost: bool = False,
     ) -> LeaveVote:
         now, ballot = self._schedule.now, self.ballot
         return LeaveVote(
@@ -131,6 +133,8 @@ class PlayedBallot:
             tuple(ended),
             now - begun_at,
             None if ballot.wake_at is None else ballot.wake_at - now,
+            frozenset(living),
+            lost,
         )
 
 
@@ -144,6 +148,8 @@ class Votes:
 
     def __init__(self, agent: Agent, world: AgentWorld, rank: int) -> None:
         self._agent, self._round = agent, world.round
+        self.stay = False
+        """The processes here live on where they leave now."""
         schedule = agent.cluster.schedule
         self._played = PlayedBallot(
             schedule, len(world.members), rank, agent.wake, self.read, self._set_order
@@ -184,14 +190,19 @@ class Votes:
     def read(self) -> LocalProcesses:
         part = self._agent.running
         ended = -1 if part.step is None else part.step
-        all_live = not part.exit_codes
-        return LocalProcesses(all_live, part.speaks == TAKES_PART, (ended,) * len(part.ranks), KeptIn.MEMORY)
+        all_live = not part.exit_codes and not part.lost
+        speaks = part.speaks == TAKES_PART
+        return LocalProcesses(all_live, speaks, (ended,) * len(part.ranks), KeptIn.MEMORY, self.stay)
 
     def vote(self, begun_at: float, *, wish: bool) -> LeaveVote:
         agent = self._agent
         dead = agent.membership.standing.peers_are_dead
         codes = agent.running.exit_codes
-        return self._played.vote(begun_at, codes, self.read().ended, wish=wish, peers_are_dead=dead)
+        part, ended = agent.running, self.read().ended
+        living = part.alive() if part.has_stayed else []
+        return self._played.vote(
+            begun_at, codes, ended, wish=wish, peers_are_dead=dead, living=living, lost=part.lost
+        )
 
     def _set_order(self, order: int) -> Turn:
         part = self._agent.part

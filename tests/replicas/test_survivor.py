@@ -1,161 +1,278 @@
-"""A process that lives on, played: its agent, its groups and its checkpoints are false, and chance breaks rounds.
-
-What holds, whatever breaks when:
-* nothing is written for the agent, and nothing waits in a collective, when the process says that it has left;
-* each round that it was given it answers once: formed, left or lost;
-* it goes on from the step that it loaded in the newest round, and in no other;
-* an error of the script's own ends the script.
-"""
+"""What a process does in the loop when a round is over, with a line, groups and a checkpointer of the test's own."""
 
 from __future__ import annotations
 
-import os
-import random
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
-from agent.survival.client import AgentGoneError, HandedRound
-from agent.survival.messages import Formed, Left, Lost
+import dlr.replicas
+from agent.survival.client import HandedRound
+from agent.survival.messages import Enters, Formed, FromProcess, Left, Lost, Unable
+from agent.torch_compat import reconfigure
+from crds.names import ENV_JOINS, ENV_SPARE
 from crds.progress_record import ENV_ROUND
-from dlr.replicas.survivor import RoundOverError, Survivor, TrainingStep, is_made_again
+from dlr.replicas import survivor as survivor_module
+from dlr.replicas.survivor import Survivor, TrainingStep
 
-SEEDS = 300
-PEER_DIED = "[…/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:53"
+PEER_DIED = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:5")
 
 
-class Surroundings:
-    """The line, the groups and the checkpoints of one process; chance breaks a round while they are used."""
+class World:
+    """The other side: agent, groups and checkpointer of one process, in the order in which it uses them."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
-        self.round = 1
+    def __init__(self) -> None:
+        self.done: list[object] = []
+        self.sent: list[FromProcess] = []
         self.over = 0
-        self.waits_in_groups = self.writes = True
-        self.said: list[Any] = []
+        """The newest round that the agent has ended."""
+        self.round = 1
+        self.stays = self.lives_on = False
+        self.step = 7
+        """The step of the checkpoint."""
+        self.has_late_group = False
+        self.dies_in: list[int] = []
+        """Rounds that end while the groups are formed."""
 
-    def break_round(self, likelihood: float = 0.2) -> None:
-        if self.chance.random() < likelihood:
-            self.over = self.round
-
-    # The line.
+    # the line
 
     def enter(self, local_rank: int, round_: int) -> None:
-        assert (local_rank, round_) == (3, self.round)
+        self.sent.append(Enters(local_rank, 1, round_))
 
-    def send(self, message: Any) -> None:
-        if isinstance(message, Left | Lost):
-            assert not self.waits_in_groups and not self.writes
-            self.over = max(self.over, message.round)
-        self.said.append(message)
-
-    def next_round(self) -> HandedRound:
-        assert self.over == self.round, "the last round is answered"
-        self.round += 1
-        return HandedRound(self.round, {ENV_ROUND: str(self.round)}, {})
+    def send(self, message: FromProcess) -> None:
+        self.sent.append(message)
 
     def is_over(self, round_: int) -> bool:
         return self.over >= round_
 
-    def rest(self, seconds: float | None = None) -> None:
-        """The line's and the checkpoint's."""
-        if seconds is None:
-            self.writes = False
+    def rest_line(self, _: float) -> None:
+        return
 
-    # The groups.
+    def next_round(self) -> HandedRound:
+        self.round += 1
+        return HandedRound(self.round, {ENV_ROUND: str(self.round)}, {})
 
-    def adopt(self) -> None: ...
+    # the groups
+
+    def adopt(self) -> None:
+        return
+
+    def refuse_later_ones(self) -> None:
+        if self.has_late_group:
+            raise reconfigure.UnsupportedGroupError("a late group")
+
+    def form(self, round_: int, *_: object) -> None:
+        self.done.append(f"form {round_}")
+        if round_ in self.dies_in:
+            self.over = round_
+            raise RuntimeError("a rank did not come")
 
     def break_off(self) -> None:
-        self.waits_in_groups = False
+        self.done.append("break off")
 
-    def form(self, round_: int, store: object, await_all: Callable[..., None]) -> None:
-        assert round_ == self.round
-        self.waits_in_groups = True
-        if round_ == 1:
-            return  # a process whose peers die before its first step is an ordinary one, and ends
-        self.break_round()
-        if self.over == round_:
-            raise RoundOverError
-        if self.chance.random() < 0.1:
-            raise RuntimeError(PEER_DIED)
+    # the checkpointer
 
-    # The checkpoints.
+    def rest(self) -> None:
+        self.done.append("rest")
 
-    def load_again(self) -> int | None:
-        self.writes = True
-        self.break_round()
-        if self.over == self.round and self.chance.random() < 0.5:
-            raise RuntimeError(PEER_DIED)
-        return self.round * 100
+    def load_again(self) -> int:
+        self.stays = False
+        self.done.append("load")
+        return self.step
 
 
-def survivor_of(around: Any, **environ: str) -> Survivor:
-    variables = {ENV_ROUND: "1", "LOCAL_RANK": "3", **environ}
-    return Survivor(around, around, around, [], [], variables, connect=lambda _: around)
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.delenv(ENV_JOINS, raising=False)
+    monkeypatch.delenv(ENV_SPARE, raising=False)
+    monkeypatch.setenv(ENV_ROUND, "1")
+    monkeypatch.setattr(survivor_module.progress, "begin_again", lambda: None)
+    monkeypatch.setattr(survivor_module, "offer_stacks", lambda _: None)
+    yield World()
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", dict(os.environ))
+def survivor(world: World, *optimizers: torch.optim.Optimizer) -> Survivor:
+    all_: Any = world
+    environ = {ENV_ROUND: "1", "LOCAL_RANK": "0"}
+    return Survivor(all_, all_, all_, [], optimizers, environ, lambda _: torch.distributed.HashStore())
 
 
-def test_each_round_is_answered_once_and_the_newest_is_what_training_goes_on_in() -> None:
-    for seed in range(SEEDS):
-        around = Surroundings(random.Random(seed))
-        survivor, at = survivor_of(around), 0
-        for _ in range(20):
-            breaks = around.chance.random()
-            try:
-                with TrainingStep.of(at, survivor):
-                    around.break_round()
-                    if breaks < 0.3:
-                        raise RuntimeError(PEER_DIED)
-            except RuntimeError:
-                pytest.fail(f"seed {seed}: the script has seen the death of a peer")
-            loaded = survivor.take_loaded()
-            if loaded is None:
-                assert breaks >= 0.3 and not around.is_over(around.round)
-                at += 1
-                continue
-            at = loaded
-            assert around.said[-1] == Formed(around.round, at) and at == around.round * 100
-        answered = [message.round for message in around.said if not isinstance(message, Formed)]
-        assert answered == list(range(1, around.round)), f"seed {seed}"
+def begun(world: World) -> Survivor:
+    made = survivor(world)
+    with TrainingStep.of(0, made):
+        pass
+    assert world.sent == [Enters(0, 1, 1)] and world.lives_on
+    world.done.clear()
+    world.sent.clear()
+    return made
 
 
-def test_an_error_of_the_scripts_own_ends_it() -> None:
-    around = Surroundings(random.Random(0))
-    survivor = survivor_of(around)
-    with pytest.raises(ValueError, match="mine"), TrainingStep.of(0, survivor):
-        raise ValueError("mine")
-    with pytest.raises(KeyboardInterrupt), TrainingStep.of(0, survivor):
-        around.over = 1
-        raise KeyboardInterrupt
-    assert around.said == []
+def test_a_step_that_a_peers_death_has_ended_is_left_there_and_made_again_when_the_loop_goes_on(
+    world: World,
+) -> None:
+    made = begun(world)
+    with TrainingStep.of(8, made):
+        raise PEER_DIED
+    assert world.done == ["break off", "rest"]
+    assert world.sent == [Lost(1, f"RuntimeError: {PEER_DIED}")]
+    assert made.next_round() == 7
+    assert world.done[2:] == ["form 2", "load"] and world.sent[1:] == [Formed(2, 7)]
+    assert made.next_round() is None
 
 
-def test_what_an_agent_that_has_gone_leaves_ends_with_it() -> None:
-    class Gone(Surroundings):
-        def next_round(self) -> HandedRound:
-            raise AgentGoneError("the agent has gone")
+def test_what_follows_a_step_in_the_loop_finds_no_groups_and_what_it_raises_in_another_with_is_nobodys_fault(
+    world: World,
+) -> None:
+    """A newcomer does not make the rest of that step, an evaluation, say."""
+    made, step = begun(world), None
+    step = TrainingStep.of(8, made)
+    with step:
+        raise PEER_DIED
+    with step:
+        raise ValueError("an evaluation without its peers")
+    assert world.done == ["break off", "rest"] and len(world.sent) == 1
 
-    with pytest.raises(AgentGoneError), TrainingStep.of(0, survivor_of(Gone(random.Random(0)))):
-        raise RuntimeError(PEER_DIED)
+
+def test_a_step_that_ends_well_in_a_round_that_is_over_is_left_too(world: World) -> None:
+    made = begun(world)
+    world.over = 1
+    with TrainingStep.of(8, made):
+        pass
+    assert world.sent == [Left(1)]
+    assert made.next_round() == 7
+
+
+def test_a_process_that_stays_at_a_planned_change_waits_for_the_next_round(world: World) -> None:
+    made = begun(world)
+    with TrainingStep.of(8, made):
+        world.stays = True
+    assert world.sent == [Left(1)] and world.done == ["break off", "rest"]
+    assert made.next_round() == 7
+
+
+def test_a_plan_that_a_step_sees_after_its_with_is_followed_at_the_next(world: World) -> None:
+    made = begun(world)
+    with TrainingStep.of(8, made):
+        pass
+    world.stays = True
+    assert made.next_round() == 7 and world.sent == [Left(1), Formed(2, 7)]
 
 
 @pytest.mark.parametrize(
-    ("error", "is_over", "made_again"),
-    [
-        (None, False, False),
-        (None, True, True),
-        (RuntimeError(PEER_DIED), False, True),
-        (RuntimeError("CUDA out of memory"), False, False),
-        (RuntimeError("CUDA out of memory"), True, True),
-        (ValueError(PEER_DIED), False, False),
-        (SystemExit(0), True, False),
-    ],
+    "error",
+    [ValueError("the script's own"), RuntimeError("CUDA error"), SystemExit(3), KeyboardInterrupt()],
+    ids=lambda error: type(error).__name__,
 )
-def test_what_is_made_again(error: BaseException | None, is_over: bool, made_again: bool) -> None:
-    assert is_made_again(error, is_over=is_over) is made_again
+def test_an_error_of_the_scripts_own_ends_it_at_once(world: World, error: BaseException) -> None:
+    made = begun(world)
+    with pytest.raises(type(error)), TrainingStep.of(8, made):
+        raise error
+    assert not world.done and not world.sent
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt()])
+def test_a_script_that_ends_itself_ends_though_the_round_is_over(world: World, error: BaseException) -> None:
+    made = begun(world)
+    world.over = 1
+    with pytest.raises(type(error)), TrainingStep.of(8, made):
+        raise error
+    assert not world.sent
+
+
+def test_a_round_that_ends_while_its_groups_are_formed_is_left_as_any_other(world: World) -> None:
+    made = begun(world)
+    world.dies_in = [2, 3]
+    with TrainingStep.of(8, made):
+        raise PEER_DIED
+    assert made.next_round() == 7
+    assert world.sent[1:] == [Left(2), Left(3), Formed(4, 7)]
+
+
+def test_a_loop_that_ends_in_a_step_that_was_to_be_made_again_says_so(world: World) -> None:
+    made = begun(world)
+    made.give_up()
+    assert not world.sent and not world.lives_on
+    made = survivor(world)
+    with TrainingStep.of(0, made):
+        pass
+    with TrainingStep.of(1, made):
+        raise PEER_DIED
+    made.give_up()
+    assert isinstance(world.sent[-1], Unable) and not world.lives_on
+    world.over = 1
+    assert made.next_round() is None
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_group_that_was_made_in_the_loop_makes_an_ordinary_process(world: World, in_step: bool) -> None:
+    made = begun(world)
+    world.has_late_group = not in_step
+    with pytest.raises(RuntimeError, match="closed by peer"), TrainingStep.of(8, made):
+        world.has_late_group = True
+        raise PEER_DIED
+    assert world.sent == [Unable("a late group")] and not world.lives_on
+    assert made.next_round() is None
+
+
+def test_a_scaler_that_was_about_to_step_begins_the_step_again() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    training = dlr.replicas.join(model, optimizer, state={"scaler": scaler})
+    broken = [True]
+
+    class Lives:
+        joins = False
+        enter = give_up = staticmethod(lambda: None)
+        ends = staticmethod(lambda error: error is not None)
+        next_round = staticmethod(lambda: 0 if broken and broken.pop() else None)
+
+    training._survivor = Lives()  # type: ignore[assignment]
+    made = []
+    for step in training.steps(2):
+        with step:
+            made.append(int(step))
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+            training.average()
+            scaler.unscale_(optimizer)
+            if broken:
+                raise PEER_DIED
+            scaler.step(optimizer)
+            scaler.update()
+    assert made == [0, 0, 1]
+
+
+@pytest.mark.parametrize("reduce_dtype", [None, torch.float64])
+def test_what_fsdp_has_added_up_without_synchronization_is_gone_from_a_step_that_is_made_again(
+    reduce_dtype: torch.dtype | None, tmp_path: Any
+) -> None:
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        pytest.skip("this torch has no reset_iter_state")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        net, mesh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), init_device_mesh("cpu", (1,))
+        policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
+        for block in (*net, net):
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        model: Any = net
+
+        def gradients() -> list[torch.Tensor]:
+            net(torch.ones(2, 4)).sum().backward()
+            found: list[Any] = [parameter.grad for parameter in net.parameters()]
+            net.zero_grad(set_to_none=True)
+            return [each.full_tensor().clone() for each in found if each is not None]
+
+        expected = gradients()
+        model.set_requires_gradient_sync(False)
+        gradients()
+        reconfigure.reset_modules([net])
+        model.set_requires_gradient_sync(True)
+        assert all(torch.equal(*pair) for pair in zip(gradients(), expected, strict=True))
+    finally:
+        torch.distributed.destroy_process_group()

@@ -31,7 +31,7 @@ from agent.supervision.vote import (
     VoteResult,
 )
 from crds.checkpoint_files import KeptIn
-from crds.progress_record import EXIT_LEFT, GO_ON, GOES_ALONE, TAKES_PART
+from crds.progress_record import EXIT_LEFT, GO_ON, GOES_ALONE, TAKES_PART, is_to_stay
 from dlr.checkpoint.leaving import LOOK_SECONDS, next_move
 from tests.played.network import Faults
 from tests.played.schedule import Schedule
@@ -108,6 +108,9 @@ def draw_setting(random: Random) -> Setting:
     )
 
 
+LEAVING = (VoteOutcome.LEFT, VoteOutcome.STAYED)
+
+
 class Process:
     """A training process: its words, and where it is."""
 
@@ -123,6 +126,8 @@ class Process:
         self.left_after: int | None = None
         self.tier: str | None = None
         self.exit_code: int | None = None
+        self.has_stayed = False
+        """It has left, and lives on."""
         self.waits = False
         """It is held, and looks at the order now and then."""
         self._held_by = GO_ON
@@ -153,6 +158,14 @@ class Process:
             self._look()
         else:
             self.begin()
+
+    def leave(self) -> None:
+        """End, or live on, now that the step is saved."""
+        if is_to_stay(self.order) and self.exit_code is None:
+            self.has_stayed = True
+            self.agent.wake()
+        else:
+            self.exit(EXIT_LEFT)
 
     def exit(self, code: int) -> None:
         if self.exit_code is None:
@@ -221,6 +234,8 @@ class Agent:
 
     def __init__(self, round_: Round, rank: int) -> None:
         self._round, self._schedule, self.rank = round_, round_.schedule, rank
+        self.stay = self._schedule.chance(0.4)
+        """Its processes live on where they leave by vote."""
         self.processes = [Process(round_, self) for _ in range(round_.setting.local)]
         self.votes = PlayedBallot(
             self._schedule, round_.setting.agents, rank, self.wake, self._read, self._set_order
@@ -375,6 +390,7 @@ class Agent:
             ended,
             wish=self.wish is not None,
             peers_are_dead=self.peers_are_dead,
+            living=[rank for rank, it in enumerate(self.processes) if it.has_stayed and it.exit_code is None],
         )
         decision = decide(vote, self._round.setting.graces)
         if isinstance(decision, WaitForVote):
@@ -387,7 +403,7 @@ class Agent:
             yield from self._end(decision.grace_seconds)
             return
         self._check_time(0.0)
-        if decision is VoteOutcome.LEFT:
+        if decision in LEAVING:
             self._check_left(vote)
             self.has_left = True
             yield from self.votes.note_left()
@@ -404,7 +420,7 @@ class Agent:
     def _end(self, grace_seconds: float) -> Turn:
         """Take part in nothing more, and end the processes that are left."""
         self.mode, self.ended_at = "done", self._schedule.now
-        if any(self._exit_codes().values()) and self.outcome is not VoteOutcome.LEFT:
+        if any(self._exit_codes().values()) and self.outcome not in LEAVING:
             self._round.break_()
         yield from self.votes.close()
         for process in self.processes:
@@ -428,6 +444,7 @@ class Agent:
             all(process.speaks == TAKES_PART for process in processes),
             tuple(process.boundary for process in processes),
             max(process.keeps_in for process in processes),
+            self.stay,
         )
 
     def _exit_codes(self) -> dict[int, int]:
@@ -462,7 +479,8 @@ class Agent:
     def _check_left(self, vote: LeaveVote) -> None:
         for process in self.processes:
             left = vote.agreed is not None and process.left_after == self._round.last_step(vote.agreed.step)
-            if process.exit_code != 0 and not (left and process.exit_code == EXIT_LEFT):
+            gone = process.exit_code == EXIT_LEFT or process.has_stayed
+            if process.exit_code != 0 and not (left and gone):
                 self._round.wrong.append(f"left: agent {self.rank} says so, and a process has not")
 
 
@@ -530,7 +548,7 @@ class Round:
         random = self.schedule.random
         for one in self._saving if self.setting.in_lockstep else [process]:
             seconds = random.random() * self.setting.save_seconds
-            self.schedule.after(seconds, "a process leaves", lambda one=one: one.exit(EXIT_LEFT))
+            self.schedule.after(seconds, "a process leaves", one.leave)
 
     def break_(self, least_seconds: float = 0.0) -> None:
         """Have the controller tell the agents that a failure has ended the round."""
@@ -591,7 +609,7 @@ class Round:
 
     def _check_calm(self) -> None:
         for agent in self.agents:
-            if agent.outcome is not VoteOutcome.LEFT:
+            if agent.outcome not in LEAVING:
                 self.wrong.append(f"calm: the vote of agent {agent.rank} came to {agent.outcome}")
             elif agent.ballot is not None and agent.ballot.lost_at is not None:
                 self.wrong.append(f"calm: agent {agent.rank} takes another for lost")
