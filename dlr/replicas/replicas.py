@@ -205,7 +205,7 @@ class Replicas:
         """Count the steps that are to be made, from the one that the groups are at.
 
         With `with step:` around a step's work, this process lives on where a peer dies, and the step is made
-        again; docs/recovery.md says when.
+        again; docs/elasticity.md says when.
 
         Args:
             total: number of steps after which training ends.
