@@ -25,6 +25,7 @@ from crds.model import (
 from crds.phases import JobPhase
 from crds.rendezvous import Rendezvous
 from crds.replica_groups import BY_INDEX, GroupStatus, Membership, ReplicaGroupStatus
+from crds.wire import MAX_INTEGER
 
 # An ElasticJob of 10,000 workers has 32 KB at most (tests/crds/test_size.py); ElasticWorkers have more text.
 MAX_MESSAGE = 256
@@ -222,6 +223,8 @@ class JobState(StrEnum):
     TRAINING = "Training"
     RECOVERING = "Recovering"
     """The time from a failure to the first step after it."""
+    REFORMING = "Reforming"
+    """The same, where training processes lived on into the round after the failure."""
     SUSPENDED = "Suspended"
     DOWN = "Down"
     """Too few workers for a world, and none on the way."""
@@ -292,6 +295,10 @@ class Episode(Model):
     """Why it began."""
     failure: EpisodeFailure | None = None
     """The failure that the job recovers from."""
+    lived_on: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
+    """Training processes that lived on into the round from the one before; unset without any."""
+    processes: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
+    """Training processes of the round, where some lived on into it."""
 
 
 class ElasticJobStatus(Model):

@@ -23,7 +23,7 @@ MINIMUM = (2, 6)
 """The oldest torch that dlr supports. 2.5 has neither `server_port` nor DataLoader's `in_order`."""
 REFORMING = (2, 14)
 """The oldest whose process groups can be formed again."""
-NEWEST_SEEN = (2, 13)
+NEWEST_SEEN = (2, 15)
 """The newest whose sources SEAMS was compared with."""
 
 
@@ -67,7 +67,7 @@ from torch.distributed.elastic.rendezvous import RendezvousStoreInfo  # noqa: E4
 from torch.distributed.launcher.api import LaunchConfig  # noqa: E402
 
 EXCEPTHOOK_PREFIX = "[rank"
-"""How each line of a traceback begins that torch.distributed's excepthook prints. In 2.6 to 2.13."""
+"""How each line of a traceback begins that torch.distributed's excepthook prints. In 2.6 to 2.15."""
 
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
@@ -76,14 +76,14 @@ UNLIMITED_RESTARTS = 2**31 - 1
 """The job's `restartCount` counts, for all its workers together; an agent counts only with --max-restarts."""
 LOG_FOLDER_PREFIX = "attempt_"
 """DefaultLogsSpecs puts the logs of a start into the folder `attempt_<n>`, which it clears first; n is that
-variable in the environment of local rank 0. In 2.6 to 2.13."""
+variable in the environment of local rank 0. In 2.6 to 2.15."""
 
 _subprocess_module: Any = importlib.import_module(SubprocessContext.__module__)
 _tail_module: Any = importlib.import_module(TailLog.__module__)
 
 SEAMS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     # What `agent.supervision.elastic_agent` overrides or calls. It also uses the attributes `_pcontext`,
-    # `_worker_group` and `_remaining_restarts`, which are in 2.6 to 2.13.
+    # `_worker_group` and `_remaining_restarts`, which are in 2.6 to 2.15.
     (LocalElasticAgent, "_invoke_run", ("role",)),
     (LocalElasticAgent, "_initialize_workers", ("worker_group",)),
     (LocalElasticAgent, "_start_workers", ("worker_group",)),
@@ -211,7 +211,7 @@ class _Handler(SubprocessHandler):
 def started_process(pcontext: PContext | None, local_rank: int) -> Any:
     """Return what `StartProcess`, or torch itself, has started; None for a function's process.
 
-    `SubprocessContext.subprocess_handlers` is in 2.6 to 2.13.
+    `SubprocessContext.subprocess_handlers` is in 2.6 to 2.15.
     """
     handlers = getattr(pcontext, "subprocess_handlers", {})
     return handlers[local_rank].proc if local_rank in handlers else None
@@ -220,7 +220,7 @@ def started_process(pcontext: PContext | None, local_rank: int) -> Any:
 def detach_process(pcontext: PContext, local_rank: int) -> Any:
     """Have torch lose a process that lives on, and return it as `started_process` does.
 
-    `_running_local_ranks`, `_stdout` and `_stderr` are in 2.6 to 2.14.
+    `_running_local_ranks`, `_stdout` and `_stderr` are in 2.6 to 2.15.
     """
     context: Any = pcontext
     handler = context.subprocess_handlers.pop(local_rank)
@@ -240,7 +240,7 @@ def can_reform_groups(version: str) -> bool:
 def return_value_fds(pcontext: PContext | None) -> list[int]:
     """Descriptors that become readable when a process of `--run-path` sends its function's return value.
 
-    Such a process ends only when that was taken. `MultiprocessContext._ret_vals` is in 2.6 to 2.13, and the
+    Such a process ends only when that was taken. `MultiprocessContext._ret_vals` is in 2.6 to 2.15, and the
     queues of `multiprocessing` have `_reader` in Python 3.10 to 3.14.
     """
     queues = getattr(pcontext, "_ret_vals", {})
@@ -293,7 +293,7 @@ def launched_processes() -> int:
     """Return how many processes torch's launcher is about to start here, by `torchrun` or `elastic_launch`.
 
     The launcher does not tell the rendezvous handler that it asks for, so its own frame is looked at: in 2.6
-    to 2.13 that is `launch_agent(config, …)`. Without it the answer is 1.
+    to 2.15 that is `launch_agent(config, …)`. Without it the answer is 1.
     """
     frame = inspect.currentframe()
     while frame is not None:

@@ -24,7 +24,7 @@ def uncompiled(hook: Hook) -> Hook:
     """Have torch.compile call the hook as it is, where the step itself is compiled, and not compile it, too.
 
     `torch.compiler.disable` does that for all that is called below it, which takes 0.5 µs a call. `skip` is
-    in 2.6 to 2.13.
+    in 2.6 to 2.15.
     """
     from torch._dynamo.decorators import skip
 

@@ -14,7 +14,7 @@ from dlr.job.failures import by_cause, failures_of, job_failure_line
 from dlr.job.goodput import goodput_line, time_by_state, time_line
 from dlr.job.groups import group_line, groups_line
 from dlr.job.progress import progress_line, shards_line
-from dlr.job.wording import duration
+from dlr.job.wording import duration, loss
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,19 @@ def facts_of(case: Case) -> Iterator[Fact]:
         yield Fact("Failures", failures)
     if failure := case.status.get("lastFailure"):
         yield Fact("Last failure", job_failure_line(failure, case.now))
+        if line := _survivors(case):
+            yield Fact("Recovery", line)
+
+
+def _survivors(case: Case) -> str:
+    """Say what lived through the last failure, and for how long training stood; empty where nothing did."""
+    last = case.life.failures[-1] if case.life and case.life.failures else None
+    if last is None or not last.survivors:
+        return ""
+    trains = case.account is not None and case.account.state == JobState.TRAINING
+    if last.outage is None or not trains:
+        return last.survivors
+    return f"{last.survivors}; next step after {loss(last.outage.seconds)}"
 
 
 def _state(case: Case) -> str:

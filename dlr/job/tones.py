@@ -42,7 +42,7 @@ TONES = (
         "#e69f00",
         ("#855400", "#f0b45b"),
         "yellow",
-        ("Recovering", "Restarting", "Warning", "Straggler", "Inconclusive"),
+        ("Recovering", "Reforming", "Restarting", "Warning", "Straggler", "Inconclusive"),
     ),
     Tone(
         "bad",

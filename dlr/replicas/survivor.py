@@ -8,7 +8,7 @@
 
 The agent says when a round is over, and hands the next one over (`agent.survival`). In between this process
 leaves what it waits in; then it forms its groups again with who has the dead one's place, loads the
-checkpoint that the agents have agreed upon, and makes that step again.
+checkpoint that the agents have agreed upon, and makes that step again. docs/elasticity.md has the whole.
 
 It leaves in `with step`, and goes on when the loop asks for its next step. What the script does in between
 can use no group, and saves nothing: a newcomer does not do it.

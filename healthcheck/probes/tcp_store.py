@@ -5,10 +5,14 @@ from __future__ import annotations
 import socket
 from datetime import timedelta
 
+import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 BACKLOG = 4_096
 """Clients that may wait in the kernel. It has a limit of its own (net.core.somaxconn)."""
+TAKES_DESCRIPTOR = "2.9"
+"""torch from which the store over libuv is seen to take a listening socket. That of 2.6 refuses it; its older
+store, which speaks the same protocol, does not."""
 
 
 def open_store(address: str, port: int = 0) -> TCPStore:
@@ -25,7 +29,12 @@ def open_store(address: str, port: int = 0) -> TCPStore:
     listener = socket.create_server((address, port), family=family, backlog=BACKLOG)
     bound: int = listener.getsockname()[1]
     return TCPStore(
-        address, bound, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        address,
+        bound,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+        use_libuv=torch.__version__ >= TAKES_DESCRIPTOR,
     )
 
 

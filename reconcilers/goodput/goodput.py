@@ -124,8 +124,10 @@ def _without_steps(worker: ElasticWorker) -> ElasticWorker:
     return worker.model_copy(update={"status": worker.status.model_copy(update={"agent": said})})
 
 
-AFTER_A_FAILURE = (JobState.RECOVERING, JobState.DOWN)
+AFTER_A_FAILURE = (JobState.RECOVERING, JobState.REFORMING, JobState.DOWN)
 """States in which a job is because of a failure."""
+NOT_YET_TRAINING = (JobState.RECOVERING, JobState.REFORMING, JobState.FORMING)
+"""States of a formed world before its first step."""
 DIGITS = 6
 """Of seconds, so that sums stay readable."""
 _NO_STEPS = {
@@ -181,6 +183,12 @@ def reassigned(goodput: Goodput, state: JobState, until: datetime) -> Goodput:
     return _spent(goodput, state, seconds).model_copy(update={"since": until})
 
 
+def moved(goodput: Goodput, source: JobState, target: JobState, seconds: float) -> Goodput:
+    """Time that is counted in one state already was spent in another; no more than is counted."""
+    seconds = min(seconds, goodput.seconds.get(source.value, 0.0))
+    return _spent(_spent(goodput, source, -seconds), target, seconds)
+
+
 def with_rounds(goodput: Goodput, told: Sequence[RoundProgress]) -> Goodput:
     """Adds all that was reported of the last round in the account and of later ones.
 
@@ -226,7 +234,7 @@ def with_ratio(goodput: Goodput, job: ElasticJob, now: datetime) -> Goodput:
 
 
 def _spent(goodput: Goodput, state: JobState, seconds: float) -> Goodput:
-    if seconds <= 0:
+    if not seconds:
         return goodput
     spent = dict(goodput.seconds)
     spent[state.value] = round(spent.get(state.value, 0.0) + seconds, DIGITS)

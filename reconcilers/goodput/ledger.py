@@ -37,6 +37,7 @@ from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.goodput.goodput import (
     AFTER_A_FAILURE,
+    NOT_YET_TRAINING,
     all_run,
     begun,
     first_step_at,
@@ -48,13 +49,12 @@ from reconcilers.goodput.goodput import (
     with_ratio,
     with_rounds,
 )
+from reconcilers.goodput.lives import with_lives
 from reconcilers.observed.slots import present_slots
 from reconcilers.observed.worker_state import stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.world.participants import bounds_of
 
-NOT_YET_TRAINING = (JobState.RECOVERING, JobState.FORMING)
-"""Of a formed world, before its first step."""
 FALSE_START = timedelta(seconds=30)
 """A script that reports no steps counts as training while it runs, unless it fails within this time."""
 
@@ -153,6 +153,8 @@ def _state(last: JobState, before: Goodput, moment: Moment, recovering: bool) ->
     if world.phase is RendezvousPhase.FORMED:
         if _trains(last, before, moment):
             return JobState.TRAINING
+        if last is JobState.REFORMING and world.round == moment.published.round:
+            return last
     elif moment.status.active_check is not None:
         return JobState.CHECKING
     elif world.phase is RendezvousPhase.FORMING:
@@ -299,6 +301,7 @@ def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
     before = known.goodput or begun(moment.job, moment.now)
     earlier = tuple(known.history) or (Episode(state=before.state, since=before.since, reason="submitted"),)
     goodput, history = _with_first_steps(*_without_false_start(before, earlier, moment), moment)
+    goodput, history = with_lives(goodput, history, moment.published, moment.workers)
 
     found = transitions(goodput, history, moment)
     goodput = with_rounds(goodput, moment.reported)

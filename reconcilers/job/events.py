@@ -121,12 +121,16 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
         yield Event("Normal", "WorkerMoved", message)
 
 
-def of_resume(before: Rendezvous, world: Rendezvous) -> Iterator[Event]:
-    """An Event when it is first reported."""
+def of_resume(before: Rendezvous, world: Rendezvous, lived_on: int = 0) -> Iterator[Event]:
+    """An Event when it is first reported.
+
+    Args:
+        lived_on: training processes that lived on into the round.
+    """
     if world.resume is not None and (before.round, before.resume) != (world.round, world.resume):
-        yield Event(
-            "Normal", "TrainingResumed", f"round {world.round} goes on {resumed_in_words(world.resume)}"
-        )
+        lives = f"; {lived_on} of {counted(world.world_size, 'process', 'processes')} lived on"
+        message = f"round {world.round} goes on {resumed_in_words(world.resume)}{lives if lived_on else ''}"
+        yield Event("Normal", "TrainingResumed", message)
 
 
 def resumed_in_words(resume: Resume) -> str:

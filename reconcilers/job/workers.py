@@ -18,7 +18,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.memory import MemoryRoom, refused_with_more
 from reconcilers.failure.policy import Renewal
-from reconcilers.goodput.ledger import NOT_YET_TRAINING
+from reconcilers.goodput.goodput import NOT_YET_TRAINING
 from reconcilers.job.times import TOLERANCE
 from reconcilers.look import DesiredJob
 from reconcilers.observed.containers import CRASH_LOOP

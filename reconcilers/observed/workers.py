@@ -30,6 +30,7 @@ class _Indexes:
     of_type: Mapping[str, Sequence[ElasticWorker]]
     exceptional: Sequence[ElasticWorker]
     telling_steps: Sequence[ElasticWorker]
+    living_on: Sequence[ElasticWorker]
 
 
 class Workers(Sequence[ElasticWorker]):
@@ -59,7 +60,7 @@ class Workers(Sequence[ElasticWorker]):
     def _indexes(self) -> _Indexes:
         by_index: defaultdict[str, dict[int, ElasticWorker]] = defaultdict(dict)
         of_type: defaultdict[str, list[ElasticWorker]] = defaultdict(list)
-        exceptional, telling_steps = [], []
+        exceptional, telling_steps, living_on = [], [], []
         for worker in self._all:
             spec, report = worker.spec, worker.status.agent
             by_index[spec.type][spec.index] = worker
@@ -68,7 +69,9 @@ class Workers(Sequence[ElasticWorker]):
                 exceptional.append(worker)
             if report is not None and report.rounds:
                 telling_steps.append(worker)
-        return _Indexes(dict(by_index), dict(of_type), exceptional, telling_steps)
+            if report is not None and report.lived_on is not None:
+                living_on.append(worker)
+        return _Indexes(dict(by_index), dict(of_type), exceptional, telling_steps, living_on)
 
     @property
     def by_index(self) -> Mapping[str, Mapping[int, ElasticWorker]]:
@@ -97,6 +100,11 @@ class Workers(Sequence[ElasticWorker]):
     def telling_steps(self) -> Sequence[ElasticWorker]:
         """Workers whose agents have reported a round's steps; other workers change nothing about steps."""
         return self._indexes.telling_steps
+
+    @property
+    def living_on(self) -> Sequence[ElasticWorker]:
+        """Workers whose agents report processes that lived on into their newest round."""
+        return self._indexes.living_on
 
     def rank_0(self, world: Rendezvous) -> ElasticWorker | None:
         """Returns rank 0 of a world with members: mostly one of the first workers."""

@@ -20,9 +20,9 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.failure_policy import FailureRule
 from crds.job_spec import ReplicaSpec
-from crds.job_status import JobState
 from crds.phases import JobPhase
 from reconcilers.failure.rules import rules_of
+from reconcilers.goodput.goodput import NOT_YET_TRAINING
 from reconcilers.observed import run_policy
 from reconcilers.observed.domains import shared_labels
 from reconcilers.observed.ownership import owner_uids, spares_its_own
@@ -137,7 +137,7 @@ class JobAssignment:
     def awaited(self) -> bool:
         """Whether the job does not train, and may wait for this worker."""
         goodput = self.job.status.goodput
-        return goodput is not None and goodput.state in (JobState.RECOVERING, JobState.FORMING)
+        return goodput is not None and goodput.state in NOT_YET_TRAINING
 
     @property
     def topology_keys(self) -> Sequence[str]:

@@ -214,7 +214,7 @@ def ended(
     spent = status.failure_budget
     for _ in range(min(times, MOST_AT_ONCE)):
         spent = budgets.after(spent, budgets.Failed(end.exit_class, text, reached, action))
-    own = report.failure if report is not None else None
+    own = reported_failure(report)  # an earlier one has nothing to do with this end
     is_known = own is not None and own.round == counted_round
     is_failure = not (is_known or last_exit.planned)
     return status.model_copy(

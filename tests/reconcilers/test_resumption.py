@@ -43,6 +43,8 @@ def test_rank_0_says_what_the_world_goes_on_from() -> None:
     assert [event.message for event in events(WORLD, world)] == [
         "round 4 goes on from a peer's copy, step 120"
     ]
+    (lives,) = events(WORLD, world, lived_on=1)
+    assert lives.message == "round 4 goes on from a peer's copy, step 120; 1 of 2 processes lived on"
     assert not list(events(world, with_resume(world, of(resumed())))), "it is told once"
 
 

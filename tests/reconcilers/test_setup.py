@@ -36,6 +36,7 @@ DECIDES = {
     "departure": (None, {"round": 1}),
     "slow": (None, {"step": 7}),
     "checkpointTrouble": (None, {"reason": "StorageFails"}),
+    "livedOn": (None, {"round": 2, "processes": 3}),
     "lingers": (None, "a thread goes on"),
     "progress": ({"step": 1}, {"step": 1, "checkpointStep": 1}),
     "rounds": ([], [{"round": 1}]),

@@ -126,6 +126,13 @@ def test_the_end_after_a_failure_that_the_job_has_counted_is_no_other_failure() 
     assert after(told(), pod=ended, counted_round=known + 1).failures == {"UserError": 1}
 
 
+def test_the_end_of_a_pod_whose_processes_had_failed_in_an_earlier_round_is_another_failure() -> None:
+    by_force = pod(deleted=True)
+    by_force["metadata"]["deletionGracePeriodSeconds"] = 0
+    assert after(told(AgentState.RUNNING, 2), pod=by_force, counted_round=1).failures == {"Killed": 1}
+    assert after(told(AgentState.RUNNING, 2), pod=None, counted_round=1).failures == {"Killed": 1}
+
+
 def test_a_node_that_restarted_is_named() -> None:
     lost = pod(phase="Failed", containerStatuses=[terminated(137, "ContainerStatusUnknown")])
     end = after(worker(), pod=lost).last_exit

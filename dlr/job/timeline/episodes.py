@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, takewhile
 
-from controller.wording import first_line
+from controller.wording import counted, first_line
 from dlr.job.wording import EPOCH, parse_time
 from dlr.kube.api import JSON
 from reconcilers.goodput.goodput import AFTER_A_FAILURE
@@ -59,6 +59,8 @@ class Stretch:
     reason: str
     failure: JSON | None = None
     """The failure that began it, as the status has it."""
+    lives: str = ""
+    """How many training processes lived on into its round, such as `3 of 4 processes`; empty without any."""
 
     def has(self, index: int) -> bool:
         """Whether that worker had a place in the world; of a cut-off list, all that come after it had."""
@@ -78,9 +80,15 @@ def episodes_of(history: Sequence[JSON], clock: JobClock) -> list[Stretch]:
             entry.get("members") or "",
             entry.get("reason") or "",
             entry.get("failure"),
+            _lives(entry),
         )
         for entry, begin, end in zip(history, begins, ends, strict=True)
     ]
+
+
+def _lives(entry: JSON) -> str:
+    lived, processes = entry.get("livedOn") or 0, entry.get("processes") or 0
+    return f"{lived} of {counted(processes, 'process', 'processes')}" if lived else ""
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,13 @@ class PastFailure:
     text: str
     outage: Span | None = None
     """The time until training went on; None if the job had not trained since the failure before."""
+    lives: str = ""
+    """How many training processes lived on, such as `3 of 4 processes`; empty without any."""
+
+    @property
+    def survivors(self) -> str:
+        """The same as a clause."""
+        return f"{self.lives} lived on" if self.lives else ""
 
 
 def failures_in(job: JSON, episodes: Sequence[Stretch], clock: JobClock) -> list[PastFailure]:
@@ -105,14 +120,21 @@ def failures_in(job: JSON, episodes: Sequence[Stretch], clock: JobClock) -> list
     for is_down, stretch in groupby(episodes, key=lambda episode: episode.span.state in AFTER_A_FAILURE):
         together = [*stretch]
         outage: Span | None = Span("", together[0].span.begin, together[-1].span.end, "")
-        for told in (episode.failure for episode in together if is_down):
+        for number, told in enumerate(episode.failure for episode in together if is_down):
             if told and (told["worker"], told["time"]) not in found:
-                found[told["worker"], told["time"]] = _failure(job, told, clock, outage)
+                failure = _failure(job, told, clock, outage)
+                found[told["worker"], told["time"]] = replace(failure, lives=_lives_after(together, number))
                 outage = None
     last = (job.get("status") or {}).get("lastFailure")
     if last and (last["worker"], last["time"]) not in found:
         found[last["worker"], last["time"]] = _failure(job, last, clock, None)
     return sorted(found.values(), key=lambda failure: failure.at)
+
+
+def _lives_after(stretches: Sequence[Stretch], number: int) -> str:
+    """Return what lived through the failure of one stretch, up to the next failure."""
+    later = takewhile(lambda stretch: not stretch.failure, stretches[number + 1 :])
+    return next((each.lives for each in (stretches[number], *later) if each.lives), "")
 
 
 def _failure(job: JSON, failure: JSON, clock: JobClock, outage: Span | None) -> PastFailure:

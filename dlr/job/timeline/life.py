@@ -19,13 +19,14 @@ from dlr.job.timeline.episodes import JobClock, PastFailure, Span, Stretch, epis
 from dlr.job.tones import UP, WAITING
 from dlr.job.wording import duration, parse_time, plain
 from dlr.kube.api import JSON
+from reconcilers.goodput.goodput import NOT_YET_TRAINING
 
 MOST_LANES = 64
 MOST_GROUPS = 128
 CURVE_POINTS = 240
 CLOCK_WITH_SECONDS, CLOCK_WITHOUT_DATE = 7_200, 86_400
 """Lengths of a life, in seconds, up to which its clock has seconds, and no date."""
-TOGETHER = (JobState.RECOVERING.value, JobState.FORMING.value, JobState.CHECKING.value)
+TOGETHER = (*(state.value for state in NOT_YET_TRAINING), JobState.CHECKING.value)
 """States of a job that are those of all its workers that are up."""
 
 

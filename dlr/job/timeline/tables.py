@@ -60,4 +60,5 @@ def _when(life: JobTimeline, at: float) -> tuple[str, str]:
 
 def _failure_row(life: JobTimeline, failure: PastFailure) -> tuple[str, ...]:
     cost = "" if failure.outage is None else loss(failure.outage.seconds)
-    return *_when(life, failure.at), failure.who, failure.what, cost, failure.text
+    text = "; ".join(filter(None, (failure.survivors, failure.text)))
+    return *_when(life, failure.at), failure.who, failure.what, cost, text
