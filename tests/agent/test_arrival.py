@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from agent.facts.arrival import Arrival
 from agent.facts.world import WorldView
@@ -16,7 +16,7 @@ COLLECTOR = {ENV_ENDPOINT: "http://collector:4318"}
 
 
 def second(number: float) -> datetime:
-    return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=number)
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
 
 
 def test_round_has_the_times_of_its_own_start() -> None:
