@@ -34,7 +34,7 @@ class FakeReplicas:
 
     applied: int = 0
     contributing: Sequence[int] = (0,)
-    contributors: Contribution = Contribution(0, 1)
+    contributors: Contribution = field(default=Contribution(0, 1))
     is_accumulating: bool = False
     acts: list[Commit] = field(default_factory=list)
 
