@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
+from agent.facts.arrival import Arrival
 from agent.facts.world import (
     WAIT,
     AgentVerb,
@@ -99,11 +101,19 @@ class RoundStanding:
 class WorldMembership:
     """One agent's part in the worlds of its job. For the agent's main thread; `view` for any."""
 
-    def __init__(self, member: Member, watcher: Watcher[WorldView], reporter: Reporter) -> None:
+    def __init__(
+        self,
+        member: Member,
+        watcher: Watcher[WorldView],
+        reporter: Reporter,
+        arrival: Arrival | None = None,
+    ) -> None:
         self.member = member
         self._watcher = watcher
         self._reporter = reporter
         self._joined: AgentWorld | None = None
+        self.arrival = arrival or Arrival()
+        """When this agent came into its newest round."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable from news of the job on, until `look` takes them."""
@@ -142,6 +152,7 @@ class WorldMembership:
         if action.verb is AgentVerb.EXIT and action.reason is not None:
             return action.reason
         if action.verb is AgentVerb.START and view.world is not None:
+            self.arrival.note_world(datetime.now(timezone.utc))
             return view.world
         if action.verb is AgentVerb.STAND_BY:
             self.stand_by(action.round)

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +25,7 @@ from agent.arguments import LaunchArguments
 from agent.checkpoints.holder import CheckpointHolder
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError, ensure_temporary_directory, listen
+from agent.facts.arrival import Arrival
 from agent.facts.failure import write_error_file
 from agent.facts.world import AgentWorld, ExitReason, Member
 from agent.kube.api import AgentApi
@@ -65,7 +66,7 @@ from agent.torch_compat import elastic
 from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold
 from agent.warm.warm_parent import WarmParent, WarmStart
-from crds.agent_report import AgentState
+from crds.agent_report import AgentState, RoundStart
 from crds.phases import HANG_TIMEOUT_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -160,6 +161,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         PeerWatcher(me.member, listener.host, listener.port, me.key),
     )
     cleanup.callback(peers.close)
+    arrival = Arrival()
     progress, lingering = TrainingProgress(files, link.first_report), Lingering(files, stacks)
     orphans = Orphans(files.marker, warm_start.sessions if warm_start is not None else tuple)
     kept = _kept(me, warm_start if replicas is None else None, memory, orphans, files, cleanup)
@@ -167,12 +169,15 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         AgentFacts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,
         figures=progress.figures,
-        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering, kept, peers),
+        sections=_sections(
+            *(interfaces, replicas, stacks_desk, memory, lingering, kept, peers),
+            lambda: arrival.to_status(progress.first_step_ended()),
+        ),
     )
     peers.serve(lambda: reporter.progress(within_seconds=0.0))
     if replicas is not None:
         replicas.serve(lambda: reporter.progress(within_seconds=0.0))
-    membership = WorldMembership(me.member, link.watcher, reporter)
+    membership = WorldMembership(me.member, link.watcher, reporter, arrival)
     grace_seconds, failure_grace_seconds = launch.stop_grace_seconds, launch.failure_grace_seconds
     votes = Votes(membership, reporter, listener, memory, kept, grace_seconds, failure_grace_seconds)
     good_ends = GoodEnds()
@@ -220,6 +225,7 @@ def _sections(
     lingering: Lingering,
     kept: KeptProcesses,
     peers: PeerWatcher,
+    start: Callable[[], RoundStart | None],
 ) -> Sections:
     return Sections(
         network=interfaces.to_status,
@@ -229,6 +235,7 @@ def _sections(
         lived_on=kept.to_status,
         lingers=lingering.to_status,
         silent_peers=peers.to_status,
+        start=start,
     )
 
 

@@ -26,6 +26,10 @@ _DENIED = ("denied the request", "denied request")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
+class Error(Exception):
+    """What dlr raises where a person has something to do; the message is one sentence."""
+
+
 @dataclass(frozen=True)
 class StatusCause:
     """One thing wrong with an object that was refused."""
@@ -42,7 +46,7 @@ class StatusCause:
         return f"{self.field}: {self.message.replace(f': {self.field} in body ', ': ', 1)}"
 
 
-class ApiError(Exception):
+class ApiError(Error):
     """A call to the API server failed. The message is one sentence for a person.
 
     Args:

@@ -207,6 +207,8 @@ class StepProgress(OnWire):
     time: Time
     checkpoint_step: Count | None = None
     """The step of the last checkpoint that the script reported (`dlr.checkpoint_saved`)."""
+    checkpoint_time: Time | None = None
+    """When that was reported."""
     seconds_per_step: Seconds | None = None
     """Lately."""
 
@@ -384,6 +386,21 @@ class AgentCheck(OnWire):
 
 
 @dataclass(frozen=True)
+class RoundStart(OnWire):
+    """How the worker came into a round, by its node's clock: the parts of a recovery that its agent sees."""
+
+    round: Count
+    seen: Time
+    """When the agent learned that the round before was over; of a first round, that there is one."""
+    joined: Time
+    """When nothing ran here any more, and the agent went to meet the others."""
+    started: Time
+    """When all had met, and the processes were started."""
+    stepped: Time | None = None
+    """When the last of its processes had ended a first step; unset before that."""
+
+
+@dataclass(frozen=True)
 class Departure(OnWire):
     """All training processes of a round left after the same step, by vote of their agents."""
 
@@ -501,6 +518,8 @@ class AgentReport(OnWire):
     """Unset where checkpoints work, or none was due yet."""
     accelerators: Accelerators | None = None
     check: AgentCheck | None = None
+    start: RoundStart | None = None
+    """The newest start of its processes."""
     departure: Departure | None = None
     """The last one of this agent's processes."""
     result: Annotated[str, Limits(max_length=MAX_RESULT)] | None = None

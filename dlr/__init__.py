@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from controller.errors import Error as Error
     from dlr.client import ApiError as ApiError
     from dlr.client import Client as Client
     from dlr.client import InImage as InImage
@@ -25,6 +26,10 @@ _OF_CLIENT = ("ApiError", "Client", "InImage", "Job", "JobFailed")
 
 def __getattr__(name: str) -> Any:
     """`dlr.Client` and its like, which need more packages than a training script does."""
+    if name == "Error":
+        from controller.errors import Error
+
+        return Error
     if name not in _OF_CLIENT:
         raise AttributeError(f"module 'dlr' has no attribute {name!r}")
     try:

@@ -57,6 +57,7 @@ from reconcilers.scale.writer import pods_job
 from reconcilers.scaleplan import wiring as scaleplan
 from reconcilers.shapes import SHAPES
 from reconcilers.shards import wiring as shards
+from reconcilers.tracing import wiring as tracing
 from reconcilers.worker.assignment import Gate, OtherOwner
 from reconcilers.worker.companions import CompanionReconciler, EvictionHold
 from reconcilers.worker.dialling import Dials
@@ -106,6 +107,7 @@ def add_all(
     scaleplan.add(manager, clock, strategies.counts_fault)
     groups.add(manager, clock)
     shards.add(manager, clock)
+    tracing.add(manager, clock)
     add_workers(manager, clock, pods or PodOptions(), strategies, gates, owners, dials)
     add_companions(manager, clock, strategies, holds, (pods or PodOptions()).controller_namespace)
     cordon.add(manager, clock, cordons or CordonOptions())

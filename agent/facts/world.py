@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from crds.agent_report import AgentState
 from crds.checkpoint_files import KeptIn
 from crds.cluster import Cluster
+from crds.names import LABEL_JOB_UID
 from crds.phases import HANG_TIMEOUT_SECONDS, JobPhase, RendezvousPhase
 from crds.ranges import incarnations_of, ranked_from_text
 
@@ -91,6 +92,7 @@ class WorldView:
     """The job's account knows a step."""
     cluster: Cluster | None = None
     """The cluster of a job with parameter servers, in place of a world."""
+    job_uid: str = ""
 
     @property
     def awaits_checkpoint(self) -> bool:
@@ -118,6 +120,7 @@ class WorldView:
             str(asked.get("stacks") or ""),
             bool(spec.get("hasTrained")),
             Cluster.parse(world),
+            str(((world.get("metadata") or {}).get("labels") or {}).get(LABEL_JOB_UID) or ""),
         )
 
 

@@ -146,7 +146,7 @@ class ProgressFiles:
         checkpoints = {rank: (checkpoint, checkpoint) for rank, checkpoint in saved.items()}
         return Snapshot(
             steps=told or counted or checkpoints,
-            checkpoint_step=max((checkpoint.step for checkpoint in saved.values()), default=None),
+            checkpoint=max(saved.values(), key=lambda each: (each.step, each.at), default=None),
             counted=bool(counted),
             start_unknown=bool(counted)
             and not self.start.of_new_job
@@ -159,6 +159,15 @@ class ProgressFiles:
             numbers=next((r.numbers for r in records.values() if r.numbers), {}),
             busy=any(r.busy_until is not None and r.busy_until > time.monotonic() for r in records.values()),
         )
+
+    def first_step_ended(self) -> float | None:
+        """Return when the last of the processes that have stepped had ended its first step.
+
+        It is a time of CLOCK_MONOTONIC; None before any has.
+        """
+        records = map(read_record, self._steps)
+        firsts = (r.first or (r.counted[0] if r.counted else None) for r in records)
+        return max((first.at for first in firsts if first is not None), default=None)
 
     def read_rank(self, local_rank: int) -> RankProgress:
         """Read what one process has reported. It can be read after its end too, until the next start.
@@ -253,8 +262,8 @@ class Snapshot:
     steps: dict[int, tuple[StepReport, StepReport]]
     """The first and the newest report, by local rank. The file that the processes share counts as one rank
     more, and a script that reports nothing but checkpoints is at least as far as these."""
-    checkpoint_step: int | None = None
-    """The highest step of a checkpoint."""
+    checkpoint: StepReport | None = None
+    """The checkpoint of the highest step."""
     counted: bool = False
     """The steps were counted: the script reports none. All processes of a start begin with the same step, and
     the highest number is right: some scripts load on rank 0 alone."""
@@ -269,6 +278,10 @@ class Snapshot:
     """What a process told beside its newest step: the first one that told anything."""
     busy: bool = False
     """A process expects no step now (`dlr.busy`)."""
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        return None if self.checkpoint is None else self.checkpoint.step
 
     @property
     def newest(self) -> StepReport | None:

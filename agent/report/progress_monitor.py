@@ -99,13 +99,13 @@ class TrainingProgress:
             datetime.now(timezone.utc),
             busy=snapshot.busy,
         )
-        before = self._figures.progress
-        saved = [snapshot.checkpoint_step, before.checkpoint_step if before else None]
+        checkpoint_step, checkpoint_time = self._checkpoint(snapshot)
         self._figures = Figures(
             progress=StepProgress(
                 step=snapshot.newest.step,
                 time=_wall_clock(snapshot.newest.at),
-                checkpoint_step=max((step for step in saved if step is not None), default=None),
+                checkpoint_step=checkpoint_step,
+                checkpoint_time=checkpoint_time,
                 seconds_per_step=start.stepping.seconds_per_step(),
             ),
             rounds=with_round(self._figures.rounds, start.stepping.in_round(start.round)),
@@ -113,6 +113,19 @@ class TrainingProgress:
             series=self._chronicle.series,
             slow=self._chronicle.slow,
         )
+
+    def _checkpoint(self, snapshot: Snapshot) -> tuple[int | None, datetime | None]:
+        """Return the highest step that was saved, and when."""
+        before, saved = self._figures.progress, snapshot.checkpoint
+        step = before.checkpoint_step if before is not None else None
+        if saved is not None and (step is None or saved.step > step):
+            return saved.step, _wall_clock(saved.at)
+        return step, before.checkpoint_time if before is not None else None
+
+    def first_step_ended(self) -> datetime | None:
+        """Return when the last of the processes that run had ended its first step; None before any has."""
+        at = self._files.first_step_ended()
+        return None if at is None else _wall_clock(at)
 
 
 class ProgressMonitor(threading.Thread):

@@ -26,6 +26,7 @@ from crds.agent_report import (
     RankStack,
     ReplicasReport,
     RoundProgress,
+    RoundStart,
     Series,
     ShardsReport,
     SilentPeer,
@@ -79,6 +80,7 @@ class Sections:
     """What makes the parts of a report that are read while it is written, by field of `AgentReport`."""
 
     usage: Callable[[], Usage | None] | None = None
+    start: Callable[[], RoundStart | None] | None = None
     network: Callable[[], Network | None] | None = None
     memory: Callable[[], CheckpointMemory] | None = None
     shards: Callable[[], tuple[ShardsReport, ...] | None] | None = None

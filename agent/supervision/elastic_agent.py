@@ -13,6 +13,7 @@ import select
 import signal
 import time
 from collections.abc import Collection
+from datetime import datetime, timezone
 from typing import Any
 
 from torch.distributed import DistError
@@ -211,8 +212,10 @@ class DlrElasticAgent(LocalElasticAgent):
             case course.EndVotes():
                 self._votes.end()
             case course.StopProcesses(grace):
+                self._membership.arrival.note_end(datetime.now(timezone.utc))
                 self._stop(self._running(), grace)
             case course.KeepProcesses(grace_seconds):
+                self._membership.arrival.note_end(datetime.now(timezone.utc))
                 self._kept.keep(self._membership.round, self._running(), grace_seconds)
             case course.Kill():
                 self._running().kill()
@@ -420,6 +423,7 @@ class DlrElasticAgent(LocalElasticAgent):
             self._processes = TrainingProcesses(self._pcontext, self._orphans)
             self._kept.started(self._processes.pids)
             self._votes.begin(self._environment.progress.records)
+            self._membership.arrival.note_start(self._membership.round, datetime.now(timezone.utc))
         except BaseException:
             abandon_start(self._pcontext, self._orphans)
             self._pcontext = self._processes = None

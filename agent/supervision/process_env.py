@@ -22,6 +22,7 @@ from agent.torch_compat.elastic import MAX_RESTARTS, RESTART_COUNT, UNLIMITED_RE
 from crds.names import ENV_REPLICAS_SOCKET
 from crds.progress_record import ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET
+from crds.trace import ENV_ENDPOINT, ENV_TRACEPARENT, traceparent
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,10 @@ class ProcessEnvironment:
             round_, int(envs[0]["WORLD_SIZE"]), leads=0 in ranks, of_new_job=not view.has_trained
         )
         ours = self.of_start(start, ranks, logs, view.failures_per_hour(datetime.now(timezone.utc)))
+        trace = trace_variables(os.environ, view.job_uid, round_)
         for local_rank, env in envs.items():
             living = kept.variables(local_rank)
-            env.update({**restart_counts(env, round_), **ours[local_rank], **living})
+            env.update({**restart_counts(env, round_), **ours[local_rank], **living, **trace})
 
     def of_start(
         self, start: ProcessStart, ranks: Sequence[int], logs: LogsDest, failures_per_hour: float | None
@@ -92,6 +94,16 @@ class ProcessEnvironment:
         records = self.stacks.folder_of(local_rank, self.progress.directory)
         socket = self.progress.recorder_of(local_rank)
         return flight_recorder.variables(socket, os.environ, torch.__version__, records)
+
+
+def trace_variables(environ: Mapping[str, str], job_uid: str, round_: int) -> dict[str, str]:
+    """Return what has spans of the script belong below those of its round, where the Pod names a collector.
+
+    A trace that the Pod names itself stays.
+    """
+    if not environ.get(ENV_ENDPOINT) or ENV_TRACEPARENT in environ or not job_uid:
+        return {}
+    return {ENV_TRACEPARENT: traceparent(job_uid, round_)}
 
 
 def restart_counts(env: Mapping[str, str], round_: int) -> dict[str, str]:

@@ -67,6 +67,7 @@ ROUND_VARIABLES = (
     "TORCH_FR_",
     "TORCH_INCLUDE_STACK_TRACE",
     "TORCH_NCCL_",
+    "TRACEPARENT",
     "WORLD_SIZE",
 )
 """Variables, or how they begin, that nothing reads before a script runs: each forked process has its own."""

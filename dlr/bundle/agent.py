@@ -48,7 +48,7 @@ _PROTOCOL = (
         "phases.py",
     ),
     *("progress_record.py", "ranges.py", "release.py", "shard_set.py", "stack_offer.py", "texts.py"),
-    *("wire.py", "xids.py"),
+    *("trace.py", "wire.py", "xids.py"),
 )
 """The modules of `crds` that the agent shares with the controller; they need the standard library alone."""
 _CLIENT = ("__init__.py", "connection.py", "errors.py")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from agent.slots.format import Mark
 from agent.slots.process_files import MemoryResume
 from agent.slots.slot import DamagedError
+from controller.errors import Error
 from crds.checkpoint_files import CheckpointTrouble, Tier
 from dlr.checkpoint import storage
 from dlr.checkpoint.choosing import choose
@@ -25,7 +26,7 @@ LOST_SECONDS = 60.0
 """So long at least the agent is told that a checkpoint was lost, which no later save mends."""
 
 
-class DamagedCheckpointError(Exception):
+class DamagedCheckpointError(Error):
     """A checkpoint in memory is not what was written. The next start goes on from another one."""
 
 

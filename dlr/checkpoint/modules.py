@@ -17,10 +17,11 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX as EXTRA
 from torch.optim import Optimizer
 
 from agent.slots.format import TensorPart
+from controller.errors import Error
 from dlr.checkpoint.tensors import is_copied, local_tensor, repeats_elements
 
 
-class MismatchError(Exception):
+class MismatchError(Error):
     """A checkpoint is of another model or optimizer than the one that is to go on from it, or has values of
     classes that the script has not registered."""
 

@@ -24,6 +24,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from agent.slots.sums import WordSum, sum_of
+from controller.errors import Error
 from crds.checkpoint_files import AFTER_FAILURE, group_of
 from dlr.checkpoint.files import Files
 
@@ -45,7 +46,7 @@ _MOST_LISTED = 32
 """Checkpoints that are looked at for one that is whole."""
 
 
-class StorageError(Exception):
+class StorageError(Error):
     """A checkpoint in storage cannot be used, or the path belongs to another job; one sentence says why."""
 
 

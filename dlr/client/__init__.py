@@ -6,6 +6,6 @@ It runs where jobs are submitted from, and not in training Pods: `import dlr` do
 from dlr.client.client import Client
 from dlr.client.job import Job, JobFailed, JobStatus
 from dlr.client.program import InImage
-from dlr.kube.errors import ApiError
+from dlr.kube.errors import ApiError, Error
 
-__all__ = ["ApiError", "Client", "InImage", "Job", "JobFailed", "JobStatus"]
+__all__ = ["ApiError", "Client", "Error", "InImage", "Job", "JobFailed", "JobStatus"]

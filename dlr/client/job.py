@@ -17,12 +17,21 @@ from dlr.job import report
 from dlr.job.deletion import wait_until_gone
 from dlr.job.groups import refuse_group, training
 from dlr.job.logs import Following, choose_workers, job_and_workers, log_lines, send_log
-from dlr.job.lookup import NoSuchJob, get_group, get_job, groups_of, list_workers, set_replicas, workers_of
+from dlr.job.lookup import (
+    NoSuchJob,
+    get_group,
+    get_job,
+    groups_of,
+    list_workers,
+    set_replicas,
+    set_suspended,
+    workers_of,
+)
 from dlr.job.progress import progress_of, total_steps
 from dlr.job.stacks import ask_all, merge, stack_lines, together, without_answer
 from dlr.job.tones import tone_of
 from dlr.kube.api import ELASTICJOBS, JSON, Api
-from dlr.kube.errors import ApiError
+from dlr.kube.errors import ApiError, Error
 from dlr.kube.following import until_finished
 
 STACKS_SECONDS = 15.0
@@ -101,7 +110,7 @@ def read_status(job: JSON, workers: Sequence[JSON]) -> JobStatus:
     )
 
 
-class JobFailed(Exception):
+class JobFailed(Error):
     """The job has ended, and not well; the message says why.
 
     Attributes:
@@ -226,6 +235,16 @@ class Job:
         """Change the number of workers."""
         refuse_group(self._fetch(), "scale")
         set_replicas(self._api, self.name, workers)
+
+    def suspend(self) -> None:
+        """Stop the training, after its grace to save; the job's state stays. Nothing happens if it is so."""
+        self._fetch()
+        set_suspended(self._api, self.name, True)
+
+    def resume(self) -> None:
+        """Let a suspended job train again. Nothing happens if it is not suspended."""
+        self._fetch()
+        set_suspended(self._api, self.name, False)
 
     def delete(self, *, wait: bool = True, timeout_seconds: float = DELETE_SECONDS) -> None:
         """Delete the job with everything that it made, and wait until its Pods are gone.

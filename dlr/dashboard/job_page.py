@@ -45,6 +45,8 @@ FACTS = ("Phase", "World", "Groups", "Group", "Checkpoints", "Failures")
 """The facts that no other part of the page shows."""
 EVIDENCE = ("Conditions", "Waiting", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
+ROUTINE = frozenset({"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing"})
+"""Reasons of Events that every Pod has."""
 NO_PAST: JSON = {"at": [], "steps": [], "seconds": [], "numbers": {}}
 
 
@@ -88,6 +90,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         "nodes": _nodes(case),
         "nodeEvidence": _sentences(evidence, "Nodes"),
         "events": _events(case),
+        "logRank": _log_rank(case),
         "unread": [text[:MOST_TEXT] for text in unread],
     }
 
@@ -238,12 +241,29 @@ def _nodes(case: Case) -> JSON:
     return {"shown": shown, "leftOut": max(0, len(states) - MOST_NODES)}
 
 
-def _events(case: Case) -> list[JSON]:
-    rows = [report.event_row(event, case.job, case.now) for event in case.events[-MOST_EVENTS:]]
+def _events(case: Case) -> JSON:
+    """Return the newest Events: those that say something, and the kubelets' and the scheduler's of each Pod."""
+    routine = [
+        each for each in case.events if each.get("reason") in ROUTINE and each.get("type") != "Warning"
+    ]
+    telling = [each for each in case.events if each not in routine]
+    return {"shown": _event_rows(case, telling), "routine": _event_rows(case, routine)}
+
+
+def _event_rows(case: Case, events: Sequence[JSON]) -> list[JSON]:
+    rows = [report.event_row(event, case.job, case.now) for event in events[-MOST_EVENTS:]]
     return [
         {"seen": seen, "type": type_, "reason": reason, "message": message[:MOST_TEXT]}
         for seen, type_, reason, message in reversed(rows)
     ]
+
+
+def _log_rank(case: Case) -> int | None:
+    """Return the rank whose log is open at first: the culprit's while the job does not train, else 0."""
+    if is_grouped(case.job) or not report.ranks(case.job):
+        return None
+    rank = case.culprit.failure.get("rank") if case.culprit is not None and not case.trains else None
+    return 0 if rank is None else int(rank)
 
 
 def _figures(case: Case, top: JobVerdict) -> list[JSON]:

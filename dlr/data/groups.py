@@ -10,9 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from crds.intervals import NONE, Intervals, count, first, minus, union, whole
+
+
+class Contribution(NamedTuple):
+    """Place of a group among those whose gradients count in a step."""
+
+    place: int | None
+    """0 for the first of them; None for a group that contributes nothing."""
+    groups: int
+    """How many groups contribute."""
 
 
 class ContributingGroups(Protocol):
@@ -23,8 +32,8 @@ class ContributingGroups(Protocol):
         """Number of steps that are applied, which is the number of the step being made."""
 
     @property
-    def contributors(self) -> tuple[int | None, int]:
-        """Position of this group among those that contribute to this step, or None, and their number."""
+    def contributors(self) -> Contribution:
+        """Place of this group among those that contribute to this step."""
 
     @property
     def contributing(self) -> Sequence[int]:

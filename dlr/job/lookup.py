@@ -8,6 +8,7 @@ from controller.wording import counted
 from crds import names
 from crds.grouping import is_grouped, owner_of_group
 from crds.ranges import as_ranges
+from dlr.job.groups import refuse_group
 from dlr.job.report import condition_of
 from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, NAMESPACES, NODES, SHARDSETS, Api
 from dlr.kube.errors import ApiError, UsageError
@@ -130,6 +131,21 @@ def find_nodes(api: Api, node_names: Collection[str]) -> list[JSON]:
             if failure.reason != "NotFound":
                 raise
     return found
+
+
+def set_suspended(api: Api, name: str, value: bool) -> bool:
+    """Suspend a job, or resume it; return whether that changed anything.
+
+    Raises:
+        ApiError: the job has ended.
+        UsageError: it is a replica group.
+    """
+    job = get_unfinished_job(api, name)
+    refuse_group(job, "suspend" if value else "resume")
+    if bool(job["spec"].get("suspend")) is value:
+        return False
+    api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": value}})
+    return True
 
 
 def set_replicas(api: Api, name: str, replicas: int) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from controller.errors import ApiError, Forbidden, NotFound, StatusCause, Unavailable
+from controller.errors import ApiError, Error, Forbidden, NotFound, StatusCause, Unavailable
 
-__all__ = ["ApiError", "Forbidden", "NotFound", "StatusCause", "Unavailable", "UsageError"]
+__all__ = ["ApiError", "Error", "Forbidden", "NotFound", "StatusCause", "Unavailable", "UsageError"]
 
 
-class UsageError(ValueError):
+class UsageError(Error, ValueError):
     """An argument or option that cannot be meant; nothing has been done."""

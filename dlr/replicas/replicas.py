@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from agent.replicas.facts import VersionGroups
 from agent.torch_compat import process_groups
 from dlr.checkpoint.tensors import is_distributed
+from dlr.data.groups import Contribution
 from dlr.replicas import protocol
 from dlr.replicas.agreement import GroupStanding, MeetingGroup, agree, agree_on_round
 from dlr.replicas.average import Average
@@ -153,18 +154,18 @@ class Replicas:
 
     @property
     def applied(self) -> int:
-        """Number of steps that this group's state has."""
+        """Number of steps that this group's state has: the one to make next has this number, from 0 on."""
         return self._at.applied
 
     @property
-    def contributors(self) -> tuple[int | None, int]:
+    def contributors(self) -> Contribution:
         """The place of this group among those whose gradients count in this step, and their number.
 
         The place is None where this group contributes nothing, since it still takes over the state. Neither
         changes within a step.
         """
         index, counted = self._quorum().membership.me[0], self._at.contributing
-        return (counted.index(index) if index in counted else None), len(counted)
+        return Contribution(counted.index(index) if index in counted else None, len(counted))
 
     @property
     def contributing(self) -> tuple[int, ...]:
@@ -202,7 +203,9 @@ class Replicas:
                 self._note_loaded(step)
 
     def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[TrainingStep]:
-        """Count the steps that are to be made, from the one that the groups are at.
+        """Yield the number of each step that is to be made, from the one that the groups are at.
+
+        Numbers begin at 0, so a step has the number of those before it, and its checkpoint one more.
 
         With `with step:` around a step's work, this process lives on where a peer dies, and the step is made
         again. All that communicates belongs in there, an evaluation too, in one `with step:` or in several.

@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from io import BufferedReader
 from typing import Any
 
+from controller.errors import Error
 from crds.intervals import Intervals, common, count, first, from_text, minus, to_text, union, whole
 from crds.names import ENV_GROUPED_JOB
 from crds.progress_record import ENV_ROUND
 from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_RANGES, MAX_SHARD_TEXT, SetDefinition
 
 
-class ShardsError(RuntimeError):
+class ShardsError(Error, RuntimeError):
     """A set cannot be pulled from, or more of it has failed than may; the message is one sentence."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dlr import replicas as dlr_replicas
+from dlr.replicas.joining import join_over
 from tests.replicas.scripts import Origin, digest, exact_step, model_of
 
 GRID = 2.0**14
@@ -60,9 +60,7 @@ def train(place: Any, channel: Any, seconds: float = 0.004) -> None:
     optimizer = inner_of(model)
     scheduler = scheduler_of(optimizer)
     state = {"scheduler": scheduler, "origin": origin}
-    joined = dlr_replicas.join(
-        model, optimizer, state=state, channel=channel, sync_every=SYNC_EVERY, outer=outer_of
-    )
+    joined = join_over(channel, model, optimizer, state=state, sync_every=SYNC_EVERY, outer=outer_of)
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
     sources: list[int] = []
     end_heal = joined._end_heal

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dlr import replicas as dlr_replicas
 from dlr.replicas.gradients import local
+from dlr.replicas.joining import join_over
 
 WIDTH = 16
 
@@ -87,9 +87,7 @@ def train(
     model = model_of(origin.seed, width).to(device)
     optimizer = optimizer_of(model)
     scheduler = scheduler_of(optimizer)
-    joined = dlr_replicas.join(
-        model, optimizer, state={"scheduler": scheduler, "origin": origin}, channel=channel
-    )
+    joined = join_over(channel, model, optimizer, state={"scheduler": scheduler, "origin": origin})
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
     counted: dict[int, list[int]] = {}
     joined.call_after_commit(lambda step, groups: counted.__setitem__(step, list(groups)))
@@ -142,7 +140,7 @@ def train_kind(place: Any, channel: Any, kind: str, seconds: float = 0.01) -> No
 
         model = fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    joined = dlr_replicas.join(model, optimizer, channel=channel)
+    joined = join_over(channel, model, optimizer)
     log = (Path(place.folder) / f"log-{place.group}-{place.round}-{place.rank}").open("a")
     for step in joined.steps(until=ends):
         time.sleep(seconds)

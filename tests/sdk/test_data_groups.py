@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from crds.intervals import count, first, minus, union
 from dlr.data import ElasticBatchSampler, ElasticStream, GlobalBatch
-from dlr.data.groups import Contributors, EpochPlace, StepRule, select, share
+from dlr.data.groups import Contribution, Contributors, EpochPlace, StepRule, select, share
 from tests.counting import calls
 
 many = settings(max_examples=200, deadline=None)
@@ -34,14 +34,14 @@ class FakeReplicas:
 
     applied: int = 0
     contributing: Sequence[int] = (0,)
-    contributors: tuple[int | None, int] = (0, 1)
+    contributors: Contribution = field(default=Contribution(0, 1))
     is_accumulating: bool = False
     acts: list[Commit] = field(default_factory=list)
 
     def begin(self, step: int, groups: Sequence[int], mine: int) -> None:
         """Begin a step."""
         self.applied, self.contributing = step, groups
-        self.contributors = groups.index(mine) if mine in groups else None, len(groups)
+        self.contributors = Contribution(groups.index(mine) if mine in groups else None, len(groups))
 
     def commit(self, groups: Sequence[int]) -> None:
         """Commit the step."""

@@ -13,7 +13,7 @@ from dlr.commands.errors import CommandError, Interrupted
 from dlr.commands.options import JobName, complete_job_name, number, object_names, with_cluster
 from dlr.job.deletion import wait_until_gone
 from dlr.job.groups import refuse_group
-from dlr.job.lookup import NoSuchJob, get_job, get_unfinished_job, set_replicas
+from dlr.job.lookup import NoSuchJob, get_job, set_replicas, set_suspended
 from dlr.kube.api import ELASTICJOBS, JSON, Api
 
 
@@ -42,13 +42,8 @@ def resume(api: Api, name: JobName) -> None:
 
 
 def _set_suspend(api: Api, name: str, value: bool, done: str, already: str) -> None:
-    job = get_unfinished_job(api, name)
-    refuse_group(job, "suspend" if value else "resume")
-    if bool(job["spec"].get("suspend")) is value:
-        done = f"is {already}"
-    else:
-        api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": value}})
-    print(f"elasticjob {api.namespace}/{name} {done}")
+    changed = set_suspended(api, name, value)
+    print(f"elasticjob {api.namespace}/{name} {done if changed else f'is {already}'}")
 
 
 @with_cluster

@@ -19,6 +19,7 @@ class JobCommands(LazyGroup):
         "stacks": Lazy("job.stacks.stacks", "Show where all training processes are now."),
         "events": Lazy("job.lists.events", "Show the Events of a job, its workers and its Pods."),
         "timeline": Lazy("job.timeline.timeline", "Draw a job's life: workers, rounds, failures."),
+        "trace": Lazy("job.trace.trace", "Print a job's life as a trace for Perfetto."),
         "diagnose": Lazy("job.diagnose.diagnose", "Say on one page how a job is, why, and what to do."),
         "scale": Lazy("job.changes.scale", "Change the number of a job's workers."),
         "suspend": Lazy("job.changes.suspend", "Stop a job's training after time to save; its state stays."),

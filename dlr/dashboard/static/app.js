@@ -183,6 +183,7 @@ function renderJob(page) {
     parts = new Map();
     makeRanks();
     makeLog();
+    if (page.logRank !== null) followLog(page.logRank);
   }
   part("top", [page.headline, page.figures, page.facts, page.unread], () => topPart(page));
   optional("findings", page.findings.length && [page.findings, page.phase], () => findingsPart(page));
@@ -335,11 +336,13 @@ function nodesPart(page) {
   ];
 }
 
-function eventsPart(events) {
-  const rows = events.map((event) => [event.seen, el("span", { "data-state": event.type }, event.reason), event.message]);
+function eventsPart({ shown, routine }) {
+  const table = (title, events) => tableOf(title, [["SEEN", "word"], ["REASON", "word"], ["MESSAGE", "wide"]],
+    events.map((event) => [event.seen, el("span", { "data-state": event.type }, event.reason), event.message]));
   return [
     el("h2", {}, TITLES.events),
-    rows.length ? tableOf(TITLES.events, [["SEEN", "word"], ["REASON", "word"], ["MESSAGE", "wide"]], rows) : quiet("None in the last hour."),
+    shown.length ? table(TITLES.events, shown) : quiet(routine.length ? "None but those that every Pod has." : "None in the last hour."),
+    routine.length ? el("details", {}, el("summary", {}, "Starts and ends of Pods"), table("Starts and ends of Pods", routine)) : null,
   ];
 }
 

@@ -1,0 +1,99 @@
+"""How a process joins the groups: what it has in common with the others, and by what it is averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dlr.data.epochs import Epochs
+from dlr.data.shards import ElasticShards
+from dlr.replicas.channel import Alone, Channel
+from dlr.replicas.group import OwnGroup
+from dlr.replicas.outer import OuterReplicas
+from dlr.replicas.replicas import Replicas
+from dlr.replicas.state import further
+from dlr.replicas.survivor import Survivor, survivor_of_process
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.distributed import ProcessGroup
+    from torch.optim import Optimizer
+
+    from dlr.checkpoint import Checkpointer
+
+
+def join_over(
+    way: Channel,
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    *,
+    state: MutableMapping[str, Any] | None = None,
+    checkpoint: Checkpointer | None = None,
+    start: int = 0,
+    process_group: ProcessGroup | None = None,
+    sync_every: int | None = None,
+    outer: Callable[[list[Tensor]], Optimizer] | None = None,
+) -> Replicas:
+    """Join the groups as `dlr.replicas.join` does, by that way to the agent."""
+    _refuse_contradictions(checkpoint, start, sync_every, outer)
+    optimizers = [optimizer] if not isinstance(optimizer, Sequence) else list(optimizer)
+    names = ["optimizer"] if len(optimizers) == 1 else [f"optimizer_{at}" for at in range(len(optimizers))]
+    everything: dict[str, Any] = {
+        "model": model,
+        **dict(zip(names, optimizers, strict=True)),
+        **(state or {}),
+    }
+    if checkpoint is not None:
+        everything |= further(checkpoint.state, everything)
+    own = OwnGroup(process_group)
+    if sync_every is None or outer is None:
+        survivor = _survivor(way, everything, optimizers, checkpoint)
+        replicas = Replicas(everything, optimizers, start, own, way, checkpoint, survivor=survivor)
+    else:
+        replicas = OuterReplicas(everything, optimizers, start, own, way, sync_every, outer, checkpoint)
+    for each in everything.values():
+        if isinstance(each, Epochs | ElasticShards):
+            each.deal_to(replicas)
+    replicas.load_unless_others_train()
+    return replicas
+
+
+def _survivor(
+    way: Channel,
+    state: MutableMapping[str, Any],
+    optimizers: Sequence[Optimizer],
+    checkpoint: Checkpointer | None,
+) -> Survivor | None:
+    """Return what lets this process live on when a peer dies; None where it ends then.
+
+    It takes a checkpoint that the dead one's successor loads, too, and a job without replica groups.
+    """
+    if checkpoint is None or not isinstance(way, Alone):
+        return None
+    modules = [each for each in state.values() if isinstance(each, torch.nn.Module)]
+    return survivor_of_process(checkpoint, modules, optimizers)
+
+
+def _refuse_contradictions(
+    checkpoint: Checkpointer | None,
+    start: int,
+    sync_every: int | None,
+    outer: Callable[[list[Tensor]], Optimizer] | None,
+) -> None:
+    if checkpoint is not None and start:
+        raise ValueError(
+            f"dlr.replicas.join: start is {start}, and checkpoint has a step to begin at itself: give one of "
+            "them"
+        )
+    if (sync_every is None) != (outer is None):
+        raise ValueError(
+            "dlr.replicas.join: sync_every and outer belong together, so give both for DiLoCo, or neither to "
+            "average each step's gradients"
+        )
+    if sync_every is not None and sync_every < 1:
+        raise ValueError(
+            f"dlr.replicas.join: sync_every is {sync_every}, and has to be 1 or more: it is the number of "
+            "steps from one average to the next"
+        )

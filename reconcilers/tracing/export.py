@@ -1,0 +1,57 @@
+"""Spans on their way to a collector, by OpenTelemetry's own SDK, which is imported here alone.
+
+The SDK sends from a thread of its own and keeps a bounded queue: a collector that is away costs spans, and
+never a look at a job. https://opentelemetry.io/docs/specs/otel/trace/sdk/#batching-processor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from crds.trace import span_id, trace_id
+from reconcilers.tracing.spans import TraceSpan
+
+SERVICE = "dlr"
+NANOSECONDS = 1_000_000_000
+
+
+class Collector:
+    """The collector that the environment names (`OTEL_EXPORTER_OTLP_ENDPOINT` and its likes)."""
+
+    def __init__(self) -> None:
+        self._processor = BatchSpanProcessor(OTLPSpanExporter())
+        self._resource = Resource({"service.name": SERVICE}).merge(Resource.create())
+
+    def send(self, job_uid: str, spans: Iterable[TraceSpan]) -> None:
+        """Have spans that have ended sent soon."""
+        for span in spans:
+            self._processor.on_end(self._readable(job_uid, span))
+
+    def _readable(self, job_uid: str, span: TraceSpan) -> ReadableSpan:
+        return ReadableSpan(
+            span.name,
+            context=_context(job_uid, span.key),
+            parent=_context(job_uid, span.parent) if span.parent else None,
+            resource=self._resource,
+            attributes={f"dlr.{name}": value for name, value in span.attributes.items()}
+            | {"dlr.track": span.track},
+            start_time=_nanoseconds(span.begin),
+            end_time=_nanoseconds(span.end or span.begin),
+        )
+
+
+def _context(job_uid: str, key: str) -> SpanContext:
+    return SpanContext(
+        trace_id(job_uid), span_id(job_uid, key), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+    )
+
+
+def _nanoseconds(at: datetime) -> int:
+    return int(at.timestamp() * 1e6) * (NANOSECONDS // 1_000_000)

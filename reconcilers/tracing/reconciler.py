@@ -1,0 +1,64 @@
+"""The reconciler of jobs' traces: each span is sent once, when it has been over for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from controller.cache import Cache
+from controller.reconciler import Reconciler, Request, Result
+from controller.store import ObjectMemory
+from reconcilers.observed.ownership import BY_OWNER
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.tracing.spans import TraceSpan, spans_of
+
+SETTLED = timedelta(seconds=15)
+"""Agents report every few seconds, so what a span is made of may come after its end."""
+
+
+class SendSpans(Protocol):
+    def __call__(self, job_uid: str, spans: Iterable[TraceSpan]) -> None: ...
+
+
+class TracingReconciler(Reconciler):
+    """Has the spans of a job sent.
+
+    A controller that begins to lead sends those of all jobs (again), under the same identifiers.
+
+    Args:
+        send: takes spans that are over, and must not block.
+    """
+
+    def __init__(self, cache: Cache, clock: Clock, send: SendSpans) -> None:
+        self._jobs = cache.store(ELASTICJOBS)
+        self._workers = cache.store(ELASTICWORKERS)
+        self._clock = clock
+        self._send = send
+        self._sent: ObjectMemory[frozenset[str]] = self._jobs.memory()
+        """Keys of spans that were sent, by job."""
+
+    async def reconcile(self, request: Request) -> Result:
+        """Look at the job of this name."""
+        job = self._jobs.get(request.namespace, request.name)
+        if job is None:
+            return Result()
+        uid = job["metadata"]["uid"]
+        spans = spans_of(job, self._workers.by_index(BY_OWNER, uid))
+        sent, now = self._sent.get(uid) or frozenset(), self._clock.now()
+        due, wait_seconds = due_spans(spans, sent, now)
+        self._send(uid, due)
+        known = sent | {each.key for each in due}
+        # What the histories have forgotten does not come back.
+        self._sent.put(uid, known & {each.key for each in spans})
+        return Result(wait_seconds)
+
+
+def due_spans(
+    spans: Iterable[TraceSpan], sent: frozenset[str], now: datetime
+) -> tuple[list[TraceSpan], float | None]:
+    """Return the spans to send now, and the seconds until there is another; None without any."""
+    over = [(each, each.end + SETTLED) for each in spans if each.end is not None and each.key not in sent]
+    later = min((at for _, at in over if at > now), default=None)
+    return [each for each, at in over if at <= now], None if later is None else (later - now).total_seconds()

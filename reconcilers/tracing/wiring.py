@@ -1,0 +1,55 @@
+"""What wakes a look at the trace of a job."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+
+from controller.builder import ControllerBuilder
+from controller.manager import Manager
+from controller.resources import Object
+from crds.trace import ENV_ENDPOINT
+from reconcilers.predicates import change_of
+from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.managed_by import OfOurJobs, own_key
+from reconcilers.tracing.reconciler import TracingReconciler
+
+log = logging.getLogger(__name__)
+
+
+def add(manager: Manager, clock: Clock, environ: Mapping[str, str] = os.environ) -> None:
+    """Register the controller with the manager, where the environment names a collector."""
+    if not environ.get(ENV_ENDPOINT):
+        return
+    try:
+        from reconcilers.tracing.export import Collector
+    except ImportError as error:
+        log.error(
+            "no trace is sent: %s is set, and %s is not installed: pip install 'dlr-training[otel]'",
+            ENV_ENDPOINT,
+            error.name,
+        )
+        return
+    reconciler = TracingReconciler(manager.cache, clock, Collector().send)
+    (
+        ControllerBuilder(manager, "tracing")
+        .for_(ELASTICJOBS, predicate=has_another_past)
+        .owns(ELASTICWORKERS, predicate=has_saved_or_another_life)
+        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
+    )
+
+
+@change_of
+def has_another_past(job: Object) -> object:
+    status = job.get("status") or {}
+    return job["metadata"]["uid"], status.get("history"), status.get("completionTime")
+
+
+@change_of
+def has_saved_or_another_life(worker: Object) -> object:
+    """Its Pods, and what the first worker's script has saved: the others save the same steps."""
+    status = worker.get("status") or {}
+    progress = (status.get("agent") or {}).get("progress") or {}
+    return status.get("history"), progress.get("checkpointStep") if worker["spec"]["index"] == 0 else None
