@@ -66,7 +66,7 @@ from agent.torch_compat import elastic
 from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold
 from agent.warm.warm_parent import WarmParent, WarmStart
-from crds.agent_report import AgentState, RoundStart
+from crds.agent_report import AgentState, RoundEntry
 from crds.phases import HANG_TIMEOUT_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ def _sections(
     lingering: Lingering,
     kept: KeptProcesses,
     peers: PeerWatcher,
-    start: Callable[[], RoundStart | None],
+    start: Callable[[], RoundEntry | None],
 ) -> Sections:
     return Sections(
         network=interfaces.to_status,

@@ -386,7 +386,7 @@ class AgentCheck(OnWire):
 
 
 @dataclass(frozen=True)
-class RoundStart(OnWire):
+class RoundEntry(OnWire):
     """How the worker came into a round, by its node's clock: the parts of a recovery that its agent sees."""
 
     round: Count
@@ -518,7 +518,7 @@ class AgentReport(OnWire):
     """Unset where checkpoints work, or none was due yet."""
     accelerators: Accelerators | None = None
     check: AgentCheck | None = None
-    start: RoundStart | None = None
+    start: RoundEntry | None = None
     """The newest start of its processes."""
     departure: Departure | None = None
     """The last one of this agent's processes."""

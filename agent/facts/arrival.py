@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from crds.agent_report import RoundStart
+from crds.agent_report import RoundEntry
 
 
 class Arrival:
@@ -17,7 +17,7 @@ class Arrival:
     def __init__(self) -> None:
         self._seen: datetime | None = None
         self._joined: datetime | None = None
-        self._start: RoundStart | None = None
+        self._start: RoundEntry | None = None
 
     def note_end(self, now: datetime) -> None:
         """Take note that the round which runs is over."""
@@ -30,10 +30,10 @@ class Arrival:
 
     def note_start(self, round_: int, now: datetime) -> None:
         """Take note that the processes of a round were started."""
-        self._start = RoundStart(round_, self._seen or now, self._joined or now, now)
+        self._start = RoundEntry(round_, self._seen or now, self._joined or now, now)
         self._seen = self._joined = None
 
-    def to_status(self, stepped: datetime | None) -> RoundStart | None:
+    def to_status(self, stepped: datetime | None) -> RoundEntry | None:
         """Return the newest start; None before the first.
 
         Args:

@@ -242,7 +242,7 @@ def _nodes(case: Case) -> JSON:
 
 
 def _events(case: Case) -> JSON:
-    """Return the newest Events: those that say something, and the kubelets' and the scheduler's of each Pod."""
+    """Return the newest Events: those that say something, and the routine ones of each Pod."""
     routine = [
         each for each in case.events if each.get("reason") in ROUTINE and each.get("type") != "Warning"
     ]

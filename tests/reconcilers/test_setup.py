@@ -59,6 +59,7 @@ DOES_NOT_DECIDE = {
     "result": (None, '{"value": 1}'),
     "askedStacks": (None, {"time": "2026-01-01T00:00:00Z"}),
     "silentPeers": (None, [{"index": 1, "incarnation": 1}]),
+    "start": (None, {"round": 1}),
 }
 """Those whose changes do not, as a check's answers; a job looked at for each of them decides the same again."""
 
