@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -65,7 +65,7 @@ from agent.torch_compat import elastic
 from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold
 from agent.warm.warm_parent import WarmParent, WarmStart
-from crds.agent_report import AgentState, RoundStart
+from crds.agent_report import AgentState
 from crds.phases import HANG_TIMEOUT_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         figures=progress.figures,
         sections=_sections(
             *(interfaces, replicas, stacks_desk, memory, lingering, kept),
-            lambda: arrival.to_status(progress.first_step_ended()),
+            arrival,
         ),
     )
     if replicas is not None:
@@ -217,7 +217,7 @@ def _sections(
     memory: CheckpointHolder | None,
     lingering: Lingering,
     kept: KeptProcesses,
-    start: Callable[[], RoundStart | None],
+    arrival: Arrival,
 ) -> Sections:
     return Sections(
         network=interfaces.to_status,
@@ -226,7 +226,7 @@ def _sections(
         memory=memory.to_status if memory is not None else None,
         lived_on=kept.to_status,
         lingers=lingering.to_status,
-        start=start,
+        start=arrival.to_status,
     )
 
 

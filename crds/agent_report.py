@@ -394,8 +394,6 @@ class RoundStart(OnWire):
     """When nothing ran here any more, and the agent went to meet the others."""
     started: Time
     """When all had met, and the processes were started."""
-    stepped: Time | None = None
-    """When the last of its processes had ended a first step; unset before that."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from crds.agent_report import RoundStart
@@ -33,12 +32,6 @@ class Arrival:
         self._start = RoundStart(round_, self._seen or now, self._joined or now, now)
         self._seen = self._joined = None
 
-    def to_status(self, stepped: datetime | None) -> RoundStart | None:
-        """Return the newest start; None before the first.
-
-        Args:
-            stepped: end of its first step, if there was one.
-        """
-        start = self._start
-        is_of_it = start is not None and stepped is not None and stepped >= start.joined
-        return replace(start, stepped=stepped) if start is not None and is_of_it else start
+    def to_status(self) -> RoundStart | None:
+        """Return the newest start; None before the first."""
+        return self._start

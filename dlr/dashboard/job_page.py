@@ -242,11 +242,11 @@ def _nodes(case: Case) -> JSON:
 
 
 def _events(case: Case) -> JSON:
-    """Return the newest Events: those that say something, and the kubelets' and the scheduler's of each Pod."""
-    routine = [
-        each for each in case.events if each.get("reason") in ROUTINE and each.get("type") != "Warning"
-    ]
-    telling = [each for each in case.events if each not in routine]
+    """Return the newest Events that say something, and apart from them those that every Pod has."""
+    telling, routine = list[JSON](), list[JSON]()
+    for each in case.events:
+        is_routine = each.get("reason") in ROUTINE and each.get("type") != "Warning"
+        (routine if is_routine else telling).append(each)
     return {"shown": _event_rows(case, telling), "routine": _event_rows(case, routine)}
 
 

@@ -21,11 +21,10 @@ def second(number: float) -> datetime:
 
 def test_round_has_the_times_of_its_own_start() -> None:
     arrival = Arrival()
-    assert arrival.to_status(None) is None
+    assert arrival.to_status() is None
     arrival.note_world(second(1))
     arrival.note_start(1, second(2))
-    assert arrival.to_status(None) == RoundStart(1, second(1), second(1), second(2))
-    assert arrival.to_status(second(3)) == RoundStart(1, second(1), second(1), second(2), second(3))
+    assert arrival.to_status() == RoundStart(1, second(1), second(1), second(2))
     arrival.note_end(second(10))
     arrival.note_end(second(11))  # its processes are ended by another order
     arrival.note_world(second(12))
