@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from crds.agent_report import RoundStart
+from crds.agent_report import RoundArrival
 
 
 class Arrival:
@@ -16,7 +16,7 @@ class Arrival:
     def __init__(self) -> None:
         self._seen: datetime | None = None
         self._joined: datetime | None = None
-        self._start: RoundStart | None = None
+        self._start: RoundArrival | None = None
 
     def note_end(self, now: datetime) -> None:
         """Take note that the round which runs is over."""
@@ -29,9 +29,9 @@ class Arrival:
 
     def note_start(self, round_: int, now: datetime) -> None:
         """Take note that the processes of a round were started."""
-        self._start = RoundStart(round_, self._seen or now, self._joined or now, now)
+        self._start = RoundArrival(round_, self._seen or now, self._joined or now, now)
         self._seen = self._joined = None
 
-    def to_status(self) -> RoundStart | None:
+    def to_status(self) -> RoundArrival | None:
         """Return the newest start; None before the first."""
         return self._start

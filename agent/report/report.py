@@ -25,8 +25,8 @@ from crds.agent_report import (
     Network,
     RankStack,
     ReplicasReport,
+    RoundArrival,
     RoundProgress,
-    RoundStart,
     Series,
     ShardsReport,
     Slow,
@@ -79,7 +79,7 @@ class Sections:
     """What makes the parts of a report that are read while it is written, by field of `AgentReport`."""
 
     usage: Callable[[], Usage | None] | None = None
-    start: Callable[[], RoundStart | None] | None = None
+    start: Callable[[], RoundArrival | None] | None = None
     network: Callable[[], Network | None] | None = None
     memory: Callable[[], CheckpointMemory] | None = None
     shards: Callable[[], tuple[ShardsReport, ...] | None] | None = None
