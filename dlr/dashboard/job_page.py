@@ -277,10 +277,7 @@ def _figure(label: str, value: str, note: str = "", share: float | None = None) 
 
 def _workers(case: Case) -> Iterator[JSON]:
     *value, what = people(case).split()
-    round_ = (case.status.get("rendezvous") or {}).get("round")
-    note = f"round {round_}" if round_ else "no round yet"
-    if is_grouped(case.job):
-        note = f"{report.workers_line(case.job)} workers"
+    note = f"{report.workers_line(case.job)} workers" if is_grouped(case.job) else ""
     yield _figure(what.capitalize(), " ".join(value), note)
 
 
