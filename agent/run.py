@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -66,7 +66,7 @@ from agent.torch_compat import elastic
 from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold
 from agent.warm.warm_parent import WarmParent, WarmStart
-from crds.agent_report import AgentState, RoundEntry
+from crds.agent_report import AgentState
 from crds.phases import HANG_TIMEOUT_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         figures=progress.figures,
         sections=_sections(
             *(interfaces, replicas, stacks_desk, memory, lingering, kept, peers),
-            lambda: arrival.to_status(progress.first_step_ended()),
+            arrival,
         ),
     )
     peers.serve(lambda: reporter.progress(within_seconds=0.0))
@@ -225,7 +225,7 @@ def _sections(
     lingering: Lingering,
     kept: KeptProcesses,
     peers: PeerWatcher,
-    start: Callable[[], RoundEntry | None],
+    arrival: Arrival,
 ) -> Sections:
     return Sections(
         network=interfaces.to_status,
@@ -235,7 +235,7 @@ def _sections(
         lived_on=kept.to_status,
         lingers=lingering.to_status,
         silent_peers=peers.to_status,
-        start=start,
+        start=arrival.to_status,
     )
 
 

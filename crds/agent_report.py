@@ -207,10 +207,10 @@ class StepProgress(OnWire):
     time: Time
     checkpoint_step: Count | None = None
     """The step of the last checkpoint that the script reported (`dlr.checkpoint_saved`)."""
-    checkpoint_time: Time | None = None
-    """When that was reported."""
     seconds_per_step: Seconds | None = None
     """Lately."""
+    checkpoint_time: Time | None = None
+    """When the last checkpoint was reported."""
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ class AgentCheck(OnWire):
 
 
 @dataclass(frozen=True)
-class RoundEntry(OnWire):
+class RoundArrival(OnWire):
     """How the worker came into a round, by its node's clock: the parts of a recovery that its agent sees."""
 
     round: Count
@@ -396,8 +396,6 @@ class RoundEntry(OnWire):
     """When nothing ran here any more, and the agent went to meet the others."""
     started: Time
     """When all had met, and the processes were started."""
-    stepped: Time | None = None
-    """When the last of its processes had ended a first step; unset before that."""
 
 
 @dataclass(frozen=True)
@@ -518,7 +516,7 @@ class AgentReport(OnWire):
     """Unset where checkpoints work, or none was due yet."""
     accelerators: Accelerators | None = None
     check: AgentCheck | None = None
-    start: RoundEntry | None = None
+    start: RoundArrival | None = None
     """The newest start of its processes."""
     departure: Departure | None = None
     """The last one of this agent's processes."""

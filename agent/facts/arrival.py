@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
-from crds.agent_report import RoundEntry
+from crds.agent_report import RoundArrival
 
 
 class Arrival:
@@ -17,7 +16,7 @@ class Arrival:
     def __init__(self) -> None:
         self._seen: datetime | None = None
         self._joined: datetime | None = None
-        self._start: RoundEntry | None = None
+        self._start: RoundArrival | None = None
 
     def note_end(self, now: datetime) -> None:
         """Take note that the round which runs is over."""
@@ -30,15 +29,9 @@ class Arrival:
 
     def note_start(self, round_: int, now: datetime) -> None:
         """Take note that the processes of a round were started."""
-        self._start = RoundEntry(round_, self._seen or now, self._joined or now, now)
+        self._start = RoundArrival(round_, self._seen or now, self._joined or now, now)
         self._seen = self._joined = None
 
-    def to_status(self, stepped: datetime | None) -> RoundEntry | None:
-        """Return the newest start; None before the first.
-
-        Args:
-            stepped: end of its first step, if there was one.
-        """
-        start = self._start
-        is_of_it = start is not None and stepped is not None and stepped >= start.joined
-        return replace(start, stepped=stepped) if start is not None and is_of_it else start
+    def to_status(self) -> RoundArrival | None:
+        """Return the newest start; None before the first."""
+        return self._start

@@ -160,15 +160,6 @@ class ProgressFiles:
             busy=any(r.busy_until is not None and r.busy_until > time.monotonic() for r in records.values()),
         )
 
-    def first_step_ended(self) -> float | None:
-        """Return when the last of the processes that have stepped had ended its first step.
-
-        It is a time of CLOCK_MONOTONIC; None before any has.
-        """
-        records = map(read_record, self._steps)
-        firsts = (r.first or (r.counted[0] if r.counted else None) for r in records)
-        return max((first.at for first in firsts if first is not None), default=None)
-
     def read_rank(self, local_rank: int) -> RankProgress:
         """Read what one process has reported. It can be read after its end too, until the next start.
 

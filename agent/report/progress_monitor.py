@@ -122,11 +122,6 @@ class TrainingProgress:
             return saved.step, _wall_clock(saved.at)
         return step, before.checkpoint_time if before is not None else None
 
-    def first_step_ended(self) -> datetime | None:
-        """Return when the last of the processes that run had ended its first step; None before any has."""
-        at = self._files.first_step_ended()
-        return None if at is None else _wall_clock(at)
-
 
 class ProgressMonitor(threading.Thread):
     """Looks at the progress now and then, and has the reporter say what has changed.

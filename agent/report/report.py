@@ -25,7 +25,7 @@ from crds.agent_report import (
     Network,
     RankStack,
     ReplicasReport,
-    RoundEntry,
+    RoundArrival,
     RoundProgress,
     Series,
     ShardsReport,
@@ -80,7 +80,7 @@ class Sections:
     """What makes the parts of a report that are read while it is written, by field of `AgentReport`."""
 
     usage: Callable[[], Usage | None] | None = None
-    start: Callable[[], RoundEntry | None] | None = None
+    start: Callable[[], RoundArrival | None] | None = None
     network: Callable[[], Network | None] | None = None
     memory: Callable[[], CheckpointMemory] | None = None
     shards: Callable[[], tuple[ShardsReport, ...] | None] | None = None

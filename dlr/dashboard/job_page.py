@@ -242,11 +242,11 @@ def _nodes(case: Case) -> JSON:
 
 
 def _events(case: Case) -> JSON:
-    """Return the newest Events: those that say something, and the routine ones of each Pod."""
-    routine = [
-        each for each in case.events if each.get("reason") in ROUTINE and each.get("type") != "Warning"
-    ]
-    telling = [each for each in case.events if each not in routine]
+    """Return the newest Events that say something, and apart from them those that every Pod has."""
+    telling, routine = list[JSON](), list[JSON]()
+    for each in case.events:
+        is_routine = each.get("reason") in ROUTINE and each.get("type") != "Warning"
+        (routine if is_routine else telling).append(each)
     return {"shown": _event_rows(case, telling), "routine": _event_rows(case, routine)}
 
 
@@ -277,10 +277,7 @@ def _figure(label: str, value: str, note: str = "", share: float | None = None) 
 
 def _workers(case: Case) -> Iterator[JSON]:
     *value, what = people(case).split()
-    round_ = (case.status.get("rendezvous") or {}).get("round")
-    note = f"round {round_}" if round_ else "no round yet"
-    if is_grouped(case.job):
-        note = f"{report.workers_line(case.job)} workers"
+    note = f"{report.workers_line(case.job)} workers" if is_grouped(case.job) else ""
     yield _figure(what.capitalize(), " ".join(value), note)
 
 

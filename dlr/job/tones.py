@@ -20,6 +20,8 @@ class Tone:
     terminal: str
     words: tuple[str, ...]
     """States, phases, verdicts and kinds of Events, in the order of a legend."""
+    shape: str
+    """The shape of a mark before such a word, as CSS' clip-path: colour alone is no sign."""
 
 
 TONES = (
@@ -29,6 +31,7 @@ TONES = (
         ("#00694d", "#4fd0a8"),
         "green",
         ("Training", "Running", UP, "Succeeded", "Healthy"),
+        "circle()",
     ),
     Tone(
         "busy",
@@ -36,6 +39,7 @@ TONES = (
         ("#0b5c94", "#7cc4f2"),
         "cyan",
         ("Forming", "Checking", "Scaling", "Starting", "Ready"),
+        "polygon(50% 0,100% 50%,50% 100%,0 50%)",
     ),
     Tone(
         "warn",
@@ -43,6 +47,7 @@ TONES = (
         ("#855400", "#f0b45b"),
         "yellow",
         ("Recovering", "Reforming", "Restarting", "Warning", "Straggler", "Inconclusive"),
+        "polygon(50% 0,100% 100%,0 100%)",
     ),
     Tone(
         "bad",
@@ -50,6 +55,8 @@ TONES = (
         ("#a63603", "#ff9a66"),
         "bold red",
         ("Down", "Failed", "Faulty", "Cordoned"),
+        "polygon(20% 0,50% 30%,80% 0,100% 20%,70% 50%,100% 80%,"
+        "80% 100%,50% 70%,20% 100%,0 80%,30% 50%,0 20%)",
     ),
     Tone(
         "idle",
@@ -57,6 +64,7 @@ TONES = (
         ("#5c646d", "#9aa2ab"),
         "dim",
         ("Pending", WAITING, "Suspended", "Standby", "Stopped", "Unobserved"),
+        "inset(35% 0)",
     ),
 )
 """Okabe and Ito's colours, which people see apart without seeing red and green."""
@@ -85,7 +93,7 @@ def _rules() -> str:
     rules = []
     for tone in TONES:
         words = ",".join(f"[data-state={word}]" for word in tone.words)
-        rules.append(f":is({words}){{--ink:var(--{tone.name});--fill:{tone.fill}}}")
+        rules.append(f":is({words}){{--ink:var(--{tone.name});--fill:{tone.fill};--shape:{tone.shape}}}")
     return "\n".join(rules)
 
 

@@ -184,19 +184,20 @@ def _marks(
     workers: Sequence[Object],
 ) -> list[datetime | None]:
     """Return when each of PARTS was over; None where nothing is kept of it."""
-    last = after or together[-1]
-    marks = [_time(failure.get("time"))]
-    if last.round <= together[0].round:
-        return [*marks, None, None, None, None, together[-1].end]
+    begin, round_ = together[0].begin, (after or together[-1]).round
     world = (job.get("status") or {}).get("rendezvous") or {}
-    formed = _time(world.get("formedAt")) if world.get("round") == last.round else None
-    marks.append(formed or next((each.begin for each in together if each.round == last.round), None))
+    formed = _time(world.get("formedAt")) if world.get("round") == round_ else None
+    marks = [
+        _time(failure.get("time")),
+        formed or next((each.begin for each in together if each.round == round_), None),
+    ]
     reports = [((worker.get("status") or {}).get("agent") or {}).get("start") or {} for worker in workers]
-    starts = [each for each in reports if each.get("round") == last.round]
+    starts = [each for each in reports if each.get("round") == round_]
     for mark in ("seen", "joined", "started"):
         times = [time for each in starts if (time := _time(each.get(mark))) is not None]
         marks.append(max(times, default=None))
-    return [*marks, together[-1].end]
+    # What was before the failure belongs to the round that broke.
+    return [*(mark if mark is not None and mark > begin else None for mark in marks), together[-1].end]
 
 
 def _parts(whole: TraceSpan, marks: Sequence[datetime | None]) -> Iterator[TraceSpan]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from agent.facts.arrival import Arrival
 from agent.facts.world import WorldView
 from agent.supervision.process_env import trace_variables
-from crds.agent_report import RoundEntry
+from crds.agent_report import RoundArrival
 from crds.names import LABEL_JOB_UID
 from crds.trace import ENV_ENDPOINT, ENV_TRACEPARENT, traceparent
 
@@ -21,19 +21,16 @@ def second(number: float) -> datetime:
 
 def test_round_has_the_times_of_its_own_start() -> None:
     arrival = Arrival()
-    assert arrival.to_status(None) is None
+    assert arrival.to_status() is None
     arrival.note_world(second(1))
     arrival.note_start(1, second(2))
-    assert arrival.to_status(None) == RoundEntry(1, second(1), second(1), second(2))
-    assert arrival.to_status(second(3)) == RoundEntry(1, second(1), second(1), second(2), second(3))
+    assert arrival.to_status() == RoundArrival(1, second(1), second(1), second(2))
     arrival.note_end(second(10))
     arrival.note_end(second(11))  # its processes are ended by another order
     arrival.note_world(second(12))
     arrival.note_world(second(13))  # that world was superseded before all had met
     arrival.note_start(3, second(14))
-    assert arrival.to_status(second(3)) == RoundEntry(3, second(10), second(13), second(14)), (
-        "a step before it"
-    )
+    assert arrival.to_status() == RoundArrival(3, second(10), second(13), second(14))
 
 
 def test_processes_join_the_trace_where_the_pod_names_a_collector() -> None:

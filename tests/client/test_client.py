@@ -55,6 +55,29 @@ def test_training_makes_code_job_and_owner_in_this_order(made: Script) -> None:
     assert repr(found) == "<dlr.Job default/alone: Unobserved, 0/2 workers>"
 
 
+def test_job_is_suspended_and_resumed_once(made: Script) -> None:
+    made.answers[f"PATCH {JOBS}/{NAME}"] = {}
+    found = dlr.Client().job(NAME)
+    found.resume()
+    found.suspend()
+    suspended = job(NAME, phase="Suspended")
+    suspended["spec"]["suspend"] = True
+    made.answers[f"GET {JOBS}/{NAME}"] = suspended
+    found.suspend()
+    found.resume()
+    writes = [each.body for each in made.requests if each.method == "PATCH"]
+    assert writes == [{"spec": {"suspend": True}}, {"spec": {"suspend": False}}]
+
+
+def test_what_dlr_raises_has_one_base() -> None:
+    from dlr.checkpoint import DamagedCheckpointError, MismatchError, StorageError
+    from dlr.kube.errors import UsageError
+    from dlr.shards import ShardsError
+
+    ours = (ApiError, JobFailed, UsageError, DamagedCheckpointError, MismatchError, StorageError, ShardsError)
+    assert all(issubclass(each, dlr.Error) for each in ours)
+
+
 @pytest.mark.parametrize(("version", "needs"), [("v1.36.0+dlr", False), ("v1.36.0", True)])
 def test_the_embedded_cluster_needs_no_image(made: Script, version: str, needs: bool) -> None:
     made.answers["GET /version"] = {"gitVersion": version}

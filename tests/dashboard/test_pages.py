@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from dlr.dashboard.job_page import MOST_FAILURES, job_page
 from dlr.dashboard.ranks import MOST_CELLS, cells_of, grid
 from dlr.job.case import Case
 from dlr.job.wording import parse_time
-from tests.cli.scripted import job, worker
+from tests.cli.scripted import event, job, worker
 from tests.cli.test_job_groups import group, grouped, of_group, step
 from tests.cli.troubled import (
     NOW,
@@ -141,6 +142,25 @@ def test_job_page_is_json_with_the_verdict_of_diagnose() -> None:
         "Traceback (most recent call last):",
         "ValueError: a <bad> batch",
     ]
+
+
+def test_events_that_every_pod_has_are_apart_from_the_others_unless_they_warn() -> None:
+    pod = "digits-worker-1-1"
+    events = [
+        event("Pod", pod, "Scheduled", at(1)),
+        event("Pod", pod, "Started", at(2)),
+        event("ElasticJob", "digits", "WorldBroken", at(60), type="Warning"),
+        event("Pod", pod, "Killing", at(61), type="Warning"),
+    ]
+    page = job_page(replace(case(), events=events), [])
+    assert [each["reason"] for each in page["events"]["shown"]] == ["Killing", "WorldBroken"]
+    assert [each["reason"] for each in page["events"]["routine"]] == ["Started", "Scheduled"]
+
+
+def test_log_that_is_open_is_the_culprits_while_nothing_trains_and_else_that_of_rank_0() -> None:
+    assert job_page(case(), [])["logRank"] == 0, "it trains again"
+    assert job_page(case(troubled_job(phase="Failed")), [])["logRank"] == 1
+    assert job_page(case(job(), []), [])["logRank"] is None, "there is no rank yet"
 
 
 def with_series(workers: list[JSON], index: int, points: int) -> list[JSON]:

@@ -216,7 +216,8 @@ function topPart(page) {
   return [
     el("h1", { class: "state", "data-state": page.headline.state }, page.headline.text),
     el("dl", { class: "figures" }, page.figures.map(figure)),
-    facts(page.facts),
+    facts(page.facts.filter(([label]) => label !== "World")),
+    el("details", {}, el("summary", {}, "Details"), facts(page.facts.filter(([label]) => label === "World"))),
     page.unread.length ? el("p", { "data-state": "Warning" }, page.unread.join(" ")) : null,
   ];
 }

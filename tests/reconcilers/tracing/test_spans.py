@@ -87,13 +87,28 @@ def test_last_recovery_has_the_parts_that_the_agents_have_seen() -> None:
     whole = next(span for span in spans if span.name == "recovery from NodeLost")
     parts = [(span.name, _after(span)) for span in spans if span.parent == whole.key]
     assert parts == [
-        ("detect", (120, 120)),
         ("publish", (120, 150)),
         ("observe", (150, 150.2)),
         ("stop", (150.2, 150.5)),
         ("start", (150.5, 151)),
         ("first step", (151, 152)),
     ]
+
+
+def test_world_that_follows_in_the_look_that_records_the_failure_has_its_parts() -> None:
+    killed = failed(1, 60.1, "Killed", "SIGKILL", 1)
+    history = [
+        episode("Training", 12, 1, "0-2"),
+        episode("Recovering", 60, 2, "0-2", "", killed),
+        episode("Training", 61, 2),
+    ]
+    workers = troubled_workers()
+    for worker in workers:
+        marks = {"seen": at(60.2), "joined": at(60.3), "started": at(60.4)}
+        worker["status"]["agent"]["start"] = {"round": 2, **marks}
+    world = {"round": 2, "phase": "Formed", "formedAt": at(60.15)}
+    spans = spans_of(troubled_job(history=history, rendezvous=world), workers)
+    assert [span.name for span in spans if span.parent.startswith("recovery")] == [*PARTS]
 
 
 def test_job_without_a_history_has_its_own_span_alone() -> None:
