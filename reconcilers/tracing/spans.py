@@ -151,7 +151,7 @@ def _recoveries(episodes: Sequence[_Episode], job: Object, workers: Sequence[Obj
     """Yield each recovery with its parts."""
     for together, after in _outages(episodes):
         failure: Object = next((each.entry["failure"] for each in together if each.entry.get("failure")), {})
-        key = _key("recovery", together[0].begin)
+        key = f"{_key('recovery', together[0].begin)} of round {together[0].round}"
         whole = TraceSpan(
             key,
             f"recovery from {failure.get('exitClass') or 'a failure'}",

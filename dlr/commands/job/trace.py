@@ -16,7 +16,7 @@ from reconcilers.tracing.spans import spans_of
 
 @with_cluster
 def trace(api: Api, name: JobName) -> None:
-    """Print a job's life as a trace for https://ui.perfetto.dev."""
+    """Print a job's life as a trace for Perfetto."""
     if sys.stdout.isatty():
         raise CommandError(f"a trace is for a file: dlr job trace {name} > {name}.json")
     with naming_what_cannot_be_read(api, name):
