@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import socket
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from agent.survival import messages
 from agent.survival.messages import Enters, Formed, Leave, Left, Lost, NextRound, Unable
 from crds.progress_record import ENV_ROUND
+
+logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
 
@@ -91,10 +94,20 @@ class RoundLine:
         try:
             while (received := socket.recv_fds(self._socket, messages.MAX_FROM_AGENT, 2))[0]:
                 self._take(messages.read_from_agent(received[0]), received[1])
-        except (OSError, ValueError, LookupError):
-            pass  # as if it had gone: nobody else could be asked
+        except OSError:
+            pass  # it has gone
+        except Exception:  # of torch too, which leaves a collective here
+            logger.exception("this process lives on no more")
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        """There will be no round: let the main thread and the agent know, which hands none over then."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._handed.put(None)
-        self._end(sys.maxsize)
+        with contextlib.suppress(Exception):
+            self._end(sys.maxsize)
 
     def _take(self, message: messages.FromAgent, descriptors: list[int]) -> None:
         match message:

@@ -33,6 +33,8 @@ from agent.survival.messages import (
 
 logger = logging.getLogger(__name__)
 
+MAX_CONNECTIONS = 64
+"""Connections that wait, and that one look takes."""
 MAX_MESSAGES = 64
 """Messages that a process may send in one round; it needs three."""
 _CREDENTIALS = struct.Struct("3i")
@@ -107,7 +109,9 @@ class WorldDesk:
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self.path = bound(self._server, "world")
         """Path of the socket, in a folder that is this user's alone."""
-        self._server.listen(64)
+        self._server.listen(MAX_CONNECTIONS)
+        self._accepts = True
+        """Whether connections can be taken. Where not, each look tries again, and who waits causes none."""
         self._seats: dict[int, _Seat] = {}
         """By process id."""
 
@@ -136,7 +140,8 @@ class WorldDesk:
     def fds(self) -> list[int]:
         """Return the descriptors that become readable when there is something to look at."""
         connections = (seat.connection for seat in self._seats.values())
-        return [self._server.fileno(), *(it.fileno() for it in connections if it is not None)]
+        server = [self._server.fileno()] if self._accepts else []
+        return [*server, *(it.fileno() for it in connections if it is not None)]
 
     def look(self) -> None:
         """Take in what has come, without waiting."""
@@ -171,14 +176,18 @@ class WorldDesk:
         return True
 
     def _accept(self) -> None:
-        while True:
+        for _ in range(MAX_CONNECTIONS):
             try:
                 connection, _ = self._server.accept()
             except BlockingIOError:
+                self._accepts = True
                 return
             except OSError as error:
-                logger.warning("no training process can connect for a moment to live on: %s", error)
+                if self._accepts:
+                    logger.warning("no training process can connect for a moment to live on: %s", error)
+                self._accepts = False
                 return
+            self._accepts = True
             connection.setblocking(False)
             pid = _peer(connection)
             seat = self._seats.get(pid)

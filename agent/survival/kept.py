@@ -212,8 +212,10 @@ class KeptProcesses:
             handles.end([process])
         env[ENV_JOINS] = "1"
         spare = self._spares.take(env) if self._spares is not None else None
-        if spare is not None and self._desk.hand_over(spare.pid, _of_round(env), redirects):
-            return spare
+        if spare is not None:
+            if self._desk.hand_over(spare.pid, _of_round(env), redirects):
+                return spare
+            handles.end([spare])  # it holds memory, and a device
         return None
 
     def note_launch(self, argv: Sequence[str], env: Mapping[str, str]) -> None:

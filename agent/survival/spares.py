@@ -26,7 +26,7 @@ from crds.progress_record import ENV_PROGRESS_FILE, ENV_RECORDER_SOCKET, ENV_STA
 logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-"""After so many in a row that have not come to their loop there are no more of them."""
+"""After so many in a row that have ended before one was needed there are no more of them."""
 FOLDER = "spare"
 """Name of the folder of their logs, beside those of the rounds."""
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -73,7 +73,7 @@ class Spares:
         self._launches: dict[int, Launch] = {}
         self._spares: dict[int, Spare] = {}
         self._failures: dict[int, int] = {}
-        """Number of those in a row that have not come to their loop, by local rank."""
+        """Number of those in a row that have ended before one was needed, by local rank."""
         self._niceness = NICENESS if may_lower_niceness() else 0
 
     def pids(self) -> list[int]:
@@ -91,9 +91,7 @@ class Spares:
         """
         for local_rank, spare in list(self._spares.items()):
             has_ended = spare.process.poll() is not None
-            if self._desk.words(spare.process.pid).entered:
-                self._failures[local_rank] = 0
-            elif has_ended:
+            if has_ended:
                 self._note_failure(local_rank, spare)
             if has_ended or spare.place != self._launches[local_rank].place:
                 del self._spares[local_rank]
@@ -112,6 +110,7 @@ class Spares:
         if spare.process.poll() is not None or spare.place != (env["RANK"], env["WORLD_SIZE"]):
             handles.end([spare.process])
             return None
+        self._failures[int(env["LOCAL_RANK"])] = 0
         self._set_niceness(spare.process.pid, 0)
         return spare.process
 
@@ -150,7 +149,7 @@ class Spares:
         self._failures[local_rank] = self._failures.get(local_rank, 0) + 1
         if self._failures[local_rank] == MAX_FAILURES:
             logger.warning(
-                "no more spare processes in this Pod: %d in a row have ended before their loop began, the "
+                "no more spare processes in this Pod: %d in a row have ended before one was needed, the "
                 "last one with exit code %s. See %s",
                 *(MAX_FAILURES, spare.process.poll(), spare.log),
             )

@@ -134,14 +134,16 @@ class ReformableGroups:
         """Give each group of this process that has none yet a backend that can be formed again.
 
         Raises:
-            UnsupportedGroupError: that cannot be; it names the group.
+            UnsupportedGroupError: that cannot be; it names the group. All groups are as they were.
         """
         world = distributed_c10d._world
-        for group in list(world.pg_map):
-            if group not in self._groups:
-                self._groups[group] = list(self._backends_of(group, world.pg_names[group]))
-                name, _ = world.pg_map[group]
-                world.pg_map[group] = name, PrefixStore(f"{world.pg_names[group]}/", self._store)
+        fresh = [group for group in world.pg_map if group not in self._groups]
+        for group in fresh:
+            _kinds_of(group, world.pg_names[group])
+        for group in fresh:
+            self._groups[group] = list(self._backends_of(group, world.pg_names[group]))
+            name, _ = world.pg_map[group]
+            world.pg_map[group] = name, PrefixStore(f"{world.pg_names[group]}/", self._store)
 
     def refuse_later_ones(self) -> None:
         """Make sure that all groups of this process can be formed again.
@@ -160,17 +162,7 @@ class ReformableGroups:
 
     def _backends_of(self, group: Any, name: str) -> Iterator[FormedGroup]:
         made: dict[str, Any] = {}
-        for device in sorted(group._device_types, key=str):
-            if device.type not in _BACKENDS or (device.type == "cuda" and not torch.cuda.is_available()):
-                continue
-            present = group._get_backend(device).name()
-            kind = _REPLACED.get(present)
-            if kind is None:
-                raise UnsupportedGroupError(
-                    f"the process group {name!r} has the backend {present} for {device.type}, which cannot "
-                    "be formed again in its processes: a failure starts all processes again; use gloo or "
-                    "nccl, or leave out `with step`"
-                )
+        for device, kind in _kinds_of(group, name).items():
             if kind not in made:
                 made[kind] = self._make(kind, group, f"{name}/{kind}")
                 yield FormedGroup(f"{name}/{kind}", group.rank(), group.size(), made[kind])
@@ -228,6 +220,27 @@ class ReformableGroups:
             for each in backends:
                 if each.name.endswith("/nccl2"):
                     each.backend.abort()
+
+
+def _kinds_of(group: Any, name: str) -> dict[Any, str]:
+    """Return what is put in the place of a group's backends, by device.
+
+    Raises:
+        UnsupportedGroupError: one of them cannot be formed again.
+    """
+    kinds = {}
+    for device in sorted(group._device_types, key=str):
+        if device.type not in _BACKENDS or (device.type == "cuda" and not torch.cuda.is_available()):
+            continue
+        present = group._get_backend(device).name()
+        if present not in _REPLACED:
+            raise UnsupportedGroupError(
+                f"the process group {name!r} has the backend {present} for {device.type}, which cannot "
+                "be formed again in its processes: a failure starts all processes again; use gloo or "
+                "nccl, or leave out `with step`"
+            )
+        kinds[device] = _REPLACED[present]
+    return kinds
 
 
 class GroupConnections:

@@ -59,6 +59,9 @@ def due_spans(
     spans: Iterable[TraceSpan], sent: frozenset[str], now: datetime
 ) -> tuple[list[TraceSpan], float | None]:
     """Return the spans to send now, and the seconds until there is another; None without any."""
-    over = [(each, each.end + SETTLED) for each in spans if each.end is not None and each.key not in sent]
-    later = min((at for _, at in over if at > now), default=None)
-    return [each for each, at in over if at <= now], None if later is None else (later - now).total_seconds()
+    # Not the time of the span's end plus this: what an agent says may be the last second of all.
+    over = [
+        (each, (each.end - now) + SETTLED) for each in spans if each.end is not None and each.key not in sent
+    ]
+    later = min((wait for _, wait in over if wait > timedelta()), default=None)
+    return [each for each, wait in over if wait <= timedelta()], later and later.total_seconds()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket
 import stat
@@ -172,3 +173,16 @@ def test_a_process_that_is_gone_or_reads_nothing_cannot_be_handed_a_round(desk: 
     wait_for(lambda: not desk.hand_over(ME, env, {}), "a full socket")
     assert not desk.words(ME).lives_on
     deaf.socket.close()
+
+
+def test_who_cannot_be_taken_for_want_of_descriptors_wakes_nobody_meanwhile(desk: WorldDesk) -> None:
+    process, (soft, hard) = Process(desk), resource.getrlimit(resource.RLIMIT_NOFILE)
+    process.say(ENTERS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        desk.look()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert desk.fds() == [] and not desk.words(ME).entered
+    desk.look()
+    assert len(desk.fds()) == 2 and desk.words(ME).lives_on

@@ -215,6 +215,18 @@ def test_a_newcomer_that_has_come_to_its_loop_is_one_no_more(agent: Agent) -> No
     assert not agent.memory.no_newcomers
 
 
+def test_a_spare_that_cannot_be_handed_the_round_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    spare = Process(30)
+    spares = SimpleNamespace(pids=list, take=lambda env: spare if env["LOCAL_RANK"] == "1" else None)
+    agent = Agent(monkeypatch, spares)
+    first, _ = agent.start(1, 10, 11)
+    keep_one(agent, first)
+    agent.memory.lives_on = True
+    agent.desk.said[30] = ProcessStatements(unable=True)
+    second, _ = agent.start(2, 20)
+    assert second.pids == {0: 10, 1: 20} and agent.ended == [30]
+
+
 def test_the_end_of_the_agent_is_the_end_of_who_was_kept(agent: Agent) -> None:
     first, _ = agent.start(1, 10, 11)
     keep_one(agent, first)

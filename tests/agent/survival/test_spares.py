@@ -105,22 +105,23 @@ def test_one_whose_place_has_changed_is_made_again(pod: Pod, change: dict[str, i
     assert pod.spares.take(pod.env(0, 9, 9)) is None, "nor is it taken for another place"
 
 
-def test_after_three_in_a_row_that_end_before_their_loop_there_are_no_more(
-    pod: Pod, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("entered", [False, True], ids=["before its loop", "while it waits"])
+def test_after_three_in_a_row_that_end_before_one_is_needed_there_are_no_more(
+    pod: Pod, caplog: pytest.LogCaptureFixture, *, entered: bool
 ) -> None:
-    def end(local_rank: str, *, entered: bool = False) -> None:
-        for process, env in pod.parent.started:
-            if env["LOCAL_RANK"] == local_rank and process.code is None:
-                process.code = 1
-                pod.desk.said[process.pid] = ProcessStatements(entered=entered)
-            elif process.code is None:
-                pod.desk.said[process.pid] = ProcessStatements(entered=True)
+    def end() -> None:
+        process = next(each for each, env in reversed(pod.parent.started) if env["LOCAL_RANK"] == "1")
+        process.code = 1
+        pod.desk.said[process.pid] = ProcessStatements(entered=entered)
 
-    for entered in (False, False, True, False, False):
-        assert len(pod.look()) == 2, "not in a row"
-        end("1", entered=entered)
+    for _ in range(2):
+        assert len(pod.look()) == 2
+        end()
     assert len(pod.look()) == 2
-    end("1")
+    assert pod.spares.take(pod.env(1, 3, 4)) is not None, "not in a row"
+    for _ in range(3):
+        assert len(pod.look()) == 2
+        end()
     assert len(pod.look()) == 1 == len(pod.look()), "the other waits"
     assert caplog.text.count("no more spare processes") == 1 and "spare/1/stderr.log" in caplog.text
 

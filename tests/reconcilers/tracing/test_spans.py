@@ -131,6 +131,13 @@ def test_each_span_is_sent_once_when_it_has_been_over_for_a_while(
     assert sorted(span.key for span in sent) == sorted(s.key for s in spans if s.end is not None)
 
 
+def test_what_ends_in_the_last_second_of_all_holds_nothing_up() -> None:
+    last = datetime.max.replace(tzinfo=SUBMITTED.tzinfo)
+    saved = TraceSpan("save 1", "save of step 1", "saves", last, last)
+    due, wait = due_spans([saved], frozenset(), SUBMITTED)
+    assert not due and wait is not None and wait > 0
+
+
 @given(jobs())
 def test_chrome_trace_has_each_span_on_its_track(
     made: tuple[dict[str, Any], list[dict[str, Any]]],
