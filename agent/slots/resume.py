@@ -79,7 +79,9 @@ class Inventory:
             for c, ranks in sorted(self.held.items(), reverse=True)
         ]
         exhausted = self.exhausted and astuple(self.exhausted)
-        rest = self.place, int(self.from_peer), exhausted, self.lives, int(self.no_newcomers)
+        # Agents of an older version read no more than that.
+        lives = (self.lives, int(self.no_newcomers)) if self.lives or self.no_newcomers else ()
+        rest = self.place, int(self.from_peer), exhausted, *lives
         while len(text := _compact([self.ranks, self.address, held, *rest])) > INVENTORY_BYTES:
             held.pop()
         return text
@@ -88,7 +90,8 @@ class Inventory:
     def decode(cls, text: str) -> Inventory | None:
         """Read it; None where an agent takes no part, as torchrun's does not."""
         try:
-            ranks, address, held, place, from_peer, exhausted, lives, no_newcomers = json.loads(text)
+            ranks, address, held, place, from_peer, exhausted, *living = json.loads(text)
+            lives, no_newcomers = living or (0, 0)
             return cls(
                 int(ranks),
                 str(address),
@@ -127,7 +130,7 @@ class ResumeDecision:
     def encode(self) -> str:
         shards = {address: as_ranges(sorted(ranks)) for address, ranks in self.shards.items()}
         checkpoint = self.checkpoint and astuple(self.checkpoint)
-        flags = [self.is_last_resort, self.from_peer, self.persists, self.lives_on]
+        flags = [self.is_last_resort, self.from_peer, self.persists, *([True] if self.lives_on else [])]
         text = _compact([checkpoint, self.fetches, shards, flags, self.ring])
         return base64.b64encode(zlib.compress(text.encode())).decode()
 
@@ -146,7 +149,7 @@ class ResumeDecision:
         if inflating.unconsumed_tail:
             raise ValueError(f"what rank 0's agent has sent has more than {MAX_INFLATED_BYTES:,} bytes")
         checkpoint, fetches, shards, flags, ring = json.loads(text)
-        is_last_resort, from_peer, persists, lives_on = map(bool, flags)
+        is_last_resort, from_peer, persists, *lives_on = map(bool, flags)
         return cls(
             None if checkpoint is None else Checkpoint(*checkpoint),
             {int(at): {int(rank): holder for rank, holder in of.items()} for at, of in fetches.items()},
@@ -155,7 +158,7 @@ class ResumeDecision:
             from_peer,
             persists,
             None if ring is None else tuple(ring),
-            lives_on,
+            any(lives_on),
         )
 
 

@@ -64,4 +64,6 @@ def due_spans(
         (each, (each.end - now) + SETTLED) for each in spans if each.end is not None and each.key not in sent
     ]
     later = min((wait for _, wait in over if wait > timedelta()), default=None)
-    return [each for each, wait in over if wait <= timedelta()], later and later.total_seconds()
+    return [
+        each for each, wait in over if wait <= timedelta()
+    ], None if later is None else later.total_seconds()
