@@ -13,6 +13,7 @@ connection: `GroupConnections` closes those that forming the groups has opened.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
@@ -23,7 +24,15 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d  # type: ignore[attr-defined]
+from torch.distributed import (  # type: ignore[attr-defined]
+    DistStoreError,
+    PrefixStore,
+    Store,
+    TCPStore,
+    distributed_c10d,
+)
+
+logger = logging.getLogger(__name__)
 
 _c10d: Any = distributed_c10d
 """With what only newer versions have."""
@@ -31,6 +40,9 @@ _c10d: Any = distributed_c10d
 MINIMUM = (2, 14)
 FORM_SECONDS = 20.0
 """Time limit for the ranks of one group to connect, once all have come."""
+AGREE_SECONDS = timedelta(seconds=30)
+"""Time in which all processes of a round come to their first step, or none of them lives on."""
+DECISION, YES, NO = "decision", "yes", "no"
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl2"}
 """What forms groups again, by type of device."""
 _REPLACED = {"gloo": "gloo", "nccl": "nccl2", "nccl2": "nccl2"}
@@ -129,6 +141,34 @@ class ReformableGroups:
         self._groups: dict[Any, list[FormedGroup]] = {}
         """By torch's group, in the order in which they were made."""
         self._connections = GroupConnections()
+
+    def are_supported(self, round_: int, store: Store) -> bool:
+        """Agree with all other processes of a round whether the groups of each can be formed again.
+
+        One that has no agent to live on by, or another torch, does not answer; the others go on without.
+
+        Args:
+            store: of the round.
+        """
+        world = distributed_c10d._world
+        keys: Any = PrefixStore(f"dlr-survivors/{round_}/", store)
+        try:
+            for group in world.pg_map:
+                _kinds_of(group, world.pg_names[group])
+        except UnsupportedGroupError as error:
+            logger.warning("%s", error)
+            keys.compare_set(DECISION, "", NO)
+        else:
+            if keys.add("able", 1) == dist.get_world_size():
+                keys.compare_set(DECISION, "", YES)
+        try:
+            keys.wait([DECISION], AGREE_SECONDS)
+        except DistStoreError:
+            keys.compare_set(DECISION, "", NO)  # or what another has decided meanwhile
+        is_agreed = bool(keys.get(DECISION) == YES.encode())
+        if not is_agreed:
+            logger.warning("a failure starts all processes again: not all of this world can live on")
+        return is_agreed
 
     def adopt(self) -> None:
         """Give each group of this process that has none yet a backend that can be formed again.

@@ -68,6 +68,9 @@ class LivingCheckpointer(Protocol):
 class LivingGroups(Protocol):
     """This process's groups: `agent.torch_compat.reconfigure.ReformableGroups`."""
 
+    def are_supported(self, round_: int, store: Store) -> bool:
+        """Agree with the other processes of a round whether the groups of all can be formed again."""
+
     def adopt(self) -> None:
         """Make the script's groups such as can be formed again; raise UnsupportedGroupError where not."""
 
@@ -165,13 +168,12 @@ class Survivor:
             self._check_groups()
             return
         self._has_entered = True
-        try:
-            self._groups.adopt()
-        except reconfigure.UnsupportedGroupError as error:
-            logger.warning("%s", error)
+        store = self._connect(os.environ)
+        if not self._groups.are_supported(self._round, store):
             self._is_able = False
             return
-        self._groups.form(self._round, self._connect(os.environ), self._await_all)
+        self._groups.adopt()
+        self._groups.form(self._round, store, self._await_all)
         self._line.enter(self._local_rank, self._round)
         self._checkpoint.lives_on = True
 
@@ -241,10 +243,7 @@ class Survivor:
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         self._checkpoint.rest()
-        for stream in (
-            sys.stdout,
-            sys.stderr,
-        ):  # this process may not come to the next round
+        for stream in (sys.stdout, sys.stderr):  # this process may not come to the next round
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         self._has_left = True

@@ -56,6 +56,9 @@ class World:
 
     # the groups
 
+    def are_supported(self, *_: object) -> bool:
+        return True
+
     def adopt(self) -> None:
         return
 
