@@ -63,6 +63,7 @@ from agent.survival.desk import WorldDesk
 from agent.survival.kept import KeptProcesses
 from agent.survival.spares import Spares
 from agent.torch_compat import elastic
+from agent.torch_compat.versions import can_reform_groups
 from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold
 from agent.warm.warm_parent import WarmParent, WarmStart
@@ -156,12 +157,9 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     replicas = ReplicasDesk.start(me, link.groups, store, cleanup) if link.groups is not None else None
     guard = HangGuard(files, stacks, step_reporting_of_slot(link.predecessor, me.worker_index, members))
     stacks_desk = StacksDesk(guard, link.first_view.asks_for_stacks)
-    interfaces, peers = (
-        SocketInterfaces(os.environ),
-        PeerWatcher(me.member, listener.host, listener.port, me.key),
-    )
+    interfaces, arrival = SocketInterfaces(os.environ), Arrival()
+    peers = PeerWatcher(me.member, listener.host, listener.port, me.key)
     cleanup.callback(peers.close)
-    arrival = Arrival()
     progress, lingering = TrainingProgress(files, link.first_report), Lingering(files, stacks)
     orphans = Orphans(files.marker, warm_start.sessions if warm_start is not None else tuple)
     kept = _kept(me, warm_start if replicas is None else None, memory, orphans, files, cleanup)
@@ -169,10 +167,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         AgentFacts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,
         figures=progress.figures,
-        sections=_sections(
-            *(interfaces, replicas, stacks_desk, memory, lingering, kept, peers),
-            arrival,
-        ),
+        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering, kept, peers, arrival),
     )
     peers.serve(lambda: reporter.progress(within_seconds=0.0))
     if replicas is not None:
@@ -252,7 +247,7 @@ def _kept(
     Args:
         warm_start: forks the processes; None where none can live on.
     """
-    if warm_start is None or memory is None or not elastic.can_reform_groups(torch.__version__):
+    if warm_start is None or memory is None or not can_reform_groups(torch.__version__):
         return KeptProcesses(None, memory, orphans)
     try:
         desk = WorldDesk()

@@ -92,7 +92,7 @@ def leave_at(step: int, tier: int) -> int:
 
 
 def stay_at(step: int, tier: int) -> int:
-    """As `leave_at`, but the process lives on into the next round, if it can. The step is at least 1."""
+    """Do as `leave_at`, but the process lives on into the next round, if it can. The step is at least 1."""
     return step << 2 | tier ^ 2
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from agent.torch_compat.reconfigure import is_supported
+from agent.torch_compat.versions import can_reform_groups
 from e2e import jobs, processes
 from e2e.api import Object
 from e2e.cluster import Cluster
@@ -28,7 +28,7 @@ def environment_with_torch() -> Path:
     """The environment whose torch can form groups again."""
     python = os.environ.get("DLR_TORCH_NEXT_PYTHON")
     if python is None:
-        assert is_supported(torch.__version__), "name a python3 with torch 2.14 in DLR_TORCH_NEXT_PYTHON"
+        assert can_reform_groups(torch.__version__), "name a python3 with torch 2.14 in DLR_TORCH_NEXT_PYTHON"
         python = sys.executable
     return Path(python).parents[1]
 

@@ -85,17 +85,8 @@ def more_silent_peers(worker: Object) -> object:
 
 _OF_REPORTS = (
     *("protocol", "incarnation", "podUid", "address", "storePort", "localWorldSize"),
-    *(
-        "observedRound",
-        "state",
-        "since",
-        "failure",
-        "departure",
-        "slow",
-        "checkpointTrouble",
-        "livedOn",
-        "lingers",
-    ),
+    *("observedRound", "state", "since", "failure", "departure"),
+    *("slow", "checkpointTrouble", "livedOn", "lingers"),
 )
 """Parts of a report that decide about a job, beside what `more_than_progress` takes of others."""
 _OF_REPLICAS = ("round", "brokenVersion", "leftOutVersion", "lateVersion", "lateGroups")

@@ -172,7 +172,7 @@ rules:
   - {apiGroups: [apps], resources: [deployments], verbs: [list]}
   - {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list]}
   - {apiGroups: [admissionregistration.k8s.io], resources: [validatingadmissionpolicies], verbs: [list]}
-  - {apiGroups: [""], resources: [pods], verbs: [list]}
+  - {apiGroups: [""], resources: [pods, nodes], verbs: [list]}
   - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get], resourceNames: [dlr-controller]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1

@@ -218,15 +218,16 @@ class TrainingProcesses:
     def end(self, local_rank: int, exit_code: int) -> None:
         """End one process whose script is over, with what it started; its end counts with this code."""
         self._ends_as[local_rank] = exit_code
-        _kill_group(self._pids[local_rank])
+        kill_group(self._pids[local_rank])
 
     def _kill_groups(self) -> None:
         """Send SIGKILL to whole process groups, as torch does."""
         for pid in self.alive().values():
-            _kill_group(pid)
+            kill_group(pid)
 
 
-def _kill_group(pid: int) -> None:
+def kill_group(pid: int) -> None:
+    """Kill a process that this one has started, with its process group once it leads one."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended meanwhile
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)

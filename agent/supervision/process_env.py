@@ -55,10 +55,9 @@ class ProcessEnvironment:
             round_, int(envs[0]["WORLD_SIZE"]), leads=0 in ranks, of_new_job=not view.has_trained
         )
         ours = self.of_start(start, ranks, logs, view.failures_per_hour(datetime.now(timezone.utc)))
-        trace = trace_variables(os.environ, view.job_uid, round_)
+        shared = kept.variables() | trace_variables(os.environ, view.job_uid, round_)
         for local_rank, env in envs.items():
-            living = kept.variables(local_rank)
-            env.update({**restart_counts(env, round_), **ours[local_rank], **living, **trace})
+            env.update({**restart_counts(env, round_), **ours[local_rank], **shared})
 
     def of_start(
         self, start: ProcessStart, ranks: Sequence[int], logs: LogsDest, failures_per_hour: float | None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agent.survival import messages
-from agent.survival.messages import Enters, Formed, Leave, Left, Lost, NextRound, Unable
+from agent.survival.messages import Enters, Leave, Left, Lost, NextRound, Unable
 from crds.progress_record import ENV_ROUND
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class RoundLine:
         self.send(Enters(local_rank, os.getpid(), round_))
         self._thread.start()
 
-    def send(self, message: Enters | Left | Lost | Unable | Formed) -> None:
+    def send(self, message: Enters | Left | Lost | Unable) -> None:
         """Send a message; an agent that has gone is noticed by `next_round`."""
         with contextlib.suppress(OSError):
             self._socket.sendall(messages.encode(message))

@@ -20,7 +20,6 @@ from agent.environment import bound
 from agent.survival.messages import (
     MAX_FROM_PROCESS,
     Enters,
-    Formed,
     FromProcess,
     Leave,
     Left,
@@ -36,7 +35,7 @@ logger = logging.getLogger(__name__)
 MAX_CONNECTIONS = 64
 """Connections that wait, and that one look takes."""
 MAX_MESSAGES = 64
-"""Messages that a process may send in one round; it needs three."""
+"""Messages that a process may send in one round; it needs two."""
 _CREDENTIALS = struct.Struct("3i")
 """The process, user and group ids that SO_PEERCRED gives."""
 
@@ -53,7 +52,6 @@ class ProcessStatements:
     """The newest round that it has left."""
     lost: Lost | None = None
     """What it lost without being asked to leave, in the round that it is in."""
-    formed: Formed | None = None
 
     @property
     def lives_on(self) -> bool:
@@ -71,8 +69,6 @@ class ProcessStatements:
                 return replace(self, left=max(self.left, round_), lost=message)
             case Unable():
                 return replace(self, unable=True)
-            case Formed():
-                return replace(self, formed=message)
 
 
 NOTHING_SAID = ProcessStatements()
@@ -168,7 +164,7 @@ class WorldDesk:
             return False
         message = NextRound(env, tuple(sorted(redirects)))
         descriptors = [redirects[number] for number in message.redirects]
-        seat.words = replace(seat.words, lost=None, formed=None)
+        seat.words = replace(seat.words, lost=None)
         seat.messages = 0
         if seat.connection is not None and seat.words.entered:
             return self._send(pid, seat, encode(message), descriptors)

@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 1.0
 """How long a process has to leave what it waits in. One whose interpreter is blocked is ended after that."""
-LOCAL_RANK = "LOCAL_RANK"
-"""torch's variable."""
 
 
 class KeptProcesses:
@@ -185,14 +183,11 @@ class KeptProcesses:
         if self._desk is not None:
             self._desk.expect(self.pids())
 
-    def variables(self, local_rank: int) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
         """Return what a process of the round finds in its environment for this."""
         if self._desk is None:
             return {}
-        shared = {ENV_WORLD_SOCKET: self._desk.path, ENV_ROUND: str(self._round)}
-        kept = self._kept.get(local_rank)
-        lives = kept is not None and kept.poll() is None
-        return shared | {ENV_JOINS: "1"} if self._joins and not lives else shared
+        return {ENV_WORLD_SOCKET: self._desk.path, ENV_ROUND: str(self._round)}
 
     def hand_over(self, env: dict[str, str], redirects: Mapping[int, int]) -> ProcessHandle | None:
         """Give the round to a process that lives on, or to a spare; None if one has to be started.
@@ -203,7 +198,7 @@ class KeptProcesses:
         """
         if self._desk is None or not self._joins:
             return None
-        local_rank = int(env[LOCAL_RANK])
+        local_rank = int(env["LOCAL_RANK"])
         process = self._kept.pop(local_rank, None)
         if process is not None and process.poll() is None:
             if self._desk.hand_over(process.pid, _of_round(env), redirects):

@@ -51,14 +51,6 @@ class Unable:
 
 
 @dataclass(frozen=True)
-class Formed:
-    """The groups of the process are formed, and its state is that of the step."""
-
-    round: int
-    step: int
-
-
-@dataclass(frozen=True)
 class Leave:
     """The round is over: the process is to leave what it waits in, and wait for the next."""
 
@@ -70,12 +62,12 @@ class NextRound:
     """The next round; as many descriptors come along as there are `redirects`."""
 
     env: Mapping[str, str]
-    """Variables of a round as a process would have them that is forked for it. Others of that kind go."""
+    """Variables of a round as a process would have them that is forked for it."""
     redirects: tuple[int, ...] = ()
     """What each descriptor becomes in the process: 1 or 2."""
 
 
-FromProcess = Enters | Left | Lost | Unable | Formed
+FromProcess = Enters | Left | Lost | Unable
 FromAgent = Leave | NextRound
 
 
@@ -90,8 +82,6 @@ def encode(message: FromProcess | FromAgent) -> bytes:
             content = {"lost": {"round": round_, "error": error[-MAX_TEXT:]}}
         case Unable(reason):
             content = {"unable": reason[-MAX_TEXT:]}
-        case Formed(round_, step):
-            content = {"formed": {"round": round_, "step": step}}
         case Leave(round_):
             content = {"leave": round_}
         case NextRound(env, redirects):
@@ -115,8 +105,6 @@ def read_from_process(data: bytes) -> FromProcess:
             return Lost(_number(_field(content, "round")), _text(_field(content, "error")))
         case "unable":
             return Unable(_text(content))
-        case "formed":
-            return Formed(*_numbers(content, "round", "step"))
     raise ValueError(f"a process says {kind[:40]!r}, which is no message of its")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.facts.failure import ERROR_FILE
 from agent.processes.orphans import Orphans
 from agent.slots.process_files import ENV_CHECKPOINT_FILE
 from agent.survival import handles
@@ -29,8 +30,6 @@ MAX_FAILURES = 3
 """After so many in a row that have ended before one was needed there are no more of them."""
 FOLDER = "spare"
 """Name of the folder of their logs, beside those of the rounds."""
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""torch's variable: the file of an exception, in the folder of a process's logs."""
 NICENESS = 10
 CAP_SYS_NICE = 23
 

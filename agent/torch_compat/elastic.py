@@ -18,11 +18,10 @@ from typing import Any
 import torch
 
 from agent.torch_compat import UnsupportedTorchError
+from agent.torch_compat.versions import minor_version
 
 MINIMUM = (2, 6)
 """The oldest torch that dlr supports. 2.5 has neither `server_port` nor DataLoader's `in_order`."""
-REFORMING = (2, 14)
-"""The oldest whose process groups can be formed again."""
 NEWEST_SEEN = (2, 15)
 """The newest whose sources SEAMS was compared with."""
 
@@ -36,8 +35,7 @@ def require_supported(version: str) -> None:
     Raises:
         UnsupportedTorchError: it is older than MINIMUM.
     """
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers is None or (int(numbers[1]), int(numbers[2])) < MINIMUM:
+    if minor_version(version) < MINIMUM:
         raise UnsupportedTorchError(
             f"{sys.executable} has torch {version}, and dlr needs torch {_text(MINIMUM)} or newer: "
             f"install that in this image"
@@ -229,12 +227,6 @@ def detach_process(pcontext: PContext, local_rank: int) -> Any:
         if log is not None:
             log.close()
     return handler.proc
-
-
-def can_reform_groups(version: str) -> bool:
-    """Whether process groups can be formed again in a process, which torch has from REFORMING on."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return numbers is not None and [int(numbers[1]), int(numbers[2])] >= list(REFORMING)
 
 
 def return_value_fds(pcontext: PContext | None) -> list[int]:

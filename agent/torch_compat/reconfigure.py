@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,6 @@ logger = logging.getLogger(__name__)
 _c10d: Any = distributed_c10d
 """With what only newer versions have."""
 
-MINIMUM = (2, 14)
 FORM_SECONDS = 20.0
 """Time limit for the ranks of one group to connect, once all have come."""
 AGREE_SECONDS = timedelta(seconds=30)
@@ -54,12 +52,6 @@ AwaitAll = Callable[[Store, str, int], None]
 
 class UnsupportedGroupError(RuntimeError):
     """A group of the script cannot be formed again in its processes."""
-
-
-def is_supported(version: str) -> bool:
-    """Whether that version of torch can form groups again."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= MINIMUM
 
 
 class RoundStore(Store):
@@ -118,6 +110,8 @@ class FormedGroup:
     """A group of the script, with the backend that forms it again."""
 
     name: str
+    kind: str
+    """That of the backend: gloo or nccl2."""
     rank: int
     """Rank of this process in the group."""
     size: int
@@ -171,19 +165,17 @@ class ReformableGroups:
         return is_agreed
 
     def adopt(self) -> None:
-        """Give each group of this process that has none yet a backend that can be formed again.
+        """Give each group of this process a backend that can be formed again.
 
         Raises:
             UnsupportedGroupError: that cannot be; it names the group. All groups are as they were.
         """
         world = distributed_c10d._world
-        fresh = [group for group in world.pg_map if group not in self._groups]
-        for group in fresh:
-            _kinds_of(group, world.pg_names[group])
-        for group in fresh:
-            self._groups[group] = list(self._backends_of(group, world.pg_names[group]))
-            name, _ = world.pg_map[group]
-            world.pg_map[group] = name, PrefixStore(f"{world.pg_names[group]}/", self._store)
+        kinds = {group: _kinds_of(group, world.pg_names[group]) for group in world.pg_map}
+        for group, by_device in kinds.items():
+            name, (backend, _) = world.pg_names[group], world.pg_map[group]
+            self._groups[group] = list(self._backends_of(group, name, by_device))
+            world.pg_map[group] = backend, PrefixStore(f"{name}/", self._store)
 
     def refuse_later_ones(self) -> None:
         """Make sure that all groups of this process can be formed again.
@@ -200,21 +192,22 @@ class ReformableGroups:
                     "groups before the loop"
                 )
 
-    def _backends_of(self, group: Any, name: str) -> Iterator[FormedGroup]:
+    def _backends_of(self, group: Any, name: str, kinds: Mapping[Any, str]) -> Iterator[FormedGroup]:
         made: dict[str, Any] = {}
-        for device, kind in _kinds_of(group, name).items():
+        for device, kind in kinds.items():
             if kind not in made:
-                made[kind] = self._make(kind, group, f"{name}/{kind}")
-                yield FormedGroup(f"{name}/{kind}", group.rank(), group.size(), made[kind])
+                timeout = group._get_backend(device).options._timeout
+                made[kind] = self._make(kind, group, f"{name}/{kind}", timeout)
+                yield FormedGroup(f"{name}/{kind}", kind, group.rank(), group.size(), made[kind])
             # torch keeps one backend a type; this type is nobody else's
             group._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, made[kind])
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
-    def _make(self, kind: str, group: Any, name: str) -> Any:
+    def _make(self, kind: str, group: Any, name: str, timeout: timedelta) -> Any:
         options = _c10d._DistributedBackendOptions()
         options.store = PrefixStore(f"{name}/", self._store)
         options.group_rank, options.group_size = group.rank(), group.size()
-        options.timeout = group._timeout if hasattr(group, "_timeout") else _c10d.default_pg_timeout
+        options.timeout = timeout
         options.group_id = name
         options.global_ranks_in_group = dist.get_process_group_ranks(group)
         options.process_group = group
@@ -258,7 +251,7 @@ class ReformableGroups:
         self._connections.close()
         for backends in self._groups.values():
             for each in backends:
-                if each.name.endswith("/nccl2"):
+                if each.kind == "nccl2":
                     each.backend.abort()
 
 
@@ -343,7 +336,7 @@ _connecting: list[tuple[Any, str, Any]] = []
 
 
 def make_unconnected() -> None:
-    """From now on groups are made without a connection, and DDP and DTensors without a collective.
+    """Have groups made without a connection from now on, and DDP and DTensors without a collective.
 
     The other ranks made theirs long ago, and answer nothing; `ReformableGroups` connects these later. What a
     parameter begins with does not matter: a checkpoint is loaded then.
@@ -370,7 +363,7 @@ def make_unconnected() -> None:
 
 
 def make_connected() -> None:
-    """From now on groups are made as torch makes them."""
+    """Have groups made as torch makes them again."""
     while _connecting:
         owner, name, function = _connecting.pop()
         setattr(owner, name, function)

@@ -32,8 +32,9 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 
 from agent.survival.client import HandedRound, RoundLine
-from agent.survival.messages import Formed, Left, Lost, Unable
+from agent.survival.messages import Left, Lost, Unable
 from agent.torch_compat import reconfigure
+from agent.torch_compat.versions import can_reform_groups
 from crds.failure_texts import PeerDeathTexts
 from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
 from crds.progress_record import ENV_ROUND
@@ -261,15 +262,12 @@ class Survivor:
         while True:
             try:
                 self._groups.form(self._round, self._connect(os.environ), self._await_all)
-                loaded = self._checkpoint.load_again() or 0
-                break
+                return self._checkpoint.load_again() or 0
             except Exception as error:
                 if not is_made_again(error, is_over=self._is_over):
                     raise
                 self._leave(error)
                 self._take(self._line.next_round())
-        self._line.send(Formed(self._round, loaded))
-        return loaded
 
     def _take(self, handed: HandedRound) -> None:
         """Be a process of that round: its variables, its log, its progress."""
@@ -323,7 +321,7 @@ def survivor_of_process(
 ) -> Survivor | None:
     """Return what lets this process live on when a peer dies; None where its agent or torch cannot."""
     path = os.environ.get(ENV_WORLD_SOCKET)
-    if not path or not dist.is_initialized() or not reconfigure.is_supported(torch.__version__):
+    if not path or not dist.is_initialized() or not can_reform_groups(torch.__version__):
         return None
     groups = reconfigure.ReformableGroups()
     return Survivor(RoundLine(path, groups.break_off), groups, checkpoint, modules, optimizers)

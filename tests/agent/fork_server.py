@@ -184,7 +184,8 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     sys.argv[1:] = argv
     sys.orig_argv = [sys.executable, "-u", "-m", module, *argv]
     show_command(sys.orig_argv)
-    Patience(request["constants"]).install()
+    constants = request["constants"].items()  # JSON has no tuples
+    Patience({name: tuple(it) if isinstance(it, list) else it for name, it in constants}).install()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

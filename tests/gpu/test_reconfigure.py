@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from agent.torch_compat import reconfigure
+from agent.torch_compat.versions import can_reform_groups
 from tests.forks import forks
 
 ROUNDS = (1, 2, 3)
@@ -39,7 +40,7 @@ def sums(rank: int, port: int) -> list[float]:
 
 
 def test_groups_over_nccl_are_formed_again() -> None:
-    if not reconfigure.is_supported(torch.__version__):
+    if not can_reform_groups(torch.__version__):
         pytest.skip("torch forms groups again from 2.14 on")
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with ProcessPoolExecutor(2, forks) as pool:

@@ -10,7 +10,7 @@ import torch
 
 import dlr.replicas
 from agent.survival.client import HandedRound
-from agent.survival.messages import Enters, Formed, FromProcess, Left, Lost, Unable
+from agent.survival.messages import Enters, FromProcess, Left, Lost, Unable
 from agent.torch_compat import reconfigure
 from crds.names import ENV_JOINS, ENV_SPARE
 from crds.progress_record import ENV_ROUND
@@ -121,7 +121,7 @@ def test_a_step_that_a_peers_death_has_ended_is_left_there_and_made_again_when_t
     assert world.done == ["break off", "rest"]
     assert world.sent == [Lost(1, f"RuntimeError: {PEER_DIED}")]
     assert made.next_round() == 7
-    assert world.done[2:] == ["form 2", "load"] and world.sent[1:] == [Formed(2, 7)]
+    assert world.done[2:] == ["form 2", "load"] and world.sent[1:] == []
     assert made.next_round() is None
 
 
@@ -160,7 +160,7 @@ def test_a_plan_that_a_step_sees_after_its_with_is_followed_at_the_next(world: W
     with TrainingStep.of(8, made):
         pass
     world.stays = True
-    assert made.next_round() == 7 and world.sent == [Left(1), Formed(2, 7)]
+    assert made.next_round() == 7 and world.sent == [Left(1)]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_round_that_ends_while_its_groups_are_formed_is_left_as_any_other(worl
     with TrainingStep.of(8, made):
         raise PEER_DIED
     assert made.next_round() == 7
-    assert world.sent[1:] == [Left(2), Left(3), Formed(4, 7)]
+    assert world.sent[1:] == [Left(2), Left(3)]
 
 
 def test_a_loop_that_ends_in_a_step_that_was_to_be_made_again_says_so(world: World) -> None:

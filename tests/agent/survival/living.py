@@ -19,7 +19,6 @@ from agent.slots.slot import Slot
 from agent.survival.messages import (
     MAX_FROM_AGENT,
     Enters,
-    Formed,
     FromAgent,
     FromProcess,
     Leave,
@@ -125,7 +124,6 @@ def main() -> None:
             agent.say(Left(training.round))
             agent.hear(None)
             training = Training()
-            agent.say(Formed(training.round, training.step))
             note(training, "lives")
 
 

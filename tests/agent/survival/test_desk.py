@@ -17,7 +17,6 @@ from agent.survival.desk import WorldDesk
 from agent.survival.messages import (
     MAX_FROM_AGENT,
     Enters,
-    Formed,
     FromProcess,
     Leave,
     Left,
@@ -87,14 +86,14 @@ def test_a_look_takes_what_has_come_and_waits_for_nothing(desk: WorldDesk) -> No
     process = entered(desk)
     assert desk.leave(ME, 4)
     assert process.hear() == (Leave(4), [])
-    process.say(Left(4), Formed(5, 120))
+    process.say(Left(4))
     poll = select.poll()
     for descriptor in desk.fds():
         poll.register(descriptor, select.POLLIN)
     assert poll.poll(SECONDS * 1000)
     desk.look()
     words = desk.words(ME)
-    assert (words.left, words.formed, words.lost) == (4, Formed(5, 120), None)
+    assert (words.left, words.lost) == (4, None)
     process.say(Lost(5, "Connection closed by peer"))
     desk.look()
     assert desk.words(ME).lost == Lost(5, "Connection closed by peer") and desk.words(ME).left == 5

@@ -107,9 +107,7 @@ class Agent:
         self.kept.begin(round_)
         envs, fresh, all_ = [], iter(pids), []
         for rank in range(2):
-            envs.append(
-                {"LOCAL_RANK": str(rank), "RANK": str(rank), "HOME": "/", **self.kept.variables(rank)}
-            )
+            envs.append({"LOCAL_RANK": str(rank), "RANK": str(rank), "HOME": "/", **self.kept.variables()})
         for env in envs:
             handed = self.kept.hand_over(env, {})
             all_.append(next(fresh) if handed is None else handed.pid)
@@ -238,7 +236,7 @@ def test_without_a_desk_everything_is_as_ever() -> None:
     orphans: Any = SimpleNamespace(kill=list, living_on=None)
     kept, processes = KeptProcesses(None, None, orphans), Processes(10)
     kept.begin(1)
-    assert kept.variables(0) == {} and kept.fds() == [] and kept.hand_over({"LOCAL_RANK": "0"}, {}) is None
+    assert kept.variables() == {} and kept.fds() == [] and kept.hand_over({"LOCAL_RANK": "0"}, {}) is None
     kept.started(processes.pids)
     kept.look(processes, hangs=True)  # type: ignore[arg-type]
     assert not kept.lives_on(processes) and kept.pids() == []  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from tests.agent.patience import wait_for
 
 pytestmark = pytest.mark.real
 
-ANY_TORCH = {"agent.torch_compat.elastic.REFORMING": [2, 0], "agent.survival.kept.LEAVE_SECONDS": 60.0}
+ANY_TORCH = {"agent.torch_compat.versions.REFORMING": [2, 0], "agent.survival.kept.LEAVE_SECONDS": 60.0}
 """The stub forms no groups, so it needs no torch that can form them again."""
 
 

@@ -15,7 +15,6 @@ from agent.survival.messages import (
     MAX_NUMBER,
     MAX_TEXT,
     Enters,
-    Formed,
     FromAgent,
     FromProcess,
     Leave,
@@ -35,7 +34,6 @@ PROCESS = (
     | st.builds(Left, NUMBERS)
     | st.builds(Lost, NUMBERS, TEXTS)
     | st.builds(Unable, TEXTS)
-    | st.builds(Formed, NUMBERS, NUMBERS)
 )
 REDIRECTS = st.sampled_from([(), (1,), (2,), (1, 2)])
 AGENT = st.builds(Leave, NUMBERS) | st.builds(NextRound, st.dictionaries(TEXTS, TEXTS, max_size=3), REDIRECTS)
@@ -44,8 +42,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=6,
 )
-KINDS = st.sampled_from(["enters", "left", "lost", "unable", "formed", "leave", "round", "other"])
-NAMES = st.sampled_from(["local_rank", "pid", "round", "error", "step", "env", "redirects"])
+KINDS = st.sampled_from(["enters", "left", "lost", "unable", "leave", "round", "other"])
+NAMES = st.sampled_from(["local_rank", "pid", "round", "error", "env", "redirects"])
 CONTENTS = st.dictionaries(NAMES, JSON | NUMBERS, max_size=3) | JSON
 
 
@@ -74,7 +72,7 @@ def test_whatever_is_read_means_the_same_when_it_is_sent_again(data: bytes) -> N
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * 100_000, "5", "{}", '{"left": true}', '{"left": -1}', '{"left": 1, "formed": 2}', '{"unable": 5}'],
+    ["[" * 100_000, "5", "{}", '{"left": true}', '{"left": -1}', '{"left": 1, "leave": 2}', '{"unable": 5}'],
 )
 def test_what_is_no_message_is_a_value_error(text: str) -> None:
     for read in (read_from_process, read_from_agent):

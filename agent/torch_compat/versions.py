@@ -1,0 +1,19 @@
+"""Versions of torch, and what they have."""
+
+from __future__ import annotations
+
+import re
+
+REFORMING = (2, 14)
+"""The oldest torch whose process groups can be formed again in their processes."""
+
+
+def minor_version(version: str) -> tuple[int, int]:
+    """Return the first two numbers of `torch.__version__`, such as `2.6.0+cu124`; zeros for none."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return (0, 0) if numbers is None else (int(numbers[1]), int(numbers[2]))
+
+
+def can_reform_groups(version: str) -> bool:
+    """Whether process groups can be formed again in a process, which torch has from REFORMING on."""
+    return minor_version(version) >= REFORMING
