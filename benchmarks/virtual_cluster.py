@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -298,12 +299,15 @@ class ApiServer:
         return _answer(200, b'{"kind":"Status","status":"Success"}')
 
     def _listed(self, resource: Resource, query: Mapping[str, str]) -> Answer:
-        wanted, texts = _selected(query), list(self._texts[resource.plural].values())
+        texts = list(self._texts[resource.plural].values())
         start, size = int(query.get("continue", 0)), int(query.get("limit", 0)) or len(texts) + 1
+        places: Iterable[int] = range(start, len(texts))
         if "labelSelector" in query or "fieldSelector" in query:
-            texts = [text for text in texts if wanted(orjson.loads(text))]
-        chosen = texts[start : start + size]
-        more = str(start + size) if start + size < len(texts) else ""
+            wanted = _selected(query)
+            places = (place for place in places if wanted(orjson.loads(texts[place])))
+        page = list(islice(places, size))
+        chosen = [texts[place] for place in page]
+        more = str(page[-1] + 1) if len(page) == size and page[-1] + 1 < len(texts) else ""
         head = orjson.dumps({"resourceVersion": str(self._version), "continue": more})
         return _answer(200, b'{"kind":"List","metadata":%b,"items":[%b]}' % (head, b",".join(chosen)))
 

@@ -88,7 +88,7 @@ def marked(people: Sequence[Participant], standing: Standing) -> Sequence[Partic
 
 def _leaving(reported: Collection[int], workers: Workers, published: Rendezvous, bounds: Bounds) -> set[int]:
     """The members that leave the formed world before they get a Pod; none if it may not be without them."""
-    if published.phase is not RendezvousPhase.FORMED:
+    if not reported or published.phase is not RendezvousPhase.FORMED:
         return set()
     members = {*published.members}
     idle = (w for w in workers.training if w.spec.index not in members and current_report(w) is not None)
