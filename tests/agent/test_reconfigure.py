@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +13,17 @@ from torch.distributed import distributed_c10d
 from agent.torch_compat.reconfigure import ReformableGroups, UnsupportedGroupError
 
 
+LIMIT = timedelta(seconds=77)
+"""The script's own time limit for collectives."""
+
+
 class Group:
     def __init__(self, backend: str) -> None:
         self._device_types = [torch.device("cpu")]
         self.backends = [backend]
 
     def _get_backend(self, _: object) -> Any:
-        return SimpleNamespace(name=lambda: self.backends[-1])
+        return SimpleNamespace(name=lambda: self.backends[-1], options=SimpleNamespace(_timeout=LIMIT))
 
     def _register_backend(self, *_: object) -> None:
         self.backends.append("custom")
@@ -41,7 +46,8 @@ def test_where_one_group_cannot_be_formed_again_all_stay_as_they_were(
         pg_names={group: str(number) for number, group in enumerate(groups)},
     )
     monkeypatch.setattr(distributed_c10d, "_world", world)
-    monkeypatch.setattr(ReformableGroups, "_make", lambda *_: object())
+    limits = []
+    monkeypatch.setattr(ReformableGroups, "_make", lambda *given: limits.append(given[-1]))
     found = ReformableGroups()
     if later == "ucc":
         with pytest.raises(UnsupportedGroupError, match="the process group '1' has the backend ucc"):
@@ -50,3 +56,4 @@ def test_where_one_group_cannot_be_formed_again_all_stay_as_they_were(
     else:
         found.adopt()
         assert [group.backends for group in groups] == [["gloo", "custom"]] * 2
+        assert limits == [LIMIT] * 2
