@@ -53,7 +53,8 @@ def _colors(ground: dict[str, str], shade: int) -> str:
 .timeline .share {{ stroke: {inks["good"]}; }}
 .timeline .goodput {{ stroke: {ground["text"]}; }}
 .timeline .cross, .timeline .what {{ stroke: {ground["ground"]}; }}
-.timeline .own {{ fill: {inks["bad"]}; }}"""
+.timeline .own {{ fill: {inks["bad"]}; }}
+.timeline .planned {{ fill: {inks["busy"]}; stroke: {ground["ground"]}; }}"""
 
 
 STYLE = f"""
@@ -85,6 +86,7 @@ def draw(life: JobTimeline, *, verdict: str = "", most_spans: int | None = None)
     bottom = lanes + LANE * len(life.lanes) + GAP + SHARE
     rows = [first + LINE, *range(lanes, bottom - SHARE - GAP, LANE)]
     bars = [*_rounds(life, first, bottom), *_bars(life, life.states, rows[0])]
+    bars += _changes(life, rows[0])
     for lane, top in zip(life.lanes, rows[1:], strict=True):
         bars += _bars(life, lane.spans[-most_spans:] if most_spans else lane.spans, top)
         bars += _marks(life, lane, top)
@@ -193,6 +195,14 @@ def _marks(life: JobTimeline, lane: Lane, top: int) -> Iterable[str]:
             yield _text(failure.what[:MOST_LABEL], x, top + 13, "what extra", ' dx="8"')
 
 
+def _changes(life: JobTimeline, top: int) -> Iterable[str]:
+    """Planned changes, in the job's own bar."""
+    for each in life.changes:
+        tooltip = f"planned change at {duration(each.at)}: {each.text or each.state}"
+        mark = _element("path", 'class="planned" d="M-6 0l6-6 6 6-6 6z"', tooltip)
+        yield _at(life, each.at, top + LANE // 2, mark)
+
+
 def _words(life: JobTimeline, failure: PastFailure) -> str:
     text = f": {failure.text}" if failure.text else ""
     text += f"; {failure.survivors}" if failure.survivors else ""
@@ -244,6 +254,8 @@ def _legend(life: JobTimeline) -> list[list[tuple[str, str, str]]]:
     items = [("■", f'fill="{fill}"', ", ".join(words)) for fill, words in shown if words]
     if any(lane.failures for lane in life.lanes):
         items.append(("✕", 'class="own"', "failure"))
+    if life.changes:
+        items.append(("◆", 'class="planned"', "planned change"))
     if any(lane.starts for lane in life.lanes):
         items.append(("▲", 'class="start"', "new Pod"))
     return [items[at : at + LEGEND_ITEMS] for at in range(0, len(items), LEGEND_ITEMS)]
