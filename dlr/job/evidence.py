@@ -16,6 +16,7 @@ from dlr.job.facts import facts_of, remarks_of
 from dlr.job.failures import by_cause, failures_of
 from dlr.job.groups import training
 from dlr.job.nodes import NAMED, node_states, words_of_checks
+from dlr.job.odd_ranks import odd_ranks
 from dlr.job.report import state_of
 from dlr.job.timeline.life import clock_of
 from dlr.job.verdict import JobVerdict
@@ -60,6 +61,7 @@ def sections(case: Case, top: JobVerdict) -> list[EvidenceSection]:
         EvidenceSection("Conditions", beside_findings(sentence(str(each)) for each in remarks_of(case))),
         EvidenceSection("Waiting", tuple(_of_many(_waiting(case)))),
         EvidenceSection("Budgets", tuple(_budgets(case))),
+        EvidenceSection("Ranks", beside_findings(sentence(str(each)) for each in odd_ranks(case))),
         EvidenceSection(
             "Nodes", (*beside_findings(sentence(w.text) for w in words_of_checks(case)), *_nodes(case))
         ),
