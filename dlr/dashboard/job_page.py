@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from controller.wording import counted
 from crds import names
 from crds.grouping import group_name, is_grouped
+from dlr.dashboard.curves import NO_PAST, past_of, usage_line
 from dlr.dashboard.ranks import grid
 from dlr.job import group_rows, report
 from dlr.job.case import Case
@@ -22,6 +22,7 @@ from dlr.job.failures import heading
 from dlr.job.findings import JobFinding
 from dlr.job.goodput import goodput_line, time_by_state
 from dlr.job.nodes import node_states
+from dlr.job.odd_ranks import odd_ranks
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import JobTimeline
@@ -47,7 +48,6 @@ EVIDENCE = ("Conditions", "Waiting", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
 ROUTINE = frozenset({"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing"})
 """Reasons of Events that every Pod has."""
-NO_PAST: JSON = {"at": [], "steps": [], "seconds": [], "numbers": {}}
 
 
 def job_page(case: Case, unread: Sequence[str]) -> JSON:
@@ -67,6 +67,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         "cause": top.cause,
         "next": top.next_start,
         "headline": {"text": top.text, "state": top.word},
+        "odd": [{"what": each.what, "state": each.tone, "text": each.text} for each in odd_ranks(case)],
         "findings": [_finding(each) for each in top.findings[:MOST_FINDINGS]],
         "figures": _figures(case, top),
         "facts": [(each.label, each.text[:MOST_TEXT]) for each in facts_of(case) if each.label in FACTS],
@@ -74,6 +75,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         "life": _life(life) if life else None,
         "failures": _failures(life) if life else [],
         "failureCount": top.failures,
+        "changes": _changes(life) if life else [],
         "culprit": _culprit(case),
         "stacks": _stacks(case.job, case.workers),
         "evidence": [
@@ -83,6 +85,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         ],
         "steps": {
             "past": past_of(case.job, case.reports, life.submitted) if life else NO_PAST,
+            "usage": usage_line(case),
             "slowSince": _slow_since(case, life) if life else None,
         },
         "groups": _groups(case),
@@ -113,36 +116,6 @@ def _slow_since(case: Case, life: JobTimeline) -> float | None:
     return None if since is None else round((since - life.submitted).total_seconds(), 1)
 
 
-def past_of(job: JSON, reports: Sequence[tuple[JSON, JSON]], submitted: datetime) -> JSON:
-    """Return the series of rank 0's agent, or the newest of the others', as columns.
-
-    Args:
-        reports: of the job's workers, as `Case.reports`.
-    """
-    found = [(worker["spec"]["index"], series) for worker, each in reports if (series := _series_of(each))]
-    first = min(report.ranks(job), default=None)
-    _, series = max(found, key=lambda each: (each[0] == first, each[1][-1]["time"]), default=(None, []))
-    if not series:
-        return NO_PAST
-    numbers = dict.fromkeys(name for point in series for name in point.get("numbers") or ())
-    times = [(parse_time(point["time"]) or submitted) - submitted for point in series]
-    return {
-        "at": [round(each.total_seconds(), 1) for each in times],
-        "steps": [point["step"] for point in series],
-        "seconds": [float(f"{point['secondsPerStep']:.3g}") for point in series],
-        "numbers": {name: [(point.get("numbers") or {}).get(name) for point in series] for name in numbers},
-    }
-
-
-def _series_of(agent: JSON) -> list[JSON]:
-    """Return the points of a report, with the newest window at the end."""
-    series = agent.get("series") or {}
-    points, latest = list(series.get("points") or ()), series.get("latest")
-    if latest is not None and not (points and points[-1]["step"] >= latest["step"]):
-        points.append(latest)
-    return points
-
-
 def _life(life: JobTimeline) -> JSON:
     telling = sorted(life.lanes, key=lambda lane: not (lane.failures or lane.starts))[:MOST_LANES]
     lanes = tuple(lane for lane in life.lanes if lane in telling)
@@ -168,6 +141,14 @@ def _failures(life: JobTimeline) -> list[JSON]:
             "seconds": failure.outage.seconds if failure.outage else None,
         }
         for failure in reversed(life.failures[-MOST_FAILURES:])
+    ]
+
+
+def _changes(life: JobTimeline) -> list[JSON]:
+    """Return the planned changes, the newest first."""
+    return [
+        {"at": each.at, "state": each.state, "seconds": each.pause.seconds, "text": each.text[:MOST_TEXT]}
+        for each in reversed(life.changes)
     ]
 
 

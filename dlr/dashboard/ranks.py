@@ -8,6 +8,7 @@ from datetime import datetime
 from statistics import median
 
 from crds import names
+from dlr.dashboard.curves import usage_of
 from dlr.job.failures import worker_failures
 from dlr.job.report import current_report, is_finished, ranks, state_of
 from dlr.kube.api import JSON
@@ -34,6 +35,8 @@ class Cell:
     failed: str
     """The class of its last failure that did not follow from another's."""
     failed_seconds_ago: float | None
+    usage: Sequence[float | None]
+    """What its Pod uses now, as `curves.usage_of`."""
 
     @property
     def badness(self) -> tuple[bool, int, float, float]:
@@ -51,12 +54,13 @@ def cells_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Cell]:
     """Return a cell for each worker that trains or stands by, in rank order, without a rank last."""
     rank_of = ranks(job)
     training = [worker for worker in workers if worker["spec"]["type"] == names.WORKER]
-    progress = {worker["spec"]["index"]: current_report(worker).get("progress") or {} for worker in training}
+    agents = {worker["spec"]["index"]: current_report(worker) for worker in training}
+    progress = {index: agent.get("progress") or {} for index, agent in agents.items()}
     steps = [each["step"] for index, each in progress.items() if index in rank_of and "step" in each]
     speeds = [speed for each in progress.values() if (speed := each.get("secondsPerStep"))]
     furthest, usual = max(steps, default=None), median(speeds) if speeds else None
     cells = [
-        _cell(worker, rank_of, progress[worker["spec"]["index"]], furthest, usual, now) for worker in training
+        _cell(worker, rank_of, agents[worker["spec"]["index"]], furthest, usual, now) for worker in training
     ]
     return sorted(cells, key=lambda cell: (cell.rank is None, cell.rank or 0, cell.index))
 
@@ -64,12 +68,13 @@ def cells_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Cell]:
 def _cell(
     worker: JSON,
     rank_of: Mapping[int, int],
-    progress: JSON,
+    agent: JSON,
     furthest: int | None,
     usual: float | None,
     now: datetime,
 ) -> Cell:
     index, status = worker["spec"]["index"], worker.get("status") or {}
+    progress = agent.get("progress") or {}
     step, speed = progress.get("step"), progress.get("secondsPerStep")
     own = [failure for failure in worker_failures(worker) if not (failure.follows or failure.waited)]
     last = max(own, key=lambda failure: failure.time, default=None)
@@ -84,6 +89,7 @@ def _cell(
         speed / usual if speed and usual else None,
         last.what if last else "",
         (now - last.time).total_seconds() if last else None,
+        usage_of(agent),
     )
 
 
@@ -98,7 +104,7 @@ def grid(job: JSON, workers: Sequence[JSON], now: datetime) -> JSON:
     node_at, state_at, class_at = (
         {each: number for number, each in enumerate(known)} for known in (nodes, states, classes)
     )
-    columns = "rank index node state step lag secondsPerStep slowness class ago"
+    columns = "rank index node state step lag secondsPerStep slowness class ago cpu memory gpu gpuMemory"
     return {
         "perCell": size,
         "workers": len(cells),
@@ -119,6 +125,7 @@ def grid(job: JSON, workers: Sequence[JSON], now: datetime) -> JSON:
                 _short(cell.slowness),
                 class_at[cell.failed],
                 None if cell.failed_seconds_ago is None else round(cell.failed_seconds_ago),
+                *cell.usage,
             ]
             for cell in shown
         ],

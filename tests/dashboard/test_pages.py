@@ -24,6 +24,7 @@ from tests.cli.troubled import (
     NOW,
     RAISED,
     at,
+    episode,
     life,
     troubled_events,
     troubled_job,
@@ -187,11 +188,76 @@ def test_curves_are_those_of_rank_0_or_of_who_told_any_last() -> None:
         "steps": [10, 20, 30, 35],
         "seconds": [0.5] * 4,
         "numbers": {"loss": [1, 0.5, 1 / 3, 0.01], "lr": [None, None, None, 0.1]},
+        "usage": [],
     }
     assert steps["slowSince"] is None
     (lone,) = job_page(case(workers=with_series(troubled_workers(), 2, 1)), [])["steps"]["past"]["at"][:1]
     assert lone == 10.0
     assert job_page(case(), [])["steps"]["past"]["at"] == []
+
+
+GIB = 2**30
+
+
+def with_usage(workers: list[JSON]) -> list[JSON]:
+    """Rank 0 has a past of it, and the last worker no GPU."""
+    for index, each in enumerate(workers):
+        usage = {"cpuCores": 2.0 + index, "memoryPeakBytes": 9 * GIB, "memoryBytes": 4 * GIB}
+        if index < len(workers) - 1:
+            usage |= {"gpuShare": 0.9 - 0.4 * index, "gpuMemoryBytes": (70 + index) * GIB}
+        each["status"]["agent"]["usage"] = usage
+    series = with_series(workers, 0, 3)[0]["status"]["agent"]["series"]
+    for point, cores in zip([*series["points"], series["latest"]], (1.234, 2.0, 3.0, 4.0), strict=True):
+        point["usage"] = {"cpuCores": cores, "memoryBytes": 1.5 * GIB}
+    series["points"][0]["usage"]["gpuShare"] = 0.5
+    return workers
+
+
+def test_usage_has_curves_of_rank_0_and_a_line_about_all_pods() -> None:
+    steps = job_page(case(workers=with_usage(troubled_workers())), [])["steps"]
+    assert steps["past"]["usage"] == [
+        {"label": "CPU", "unit": "cores", "values": [1.23, 2.0, 3.0, 4.0]},
+        {"label": "Memory", "unit": "GiB", "values": [1.5] * 4},
+    ], "one point is no curve"
+    assert steps["usage"] == (
+        "3 Pods now: 9 cores; 12 GiB of memory; GPUs 70 % busy, 50 % at least; "
+        "71 GiB in use on the fullest GPU"
+    )
+    assert job_page(case(), [])["steps"]["usage"] == ""
+    ended = case(troubled_job(phase="Succeeded"), with_usage(troubled_workers()))
+    assert job_page(ended, [])["steps"]["usage"] == ""
+
+
+def test_a_worker_has_its_own_usage_in_its_row() -> None:
+    drawn = grid(troubled_job(), with_usage(troubled_workers()), NOW)
+    assert drawn["columns"][-4:] == ["cpu", "memory", "gpu", "gpuMemory"]
+    assert [row[-4:] for row in drawn["cells"]] == [
+        [2.0, 4.0, 90.0, 70.0],
+        [3.0, 4.0, 50.0, 71.0],
+        [4.0, 4.0, None, None],
+    ]
+
+
+def test_planned_changes_and_odd_ranks_are_on_the_page_and_no_failures() -> None:
+    history = [
+        *troubled_job()["status"]["history"],
+        episode("Suspended", 200, 3, "", "spec.suspend is true"),
+        episode("Training", 240, 4, "0-2"),
+    ]
+    workers = troubled_workers()
+    workers[2]["status"]["agent"]["progress"]["secondsPerStep"] = 0.84
+    page = job_page(case(troubled_job(history=history), workers), [])
+    assert page["changes"] == [
+        {"at": 200, "state": "Suspended", "seconds": 40, "text": "spec.suspend is true"}
+    ]
+    assert len(page["failures"]) == 2
+    assert page["odd"] == [
+        {
+            "what": "Slow",
+            "state": "Straggler",
+            "text": "rank 2 on node-3, up to 2 times the usual 0.42 s a step",
+        }
+    ]
 
 
 def test_a_job_that_became_slower_marks_when() -> None:
