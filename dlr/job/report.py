@@ -192,7 +192,7 @@ def current_report(worker: JSON) -> JSON:
 
 
 def state_of(worker: JSON) -> str | None:
-    """What the agent says of itself while the Pod runs; else how the Pod stands: it failed, or was stopped."""
+    """Return what the agent says of itself while the Pod runs; else how the Pod stands."""
     status = worker.get("status") or {}
     phase: str | None = status.get("phase")
     if phase != "Running":
