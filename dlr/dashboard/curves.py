@@ -14,6 +14,7 @@ from dlr.job.wording import counted_by_thousands, parse_time, significant
 from dlr.kube.api import JSON
 
 GIB = 2**30
+THOUSAND = 1_000
 NO_PAST: JSON = {"at": [], "steps": [], "seconds": [], "numbers": {}, "usage": []}
 
 
@@ -88,18 +89,27 @@ def usage_of(agent: JSON) -> list[float | None]:
 def usage_line(case: Case) -> str:
     """Say what all Pods of the job use now; empty where no agent reports it, and for a job that has ended."""
     found = [
-        usage_of(agent)
+        usage
         for worker, agent in case.reports
-        if agent.get("usage") and worker["spec"]["type"] == names.WORKER
+        if worker["spec"]["type"] == names.WORKER and (usage := agent.get("usage"))
     ]
     if report.is_finished(case.job) or not found:
         return ""
-    columns = zip(*found, strict=True)
-    cpu, memory, shares, filled = ([each for each in column if each is not None] for column in columns)
-    parts = [f"{significant(sum(cpu))} cores"] if cpu else []
-    parts += [f"{significant(sum(memory))} GiB of memory"] if memory else []
+    cpu, memory, shares, filled = (_column(figure, found) for figure in FIGURES)
+    parts = [f"{_total(cpu)} cores"] if cpu else []
+    parts += [f"{_total(memory)} GiB of memory"] if memory else []
     if shares:
         least = f", {min(shares):.0f} % at least" if len(shares) > 1 else ""
         parts.append(f"GPUs {fmean(shares):.0f} % busy{least}")
     parts += [f"{significant(max(filled))} GiB in use on the fullest GPU"] if filled else []
     return f"{counted_by_thousands(len(found), 'Pod')} now: {'; '.join(parts)}"
+
+
+def _column(figure: UsageFigure, found: Iterable[JSON]) -> list[float]:
+    values = (usage.get(figure.name) for usage in found)
+    return [value / figure.scale for value in values if value is not None]
+
+
+def _total(values: Iterable[float]) -> str:
+    total = sum(values)
+    return significant(total) if total < THOUSAND else f"{total:,.0f}"

@@ -22,7 +22,7 @@ from dlr.job.failures import heading
 from dlr.job.findings import JobFinding
 from dlr.job.goodput import goodput_line, time_by_state
 from dlr.job.nodes import node_states
-from dlr.job.odd_ranks import odd_ranks
+from dlr.job.odd_ranks import HANGING, OddRanks
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import JobTimeline
@@ -35,7 +35,7 @@ MOST_EVENTS = 20
 MOST_NODES = 200
 MOST_GROUPS = 200
 MOST_LANES = 16
-"""Workers in the timeline; the grid of ranks has all."""
+"""Workers in the timeline, of more those to which something happened; the grid of ranks has all."""
 MOST_SPANS = 60
 """The newest stretches of a worker that are drawn: it has up to 16 Pods, and each up to 12 states."""
 MOST_TEXT = 300
@@ -67,7 +67,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         "cause": top.cause,
         "next": top.next_start,
         "headline": {"text": top.text, "state": top.word},
-        "odd": [{"what": each.what, "state": each.tone, "text": each.text} for each in odd_ranks(case)],
+        "odd": [{"what": each.what, "state": each.tone, "text": each.text} for each in top.odd],
         "findings": [_finding(each) for each in top.findings[:MOST_FINDINGS]],
         "figures": _figures(case, top),
         "facts": [(each.label, each.text[:MOST_TEXT]) for each in facts_of(case) if each.label in FACTS],
@@ -93,7 +93,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         "nodes": _nodes(case),
         "nodeEvidence": _sentences(evidence, "Nodes"),
         "events": _events(case),
-        "logRank": _log_rank(case),
+        "logRank": _log_rank(case, top.odd),
         "unread": [text[:MOST_TEXT] for text in unread],
     }
 
@@ -117,13 +117,15 @@ def _slow_since(case: Case, life: JobTimeline) -> float | None:
 
 
 def _life(life: JobTimeline) -> JSON:
-    telling = sorted(life.lanes, key=lambda lane: not (lane.failures or lane.starts))[:MOST_LANES]
-    lanes = tuple(lane for lane in life.lanes if lane in telling)
+    eventful = [lane for lane in life.lanes if lane.failures or lane.starts]
+    is_small = len(life.lanes) + life.lanes_left_out <= MOST_LANES
+    lanes = life.lanes if is_small else tuple(eventful[:MOST_LANES])
     return {
         "submitted": life.submitted.timestamp(),
         "seconds": life.seconds,
         "knownSince": life.known_since,
         "drawing": draw(replace(life, lanes=lanes), most_spans=MOST_SPANS),
+        "isEventful": bool(eventful),
         "lanesLeftOut": life.lanes_left_out + len(life.lanes) - len(lanes),
     }
 
@@ -219,7 +221,8 @@ def _nodes(case: Case) -> JSON:
         {"name": each.name, "verdict": each.verdict, "cordon": each.cordon, "ready": each.ready}
         for each in states[:MOST_NODES]
     ]
-    return {"shown": shown, "leftOut": max(0, len(states) - MOST_NODES)}
+    unchecked = sum(each.verdict is None for each in states)
+    return {"shown": shown, "leftOut": max(0, len(states) - MOST_NODES), "unchecked": unchecked}
 
 
 def _events(case: Case) -> JSON:
@@ -239,10 +242,14 @@ def _event_rows(case: Case, events: Sequence[JSON]) -> list[JSON]:
     ]
 
 
-def _log_rank(case: Case) -> int | None:
-    """Return the rank whose log is open at first: the culprit's while the job does not train, else 0."""
-    if is_grouped(case.job) or not report.ranks(case.job):
+def _log_rank(case: Case, odd: Sequence[OddRanks]) -> int | None:
+    """Return the rank whose log is open at first: a hanging one's, the culprit's while none trains, or 0."""
+    rank_of = report.ranks(case.job)
+    if is_grouped(case.job) or not rank_of:
         return None
+    hanging = next((rank_of.get(min(each.indices)) for each in odd if each.what == HANGING), None)
+    if hanging is not None:
+        return hanging
     rank = case.culprit.failure.get("rank") if case.culprit is not None and not case.trains else None
     return 0 if rank is None else int(rank)
 

@@ -36,7 +36,7 @@ class Cell:
     """The class of its last failure that did not follow from another's."""
     failed_seconds_ago: float | None
     usage: Sequence[float | None]
-    """What its Pod uses now, as `curves.usage_of`."""
+    """What its Pod uses now, as `curves.usage_of`; nothing once the job has ended."""
 
     @property
     def badness(self) -> tuple[bool, int, float, float]:
@@ -58,9 +58,11 @@ def cells_of(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Cell]:
     progress = {index: agent.get("progress") or {} for index, agent in agents.items()}
     steps = [each["step"] for index, each in progress.items() if index in rank_of and "step" in each]
     speeds = [speed for each in progress.values() if (speed := each.get("secondsPerStep"))]
+    is_over = is_finished(job)
     furthest, usual = max(steps, default=None), median(speeds) if speeds else None
     cells = [
-        _cell(worker, rank_of, agents[worker["spec"]["index"]], furthest, usual, now) for worker in training
+        _cell(worker, rank_of, agents[worker["spec"]["index"]], is_over, furthest, usual, now)
+        for worker in training
     ]
     return sorted(cells, key=lambda cell: (cell.rank is None, cell.rank or 0, cell.index))
 
@@ -69,6 +71,7 @@ def _cell(
     worker: JSON,
     rank_of: Mapping[int, int],
     agent: JSON,
+    is_over: bool,
     furthest: int | None,
     usual: float | None,
     now: datetime,
@@ -89,7 +92,7 @@ def _cell(
         speed / usual if speed and usual else None,
         last.what if last else "",
         (now - last.time).total_seconds() if last else None,
-        usage_of(agent),
+        usage_of({} if is_over else agent),
     )
 
 

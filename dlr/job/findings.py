@@ -296,8 +296,10 @@ def _stalls(case: Case) -> Iterator[JobFinding]:
     stall = case.stall
     if stall is None:
         return
-    behind = f"{stall.worker['metadata']['name']}, after step {stall.step}"
-    text = f"No rank has made a step for {duration(stall.seconds)}; the furthest behind is {behind}"
+    furthest = max(progress.get("step", 0) for _, progress in case.telling)
+    behind = f"the furthest behind is {stall.worker['metadata']['name']}, after step {stall.step}"
+    where = behind if stall.step != furthest else f"all are at step {furthest}"
+    text = f"No rank has made a step for {duration(stall.seconds)}; {where}"
     advice = sentence(
         f"Look where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds asks them too"
     )

@@ -25,6 +25,7 @@ MOST_NODES = 4
 """Nodes that it names."""
 FEWEST_SPEEDS = 3
 """Workers without which none is slower than the others."""
+HANGING = "Hanging"
 Index = int
 
 
@@ -138,7 +139,7 @@ def _hanging(case: Case, workers: Sequence[JSON]) -> Iterator[OddRanks]:
     apart = [each for each in workers if any(not stack.get("inCollective") for stack in _stacks(case, each))]
     waits = any(stack.get("inCollective") for each in workers for stack in _stacks(case, each))
     if apart and waits:
-        yield from _odd(case, "Hanging", "Failed", apart, "the others wait")
+        yield from _odd(case, HANGING, "Failed", apart, "the others wait")
         return
     steps = {worker["spec"]["index"]: each["step"] for worker, each in case.telling if "step" in each}
     least = min(steps.values(), default=0)
@@ -155,7 +156,12 @@ def _stacks(case: Case, worker: JSON) -> Sequence[JSON]:
 
 
 def _behind(case: Case, _: Sequence[JSON]) -> Iterator[OddRanks]:
-    yield from _odd(case, "Far behind", "Warning", case.far_behind)
+    yield from _odd(case, "Far behind", "Warning", case.far_behind, _steps_behind(case))
+
+
+def _steps_behind(case: Case) -> str:
+    steps = [each.step for each in case.paces]
+    return f"up to {max(steps, default=0) - min(steps, default=0)} steps"
 
 
 def _slow(case: Case, workers: Sequence[JSON]) -> Iterator[OddRanks]:
@@ -195,6 +201,6 @@ def behind_line(case: Case) -> str:
     """Return how many workers are far behind and where; without their reports, the controller's words."""
     if not case.far_behind:
         return str((case.warning("RanksBehind") or {}).get("message", ""))
-    members = len(report.members_of(case.world)) or len(case.workers)
+    members, where = len(report.members_of(case.world)) or len(case.workers), places(case, case.far_behind)
     who = f"{case.behind} of {counted(members, 'worker')} {'is' if case.behind == 1 else 'are'}"
-    return f"{who} far behind the others: {places(case, case.far_behind)}"
+    return f"{who} far behind the others: {where}, {_steps_behind(case)}"

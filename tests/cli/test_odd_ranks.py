@@ -49,13 +49,13 @@ def test_slow_and_late_ranks_of_a_thousand_are_named_with_their_nodes() -> None:
     for each in workers[40:48]:
         each["status"]["agent"]["progress"] |= {"step": 200, "secondsPerStep": 0.9}
     assert found(workers) == [
-        "Far behind: ranks 40-47 on node-5",
+        "Far behind: ranks 40-47 on node-5, up to 200 steps",
         "Slow: ranks 40-47 on node-5, up to 1.8 times the usual 0.5 s a step",
     ]
     case = case_of(workers)
     top = verdict(case)
     assert top.findings[0].sentence.text == (
-        "8 of 1000 workers are far behind the others: ranks 40-47 on node-5."
+        "8 of 1000 workers are far behind the others: ranks 40-47 on node-5, up to 200 steps."
     )
     (ranks,) = [each for each in sections(case, top) if each.title == "Ranks"]
     assert [each.text for each in ranks.sentences] == [

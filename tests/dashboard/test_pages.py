@@ -236,6 +236,8 @@ def test_a_worker_has_its_own_usage_in_its_row() -> None:
         [3.0, 4.0, 50.0, 71.0],
         [4.0, 4.0, None, None],
     ]
+    ended = grid(troubled_job(phase="Succeeded"), with_usage(troubled_workers()), NOW)
+    assert {value for row in ended["cells"] for value in row[-4:]} == {None}
 
 
 def test_planned_changes_and_odd_ranks_are_on_the_page_and_no_failures() -> None:

@@ -195,15 +195,15 @@ function renderJob(page) {
   part("top", [page.headline, page.odd, page.figures, page.facts, page.unread], () => topPart(page));
   optional("findings", page.findings.length && [page.findings, page.phase], () => findingsPart(page));
   optional("groups", page.groups, () => groupsPart(page));
-  for (const name of ["ranks", "log"]) $(name).hidden = Boolean(page.groups);
+  for (const name of ["ranks", "log"]) $(name).hidden = !page.ranks.workers;
   renderLife(page);
   renderSteps(page);
   optional("failures", page.failures.length && [page.failures, page.failureCount, page.culprit, page.life.seconds > 7200], () => failuresPart(page));
   optional("changes", page.changes.length && [page.changes, page.life.seconds > 7200], () => changesPart(page));
   renderRanks(page.ranks);
-  part("nodes", [page.nodes, page.nodeEvidence], () => nodesPart(page));
+  optional("nodes", (page.nodes.shown.length || page.nodeEvidence.length) && [page.nodes, page.nodeEvidence], () => nodesPart(page));
   optional("waits", page.evidence.length && page.evidence, () => page.evidence.flatMap((group) => [el("h2", {}, group.title), sentences(group.sentences)]));
-  optional("stacks", page.stacks, () => stacksPart(page.stacks, page));
+  optional("stacks", page.stacks && (page.stacks.processes || page.odd.length) && page.stacks, () => stacksPart(page.stacks, page));
   part("events", page.events, eventsPart);
 }
 
@@ -234,7 +234,7 @@ function topPart(page) {
 function findingsPart({ findings, phase }) {
   return el("ul", { class: "findings" }, findings.map((each, at) => {
     const [lead, ...rest] = each.text.split(": ");
-    return el("li", { "data-state": at ? "Pending" : phase === "Failed" ? phase : "Warning" },
+    return el("li", { "data-state": at ? "Pending" : ["Failed", "Suspended"].includes(phase) ? phase : "Warning" },
       el("strong", {}, lead), rest.length ? `: ${rest.join(": ")}` : "", each.advice.map((text) => el("p", { class: "quiet" }, text)));
   }));
 }
@@ -259,7 +259,7 @@ function renderLife(page) {
     document.importNode(new DOMParser().parseFromString(page.life.drawing, "image/svg+xml").documentElement, true),
     quiet([
       timeLine(page.times),
-      page.life.lanesLeftOut && `${page.life.lanesLeftOut} more workers, to which less happened`,
+      page.life.lanesLeftOut && `${page.life.lanesLeftOut} ${page.life.isEventful ? "more workers, to which less" : "workers, to which nothing"} happened`,
       page.life.knownSince && `the first ${duration(page.life.knownSince)} are forgotten`,
     ].filter(Boolean).join(" · ")),
   ]);
@@ -279,7 +279,7 @@ function renderSteps(page) {
   const known = page.life && past.at.length > 1; // a line has two points
   place.hidden = !known && !usage;
   if (!known) {
-    part("steps", usage, () => (usage ? [el("h2", {}, "Use"), quiet(usage)] : []));
+    part("steps", usage, () => (usage ? [el("h2", {}, "Usage"), quiet(usage)] : []));
     return;
   }
   const { submitted } = page.life;
@@ -290,7 +290,7 @@ function renderSteps(page) {
   if (charts?.key !== key || !$("chart")) {
     const figure = (name, unit, at) => el("figure", {}, el("figcaption", {}, name, unit && el("span", {}, unit), el("output", {})), el("div", { id: at ? `chart-${at - 1}` : "chart" }));
     const large = ["Step time", ...names].map((name, at) => figure(name, at ? "" : "seconds", at));
-    const small = past.usage.map((each, at) => figure(each.label, "rank 0", large.length + at));
+    const small = past.usage.map((each, at) => figure(each.label, "", large.length + at));
     parts.delete("steps");
     place.replaceChildren(el("div", { class: "columns" }, large),
       names.length ? "" : quiet("For a curve of the loss, call ", command("dlr.report(step, loss=loss)"), "."),
@@ -304,7 +304,8 @@ function renderSteps(page) {
       chart.setData(data[at]);
     });
   }
-  if ($("usage").textContent !== usage) $("usage").textContent = usage;
+  const line = [past.usage.length && "Curves of rank 0's Pod, from 0 up.", usage].filter(Boolean).join(" ");
+  if ($("usage").textContent !== line) $("usage").textContent = line;
 }
 
 function optionsOf(figure, at) {
@@ -350,8 +351,7 @@ function stacksPart(stacks, page) {
 /* A table of the nodes in trouble; where they are few, of all that were checked. */
 function nodesPart(page) {
   const columns = [["NODE", ""], ["VERDICT", "word"], ["CORDON", "word"], ["READY", ""]];
-  const { shown, leftOut: more } = page.nodes;
-  const unchecked = shown.filter((node) => !node.verdict).length;
+  const { shown, leftOut: more, unchecked } = page.nodes;
   const odd = shown.filter((node) => node.cordon || node.ready === false || !["Healthy", null].includes(node.verdict));
   const listed = shown.length > FEW_NODES ? odd : shown.filter((node) => node.verdict || odd.includes(node));
   const rows = listed.map((node) => [
@@ -433,7 +433,7 @@ function cellLine(cell) {
   const words = [cell.rank === null ? `worker ${cell.index}, no rank` : `rank ${cell.rank}`, cell.node || "no node", cell.state];
   if (cell.step !== null) words.push(`step ${cell.step}${cell.lag ? `, ${cell.lag} behind` : ""}`);
   if (cell.secondsPerStep !== null) words.push(`${cell.secondsPerStep} s a step${cell.slowness === null ? "" : ` (${cell.slowness} of the median)`}`);
-  const used = usageOf(cell).map((text, at) => text && `${["CPU", "memory", "GPU", "GPU memory"][at]} ${text}`).filter(Boolean);
+  const used = usageOf(cell).map((text, at) => text && `${["CPU cores", "memory", "GPU", "GPU memory"][at]} ${text}`).filter(Boolean);
   words.push(...used);
   if (cell.class) words.push(`${cell.class} ${duration(cell.ago)} ago`);
   return words.join(" · ");
@@ -459,9 +459,9 @@ function renderRanks(grid) {
 }
 
 function worstPart(cells) {
-  const columns = [["RANK", "num"], ["NODE", ""], ["STATE", "word"], ["STEP", "num"], ["BEHIND", "num"], ["S/STEP", "num"], ["OF MEDIAN", "num"], ["CPU", "num"], ["MEMORY", "num"], ["GPU", "num"], ["GPU MEMORY", "num"], ["LAST FAILURE", ""], ["", ""]];
+  const columns = [["RANK", "num"], ["NODE", ""], ["STATE", "word"], ["STEP", "num"], ["BEHIND", "num"], ["S/STEP", "num"], ["OF MEDIAN", "num"], ["CORES", "num"], ["MEMORY", "num"], ["GPU", "num"], ["GPU MEMORY", "num"], ["LAST FAILURE", ""], ["", ""]];
   const rows = cells.map((cell) => [
-    cell.rank ?? "none", cell.node, state(cell.state), cell.step, cell.lag, cell.secondsPerStep, cell.slowness, ...usageOf(cell), cell.class && `${cell.class} ${duration(cell.ago)} ago`,
+    cell.rank ?? `worker ${cell.index}`, cell.node, state(cell.state), cell.step, cell.lag || "", cell.secondsPerStep, Math.abs((cell.slowness ?? 1) - 1) < 0.05 ? "" : cell.slowness, ...usageOf(cell), cell.class && `${cell.class} ${duration(cell.ago)} ago`,
     cell.rank === null ? "" : el("button", { type: "button", "data-key": `log-${cell.rank}`, "aria-label": `Log of rank ${cell.rank}`, onclick: () => followLog(cell.rank, true) }, "Log")]);
   return filledTableOf("Ranks, the odd ones first", columns, rows);
 }

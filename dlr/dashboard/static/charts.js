@@ -40,6 +40,8 @@ function strip(states, length) {
   return svg("svg", { class: "strip", viewBox: `0 0 ${length} 10`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...bars);
 }
 
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800, 2592000];
+
 /* A line over UTC; a spark has no axes. `output` shows the value under the pointer, or the last one; `most` is the least end of a scale from 0; `mark()` is a time and a label for it, or null. */
 function chartOf(place, output, data, width, { unit = "", most = null, spark = false, mark = () => null }) {
   const style = getComputedStyle(document.documentElement);
@@ -61,19 +63,20 @@ function chartOf(place, output, data, width, { unit = "", most = null, spark = f
   };
   const tell = (plot) => {
     const [times, values] = plot.data, at = plot.cursor.idx ?? values.findLastIndex((value) => value !== null);
-    output.textContent = values[at] == null ? "" : `${short(values[at])}${unit} at ${clock(times[at], 0)}`;
+    const when = spark && plot.cursor.idx == null ? "" : ` at ${clock(times[at], 0)}`;
+    output.textContent = values[at] == null ? "" : `${short(values[at])}${unit}${when}`;
   };
   return new uPlot(
     {
-      width, height: spark ? 64 : 180,
+      width, height: spark ? 48 : 180,
       legend: { show: false },
       padding: spark ? [4, 0, 4, 0] : [8, 30, null, null], // half a time is right of the last tick
       scales: most === null ? {} : { y: { range: (_, low, high) => (low == null ? [0, 1] : [0, Math.max(most, high * 1.15)]) } },
       axes: spark ? [{ show: false }, { show: false }] : [
-        { ...axis, space: 60, size: 30, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) },
+        { ...axis, space: 70, size: 30, incrs: TIME_STEPS, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) },
         { ...axis, size: 52, values: (_, values) => values.map((value) => (value == null ? "" : short(value))) },
       ],
-      series: [{}, { stroke: color(spark ? "--quiet" : "--link"), width: 1.5, points: { show: data[0].length < 3 }, spanGaps: true }],
+      series: [{}, { stroke: color(spark ? "--quiet" : "--link"), width: 1.5, fill: spark ? `${color("--line")}80` : null, points: { show: data[0].length < 3 }, spanGaps: true }],
       hooks: { draw: [marked], setCursor: [tell], setData: [tell], ready: [tell] },
     },
     data,

@@ -32,8 +32,9 @@ LABEL_PERCENT = 8.0
 """The room of a label along the time; without it a label is left out."""
 MOST_LABEL = 24
 MOST_TEXT = 300
-LEGEND_ITEMS = 4
-"""Entries in a line of the legend."""
+LEGEND_CHARACTERS = 44
+"""The room of a line of the legend, with so much for each sign and gap: a phone shows it whole."""
+SIGN_CHARACTERS = 3
 STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)
 DAY_SECONDS = 86_400
 MOST_TICKS = 9
@@ -258,7 +259,16 @@ def _legend(life: JobTimeline) -> list[list[tuple[str, str, str]]]:
         items.append(("◆", 'class="planned"', "planned change"))
     if any(lane.starts for lane in life.lanes):
         items.append(("▲", 'class="start"', "new Pod"))
-    return [items[at : at + LEGEND_ITEMS] for at in range(0, len(items), LEGEND_ITEMS)]
+    lines: list[list[tuple[str, str, str]]] = []
+    room = 0
+    for item in items:
+        taken = SIGN_CHARACTERS + len(item[2])
+        if taken > room:
+            lines.append([])
+            room = LEGEND_CHARACTERS
+        lines[-1].append(item)
+        room -= taken
+    return lines
 
 
 def _legend_line(items: Sequence[tuple[str, str, str]], y: float) -> str:
