@@ -87,6 +87,7 @@ def test_fault_of_a_device_ends_processes_that_would_go_on(
     assert cluster.agent(0)["accelerators"]["kind"] == "nvidia"
     cluster.form([0])
     cluster.wait_step(0, 1)
+    cluster.wait(lambda: (cluster.agent(0).get("usage") or {}).get("gpuShare") == 0.9, "the load of GPUs")
     first = training_processes(agent.pid)
     driver.report(79)
     cluster.wait_state({0: "Failed"}, 1)
