@@ -229,14 +229,14 @@ def test_usage_has_curves_of_rank_0_and_a_line_about_all_pods() -> None:
 
 
 def test_a_worker_has_its_own_usage_in_its_row() -> None:
-    drawn = grid(troubled_job(), with_usage(troubled_workers()), NOW)
+    drawn = grid(troubled_job(), with_usage(troubled_workers()), [], NOW)
     assert drawn["columns"][-4:] == ["cpu", "memory", "gpu", "gpuMemory"]
     assert [row[-4:] for row in drawn["cells"]] == [
         [2.0, 4.0, 90.0, 70.0],
         [3.0, 4.0, 50.0, 71.0],
         [4.0, 4.0, None, None],
     ]
-    ended = grid(troubled_job(phase="Succeeded"), with_usage(troubled_workers()), NOW)
+    ended = grid(troubled_job(phase="Succeeded"), with_usage(troubled_workers()), [], NOW)
     assert {value for row in ended["cells"] for value in row[-4:]} == {None}
 
 
@@ -260,6 +260,9 @@ def test_planned_changes_and_odd_ranks_are_on_the_page_and_no_failures() -> None
             "text": "rank 2 on node-3, up to 2 times the usual 0.42 s a step",
         }
     ]
+    ranks = page["ranks"]
+    assert ranks["odd"] == [{"what": "Slow", "state": "Straggler"}]
+    assert [row[ranks["columns"].index("odd")] for row in ranks["cells"]] == [None, None, 0]
 
 
 def test_a_job_that_became_slower_marks_when() -> None:
@@ -345,7 +348,7 @@ def test_page_of_thousands_of_workers_in_trouble_is_bounded() -> None:
 def test_cell_tells_how_far_behind_and_how_much_slower_a_rank_is() -> None:
     workers = troubled_workers()
     workers[0]["status"]["agent"]["progress"] = {"step": 391, "time": at(299), "secondsPerStep": 0.84}
-    first, second, _ = cells_of(troubled_job(), workers, NOW)
+    first, second, _ = cells_of(troubled_job(), workers, [], NOW)
     assert (first.rank, first.lag, first.slowness, first.failed) == (0, 10, 2.0, "")
     assert (second.lag, second.slowness, second.failed, second.failed_seconds_ago) == (
         0,
@@ -359,7 +362,7 @@ def test_rank_that_died_of_a_peer_has_not_failed_by_itself() -> None:
     text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
     workers = troubled_workers()
     workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
-    assert cells_of(troubled_job(), workers, NOW)[0].failed == ""
+    assert cells_of(troubled_job(), workers, [], NOW)[0].failed == ""
 
 
 @settings(max_examples=30)
@@ -372,7 +375,7 @@ def test_each_cell_is_the_worst_of_its_workers(count: int, most: int, bad: set[i
     made = job(workers=count, rendezvous={"round": 1, "members": f"0-{count - 1}" if count else ""})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "MOST_CELLS", most)
-        drawn = grid(made, workers, NOW)
+        drawn = grid(made, workers, [], NOW)
     assert len(drawn["cells"]) <= most
     assert drawn["workers"] == count
     if count:

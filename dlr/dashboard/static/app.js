@@ -11,7 +11,7 @@ let view = null; // what is shown: {kind, namespace, name}
 let source = null; // its EventSource
 let update = null; // the last of it: {page, trouble, at}
 let parts = new Map(); // by name, what a part of the page was made of, so that what is as it was stays as it is
-let mode = "lag";
+let mode = "state";
 let log = { rank: null, timer: 0 };
 let charts = null; // of the steps: {key, made}
 
@@ -178,7 +178,7 @@ function fleetPart(jobs, page) {
 
 /* ---- one job ---- */
 
-const FEW_NODES = 8, FEW_RANKS = 16, MOST_WORST = 8;
+const FEW_NODES = 8, FEW_RANKS = 16, MOST_WORST = 12;
 const SECTIONS = ["top", "findings", "groups", "life", "failures", "changes", "steps", "ranks", "nodes", "waits", "stacks", "log", "events"];
 const TITLES = { top: "Summary", findings: "Findings", groups: "Replica groups", life: "Timeline", steps: "Curves", failures: "Failures", changes: "Planned changes", ranks: "Ranks", nodes: "Nodes", waits: "Conditions", stacks: "Stacks", log: "Log", events: "Events" };
 
@@ -379,7 +379,7 @@ function eventsPart({ shown, routine }) {
 /* ---- ranks ---- */
 
 const AT_EASE = ["Running", "Succeeded", "Standby"];
-const MODES = [["lag", "step lag"], ["slowness", "step time"], ["failure", "last failure"]];
+const MODES = [["state", "state"], ["lag", "step lag"], ["slowness", "step time"], ["failure", "last failure"]];
 let drawn = { side: 1, places: [] };
 let chosen = null; // index of a worker
 
@@ -430,7 +430,7 @@ function choose(cell) {
 }
 
 function cellLine(cell) {
-  const words = [cell.rank === null ? `worker ${cell.index}, no rank` : `rank ${cell.rank}`, cell.node || "no node", cell.state];
+  const words = [cell.rank === null ? `worker ${cell.index}, no rank` : `rank ${cell.rank}`, cell.node || "no node", cell.odd ? `${cell.odd.what}, ${cell.state}` : cell.state];
   if (cell.step !== null) words.push(`step ${cell.step}${cell.lag ? `, ${cell.lag} behind` : ""}`);
   if (cell.secondsPerStep !== null) words.push(`${cell.secondsPerStep} s a step${cell.slowness === null ? "" : ` (${cell.slowness} of the median)`}`);
   const used = usageOf(cell).map((text, at) => text && `${["CPU cores", "memory", "GPU", "GPU memory"][at]} ${text}`).filter(Boolean);
@@ -452,7 +452,7 @@ function renderRanks(grid) {
   canvas.setAttribute("aria-label", `${grid.workers} workers on ${grid.nodes.length} nodes, coloured by ${title}; arrow keys move, Enter opens the log`);
   canvas.hidden = !cells.length;
   if (!$("tip").textContent && grid.perCell > 1) $("tip").textContent = `Each cell is the worst of ${grid.perCell} ranks.`;
-  const badness = (cell) => (AT_EASE.includes(cell.state) ? 0 : 2) + (BADNESS[mode](cell) || 0);
+  const badness = (cell) => (AT_EASE.includes(cell.state) && !cell.odd ? 0 : 2) + (BADNESS[mode](cell) || 0);
   const worst = [...cells].sort((one, other) => badness(other) - badness(one));
   const listed = cells.length <= FEW_RANKS ? worst : worst.filter((cell) => badness(cell) > 0.05).slice(0, MOST_WORST);
   part("worst", [listed, grid.workers], () => listed.length ? worstPart(listed) : quiet(grid.workers ? "No rank is unlike the others." : "The job has no workers."));
@@ -461,7 +461,7 @@ function renderRanks(grid) {
 function worstPart(cells) {
   const columns = [["RANK", "num"], ["NODE", ""], ["STATE", "word"], ["STEP", "num"], ["BEHIND", "num"], ["S/STEP", "num"], ["OF MEDIAN", "num"], ["CORES", "num"], ["MEMORY", "num"], ["GPU", "num"], ["GPU MEMORY", "num"], ["LAST FAILURE", ""], ["", ""]];
   const rows = cells.map((cell) => [
-    cell.rank ?? `worker ${cell.index}`, cell.node, state(cell.state), cell.step, cell.lag || "", cell.secondsPerStep, Math.abs((cell.slowness ?? 1) - 1) < 0.05 ? "" : cell.slowness, ...usageOf(cell), cell.class && `${cell.class} ${duration(cell.ago)} ago`,
+    cell.rank ?? `worker ${cell.index}`, cell.node, cell.odd ? state(cell.odd.state, cell.odd.what) : state(cell.state), cell.step, cell.lag || "", cell.secondsPerStep, Math.abs((cell.slowness ?? 1) - 1) < 0.05 ? "" : cell.slowness, ...usageOf(cell), cell.class && `${cell.class} ${duration(cell.ago)} ago`,
     cell.rank === null ? "" : el("button", { type: "button", "data-key": `log-${cell.rank}`, "aria-label": `Log of rank ${cell.rank}`, onclick: () => followLog(cell.rank, true) }, "Log")]);
   return filledTableOf("Ranks, the odd ones first", columns, rows);
 }

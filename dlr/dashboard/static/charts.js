@@ -86,6 +86,7 @@ function chartOf(place, output, data, width, { unit = "", most = null, spark = f
 
 /* Of 0 (as usual) to 1 (as bad as it gets). */
 const BADNESS = {
+  state: (cell) => (cell.odd === null ? 0 : cell.odd.state === "Failed" ? 1 : 0.4 - cell.odd.place / 50), // the gravest kinds come first
   lag: (cell) => (cell.lag === null ? null : Math.min(1, Math.max(0, cell.lag * (cell.secondsPerStep || 0) - 15) / 60)),
   slowness: (cell) => (cell.slowness === null ? null : Math.min(1, Math.max(0, cell.slowness - 1.05))),
   failure: (cell) => (cell.class ? Math.max(0.15, 1 - (cell.ago || 0) / 86400) : 0),
@@ -95,6 +96,7 @@ const LEVELS = [["Running", "as usual"], ["Warning", "unusual"], ["Failed", "far
 /* The word of LEVELS whose colour a rank has. */
 function levelOf(cell, mode) {
   const badness = BADNESS[mode](cell);
+  if (mode === "state" && badness) return badness < 0.5 ? "Warning" : "Failed";
   if (cell.rank === null || badness === null || !["Running", "Succeeded"].includes(cell.state)) return "Pending";
   return badness < 0.1 ? "Running" : badness < 0.5 ? "Warning" : "Failed";
 }
@@ -102,7 +104,7 @@ function levelOf(cell, mode) {
 function cellsOf(grid) {
   return grid.cells.map((row) => {
     const cell = Object.fromEntries(grid.columns.map((name, at) => [name, row[at]]));
-    return { ...cell, node: grid.nodes[cell.node], state: grid.states[cell.state], class: grid.classes[cell.class] };
+    return { ...cell, node: grid.nodes[cell.node], state: grid.states[cell.state], class: grid.classes[cell.class], odd: cell.odd === null ? null : { ...grid.odd[cell.odd], place: cell.odd } };
   });
 }
 
