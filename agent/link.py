@@ -23,7 +23,15 @@ from agent.report.report import NO_SECTIONS, AgentFacts, ReportBody, Sections
 from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
 from agent.shards.job_sets import shown_of
-from crds.agent_report import AgentCheck, AgentCheckpointTrouble, AgentState, RoundProgress, Series, Slow
+from crds.agent_report import (
+    AgentCheck,
+    AgentCheckpointTrouble,
+    AgentState,
+    RoundProgress,
+    Series,
+    Slow,
+    Usage,
+)
 from crds.grouping import worker_number
 from crds.leases import holder_number
 from crds.shard_set import object_name
@@ -107,6 +115,10 @@ class Link:
         """Whether the script reported steps itself to an earlier agent of this slot."""
         return any(not each.get("counted") for each in self.predecessor.get("rounds") or ())
 
+    def usage(self) -> Usage | None:
+        """Return the newest figures of what this Pod uses; None while there are none."""
+        return self._meter.latest()
+
     def reporter(
         self,
         facts: AgentFacts,
@@ -131,7 +143,7 @@ class Link:
             progress_seconds=me.heartbeat_seconds,
             sequence=sequence_after(self.predecessor, me),
             figures=figures,
-            sections=replace(sections, usage=self._meter.latest, shards=self.desk.to_status),
+            sections=replace(sections, usage=self.usage, shards=self.desk.to_status),
             on_final_refusal=self._heartbeat.stop,
         )
         cleanup.callback(reporter.stop)

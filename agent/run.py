@@ -160,7 +160,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     interfaces, arrival = SocketInterfaces(os.environ), Arrival()
     peers = PeerWatcher(me.member, listener.host, listener.port, me.key)
     cleanup.callback(peers.close)
-    progress, lingering = TrainingProgress(files, link.first_report), Lingering(files, stacks)
+    progress, lingering = TrainingProgress(files, link.first_report, link.usage), Lingering(files, stacks)
     orphans = Orphans(files.marker, warm_start.sessions if warm_start is not None else tuple)
     kept = _kept(me, warm_start if replicas is None else None, memory, orphans, files, cleanup)
     reporter = link.reporter(

@@ -39,6 +39,10 @@ MAX_ROUNDS = 8
 """Entries of `rounds`: the number of rounds that the controller may miss."""
 MAX_POINTS = 48
 """Entries of `series.points`."""
+MAX_USAGE = 4
+"""Entries of `series.points[].usage`."""
+MAX_USAGE_NAME = 16
+"""Characters of a name in it."""
 MAX_STACKS = 16
 """Entries of `failure.stacks`."""
 MAX_FRAMES = 1_024
@@ -103,10 +107,13 @@ GroupIndex = Annotated[int, Limits(at_least=0, at_most=MAX_GROUPS - 1)]
 Seconds = Annotated[float, Limits(at_least=0, at_most=MAX_SECONDS)]
 Number = Annotated[float, Limits(at_least=-MAX_NUMBER, at_most=MAX_NUMBER)]
 Cores = Annotated[float, Limits(at_least=0, at_most=MAX_INTEGER)]
+Share = Annotated[float, Limits(at_least=0, at_most=1)]
+Amount = Annotated[float, Limits(at_least=0, at_most=MAX_NUMBER)]
 Text = Annotated[str, Limits(max_length=MAX_TEXT)]
 Sentence = Annotated[str, Limits(max_length=MAX_SENTENCE)]
 Sentences = Annotated[tuple[Sentence, ...], _list(MAX_SENTENCES)]
 NumberName = Annotated[str, Limits(max_length=MAX_NUMBER_NAME)]
+UsageName = Annotated[str, Limits(max_length=MAX_USAGE_NAME)]
 FigureName = Annotated[str, Limits(max_length=MAX_FIGURE_NAME)]
 
 
@@ -253,6 +260,10 @@ class SeriesPoint(OnWire):
         default_factory=dict
     )
     """Numbers of `dlr.report`, by name: the mean since the point before."""
+    usage: Annotated[Mapping[UsageName, Amount], _names(MAX_USAGE, MAX_USAGE_NAME)] = field(
+        default_factory=dict
+    )
+    """The use of rank 0's Pod, by the names of `status.agent.usage`: the mean since the point before."""
 
 
 @dataclass(frozen=True)
@@ -288,6 +299,13 @@ class Usage(OnWire):
     """CPU cores used over the last seconds."""
     memory_peak_bytes: Count
     """The most since its agent has started, of readings every few seconds."""
+    memory_bytes: Count | None = None
+    """Memory at the last reading."""
+    gpu_share: Share | None = None
+    """Share of the time that its GPUs compute (NVML's utilization), as their mean at the last reading; unset
+    where NVML does not say it."""
+    gpu_memory_bytes: Count | None = None
+    """Memory in use on the fullest of its GPUs; unset likewise."""
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,19 @@ are of one scale, and no loss that was seen is left out of the curve.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from statistics import fmean, median
 
 from agent.monitor.pace import ProcessPace, Window
 from agent.monitor.stepping import ProcessStart, StepReport
-from crds.agent_report import MAX_POINTS, Series, SeriesPoint, Slow
+from crds.agent_report import MAX_POINTS, Series, SeriesPoint, Slow, Usage
 
 WINDOW_SAMPLES = 5
 """Looks with a new step that make up a window: its median outlives two pauses."""
+IN_SERIES = ("cpuCores", "memoryBytes", "gpuShare", "gpuMemoryBytes")
+"""Figures of `status.agent.usage` that the series has."""
 
 Numbers = Mapping[str, float]
 
@@ -32,7 +34,7 @@ class SeriesDraft:
         every, points, pending = self.series.every, self.series.points, (*self.pending, window)
         if len(pending) < every:
             return SeriesDraft(replace(self.series, latest=window), pending)
-        points = (*points, replace(window, numbers=mean_numbers([each.numbers for each in pending])))
+        points = (*points, _mean_of(pending))
         if len(points) > MAX_POINTS:
             points, every = _thinned(points), 2 * every
         return SeriesDraft(Series(every, points, window))
@@ -40,11 +42,20 @@ class SeriesDraft:
 
 def _thinned(points: Sequence[SeriesPoint]) -> tuple[SeriesPoint, ...]:
     """Each second point, counted from the newest, with the numbers of the one before it."""
-    kept = []
-    for place in range(len(points) - 1, -1, -2):
-        numbers = [point.numbers for point in points[max(place - 1, 0) : place + 1]]
-        kept.append(replace(points[place], numbers=mean_numbers(numbers)))
-    return tuple(reversed(kept))
+    places = range(len(points) - 1, -1, -2)
+    return tuple(reversed([_mean_of(points[max(place - 1, 0) : place + 1]) for place in places]))
+
+
+def _mean_of(points: Sequence[SeriesPoint]) -> SeriesPoint:
+    """The last of them, with the numbers and the usage of all."""
+    numbers = mean_numbers([each.numbers for each in points])
+    return replace(points[-1], numbers=numbers, usage=mean_numbers([each.usage for each in points]))
+
+
+def amounts_of(usage: Usage | None) -> dict[str, float]:
+    """Return what a point of the series has of a Pod's usage, each to three digits."""
+    wire = {} if usage is None else usage.to_wire()
+    return {name: float(f"{wire[name]:.3g}") for name in IN_SERIES if wire.get(name) is not None}
 
 
 def mean_numbers(told: Sequence[Numbers]) -> dict[str, float]:
@@ -104,9 +115,11 @@ class Chronicle:
     Args:
         series: as an earlier agent of the slot told it.
         slow: likewise.
+        usage: returns the newest figures of this Pod's usage.
     """
 
-    def __init__(self, series: Series, slow: Slow | None) -> None:
+    def __init__(self, series: Series, slow: Slow | None, usage: Callable[[], Usage | None]) -> None:
+        self._usage = usage
         self._history = SeriesDraft(series)
         usual = [point for point in series.points if slow is None or point.time < slow.since]
         past = ((point.world_size, point.seconds_per_step) for point in usual)
@@ -125,7 +138,7 @@ class Chronicle:
         found = self._windows.look(newest, numbers, clock, now, busy=busy)
         if found is not None:
             point, window = found
-            self._history = self._history.with_window(point)
+            self._history = self._history.with_window(replace(point, usage=amounts_of(self._usage())))
             if window is not None:
                 self._pace.add(window)
 

@@ -1,4 +1,4 @@
-"""Measures the CPU time and the memory that this worker's Pod uses.
+"""Measures the CPU time and the memory that this worker's Pod uses, and adds what its GPUs do.
 
 The reporter sends the newest figures along with every report, so they cost no writes of their own. A thread
 reads them, since the memory of a process tree takes milliseconds.
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from agent.monitor.accounting import CpuGroup, MemoryGroup, ProcessTree, cpu_source, memory_source
+from agent.monitor.gpu_load import GpuMeter
 from crds.agent_report import Usage
 
 logger = logging.getLogger(__name__)
@@ -31,10 +32,12 @@ class UsageMeter(threading.Thread):
         self,
         cpu: CpuGroup | ProcessTree,
         memory: MemoryGroup | ProcessTree,
+        gpus: GpuMeter,
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="dlr-usage", daemon=True)
+        self._gpus = gpus
         self._cpu = cpu
         self._memory = memory
         self._now = now
@@ -51,8 +54,10 @@ class UsageMeter(threading.Thread):
 
     def stop(self) -> None:
         self._stop_event.set()
+        self._gpus.stop()
 
     def run(self) -> None:
+        self._gpus.start()
         self._try_to_look()
         wait_seconds = FIRST_SECONDS
         while not self._stop_event.wait(wait_seconds):
@@ -66,8 +71,12 @@ class UsageMeter(threading.Thread):
         if last is None or at <= last[0]:
             return
         cores = max(0.0, used_seconds - last[1]) / (at - last[0])
-        self._memory_peak_bytes = max(self._memory_peak_bytes, self._memory.memory_bytes())
-        self._latest = at, Usage(cores, self._memory_peak_bytes)
+        memory_bytes, gpus = self._memory.memory_bytes(), self._gpus.latest()
+        self._memory_peak_bytes = max(self._memory_peak_bytes, memory_bytes)
+        self._latest = (
+            at,
+            Usage(cores, self._memory_peak_bytes, memory_bytes, gpus.share, gpus.memory_bytes),
+        )
 
     def _try_to_look(self) -> None:
         try:
@@ -78,4 +87,4 @@ class UsageMeter(threading.Thread):
 
 def meter_of_pod(pod_uid: str) -> UsageMeter:
     """Return a meter, not started yet, of the Pod that this process is in."""
-    return UsageMeter(cpu_source(pod_uid), memory_source(pod_uid))
+    return UsageMeter(cpu_source(pod_uid), memory_source(pod_uid), GpuMeter())

@@ -14,7 +14,7 @@ from agent.monitor.series import Chronicle
 from agent.monitor.stepping import Figures, Stepping, with_round
 from agent.report.report import ReportBody
 from agent.report.reporter import Reporter
-from crds.agent_report import Series, Slow, StepProgress
+from crds.agent_report import Series, Slow, StepProgress, Usage
 from crds.checkpoint_files import CheckpointTrouble
 
 logger = logging.getLogger(__name__)
@@ -42,12 +42,13 @@ class TrainingProgress:
 
     Args:
         first: the agent's first report, which has what an earlier agent of the slot reported.
+        usage: returns the newest figures of the Pod's usage, for the series.
     """
 
-    def __init__(self, files: ProgressFiles, first: ReportBody) -> None:
+    def __init__(self, files: ProgressFiles, first: ReportBody, usage: Callable[[], Usage | None]) -> None:
         self._files = files
         self._lock = threading.Lock()
-        self._chronicle = Chronicle(first.series or Series(), first.slow)
+        self._chronicle = Chronicle(first.series or Series(), first.slow, usage)
         self._start = StartProgress(0, 0)
         """The processes that run, or ran last."""
         self._figures = Figures(

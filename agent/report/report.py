@@ -144,6 +144,14 @@ def fitting(report: AgentReport) -> dict[str, Any]:
     return cast(dict[str, Any], wire)
 
 
+def _without_past_usage(report: AgentReport) -> AgentReport:
+    series = report.series
+    if series is None:
+        return report
+    points = tuple(replace(point, usage={}) for point in series.points)
+    return replace(report, series=replace(series, points=points))
+
+
 def _without_past(report: AgentReport) -> AgentReport:
     series = report.series
     return report if series is None else replace(report, series=replace(series, points=series.points[-8:]))
@@ -205,6 +213,7 @@ def _of_failure(report: AgentReport, change: Callable[[AgentFailure], AgentFailu
 
 
 STEPS: tuple[Callable[[AgentReport], AgentReport], ...] = (
+    _without_past_usage,
     _without_past,
     _with_short_stacks,
     _with_short_log,

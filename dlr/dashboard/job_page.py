@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from controller.wording import counted
 from crds import names
 from crds.grouping import group_name, is_grouped
+from dlr.dashboard.curves import NO_PAST, past_of, usage_line
 from dlr.dashboard.ranks import grid
 from dlr.job import group_rows, report
 from dlr.job.case import Case
@@ -22,6 +22,7 @@ from dlr.job.failures import heading
 from dlr.job.findings import JobFinding
 from dlr.job.goodput import goodput_line, time_by_state
 from dlr.job.nodes import node_states
+from dlr.job.odd_ranks import HANGING, OddRanks
 from dlr.job.stacks import asked_at, merge, read, stack_lines
 from dlr.job.timeline.drawing import draw
 from dlr.job.timeline.life import JobTimeline
@@ -34,7 +35,7 @@ MOST_EVENTS = 20
 MOST_NODES = 200
 MOST_GROUPS = 200
 MOST_LANES = 16
-"""Workers in the timeline; the grid of ranks has all."""
+"""Workers in the timeline, of more those to which something happened; the grid of ranks has all."""
 MOST_SPANS = 60
 """The newest stretches of a worker that are drawn: it has up to 16 Pods, and each up to 12 states."""
 MOST_TEXT = 300
@@ -47,7 +48,6 @@ EVIDENCE = ("Conditions", "Waiting", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
 ROUTINE = frozenset({"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing"})
 """Reasons of Events that every Pod has."""
-NO_PAST: JSON = {"at": [], "steps": [], "seconds": [], "numbers": {}}
 
 
 def job_page(case: Case, unread: Sequence[str]) -> JSON:
@@ -67,6 +67,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         "cause": top.cause,
         "next": top.next_start,
         "headline": {"text": top.text, "state": top.word},
+        "odd": [{"what": each.what, "state": each.tone, "text": each.text} for each in top.odd],
         "findings": [_finding(each) for each in top.findings[:MOST_FINDINGS]],
         "figures": _figures(case, top),
         "facts": [(each.label, each.text[:MOST_TEXT]) for each in facts_of(case) if each.label in FACTS],
@@ -74,6 +75,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         "life": _life(life) if life else None,
         "failures": _failures(life) if life else [],
         "failureCount": top.failures,
+        "changes": _changes(life) if life else [],
         "culprit": _culprit(case),
         "stacks": _stacks(case.job, case.workers),
         "evidence": [
@@ -83,14 +85,15 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         ],
         "steps": {
             "past": past_of(case.job, case.reports, life.submitted) if life else NO_PAST,
+            "usage": usage_line(case),
             "slowSince": _slow_since(case, life) if life else None,
         },
         "groups": _groups(case),
-        "ranks": grid(case.job, [] if is_grouped(case.job) else case.workers, case.now),
+        "ranks": grid(case.job, [] if is_grouped(case.job) else case.workers, top.odd, case.now),
         "nodes": _nodes(case),
         "nodeEvidence": _sentences(evidence, "Nodes"),
         "events": _events(case),
-        "logRank": _log_rank(case),
+        "logRank": _log_rank(case, top.odd),
         "unread": [text[:MOST_TEXT] for text in unread],
     }
 
@@ -113,44 +116,16 @@ def _slow_since(case: Case, life: JobTimeline) -> float | None:
     return None if since is None else round((since - life.submitted).total_seconds(), 1)
 
 
-def past_of(job: JSON, reports: Sequence[tuple[JSON, JSON]], submitted: datetime) -> JSON:
-    """Return the series of rank 0's agent, or the newest of the others', as columns.
-
-    Args:
-        reports: of the job's workers, as `Case.reports`.
-    """
-    found = [(worker["spec"]["index"], series) for worker, each in reports if (series := _series_of(each))]
-    first = min(report.ranks(job), default=None)
-    _, series = max(found, key=lambda each: (each[0] == first, each[1][-1]["time"]), default=(None, []))
-    if not series:
-        return NO_PAST
-    numbers = dict.fromkeys(name for point in series for name in point.get("numbers") or ())
-    times = [(parse_time(point["time"]) or submitted) - submitted for point in series]
-    return {
-        "at": [round(each.total_seconds(), 1) for each in times],
-        "steps": [point["step"] for point in series],
-        "seconds": [float(f"{point['secondsPerStep']:.3g}") for point in series],
-        "numbers": {name: [(point.get("numbers") or {}).get(name) for point in series] for name in numbers},
-    }
-
-
-def _series_of(agent: JSON) -> list[JSON]:
-    """Return the points of a report, with the newest window at the end."""
-    series = agent.get("series") or {}
-    points, latest = list(series.get("points") or ()), series.get("latest")
-    if latest is not None and not (points and points[-1]["step"] >= latest["step"]):
-        points.append(latest)
-    return points
-
-
 def _life(life: JobTimeline) -> JSON:
-    telling = sorted(life.lanes, key=lambda lane: not (lane.failures or lane.starts))[:MOST_LANES]
-    lanes = tuple(lane for lane in life.lanes if lane in telling)
+    eventful = [lane for lane in life.lanes if lane.failures or lane.starts]
+    is_small = len(life.lanes) + life.lanes_left_out <= MOST_LANES
+    lanes = life.lanes if is_small else tuple(eventful[:MOST_LANES])
     return {
         "submitted": life.submitted.timestamp(),
         "seconds": life.seconds,
         "knownSince": life.known_since,
         "drawing": draw(replace(life, lanes=lanes), most_spans=MOST_SPANS),
+        "isEventful": bool(eventful),
         "lanesLeftOut": life.lanes_left_out + len(life.lanes) - len(lanes),
     }
 
@@ -168,6 +143,14 @@ def _failures(life: JobTimeline) -> list[JSON]:
             "seconds": failure.outage.seconds if failure.outage else None,
         }
         for failure in reversed(life.failures[-MOST_FAILURES:])
+    ]
+
+
+def _changes(life: JobTimeline) -> list[JSON]:
+    """Return the planned changes, the newest first."""
+    return [
+        {"at": each.at, "state": each.state, "seconds": each.pause.seconds, "text": each.text[:MOST_TEXT]}
+        for each in reversed(life.changes)
     ]
 
 
@@ -238,7 +221,8 @@ def _nodes(case: Case) -> JSON:
         {"name": each.name, "verdict": each.verdict, "cordon": each.cordon, "ready": each.ready}
         for each in states[:MOST_NODES]
     ]
-    return {"shown": shown, "leftOut": max(0, len(states) - MOST_NODES)}
+    unchecked = sum(each.verdict is None for each in states)
+    return {"shown": shown, "leftOut": max(0, len(states) - MOST_NODES), "unchecked": unchecked}
 
 
 def _events(case: Case) -> JSON:
@@ -258,10 +242,14 @@ def _event_rows(case: Case, events: Sequence[JSON]) -> list[JSON]:
     ]
 
 
-def _log_rank(case: Case) -> int | None:
-    """Return the rank whose log is open at first: the culprit's while the job does not train, else 0."""
-    if is_grouped(case.job) or not report.ranks(case.job):
+def _log_rank(case: Case, odd: Sequence[OddRanks]) -> int | None:
+    """Return the rank whose log is open at first: a hanging one's, the culprit's while none trains, or 0."""
+    rank_of = report.ranks(case.job)
+    if is_grouped(case.job) or not rank_of:
         return None
+    hanging = next((rank_of.get(min(each.indices)) for each in odd if each.what == HANGING), None)
+    if hanging is not None:
+        return hanging
     rank = case.culprit.failure.get("rank") if case.culprit is not None and not case.trains else None
     return 0 if rank is None else int(rank)
 

@@ -24,10 +24,12 @@ from dlr.job.wording import in_command, parse_time, plain, utc_now
 from dlr.kube.api import EVENTS, JSON, NODECHECKS, NODES, Api
 from dlr.kube.errors import ApiError, Forbidden
 from reconcilers.goodput.goodput import AFTER_A_FAILURE
-from reconcilers.observed.behind import WorkerPace, behind_line, far_behind
+from reconcilers.observed.behind import WorkerPace, far_behind
 
 MOST_CHARACTERS = 600
 """The length of one sentence: messages in a cluster may be as long as they like."""
+FEWEST_PACES = 2
+"""Workers that compare."""
 STALLED_STEPS = 20
 STALLED_SECONDS = 60.0
 """Agents report steps every few seconds; without one for so long, and so many usual steps, nothing trains."""
@@ -87,6 +89,10 @@ class Case:
     def status(self) -> JSON:
         return self.job.get("status") or {}
 
+    @property
+    def world(self) -> JSON:
+        return self.status.get("rendezvous") or {}
+
     @cached_property
     def account(self) -> Goodput | None:
         return account_of(self.job, self.workers, self.now)
@@ -129,8 +135,7 @@ class Case:
     @property
     def trains(self) -> bool:
         """Whether the job has a formed world, or replica groups that train together."""
-        world = self.status.get("rendezvous") or {}
-        formed = is_grouped(self.job) or world.get("phase") == RendezvousPhase.FORMED
+        formed = is_grouped(self.job) or self.world.get("phase") == RendezvousPhase.FORMED
         runs = report.phase(self.job) in ("Running", "Scaling")
         return runs and formed and not (self.account and self.account.state in AFTER_A_FAILURE)
 
@@ -147,7 +152,7 @@ class Case:
         usual = self.progress.seconds_per_step if self.progress else None
         newest = max(moment for moment, _, _ in steps)
         silent = (self.now - newest).total_seconds()
-        formed = parse_time((self.status.get("rendezvous") or {}).get("formedAt"))
+        formed = parse_time(self.world.get("formedAt"))
         is_of_another_world = formed is not None and formed > newest
         if is_of_another_world or silent < max(STALLED_SECONDS, STALLED_STEPS * (usual or 0.0)):
             return None
@@ -155,25 +160,31 @@ class Case:
         return Stall(silent, worker, progress.get("step"))
 
     @cached_property
-    def behind(self) -> tuple[int, str] | None:
-        """Return how many workers are far behind the others, and a line about them; None without any.
-
-        Where not all workers are read, the controller's warning tells.
-        """
-        world = self.status.get("rendezvous") or {}
-        found = [
+    def paces(self) -> list[WorkerPace]:
+        """Return how far the workers of the present round are; none of groups, at steps of their own."""
+        telling = [] if is_grouped(self.job) else self.telling
+        return [
             WorkerPace(worker["metadata"]["name"], progress["step"], progress.get("secondsPerStep"))
-            for worker, progress in self.telling
-            if "step" in progress and _is_of_round(worker, world.get("round"))
+            for worker, progress in telling
+            if "step" in progress and _is_of_round(worker, self.world.get("round"))
         ]
-        if is_grouped(self.job) or len(found) < 2:  # groups may be at other steps
-            if (warning := self.warning("RanksBehind")) is None:
-                return None
-            return int((warning.get("data") or {}).get("count") or 1), str(warning["message"])
+
+    @cached_property
+    def far_behind(self) -> list[JSON]:
+        """Return the workers that are far behind the others, as far as all of them are read."""
         policy = self.job["spec"].get("elasticPolicy") or {}
         timeout = float(policy.get("heartbeatTimeoutSeconds") or ElasticPolicy().heartbeat_timeout_seconds)
-        late = far_behind(found, timeout)
-        return (len(late), behind_line(late, len(report.members_of(world)) or len(found))) if late else None
+        late = {each.worker for each in far_behind(self.paces, timeout)}
+        return [worker for worker in self.workers if worker["metadata"]["name"] in late]
+
+    @cached_property
+    def behind(self) -> int:
+        """Return how many workers are far behind the others; where not all are read, the controller's warning
+        tells."""
+        if len(self.paces) >= FEWEST_PACES:
+            return len(self.far_behind)
+        warning = self.warning("RanksBehind")
+        return 0 if warning is None else int((warning.get("data") or {}).get("count") or 1)
 
     @cached_property
     def node_names(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ from crds.cordon import read_acted, reason_of
 from crds.grouping import group_name, is_grouped
 from dlr.job import report
 from dlr.job.case import Case, Sentence, sentence
-from dlr.job.facts import facts_of, remarks_of
+from dlr.job.facts import Fact, facts_of, remarks_of
 from dlr.job.failures import by_cause, failures_of
 from dlr.job.groups import training
 from dlr.job.nodes import NAMED, node_states, words_of_checks
@@ -57,9 +57,10 @@ def sections(case: Case, top: JobVerdict) -> list[EvidenceSection]:
         EvidenceSection("State", tuple(_state(case))),
         EvidenceSection("Groups", tuple(_groups(case))),
         EvidenceSection("Last failures", tuple(_failures(case))),
-        EvidenceSection("Conditions", beside_findings(sentence(str(each)) for each in remarks_of(case))),
+        EvidenceSection("Conditions", beside_findings(sentence(str(each)) for each in _remarks(case))),
         EvidenceSection("Waiting", tuple(_of_many(_waiting(case)))),
         EvidenceSection("Budgets", tuple(_budgets(case))),
+        EvidenceSection("Ranks", beside_findings(sentence(str(each)) for each in top.odd)),
         EvidenceSection(
             "Nodes", (*beside_findings(sentence(w.text) for w in words_of_checks(case)), *_nodes(case))
         ),
@@ -68,6 +69,11 @@ def sections(case: Case, top: JobVerdict) -> list[EvidenceSection]:
         EvidenceSection("Events", tuple(_events(case))),
     ]
     return [section for section in made if section.sentences]
+
+
+def _remarks(case: Case) -> Iterator[Fact]:
+    """Yield what no other section says: ranks that are behind are named among the odd ones."""
+    return (each for each in remarks_of(case) if each.label != "RanksBehind" or not case.far_behind)
 
 
 def _state(case: Case) -> Iterator[Sentence]:

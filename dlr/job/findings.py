@@ -35,6 +35,7 @@ from dlr.job.advice import (
 from dlr.job.case import Case, Sentence, sentence
 from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, failures_of, worker_failures
 from dlr.job.nodes import words_of_checks
+from dlr.job.odd_ranks import behind_line
 from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.failure.incidents import switch_words
 from reconcilers.failure.meaning import meaning_of, next_start
@@ -295,8 +296,10 @@ def _stalls(case: Case) -> Iterator[JobFinding]:
     stall = case.stall
     if stall is None:
         return
-    behind = f"{stall.worker['metadata']['name']}, after step {stall.step}"
-    text = f"No rank has made a step for {duration(stall.seconds)}; the furthest behind is {behind}"
+    furthest = max(progress.get("step", 0) for _, progress in case.telling)
+    behind = f"the furthest behind is {stall.worker['metadata']['name']}, after step {stall.step}"
+    where = behind if stall.step != furthest else f"all are at step {furthest}"
+    text = f"No rank has made a step for {duration(stall.seconds)}; {where}"
     advice = sentence(
         f"Look where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds asks them too"
     )
@@ -314,12 +317,11 @@ def _exchange(case: Case) -> Iterator[JobFinding]:
 
 def _behind(case: Case) -> Iterator[JobFinding]:
     """Yield that some workers are far behind the others."""
-    if case.behind is None or not case.trains:
+    if not case.behind or not case.trains:
         return
-    count, line = case.behind
     advice = sentence(f"See where they are: dlr job stacks {case.in_command}")
-    clause = "with workers far behind" if is_grouped(case.job) else f"{count:,} of them far behind"
-    yield JobFinding("RanksBehind", sentence(line), (advice,), _if_training(case, clause))
+    clause = "with workers far behind" if is_grouped(case.job) else f"{case.behind:,} of them far behind"
+    yield JobFinding("RanksBehind", sentence(behind_line(case)), (advice,), _if_training(case, clause))
 
 
 def _if_training(case: Case, headline: str) -> str:

@@ -192,10 +192,13 @@ def current_report(worker: JSON) -> JSON:
 
 
 def state_of(worker: JSON) -> str | None:
-    """What the agent says of itself while the Pod runs; else how the Pod stands."""
-    phase: str | None = (worker.get("status") or {}).get("phase")
+    """Return what the agent says of itself while the Pod runs; else how the Pod stands."""
+    status = worker.get("status") or {}
+    phase: str | None = status.get("phase")
     if phase != "Running":
-        return phase
+        end = status.get("lastExit") or {}
+        is_planned = end.get("planned") and end.get("incarnation") == worker["spec"].get("incarnation")
+        return "Stopped" if phase == "Failed" and is_planned else phase
     if worker["status"].get("standby"):
         return "Standby"
     return str(current_report(worker).get("state") or "Starting")

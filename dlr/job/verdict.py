@@ -21,6 +21,7 @@ from dlr.job.failures import failures_of
 from dlr.job.findings import PEOPLE, JobFinding, findings, next_start_of
 from dlr.job.goodput import account_of, redone
 from dlr.job.groups import training
+from dlr.job.odd_ranks import OddRanks, odd_ranks
 from dlr.job.tones import tone_of
 from dlr.job.wording import age, counted_by_thousands, loss, parse_time
 from reconcilers.failure.facts import RESTARTED
@@ -63,6 +64,8 @@ class JobVerdict:
     """What they cost, up to the last time that training went on."""
     findings: tuple[JobFinding, ...]
     """What is wrong, the gravest first, each with what to do."""
+    odd: tuple[OddRanks, ...]
+    """The ranks that are not as the others, the gravest kind first."""
 
 
 def verdict(case: Case) -> JobVerdict:
@@ -79,6 +82,7 @@ def verdict(case: Case) -> JobVerdict:
         failures=failures,
         lost_seconds=lost,
         findings=found,
+        odd=tuple(odd_ranks(case)),
     )
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from healthcheck.probes.report import ProbeUnavailable
@@ -62,6 +63,16 @@ class DeviceState:
     """Process ids that compute on it. Inside a container, those of others may be missing."""
 
 
+@dataclass(frozen=True)
+class GpuLoad:
+    """What the GPUs do at the moment."""
+
+    share: float | None
+    """Mean of their utilization, 0 to 1."""
+    memory_bytes: int | None
+    """Memory in use on the fullest."""
+
+
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
     """pynvml, initialised. Raises NoDriver without a driver, Unavailable if that does not answer."""
@@ -88,6 +99,21 @@ def opened() -> Iterator[Any]:
 def read_devices(nvml: Any) -> tuple[DeviceState, ...]:
     """All devices by pynvml, or what stands in for it, in NVML's order (by PCI bus)."""
     return tuple(_read_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+
+
+def read_load(nvml: Any) -> GpuLoad:
+    """Return the load of all devices by pynvml, as far as they let it be read."""
+    shares, memories = list[float](), list[int]()
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            rates = _ask(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+            memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+        except nvml.NVMLError:
+            continue
+        shares += [] if rates is None else [rates.gpu / 100]
+        memories += [] if memory is None else [memory.used]
+    return GpuLoad(fmean(shares) if shares else None, max(memories, default=None))
 
 
 def _read_device(nvml: Any, index: int) -> DeviceState:

@@ -18,6 +18,7 @@ import os, time
 from types import SimpleNamespace
 NVML_ERROR_LIBRARY_NOT_FOUND, NVML_ERROR_DRIVER_NOT_LOADED = 12, 9
 NVML_ERROR_TIMEOUT, NVML_ERROR_GPU_IS_LOST = 10, 15
+NVML_ERROR_RESET_REQUIRED, NVML_ERROR_INSUFFICIENT_POWER, NVML_ERROR_IRQ_ISSUE = 16, 8, 11
 nvmlEventTypeXidCriticalError = 8
 class NVMLError(Exception):
     def __init__(self, value): self.value = value
@@ -28,6 +29,8 @@ def nvmlDeviceGetHandleByIndex(index): return index
 def nvmlDeviceGetIndex(handle): return handle
 def nvmlDeviceGetName(handle): return "Imaginary"
 def nvmlDeviceGetPciInfo(handle): return SimpleNamespace(busId=b"0000:3B:00.0")
+def nvmlDeviceGetUtilizationRates(handle): return SimpleNamespace(gpu=90)
+def nvmlDeviceGetMemoryInfo(handle): return SimpleNamespace(used=2**33)
 def nvmlDeviceGetSupportedEventTypes(handle): return nvmlEventTypeXidCriticalError
 def nvmlDeviceRegisterEvents(handle, types, events): pass
 def nvmlEventSetCreate(): return object()
@@ -84,6 +87,7 @@ def test_fault_of_a_device_ends_processes_that_would_go_on(
     assert cluster.agent(0)["accelerators"]["kind"] == "nvidia"
     cluster.form([0])
     cluster.wait_step(0, 1)
+    cluster.wait(lambda: (cluster.agent(0).get("usage") or {}).get("gpuShare") == 0.9, "the load of GPUs")
     first = training_processes(agent.pid)
     driver.report(79)
     cluster.wait_state({0: "Failed"}, 1)

@@ -21,13 +21,14 @@ from agent.monitor.stepping import Figures, ProcessStart, StepReport
 from agent.report import progress_monitor
 from agent.report.progress_monitor import ProgressMonitor, TrainingProgress
 from agent.report.report import ReportBody
-from crds.agent_report import AgentCheckpointTrouble, AgentState, RoundProgress, Series
+from crds.agent_report import AgentCheckpointTrouble, AgentState, RoundProgress, Series, Usage
 from crds.checkpoint_files import CheckpointTrouble
 from crds.progress_record import ENV_PROGRESS_FILE, NUMBERS_FORMAT, PROGRESS_FORMAT, RECORD_BYTES
 from crds.wire import from_wire
 from dlr import progress as sdk
 from tests.cli.scripted import Clock
 
+USAGE = Usage(2.0, 2**31, 2**30)
 time = Clock()
 """By which agent and scripts go here; each script takes a second."""
 
@@ -147,13 +148,13 @@ class FakeReporter:
 
 
 def monitored(files: ProgressFiles, **options: Any) -> tuple[TrainingProgress, FakeReporter, ProgressMonitor]:
-    progress = TrainingProgress(files, first_report())
+    progress = TrainingProgress(files, first_report(), lambda: USAGE)
     reporter = FakeReporter(progress)
     return progress, reporter, ProgressMonitor(progress, reporter, **options)  # type: ignore[arg-type]
 
 
 def test_only_changes_are_told_and_the_first_of_a_round_at_once(files: ProgressFiles) -> None:
-    progress = TrainingProgress(files, first_report())
+    progress = TrainingProgress(files, first_report(), lambda: USAGE)
     reporter = FakeReporter(progress)
     first_steps: list[int] = []
     monitor = ProgressMonitor(
@@ -258,7 +259,7 @@ def test_first_step_of_any_process_whose_loss_is_no_number_is_told_with_its_roun
     script = "from dlr import report; report({0}, 1.0); report({0} + 1, float('nan'))"
     for env, step in zip(files.renew(2, ProcessStart(1)), (7, 4), strict=True):
         run_script(env, script.format(step))
-    progress = TrainingProgress(files, first_report())
+    progress = TrainingProgress(files, first_report(), lambda: USAGE)
     (told,) = progress.figures().rounds
     assert (told.last_step, told.non_finite_step) == (8, 5)
     assert from_wire(RoundProgress, told.to_wire()).non_finite_step == 5
@@ -296,8 +297,9 @@ def test_the_jobs_past_is_in_the_reports_of_rank_0_and_an_earlier_agents_is_take
         assert (progress.figures().series is not None) == leads
     told = from_wire(Series, progress._chronicle._history.series.to_wire())
     files.renew(1, ProcessStart(1, world_size=4))
-    series = TrainingProgress(files, first_report(series=told)).figures().series
+    series = TrainingProgress(files, first_report(series=told), lambda: USAGE).figures().series
     assert series is not None and [point.numbers for point in series.points] == [{"loss": 4.0}] * 2
+    assert [point.usage for point in series.points] == [{"cpuCores": 2.0, "memoryBytes": 1.07e9}] * 2
 
 
 def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files: ProgressFiles) -> None:
@@ -327,7 +329,7 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
 
 
 def test_what_was_counted_says_how_far_a_script_is_that_tells_nothing(files: ProgressFiles) -> None:
-    progress = TrainingProgress(files, first_report())
+    progress = TrainingProgress(files, first_report(), lambda: USAGE)
     (env,) = files.renew(1, ProcessStart(1))
     now = time.monotonic()
     count(env, 6, now, first=StepReport(now - 10, 1))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import TypeAdapter
 
+from agent.monitor.series import IN_SERIES
 from agent.report.report import fitting
 from crds.agent_report import (
     MAX_FIGURES,
@@ -70,7 +71,8 @@ def report(letter: str, sets: int) -> AgentReport:
     """Everything that an agent can say, at once, and each of its texts as long as it may be."""
     stacks = tuple(RankStack(99_990 + n, GREAT, True, letter * MAX_FRAMES) for n in range(MAX_STACKS))
     numbers = {f"number{n}".ljust(24, "x"): 0.123456789 for n in range(MAX_NUMBERS)}
-    point = SeriesPoint(GREAT, NOW, 99_999, 0.123456789, numbers)
+    usage = dict.fromkeys(IN_SERIES, 123_456_789_000.0)
+    point = SeriesPoint(GREAT, NOW, 99_999, 0.123456789, numbers, usage)
     sentences = (letter * MAX_SENTENCE,) * MAX_SENTENCES
     probe = ProbeOutcome(
         probe="intra_node",
@@ -126,7 +128,7 @@ def report(letter: str, sets: int) -> AgentReport:
         rounds=(RoundProgress(GREAT, GREAT, GREAT, 1234567.89, True, True, GREAT, GREAT),) * MAX_ROUNDS,
         series=Series(1_024, (point,) * MAX_POINTS, point),
         slow=Slow(NOW, GREAT, 123.456789, 12.3456789),
-        usage=Usage(127.123456, GREAT),
+        usage=Usage(127.123456, GREAT, GREAT, 0.123456789, GREAT),
         memory=CheckpointMemory(GREAT, GREAT, 99_999, Resumed(GREAT, Tier.STORAGE, GREAT)),
         checkpoint_trouble=AgentCheckpointTrouble(CheckpointTrouble.SKIPPED, letter * MAX_TROUBLE),
         accelerators=Accelerators("nvidia", 8, "NVIDIA H100 80GB HBM3"),
@@ -196,3 +198,20 @@ def test_the_worst_report_leaves_half_of_32_kb_and_is_what_the_crd_takes(letter:
     decided = [replace(each, reason="") for each in report(letter, sets).shards or ()]
     assert [replace(each, reason="") for each in read.shards or ()] == decided, "what decides is whole"
     assert go_bytes(controllers_part(letter).to_wire()) + MAX_REPORT_BYTES <= 32_768
+
+
+def test_a_past_that_has_no_room_gives_up_the_usage_before_the_loss() -> None:
+    usage = dict.fromkeys(IN_SERIES, 70_100_000_000.0)
+    point = SeriesPoint(GREAT, NOW, 99_999, 0.123456789, {"loss": 1.23456789}, usage)
+    full = report("x", 0)
+    slim = replace(
+        full, series=Series(1, (point,) * MAX_POINTS, point), check=None, asked_stacks=None, result=None
+    )
+    written = fitting(replace(slim, failure=None))
+    assert READER.validate_python(written).series == slim.series
+    assert slim.failure is not None
+    written = fitting(replace(slim, failure=replace(slim.failure, stacks=(), message="x" * 512)))
+    read = READER.validate_python(written).series
+    assert read is not None and len(read.points) == MAX_POINTS
+    assert [each.numbers for each in read.points] == [point.numbers] * MAX_POINTS
+    assert not any(each.usage for each in read.points)

@@ -22,7 +22,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def point(step: int, **numbers: float) -> SeriesPoint:
-    return SeriesPoint(step, BEGIN + timedelta(seconds=step), 4, 1.0, numbers)
+    return SeriesPoint(step, BEGIN + timedelta(seconds=step), 4, 1.0, numbers, {"cpuCores": 2.0 * step})
 
 
 def series_of(windows: int) -> Series:
@@ -42,6 +42,7 @@ def test_points_are_few_evenly_spread_and_all_windows_are_in_their_means(windows
     gaps = {later - earlier for earlier, later in pairwise(steps)}
     assert gaps <= {series.every}
     first = steps[0] - series.every
+    assert all(point.usage["cpuCores"] == 2 * point.numbers["loss"] for point in series.points)
     mean = sum(each.numbers["loss"] for each in series.points) / len(steps)
     assert mean == pytest.approx(sum(range(first + 1, steps[-1] + 1)) / (steps[-1] - first), rel=0.02, abs=1)
 

@@ -220,3 +220,48 @@ def test_nothing_overlaps_and_nothing_is_outside_the_job_s_life(
     assert all(0 <= failure.at <= found.seconds for failure in found.failures)
     assert all(0 <= share <= 1 for _, share in found.training_share)
     assert [time for time, _ in found.training_share] == sorted(time for time, _ in found.training_share)
+
+
+def changed() -> JSON:
+    """A job that is scaled, suspended, checked and fails, each between two times of training."""
+    shrinks = "the world shrinks from 3 to 2 workers"
+    return troubled_job(
+        history=[
+            episode("Pending", 0),
+            episode("Forming", 10, 1, "0-2", "all 3 workers are ready"),
+            episode("Training", 20, 1, "0-2", "from step 1 on"),
+            episode("Forming", 100, 2, "0-1", shrinks),
+            episode("Training", 102, 2, "0-1", "from step 81 on"),
+            episode("Recovering", 150, 2, "0-1", failure=failed(1, 150, "OOM", "no memory", 2)),
+            episode("Suspended", 155, 2, "", "spec.suspend is true"),
+            episode("Pending", 180, 2, "", "resumed"),
+            episode("Forming", 190, 3, "0-1", "all 2 workers are ready"),
+            episode("Training", 195, 3, "0-1"),
+            episode("Checking", 220, 3, "0-1", "check digits-1"),
+            episode("Forming", 240, 4, "0-1"),
+            episode("Training", 245, 4, "0-1"),
+        ],
+        lastFailure=None,
+    )
+
+
+def test_planned_changes_are_told_from_failures_with_the_pause_that_each_took() -> None:
+    found = life_of(changed(), troubled_workers(), None, NOW)
+    assert [(each.what, each.at) for each in found.failures] == [("OOM", 150)]
+    assert [(each.at, each.state, each.pause.seconds, each.text) for each in found.changes] == [
+        (100, "Forming", 2, "the world shrinks from 3 to 2 workers"),
+        (155, "Suspended", 40, "spec.suspend is true"),
+        (220, "Checking", 25, "check digits-1"),
+    ]
+    table = next(each for each in tables_of(found) if each.heading == "Planned changes")
+    assert table.rows[0] == ("1m40s", "00:01:40", "Forming", "2s", "the world shrinks from 3 to 2 workers")
+
+
+def test_a_start_is_no_change_unless_history_has_lost_what_was_before() -> None:
+    def changes(*history: JSON) -> list[float]:
+        return [each.at for each in life_of(troubled_job(history=[*history]), [], None, NOW).changes]
+
+    assert changes(episode("Pending", 0), episode("Forming", 10, 1, "0")) == []
+    assert changes(episode("Forming", 100, 7, "0"), episode("Training", 110, 7, "0")) == [100]
+    assert changes(episode("Training", 10, 1, "0"), episode("Training", 50, 2, "0-1")) == [50]
+    assert changes(episode("Training", 10, 1, "0"), episode("Down", 50, 1)) == []

@@ -190,7 +190,7 @@ def test_ranks_that_are_far_behind_are_counted_in_the_text() -> None:
 def test_steps_of_an_earlier_round_do_not_compare() -> None:
     late = [*crowd(3, 0)[:2], *crowd(3, 0, round_=2)[2:]]
     late[2]["status"]["agent"]["progress"]["step"] = 9_000  # it has not heard of the new round
-    assert case(troubled_job(), late).behind is None
+    assert case(troubled_job(), late).behind == 0
     assert far_behind([], 30) == []
 
 

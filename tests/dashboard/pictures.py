@@ -57,6 +57,7 @@ SHOTS = (
 )
 """Name, address, size, and whether it is dark."""
 RANKS = 1_000
+GIB = 2**30
 COLORS, PLAIN = 128, Image.Dither.NONE
 SLOW = (
     "a step takes 0.62 s since step 330 ({since}), 1.5 times the 0.42 s of before; digits-worker-2 is on node-3 "
@@ -66,14 +67,25 @@ LOOP = "ValueError: a batch without labels, 3 times at step 118"
 WAITS = "3 of 8 Pods have no node: 0/64 nodes are available: 64 Insufficient nvidia.com/gpu"
 
 
+def usage(gpu: float) -> JSON:
+    figures = {"cpuCores": 7.2, "memoryPeakBytes": 45 * GIB, "memoryBytes": 40 * GIB}
+    return figures | {"gpuShare": gpu, "gpuMemoryBytes": 61.5 * GIB}
+
+
 def series(points: int, begin: float, every: float, slow_from: int) -> JSON:
     chance = random.Random(7)
-    told = [
+    told: list[JSON] = [
         {
             "step": 5 * n,
             "time": at(begin + every * n),
             "worldSize": 3,
             "secondsPerStep": round((0.62 if n >= slow_from else 0.42) * chance.uniform(0.97, 1.05), 3),
+            "usage": {
+                "cpuCores": round(7.2 + chance.uniform(-0.6, 0.6), 2),
+                "memoryBytes": (30 + n / 9) * GIB,
+                "gpuShare": (0.72 if n >= slow_from else 0.94) + chance.uniform(-0.03, 0.03),
+                "gpuMemoryBytes": 61.5 * GIB,
+            },
             "numbers": {"loss": round(2.4 * math.exp(-n / 40) + 0.3 + chance.uniform(-0.05, 0.05), 3)},
         }
         for n in range(1, points + 1)
@@ -89,6 +101,7 @@ def digits() -> tuple[JSON, list[JSON]]:
     made["status"] |= {"conditions": [running], "warnings": [slow]}
     for each in workers:
         each["status"]["agent"]["progress"] = {"step": 480, "time": at(299), "secondsPerStep": 0.62}
+        each["status"]["agent"]["usage"] = usage(0.72)
         each["status"]["agent"]["rounds"][0] |= {"lastStep": 480, "steppingSeconds": 140.0}
     made["status"]["goodput"]["ratio"] = account_of(made, workers, troubled.NOW).ratio
     report = workers[0]["status"]["agent"]
@@ -143,6 +156,7 @@ def pretrain() -> tuple[JSON, list[JSON]]:
         pace = (0.9 if slow else 0.5) * chance.uniform(0.97, 1.03)
         progress = {"step": 546 - 60 * slow, "time": at(299), "secondsPerStep": pace}
         agent = {"incarnation": 1, "state": "Running", "progress": progress, "observedRound": 1}
+        agent["usage"] = usage((0.45 if slow else 0.9) * chance.uniform(0.97, 1.03))
         node = f"node-{index // 16}"
         workers.append(
             worker(index, job_name="pretrain", nodeName=node, agent=agent, history=[life(1, node, 2, 11)])

@@ -10,7 +10,7 @@ from tests.cli.scripted import listing, pod, refusal
 from tests.cli.troubled import at, episode, troubled_job, troubled_workers
 from tests.dashboard.browser import Page, browser
 from tests.dashboard.conftest import JOB, WITHIN, Served
-from tests.dashboard.test_pages import with_series, with_stacks
+from tests.dashboard.test_pages import with_series, with_stacks, with_usage
 
 pytestmark = [pytest.mark.real, pytest.mark.named]
 
@@ -152,4 +152,26 @@ async def test_curves_of_step_time_and_loss_are_drawn_and_follow_what_is_told(se
         workers[0]["status"]["agent"]["series"]["latest"]["numbers"]["loss"] = 9.0
         served.api.answers[WORKERS] = listing(*workers)
         await page.wait_for(f"{drawn} !== window.before")
+        assert page.errors == []
+
+
+async def test_usage_changes_and_odd_ranks_are_shown_as_text(served: Served) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    history = [*troubled_job()["status"]["history"], episode("Suspended", 200, 3, "", evil)]
+    served.api.answers[JOB] = troubled_job(history=[*history, episode("Training", 240, 4, "0-2")])
+    workers = with_usage(troubled_workers())
+    workers[2]["status"]["nodeName"] = evil
+    workers[2]["status"]["agent"]["progress"]["secondsPerStep"] = 0.84
+    served.api.answers[WORKERS] = listing(*workers)
+    async with browser() as page:
+        await page.size(390, 844)
+        await to_the_job(page, served)
+        await page.wait_for("document.querySelectorAll('#steps .sparks canvas').length === 2")
+        assert (await page.evaluate("document.getElementById('usage').textContent")).startswith("Curves of")
+        changes = await page.evaluate("document.querySelector('#changes tbody').innerText")
+        assert evil in changes and "Suspended" in changes
+        assert f"Slow rank 2 on {evil}" in await page.evaluate("document.querySelector('.odd').innerText")
+        assert "9 cores" in await page.evaluate("document.getElementById('usage').textContent")
+        assert await page.evaluate("document.querySelectorAll('img').length") == 0
+        assert await page.evaluate(OVERFLOW) == 0
         assert page.errors == []

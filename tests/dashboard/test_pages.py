@@ -24,6 +24,7 @@ from tests.cli.troubled import (
     NOW,
     RAISED,
     at,
+    episode,
     life,
     troubled_events,
     troubled_job,
@@ -187,11 +188,81 @@ def test_curves_are_those_of_rank_0_or_of_who_told_any_last() -> None:
         "steps": [10, 20, 30, 35],
         "seconds": [0.5] * 4,
         "numbers": {"loss": [1, 0.5, 1 / 3, 0.01], "lr": [None, None, None, 0.1]},
+        "usage": [],
     }
     assert steps["slowSince"] is None
     (lone,) = job_page(case(workers=with_series(troubled_workers(), 2, 1)), [])["steps"]["past"]["at"][:1]
     assert lone == 10.0
     assert job_page(case(), [])["steps"]["past"]["at"] == []
+
+
+GIB = 2**30
+
+
+def with_usage(workers: list[JSON]) -> list[JSON]:
+    """Rank 0 has a past of it, and the last worker no GPU."""
+    for index, each in enumerate(workers):
+        usage = {"cpuCores": 2.0 + index, "memoryPeakBytes": 9 * GIB, "memoryBytes": 4 * GIB}
+        if index < len(workers) - 1:
+            usage |= {"gpuShare": 0.9 - 0.4 * index, "gpuMemoryBytes": (70 + index) * GIB}
+        each["status"]["agent"]["usage"] = usage
+    series = with_series(workers, 0, 3)[0]["status"]["agent"]["series"]
+    for point, cores in zip([*series["points"], series["latest"]], (1.234, 2.0, 3.0, 4.0), strict=True):
+        point["usage"] = {"cpuCores": cores, "memoryBytes": 1.5 * GIB}
+    series["points"][0]["usage"]["gpuShare"] = 0.5
+    return workers
+
+
+def test_usage_has_curves_of_rank_0_and_a_line_about_all_pods() -> None:
+    steps = job_page(case(workers=with_usage(troubled_workers())), [])["steps"]
+    assert steps["past"]["usage"] == [
+        {"label": "CPU", "unit": "cores", "values": [1.23, 2.0, 3.0, 4.0]},
+        {"label": "Memory", "unit": "GiB", "values": [1.5] * 4},
+    ], "one point is no curve"
+    assert steps["usage"] == (
+        "3 Pods now: 9 cores; 12 GiB of memory; GPUs 70 % busy, 50 % at least; "
+        "71 GiB in use on the fullest GPU"
+    )
+    assert job_page(case(), [])["steps"]["usage"] == ""
+    ended = case(troubled_job(phase="Succeeded"), with_usage(troubled_workers()))
+    assert job_page(ended, [])["steps"]["usage"] == ""
+
+
+def test_a_worker_has_its_own_usage_in_its_row() -> None:
+    drawn = grid(troubled_job(), with_usage(troubled_workers()), [], NOW)
+    assert drawn["columns"][-4:] == ["cpu", "memory", "gpu", "gpuMemory"]
+    assert [row[-4:] for row in drawn["cells"]] == [
+        [2.0, 4.0, 90.0, 70.0],
+        [3.0, 4.0, 50.0, 71.0],
+        [4.0, 4.0, None, None],
+    ]
+    ended = grid(troubled_job(phase="Succeeded"), with_usage(troubled_workers()), [], NOW)
+    assert {value for row in ended["cells"] for value in row[-4:]} == {None}
+
+
+def test_planned_changes_and_odd_ranks_are_on_the_page_and_no_failures() -> None:
+    history = [
+        *troubled_job()["status"]["history"],
+        episode("Suspended", 200, 3, "", "spec.suspend is true"),
+        episode("Training", 240, 4, "0-2"),
+    ]
+    workers = troubled_workers()
+    workers[2]["status"]["agent"]["progress"]["secondsPerStep"] = 0.84
+    page = job_page(case(troubled_job(history=history), workers), [])
+    assert page["changes"] == [
+        {"at": 200, "state": "Suspended", "seconds": 40, "text": "spec.suspend is true"}
+    ]
+    assert len(page["failures"]) == 2
+    assert page["odd"] == [
+        {
+            "what": "Slow",
+            "state": "Straggler",
+            "text": "rank 2 on node-3, up to 2 times the usual 0.42 s a step",
+        }
+    ]
+    ranks = page["ranks"]
+    assert ranks["odd"] == [{"what": "Slow", "state": "Straggler"}]
+    assert [row[ranks["columns"].index("odd")] for row in ranks["cells"]] == [None, None, 0]
 
 
 def test_a_job_that_became_slower_marks_when() -> None:
@@ -277,7 +348,7 @@ def test_page_of_thousands_of_workers_in_trouble_is_bounded() -> None:
 def test_cell_tells_how_far_behind_and_how_much_slower_a_rank_is() -> None:
     workers = troubled_workers()
     workers[0]["status"]["agent"]["progress"] = {"step": 391, "time": at(299), "secondsPerStep": 0.84}
-    first, second, _ = cells_of(troubled_job(), workers, NOW)
+    first, second, _ = cells_of(troubled_job(), workers, [], NOW)
     assert (first.rank, first.lag, first.slowness, first.failed) == (0, 10, 2.0, "")
     assert (second.lag, second.slowness, second.failed, second.failed_seconds_ago) == (
         0,
@@ -291,7 +362,7 @@ def test_rank_that_died_of_a_peer_has_not_failed_by_itself() -> None:
     text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
     workers = troubled_workers()
     workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
-    assert cells_of(troubled_job(), workers, NOW)[0].failed == ""
+    assert cells_of(troubled_job(), workers, [], NOW)[0].failed == ""
 
 
 @settings(max_examples=30)
@@ -304,7 +375,7 @@ def test_each_cell_is_the_worst_of_its_workers(count: int, most: int, bad: set[i
     made = job(workers=count, rendezvous={"round": 1, "members": f"0-{count - 1}" if count else ""})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "MOST_CELLS", most)
-        drawn = grid(made, workers, NOW)
+        drawn = grid(made, workers, [], NOW)
     assert len(drawn["cells"]) <= most
     assert drawn["workers"] == count
     if count:

@@ -174,3 +174,15 @@ def test_a_kernel_log_that_may_not_be_read_is_an_os_error(
     monkeypatch.setattr(kernel_log.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(klogctl=klogctl))
     with pytest.raises(PermissionError):
         kernel_log.read_lines(tmp_path / "missing")
+
+
+def test_load_is_the_mean_of_busy_shares_and_the_fullest_memory_of_the_devices_that_answer() -> None:
+    lost = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+    fake = FakeNvml(
+        3,
+        GetHandleByIndex=lambda index: lost if index == 2 else index,
+        GetUtilizationRates=lambda handle: SimpleNamespace(gpu=(100, 80)[handle]),
+        GetMemoryInfo=lambda handle: SimpleNamespace(used=(2**30, 2**33)[handle]),
+    )
+    assert nvml.read_load(fake) == nvml.GpuLoad(0.9, 2**33)
+    assert nvml.read_load(FakeNvml()) == nvml.GpuLoad(None, None), "as MIG has no utilization"

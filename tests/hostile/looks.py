@@ -19,7 +19,7 @@ from crds.nodecheck import NodeCheck
 from crds.scaleplan import ScalePlan
 from dlr.commands.job.screen import render
 from dlr.commands.job.status import change_line
-from dlr.dashboard.job_page import past_of
+from dlr.dashboard.curves import past_of, usage_line
 from dlr.dashboard.ranks import grid
 from dlr.job.case import Case
 from dlr.job.evidence import sections
@@ -149,8 +149,8 @@ def show(job: JSON, workers: list[JSON]) -> str:
     out.print(render(case, out))
     change_line(job)
     sections(case, verdict(case))
-    json.dumps(grid(job, workers, now))
-    json.dumps(past_of(job, case.reports, now))
+    json.dumps(grid(job, workers, verdict(case).odd, now))
+    json.dumps([past_of(job, case.reports, now), usage_line(case)])
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue()
 

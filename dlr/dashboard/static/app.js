@@ -11,9 +11,9 @@ let view = null; // what is shown: {kind, namespace, name}
 let source = null; // its EventSource
 let update = null; // the last of it: {page, trouble, at}
 let parts = new Map(); // by name, what a part of the page was made of, so that what is as it was stays as it is
-let mode = "lag";
+let mode = "state";
 let log = { rank: null, timer: 0 };
-let charts = null; // of the steps: {names, made}
+let charts = null; // of the steps: {key, made}
 
 function el(tag, attributes, ...children) {
   const made = document.createElement(tag);
@@ -31,12 +31,19 @@ const quiet = (...children) => el("p", { class: "quiet" }, ...children);
 const jobAddress = (namespace, name) => `#/job/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
 const percent = (part) => (part === null || part === undefined ? "" : `${(part * 100).toFixed(part < 0.995 ? 1 : 0)} %`);
 
+const isEmpty = (content) => content === null || content === undefined || content === "";
+
+/* Without the columns in which no row has anything. */
+function filledTableOf(name, columns, rows) {
+  const kept = columns.map((_, at) => rows.some((row) => !isEmpty(row[at])));
+  return tableOf(name, columns.filter((_, at) => kept[at]), rows.map((row) => row.filter((_, at) => kept[at])));
+}
+
 /* `columns`: [title, class] of each; `rows`: the cells of each, texts or elements. On a phone a cell that has no class bears its title. */
 function tableOf(name, columns, rows, { classes = "", below = [] } = {}) {
   const cell = (content, at) => {
     const [title, kind] = columns[at];
-    const empty = content === null || content === undefined || content === "";
-    return el("td", { class: kind, "data-label": empty || (kind && kind !== "num") ? null : title.toLowerCase() }, content);
+    return el("td", { class: kind, "data-label": isEmpty(content) || (kind && kind !== "num") ? null : title.toLowerCase() }, content);
   };
   return el("div", { class: `scroll ${classes}`, tabindex: classes.includes("tall") ? 0 : null, role: "region", "aria-label": name },
     el("table", { class: classes },
@@ -171,9 +178,9 @@ function fleetPart(jobs, page) {
 
 /* ---- one job ---- */
 
-const FEW_NODES = 8;
-const SECTIONS = ["top", "findings", "groups", "life", "steps", "failures", "ranks", "nodes", "waits", "stacks", "log", "events"];
-const TITLES = { top: "Summary", findings: "Findings", groups: "Replica groups", life: "Timeline", steps: "Curves", failures: "Failures", ranks: "Ranks", nodes: "Nodes", waits: "Conditions", stacks: "Stacks", log: "Log", events: "Events" };
+const FEW_NODES = 8, FEW_RANKS = 16, MOST_WORST = 12;
+const SECTIONS = ["top", "findings", "groups", "life", "failures", "changes", "steps", "ranks", "nodes", "waits", "stacks", "log", "events"];
+const TITLES = { top: "Summary", findings: "Findings", groups: "Replica groups", life: "Timeline", steps: "Curves", failures: "Failures", changes: "Planned changes", ranks: "Ranks", nodes: "Nodes", waits: "Conditions", stacks: "Stacks", log: "Log", events: "Events" };
 
 function renderJob(page) {
   if (!$("top")) {
@@ -185,17 +192,18 @@ function renderJob(page) {
     makeLog();
     if (page.logRank !== null) followLog(page.logRank);
   }
-  part("top", [page.headline, page.figures, page.facts, page.unread], () => topPart(page));
+  part("top", [page.headline, page.odd, page.figures, page.facts, page.unread], () => topPart(page));
   optional("findings", page.findings.length && [page.findings, page.phase], () => findingsPart(page));
   optional("groups", page.groups, () => groupsPart(page));
-  for (const name of ["ranks", "log"]) $(name).hidden = Boolean(page.groups);
+  for (const name of ["ranks", "log"]) $(name).hidden = !page.ranks.workers;
   renderLife(page);
   renderSteps(page);
   optional("failures", page.failures.length && [page.failures, page.failureCount, page.culprit, page.life.seconds > 7200], () => failuresPart(page));
+  optional("changes", page.changes.length && [page.changes, page.life.seconds > 7200], () => changesPart(page));
   renderRanks(page.ranks);
-  part("nodes", [page.nodes, page.nodeEvidence], () => nodesPart(page));
+  optional("nodes", (page.nodes.shown.length || page.nodeEvidence.length) && [page.nodes, page.nodeEvidence], () => nodesPart(page));
   optional("waits", page.evidence.length && page.evidence, () => page.evidence.flatMap((group) => [el("h2", {}, group.title), sentences(group.sentences)]));
-  optional("stacks", page.stacks, () => stacksPart(page.stacks, page));
+  optional("stacks", page.stacks && (page.stacks.processes || page.odd.length) && page.stacks, () => stacksPart(page.stacks, page));
   part("events", page.events, eventsPart);
 }
 
@@ -215,6 +223,7 @@ function topPart(page) {
     el("dd", { class: "quiet" }, note));
   return [
     el("h1", { class: "state", "data-state": page.headline.state }, page.headline.text),
+    page.odd.length ? el("ul", { class: "odd" }, page.odd.map((each) => el("li", {}, state(each.state, each.what), ` ${each.text}`))) : null,
     el("dl", { class: "figures" }, page.figures.map(figure)),
     facts(page.facts.filter(([label]) => label !== "World")),
     el("details", {}, el("summary", {}, "Details"), facts(page.facts.filter(([label]) => label === "World"))),
@@ -225,7 +234,7 @@ function topPart(page) {
 function findingsPart({ findings, phase }) {
   return el("ul", { class: "findings" }, findings.map((each, at) => {
     const [lead, ...rest] = each.text.split(": ");
-    return el("li", { "data-state": at ? "Pending" : phase === "Failed" ? phase : "Warning" },
+    return el("li", { "data-state": at ? "Pending" : ["Failed", "Suspended"].includes(phase) ? phase : "Warning" },
       el("strong", {}, lead), rest.length ? `: ${rest.join(": ")}` : "", each.advice.map((text) => el("p", { class: "quiet" }, text)));
   }));
 }
@@ -250,7 +259,7 @@ function renderLife(page) {
     document.importNode(new DOMParser().parseFromString(page.life.drawing, "image/svg+xml").documentElement, true),
     quiet([
       timeLine(page.times),
-      page.life.lanesLeftOut && `${page.life.lanesLeftOut} more workers, to which less happened`,
+      page.life.lanesLeftOut && `${page.life.lanesLeftOut} ${page.life.isEventful ? "more workers, to which less" : "workers, to which nothing"} happened`,
       page.life.knownSince && `the first ${duration(page.life.knownSince)} are forgotten`,
     ].filter(Boolean).join(" · ")),
   ]);
@@ -264,31 +273,44 @@ function timeLine(times) {
 
 let slow = null;
 
+/* Step time and numbers at full size; below, small, what rank 0's Pod used; and in words what all Pods use now. */
 function renderSteps(page) {
-  const place = $("steps"), { steps } = page, names = Object.keys(steps.past.numbers);
-  const known = page.life && steps.past.at.length > 1; // a line has two points
-  place.hidden = !known;
-  if (!known) return;
-  const { submitted } = page.life;
-  slow = steps.slowSince === null ? null : { at: submitted + steps.slowSince, label: "slower from here" };
-  const times = steps.past.at.map((at) => at + submitted);
-  const data = [steps.past.seconds, ...names.map((name) => steps.past.numbers[name])].map((values) => [times, values]);
-  const drawn = charts && charts.names === names.join("\n") && $("chart");
-  if (!drawn) {
-    const figures = ["Step time", ...names].map((name, at) => el("figure", {},
-      el("figcaption", {}, name, at ? null : el("span", {}, "seconds"), el("output", {})), el("div", { id: at ? `chart-${at - 1}` : "chart" })));
-    place.replaceChildren(el("div", { class: "columns" }, figures),
-      names.length ? "" : quiet("For a curve of the loss, call ", command("dlr.report(step, loss=loss)"), "."));
-    charts = { names: names.join("\n"), made: null };
-    charts.made = figures.map((figure, at) => chartOf(figure.lastChild, figure.querySelector("output"), data[at], figure.clientWidth,
-      at ? {} : { unit: " s", zero: true, mark: () => slow }));
+  const place = $("steps"), { past, usage, slowSince } = page.steps, names = Object.keys(past.numbers);
+  const known = page.life && past.at.length > 1; // a line has two points
+  place.hidden = !known && !usage;
+  if (!known) {
+    part("steps", usage, () => (usage ? [el("h2", {}, "Usage"), quiet(usage)] : []));
     return;
   }
-  charts.made.forEach((chart, at) => {
-    const width = chart.root.parentElement.clientWidth;
-    if (chart.width !== width) chart.setSize({ width, height: chart.height });
-    chart.setData(data[at]);
-  });
+  const { submitted } = page.life;
+  slow = slowSince === null ? null : { at: submitted + slowSince, label: "slower from here" };
+  const times = past.at.map((at) => at + submitted);
+  const data = [past.seconds, ...names.map((name) => past.numbers[name]), ...past.usage.map((each) => each.values)].map((values) => [times, values]);
+  const key = [...names, "", ...past.usage.map((each) => each.label)].join("\n");
+  if (charts?.key !== key || !$("chart")) {
+    const figure = (name, unit, at) => el("figure", {}, el("figcaption", {}, name, unit && el("span", {}, unit), el("output", {})), el("div", { id: at ? `chart-${at - 1}` : "chart" }));
+    const large = ["Step time", ...names].map((name, at) => figure(name, at ? "" : "seconds", at));
+    const small = past.usage.map((each, at) => figure(each.label, "", large.length + at));
+    parts.delete("steps");
+    place.replaceChildren(el("div", { class: "columns" }, large),
+      names.length ? "" : quiet("For a curve of the loss, call ", command("dlr.report(step, loss=loss)"), "."),
+      el("div", { class: "sparks" }, small), el("p", { id: "usage", class: "quiet" }));
+    charts = { key, made: null };
+    charts.made = [...large, ...small].map((each, at) => chartOf(each.lastChild, each.querySelector("output"), data[at], each.clientWidth, optionsOf(past.usage[at - large.length], at)));
+  } else {
+    charts.made.forEach((chart, at) => {
+      const width = chart.root.parentElement.clientWidth;
+      if (chart.width !== width) chart.setSize({ width, height: chart.height });
+      chart.setData(data[at]);
+    });
+  }
+  const line = [past.usage.length && "Curves of rank 0's Pod, from 0 up.", usage].filter(Boolean).join(" ");
+  if ($("usage").textContent !== line) $("usage").textContent = line;
+}
+
+function optionsOf(figure, at) {
+  if (figure) return { unit: ` ${figure.unit}`, spark: true, most: figure.unit === "%" ? 100 : 0 };
+  return at ? {} : { unit: " s", most: 0, mark: () => slow };
 }
 
 function failuresPart(page) {
@@ -298,6 +320,14 @@ function failuresPart(page) {
     clock(page.life.submitted + each.at, page.life.seconds), each.worker, el("span", { "data-state": "Failed" }, each.class),
     each.seconds === null ? "" : duration(each.seconds), each.text]);
   return [el("h2", {}, TITLES.failures + all), tableOf(TITLES.failures, columns, rows, { classes: "tall" }), page.culprit && culpritPart(page)];
+}
+
+/* What somebody wanted, with the pause of training that it took; in no colour of a failure. */
+function changesPart(page) {
+  const columns = [["UTC", ""], ["STATE", "word"], ["PAUSE", "num"], ["WHY", "wide"]];
+  const rows = page.changes.map((each) => [
+    clock(page.life.submitted + each.at, page.life.seconds), state(each.state), each.seconds ? duration(each.seconds) : "none", each.text]);
+  return [el("h2", {}, TITLES.changes), tableOf(TITLES.changes, columns, rows, { classes: "tall" })];
 }
 
 function culpritPart({ culprit, phase }) {
@@ -321,8 +351,7 @@ function stacksPart(stacks, page) {
 /* A table of the nodes in trouble; where they are few, of all that were checked. */
 function nodesPart(page) {
   const columns = [["NODE", ""], ["VERDICT", "word"], ["CORDON", "word"], ["READY", ""]];
-  const { shown, leftOut: more } = page.nodes;
-  const unchecked = shown.filter((node) => !node.verdict).length;
+  const { shown, leftOut: more, unchecked } = page.nodes;
   const odd = shown.filter((node) => node.cordon || node.ready === false || !["Healthy", null].includes(node.verdict));
   const listed = shown.length > FEW_NODES ? odd : shown.filter((node) => node.verdict || odd.includes(node));
   const rows = listed.map((node) => [
@@ -349,7 +378,8 @@ function eventsPart({ shown, routine }) {
 
 /* ---- ranks ---- */
 
-const MODES = [["lag", "step lag"], ["slowness", "step time"], ["failure", "last failure"]];
+const AT_EASE = ["Running", "Succeeded", "Standby"];
+const MODES = [["state", "state"], ["lag", "step lag"], ["slowness", "step time"], ["failure", "last failure"]];
 let drawn = { side: 1, places: [] };
 let chosen = null; // index of a worker
 
@@ -400,9 +430,11 @@ function choose(cell) {
 }
 
 function cellLine(cell) {
-  const words = [cell.rank === null ? `worker ${cell.index}, no rank` : `rank ${cell.rank}`, cell.node || "no node", cell.state];
+  const words = [cell.rank === null ? `worker ${cell.index}, no rank` : `rank ${cell.rank}`, cell.node || "no node", cell.odd ? `${cell.odd.what}, ${cell.state}` : cell.state];
   if (cell.step !== null) words.push(`step ${cell.step}${cell.lag ? `, ${cell.lag} behind` : ""}`);
   if (cell.secondsPerStep !== null) words.push(`${cell.secondsPerStep} s a step${cell.slowness === null ? "" : ` (${cell.slowness} of the median)`}`);
+  const used = usageOf(cell).map((text, at) => text && `${["CPU cores", "memory", "GPU", "GPU memory"][at]} ${text}`).filter(Boolean);
+  words.push(...used);
   if (cell.class) words.push(`${cell.class} ${duration(cell.ago)} ago`);
   return words.join(" · ");
 }
@@ -420,16 +452,24 @@ function renderRanks(grid) {
   canvas.setAttribute("aria-label", `${grid.workers} workers on ${grid.nodes.length} nodes, coloured by ${title}; arrow keys move, Enter opens the log`);
   canvas.hidden = !cells.length;
   if (!$("tip").textContent && grid.perCell > 1) $("tip").textContent = `Each cell is the worst of ${grid.perCell} ranks.`;
-  const worst = cells.filter((cell) => (BADNESS[mode](cell) || 0) > 0.05).sort((one, other) => BADNESS[mode](other) - BADNESS[mode](one)).slice(0, 8);
-  part("worst", [worst, grid.workers], () => worst.length ? worstPart(worst) : quiet(grid.workers ? "No rank is unlike the others." : "The job has no workers."));
+  const badness = (cell) => (AT_EASE.includes(cell.state) && !cell.odd ? 0 : 2) + (BADNESS[mode](cell) || 0);
+  const worst = [...cells].sort((one, other) => badness(other) - badness(one));
+  const listed = cells.length <= FEW_RANKS ? worst : worst.filter((cell) => badness(cell) > 0.05).slice(0, MOST_WORST);
+  part("worst", [listed, grid.workers], () => listed.length ? worstPart(listed) : quiet(grid.workers ? "No rank is unlike the others." : "The job has no workers."));
 }
 
 function worstPart(cells) {
-  const columns = [["RANK", "num"], ["NODE", ""], ["STATE", "word"], ["STEP", "num"], ["BEHIND", "num"], ["S/STEP", "num"], ["OF MEDIAN", "num"], ["LAST FAILURE", ""], ["", ""]];
+  const columns = [["RANK", "num"], ["NODE", ""], ["STATE", "word"], ["STEP", "num"], ["BEHIND", "num"], ["S/STEP", "num"], ["OF MEDIAN", "num"], ["CORES", "num"], ["MEMORY", "num"], ["GPU", "num"], ["GPU MEMORY", "num"], ["LAST FAILURE", ""], ["", ""]];
   const rows = cells.map((cell) => [
-    cell.rank ?? "none", cell.node, state(cell.state), cell.step, cell.lag, cell.secondsPerStep, cell.slowness, cell.class && `${cell.class} ${duration(cell.ago)} ago`,
+    cell.rank ?? `worker ${cell.index}`, cell.node, cell.odd ? state(cell.odd.state, cell.odd.what) : state(cell.state), cell.step, cell.lag || "", cell.secondsPerStep, Math.abs((cell.slowness ?? 1) - 1) < 0.05 ? "" : cell.slowness, ...usageOf(cell), cell.class && `${cell.class} ${duration(cell.ago)} ago`,
     cell.rank === null ? "" : el("button", { type: "button", "data-key": `log-${cell.rank}`, "aria-label": `Log of rank ${cell.rank}`, onclick: () => followLog(cell.rank, true) }, "Log")]);
-  return tableOf("Ranks unlike the others", columns, rows);
+  return filledTableOf("Ranks, the odd ones first", columns, rows);
+}
+
+/* CPU, memory, GPU and GPU memory with their units. */
+function usageOf({ cpu, memory, gpu, gpuMemory }) {
+  const units = ["", " GiB", " %", " GiB"];
+  return [cpu, memory, gpu, gpuMemory].map((value, at) => (value === null ? "" : `${value}${units[at]}`));
 }
 
 /* ---- log ---- */

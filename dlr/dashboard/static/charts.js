@@ -40,8 +40,10 @@ function strip(states, length) {
   return svg("svg", { class: "strip", viewBox: `0 0 ${length} 10`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...bars);
 }
 
-/* A line over UTC. `output` shows the value under the pointer, or the last one; `mark()` is a time and a label for it, or null. */
-function chartOf(place, output, data, width, { unit = "", zero = false, mark = () => null }) {
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800, 2592000];
+
+/* A line over UTC; a spark has no axes. `output` shows the value under the pointer, or the last one; `most` is the least end of a scale from 0; `mark()` is a time and a label for it, or null. */
+function chartOf(place, output, data, width, { unit = "", most = null, spark = false, mark = () => null }) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
   const font = "12px system-ui, sans-serif";
@@ -61,19 +63,20 @@ function chartOf(place, output, data, width, { unit = "", zero = false, mark = (
   };
   const tell = (plot) => {
     const [times, values] = plot.data, at = plot.cursor.idx ?? values.findLastIndex((value) => value !== null);
-    output.textContent = values[at] == null ? "" : `${short(values[at])}${unit} at ${clock(times[at], 0)}`;
+    const when = spark && plot.cursor.idx == null ? "" : ` at ${clock(times[at], 0)}`;
+    output.textContent = values[at] == null ? "" : `${short(values[at])}${unit}${when}`;
   };
   return new uPlot(
     {
-      width, height: 180,
+      width, height: spark ? 48 : 180,
       legend: { show: false },
-      padding: [8, 30, null, null], // half a time is right of the last tick
-      scales: zero ? { y: { range: (_, low, high) => (low == null ? [0, 1] : [0, high * 1.15]) } } : {},
-      axes: [
-        { ...axis, space: 60, size: 30, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) },
+      padding: spark ? [4, 0, 4, 0] : [8, 30, null, null], // half a time is right of the last tick
+      scales: most === null ? {} : { y: { range: (_, low, high) => (low == null ? [0, 1] : [0, Math.max(most, high * 1.15)]) } },
+      axes: spark ? [{ show: false }, { show: false }] : [
+        { ...axis, space: 70, size: 30, incrs: TIME_STEPS, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) },
         { ...axis, size: 52, values: (_, values) => values.map((value) => (value == null ? "" : short(value))) },
       ],
-      series: [{}, { stroke: color("--link"), width: 1.5, points: { show: data[0].length < 3 }, spanGaps: true }],
+      series: [{}, { stroke: color(spark ? "--quiet" : "--link"), width: 1.5, fill: spark ? `${color("--line")}80` : null, points: { show: data[0].length < 3 }, spanGaps: true }],
       hooks: { draw: [marked], setCursor: [tell], setData: [tell], ready: [tell] },
     },
     data,
@@ -83,6 +86,7 @@ function chartOf(place, output, data, width, { unit = "", zero = false, mark = (
 
 /* Of 0 (as usual) to 1 (as bad as it gets). */
 const BADNESS = {
+  state: (cell) => (cell.odd === null ? 0 : cell.odd.state === "Failed" ? 1 : 0.4 - cell.odd.place / 50), // the gravest kinds come first
   lag: (cell) => (cell.lag === null ? null : Math.min(1, Math.max(0, cell.lag * (cell.secondsPerStep || 0) - 15) / 60)),
   slowness: (cell) => (cell.slowness === null ? null : Math.min(1, Math.max(0, cell.slowness - 1.05))),
   failure: (cell) => (cell.class ? Math.max(0.15, 1 - (cell.ago || 0) / 86400) : 0),
@@ -92,6 +96,7 @@ const LEVELS = [["Running", "as usual"], ["Warning", "unusual"], ["Failed", "far
 /* The word of LEVELS whose colour a rank has. */
 function levelOf(cell, mode) {
   const badness = BADNESS[mode](cell);
+  if (mode === "state" && badness) return badness < 0.5 ? "Warning" : "Failed";
   if (cell.rank === null || badness === null || !["Running", "Succeeded"].includes(cell.state)) return "Pending";
   return badness < 0.1 ? "Running" : badness < 0.5 ? "Warning" : "Failed";
 }
@@ -99,31 +104,54 @@ function levelOf(cell, mode) {
 function cellsOf(grid) {
   return grid.cells.map((row) => {
     const cell = Object.fromEntries(grid.columns.map((name, at) => [name, row[at]]));
-    return { ...cell, node: grid.nodes[cell.node], state: grid.states[cell.state], class: grid.classes[cell.class] };
+    return { ...cell, node: grid.nodes[cell.node], state: grid.states[cell.state], class: grid.classes[cell.class], odd: cell.odd === null ? null : { ...grid.odd[cell.odd], place: cell.odd } };
   });
 }
 
-const BLOCK_GAP = 16, LEAST_SIDE = 8, MOST_SIDE = 20, MOST_HEIGHT = 480, NO_NODE = "no node";
+const BLOCK_GAP = 16, LEAST_SIDE = 8, MOST_SIDE = 20, MOST_HEIGHT = 480, NARROW = 500, NO_NODE = "no node";
+const CHARACTER = 7, MOST_NAME = 16, MOST_ROW_LABEL = 22, LABEL_HEIGHT = 14;
 
-/* Where each cell is: a line a node, in as many columns as there is room for; without room for names, all in rank order. */
-function placesOf(cells, width) {
-  const nodes = [...new Set(cells.map((cell) => cell.node))];
-  const rows = nodes.map((node) => cells.filter((cell) => cell.node === node));
-  const longest = Math.max(1, ...rows.map((row) => row.length));
-  const isNamed = cells.length >= 3 * nodes.length || nodes.length <= 16;
-  const side = cells.length > 2000 ? LEAST_SIDE : cells.length > 256 ? 12 : MOST_SIDE;
-  const label = Math.min(16, Math.max(...nodes.map((node) => (node || NO_NODE).length))) * 7 + 8;
-  const block = label + longest * side + BLOCK_GAP;
-  const columns = Math.max(1, Math.floor((width + BLOCK_GAP) / block)), lines = Math.ceil(nodes.length / columns);
-  if (!isNamed || block > width + BLOCK_GAP || lines * (side + 2) > MOST_HEIGHT) {
-    const across = Math.max(1, Math.floor(width / side));
-    return { side, names: [], height: Math.ceil(cells.length / across) * side, places: cells.map((cell, at) => [cell, (at % across) * side, Math.floor(at / across) * side]) };
+/* The cells of each node, by its name, in rank order. */
+function byNode(cells) {
+  const found = new Map();
+  for (const cell of cells) {
+    if (!found.has(cell.node)) found.set(cell.node, []);
+    found.get(cell.node).push(cell);
   }
+  return found;
+}
+
+/* Where each cell is: a line a node, in as many columns as there is room for; without that room, all in rank order. */
+function placesOf(cells, width) {
+  const rows = byNode(cells), names = [...rows.keys()].map((node) => node || NO_NODE);
+  const longest = Math.max(1, ...[...rows.values()].map((row) => row.length));
+  const hasRoomForNames = cells.length >= 3 * rows.size || rows.size <= 16;
+  const side = cells.length > 2000 ? LEAST_SIDE : cells.length > 256 ? (width < NARROW ? LEAST_SIDE : 12) : MOST_SIDE;
+  const label = Math.min(MOST_NAME, Math.max(...names.map((name) => name.length))) * CHARACTER + 8;
+  const block = label + longest * side + BLOCK_GAP;
+  const columns = Math.max(1, Math.floor((width + BLOCK_GAP) / block)), lines = Math.ceil(rows.size / columns);
+  const isLegible = side + 2 >= LABEL_HEIGHT - 2;
+  if (!hasRoomForNames || !isLegible || block > width + BLOCK_GAP || lines * (side + 2) > MOST_HEIGHT) return inRankOrder(cells, width, side, longest);
   const at = (number) => [Math.floor(number / lines) * block, (number % lines) * (side + 2)];
   return {
     side, label, height: lines * (side + 2),
-    names: nodes.map((node, number) => [node || NO_NODE, ...at(number)]),
-    places: rows.flatMap((row, number) => row.map((cell, place) => [cell, at(number)[0] + label + place * side, at(number)[1]])),
+    names: names.map((name, number) => [name.slice(-MOST_NAME), ...at(number)]),
+    places: [...rows.values()].flatMap((row, number) => row.map((cell, place) => [cell, at(number)[0] + label + place * side, at(number)[1]])),
+  };
+}
+
+/* All in lines, each of which bears rank and node of its first; whole nodes where they are alike. */
+function inRankOrder(cells, width, side, perNode) {
+  const nameOf = ({ rank, node }) => `${rank ?? ""} ${node || NO_NODE}`.slice(0, MOST_ROW_LABEL);
+  const label = Math.max(...cells.map((cell) => nameOf(cell).length)) * CHARACTER + 8;
+  const room = Math.max(1, Math.floor((width - label) / side));
+  const across = perNode > 1 && perNode < room ? room - (room % perNode) : room;
+  const every = Math.ceil(LABEL_HEIGHT / side);
+  const firsts = cells.filter((_, at) => at % (across * every) === 0);
+  return {
+    side, label, height: Math.ceil(cells.length / across) * side,
+    names: firsts.map((cell, number) => [nameOf(cell), 0, number * every * side]),
+    places: cells.map((cell, at) => [cell, label + (at % across) * side, Math.floor(at / across) * side]),
   };
 }
 
@@ -137,10 +165,10 @@ function drawRanks(canvas, cells, mode, width, colors, chosen) {
   canvas.style.height = `${height}px`;
   const paint = canvas.getContext("2d");
   paint.scale(ratio, ratio);
-  paint.font = `${Math.min(12, side)}px system-ui, sans-serif`;
+  paint.font = "11px system-ui, sans-serif";
   paint.textBaseline = "middle";
   paint.fillStyle = style.getPropertyValue("--quiet");
-  for (const [name, left, top] of names) paint.fillText(name.slice(-16), left, top + side / 2, label - 8);
+  for (const [name, left, top] of names) paint.fillText(name, left, top + side / 2 + 1, label - 8);
   for (const [cell, left, top] of places) {
     paint.fillStyle = colors[levelOf(cell, mode)];
     paint.fillRect(left, top, side - 1, side - 1);

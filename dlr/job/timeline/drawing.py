@@ -32,8 +32,9 @@ LABEL_PERCENT = 8.0
 """The room of a label along the time; without it a label is left out."""
 MOST_LABEL = 24
 MOST_TEXT = 300
-LEGEND_ITEMS = 4
-"""Entries in a line of the legend."""
+LEGEND_CHARACTERS = 44
+"""The room of a line of the legend, with so much for each sign and gap: a phone shows it whole."""
+SIGN_CHARACTERS = 3
 STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)
 DAY_SECONDS = 86_400
 MOST_TICKS = 9
@@ -53,7 +54,8 @@ def _colors(ground: dict[str, str], shade: int) -> str:
 .timeline .share {{ stroke: {inks["good"]}; }}
 .timeline .goodput {{ stroke: {ground["text"]}; }}
 .timeline .cross, .timeline .what {{ stroke: {ground["ground"]}; }}
-.timeline .own {{ fill: {inks["bad"]}; }}"""
+.timeline .own {{ fill: {inks["bad"]}; }}
+.timeline .planned {{ fill: {inks["busy"]}; stroke: {ground["ground"]}; }}"""
 
 
 STYLE = f"""
@@ -85,6 +87,7 @@ def draw(life: JobTimeline, *, verdict: str = "", most_spans: int | None = None)
     bottom = lanes + LANE * len(life.lanes) + GAP + SHARE
     rows = [first + LINE, *range(lanes, bottom - SHARE - GAP, LANE)]
     bars = [*_rounds(life, first, bottom), *_bars(life, life.states, rows[0])]
+    bars += _changes(life, rows[0])
     for lane, top in zip(life.lanes, rows[1:], strict=True):
         bars += _bars(life, lane.spans[-most_spans:] if most_spans else lane.spans, top)
         bars += _marks(life, lane, top)
@@ -193,6 +196,14 @@ def _marks(life: JobTimeline, lane: Lane, top: int) -> Iterable[str]:
             yield _text(failure.what[:MOST_LABEL], x, top + 13, "what extra", ' dx="8"')
 
 
+def _changes(life: JobTimeline, top: int) -> Iterable[str]:
+    """Planned changes, in the job's own bar."""
+    for each in life.changes:
+        tooltip = f"planned change at {duration(each.at)}: {each.text or each.state}"
+        mark = _element("path", 'class="planned" d="M-6 0l6-6 6 6-6 6z"', tooltip)
+        yield _at(life, each.at, top + LANE // 2, mark)
+
+
 def _words(life: JobTimeline, failure: PastFailure) -> str:
     text = f": {failure.text}" if failure.text else ""
     text += f"; {failure.survivors}" if failure.survivors else ""
@@ -244,9 +255,20 @@ def _legend(life: JobTimeline) -> list[list[tuple[str, str, str]]]:
     items = [("■", f'fill="{fill}"', ", ".join(words)) for fill, words in shown if words]
     if any(lane.failures for lane in life.lanes):
         items.append(("✕", 'class="own"', "failure"))
+    if life.changes:
+        items.append(("◆", 'class="planned"', "planned change"))
     if any(lane.starts for lane in life.lanes):
         items.append(("▲", 'class="start"', "new Pod"))
-    return [items[at : at + LEGEND_ITEMS] for at in range(0, len(items), LEGEND_ITEMS)]
+    lines: list[list[tuple[str, str, str]]] = []
+    room = 0
+    for item in items:
+        taken = SIGN_CHARACTERS + len(item[2])
+        if taken > room:
+            lines.append([])
+            room = LEGEND_CHARACTERS
+        lines[-1].append(item)
+        room -= taken
+    return lines
 
 
 def _legend_line(items: Sequence[tuple[str, str, str]], y: float) -> str:

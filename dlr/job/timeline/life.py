@@ -15,6 +15,7 @@ from crds.grouping import is_grouped, owner_of_group
 from crds.job_status import JobState
 from dlr.job.failures import failures_of
 from dlr.job.report import by_job, phase, sort_workers
+from dlr.job.timeline.changes import PlannedChange, planned_changes
 from dlr.job.timeline.episodes import JobClock, PastFailure, Span, Stretch, episodes_of, failures_in
 from dlr.job.tones import UP, WAITING
 from dlr.job.wording import duration, parse_time, plain
@@ -89,6 +90,9 @@ class JobTimeline:
     """The last failures, the oldest first."""
     failure_count: int
     """All failures since submission."""
+    changes: tuple[PlannedChange, ...] = ()
+    """The planned changes that history still has, the oldest first; of replica groups none, which change from
+    version to version."""
     group_workers: int = 0
     """Workers of a replica group, if the lanes are groups and the rounds versions; 0 for any other job."""
 
@@ -173,6 +177,7 @@ def life_of(
         goodput=goodput,
         failures=tuple(failures),
         failure_count=sum(failures_of(job).values()),
+        changes=() if grouped else planned_changes(episodes),
         group_workers=job["spec"]["elasticPolicy"]["replicaGroups"]["workers"] if grouped else 0,
     )
 

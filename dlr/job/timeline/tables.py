@@ -32,6 +32,11 @@ def tables_of(life: JobTimeline) -> list[Table]:
             [_failure_row(life, each) for each in life.failures],
         ),
         Table(
+            "Planned changes",
+            ("AT", "UTC", "STATE", "PAUSE", "WHY"),
+            [(*_when(life, c.at), c.state, loss(c.pause.seconds), c.text) for c in life.changes],
+        ),
+        Table(
             f"{life.round_word.capitalize()}s",
             ("AT", "UTC", life.round_word.upper(), f"{members.upper()}S", "WHY"),
             [(*_when(life, r.at), str(r.number), r.members, r.reason) for r in life.rounds],
