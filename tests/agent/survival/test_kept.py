@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,33 +185,83 @@ def test_what_was_lost_of_an_earlier_round_says_nothing_of_this_one(agent: Agent
     assert agent.kept.lost(first) == {}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("code", "hangs", "is_refused"),
-    [(3, False, True), (0, False, True), (None, True, True), (-9, False, False)],
-)
-def test_newcomers_are_refused_once_one_cannot_come_to_its_loop(
-    agent: Agent, code: int | None, hangs: bool, is_refused: bool
+class Newcomers:
+    """Rounds of an agent in which one newcomer joins a process that lives on, or all start again."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent, self.round, self.pids = agent, 1, count(20)
+        self.processes: Any = agent.start(1, 10, 11)[0]
+
+    def join(self, code: int | None = None, *, hangs: bool = False) -> bool:
+        """End a process, have another one join; it ends with that code, or comes to its loop.
+
+        Returns:
+            whether newcomers are refused then.
+        """
+        agent, kept = self.agent, self.processes.pids[0]
+        agent.desk.said[kept] = ProcessStatements(entered=True, left=self.round)
+        self.processes.exit_codes[1] = -9
+        agent.kept.keep(self.round, self.processes, 1.0)
+        agent.memory.lives_on, self.round = True, self.round + 1
+        self.processes = agent.start(self.round, next(self.pids))[0]
+        if code is not None:
+            self.processes.exit_codes[1] = code
+        elif not hangs:
+            agent.desk.said[self.processes.pids[1]] = TRAINS
+        return self._look(hangs=hangs)
+
+    def start_all(self, *, train: bool) -> bool:
+        """All processes start again; return whether newcomers are refused then."""
+        self.agent.memory.lives_on, self.round = False, self.round + 1
+        self.processes = self.agent.start(self.round, next(self.pids), next(self.pids))[0]
+        if train:
+            self.agent.desk.said |= dict.fromkeys(self.processes.pids.values(), TRAINS)
+        return self._look()
+
+    def _look(self, *, hangs: bool = False) -> bool:
+        for _ in range(2):  # who has ended counts once
+            self.agent.kept.look(self.processes, hangs=hangs)
+        return self.agent.memory.no_newcomers
+
+
+@pytest.fixture
+def newcomers(agent: Agent) -> Newcomers:
+    return Newcomers(agent)
+
+
+def test_newcomers_are_refused_once_two_in_a_row_have_not_come_to_their_loop(newcomers: Newcomers) -> None:
+    assert not newcomers.join(code=3)
+    assert newcomers.join(code=0)
+
+
+def test_a_newcomer_in_its_loop_is_the_end_of_the_row(newcomers: Newcomers) -> None:
+    assert not newcomers.join(code=1)
+    assert not newcomers.join()
+    newcomers.processes.exit_codes[1] = 1
+    newcomers.agent.kept.look(newcomers.processes, hangs=True)
+    assert not newcomers.join(code=1)
+    assert newcomers.join(code=1)
+
+
+def test_one_that_hangs_before_its_loop_has_cost_enough(newcomers: Newcomers) -> None:
+    assert newcomers.join(hangs=True)
+
+
+def test_a_newcomer_that_is_killed_says_nothing_of_its_script(newcomers: Newcomers) -> None:
+    assert not any(newcomers.join(code=-9) for _ in range(5))
+
+
+def test_newcomers_are_tried_again_when_all_have_started_again_and_train_but_not_for_ever(
+    newcomers: Newcomers,
 ) -> None:
-    first, _ = agent.start(1, 10, 11)
-    keep_one(agent, first)
-    agent.memory.lives_on = True
-    second: Any = agent.start(2, 20)[0]
-    if code is not None:
-        second.exit_codes[1] = code
-    agent.kept.look(second, hangs=hangs)
-    assert agent.memory.no_newcomers == is_refused
-
-
-def test_a_newcomer_that_has_come_to_its_loop_is_one_no_more(agent: Agent) -> None:
-    first, _ = agent.start(1, 10, 11)
-    keep_one(agent, first)
-    agent.memory.lives_on = True
-    second: Any = agent.start(2, 20)[0]
-    agent.desk.said[20] = TRAINS
-    agent.kept.look(second, hangs=False)
-    second.exit_codes[1] = 1
-    agent.kept.look(second, hangs=True)
-    assert not agent.memory.no_newcomers
+    newcomers.join(code=1)
+    assert newcomers.join(code=1)
+    assert newcomers.start_all(train=False)
+    assert not newcomers.start_all(train=True)
+    assert newcomers.join(code=1)
+    assert not newcomers.start_all(train=True)
+    assert newcomers.join(code=1)
+    assert newcomers.start_all(train=True), "four in a row: the script cannot be joined"
 
 
 def test_a_spare_that_cannot_be_handed_the_round_ends(monkeypatch: pytest.MonkeyPatch) -> None:
