@@ -18,7 +18,7 @@ class Group:
         self.backends = [backend]
 
     def _get_backend(self, _: object) -> Any:
-        return SimpleNamespace(name=lambda: self.backends[-1])
+        return SimpleNamespace(name=lambda: self.backends[-1], options=SimpleNamespace(_timeout=None))
 
     def _register_backend(self, *_: object) -> None:
         self.backends.append("custom")
