@@ -232,7 +232,7 @@ class KeptProcesses:
         self._end_kept()
         if self._desk is None:
             return
-        self._desk.expect([*pids.values(), *self.pids()])
+        self._desk.expect([*pids.values(), *self.pids()], self._round)
         if self._joins:
             self._newcomers = {rank: pid for rank, pid in pids.items() if rank not in self._lived}
             logger.info("round=%d: %d of %d processes live on", self._round, len(self._lived), len(pids))

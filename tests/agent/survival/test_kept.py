@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.survival import kept as kept_module
 from agent.survival.desk import ProcessStatements
 from agent.survival.kept import KeptProcesses
-from agent.survival.messages import Lost
+from agent.survival.messages import MAX_NUMBER, Left, Lost
 
 TRAINS = ProcessStatements(entered=True)
 
@@ -52,7 +54,7 @@ class Desk:
     def fds(self) -> list[int]:
         return []
 
-    def expect(self, pids: Collection[int]) -> None:
+    def expect(self, pids: Collection[int], _: int = 0) -> None:
         self.expected = list(pids)
 
     def hand_over(self, pid: int, env: Mapping[str, str], _: Mapping[int, int]) -> bool:
@@ -177,6 +179,20 @@ def test_who_does_not_leave_in_time_is_ended_and_who_has_left_by_itself_is_not_a
     agent.kept.keep(1, first, 1.0)  # type: ignore[arg-type]
     assert agent.desk.asked == [(11, 1)] and agent.ended == [11] and agent.kept.pids() == [10]
     assert agent.clock == kept_module.LEAVE_SECONDS
+
+
+ROUNDS = st.integers(0, MAX_NUMBER)
+
+
+@given(st.lists(st.one_of(st.builds(Left, ROUNDS), st.builds(Lost, ROUNDS, st.just("gone")))), ROUNDS)
+def test_no_message_leaves_a_round_later_than_that_of_its_process(
+    messages: list[Left | Lost], round_: int
+) -> None:
+    words = TRAINS
+    for message in messages:
+        words = words.after(message, round_)
+        assert words.left >= min(message.round, round_)
+    assert words.left <= round_ and (words.lost is None or words.lost.round <= round_)
 
 
 def test_what_was_lost_of_an_earlier_round_says_nothing_of_this_one(agent: Agent) -> None:
