@@ -110,6 +110,19 @@ def test_an_agent_that_ends_is_silent_for_both_neighbours_after_the_time_of_its_
     three[2].wait_until(1)
 
 
+def test_a_member_that_gives_no_address_costs_nobody_the_watch_of_the_others(three: list[Agent]) -> None:
+    three[1].watcher._address = "nowhere"
+    world = AgentWorld(1, RendezvousPhase.FORMED, tuple(Member(index, 1) for index in range(3)), 3)
+    for agent in three:
+        agent.meet(world, three[0])
+    deadline = time.monotonic() + MOST_SECONDS
+    while not (three[2].is_watched_by(2) and three[0].is_watched_by(2)):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
+    three[2].close()
+    three[0].wait_until(2)
+
+
 @pytest.mark.skipif(not links.can_be_had(), reason="takes root, and the command ip")
 def test_a_host_that_is_cut_off_is_silent_within_seconds_and_heard_again() -> None:
     nodes = ["a", "b"]
