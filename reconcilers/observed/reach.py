@@ -27,6 +27,7 @@ SLACK_SECONDS = 0.2
 """By so much two ages that began at the same time may differ."""
 
 Object = Mapping[str, Any]
+Address = tuple[str, int]
 
 
 class ReachVerdict(StrEnum):
@@ -46,7 +47,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class ReachEvidence:
-    """What is known of a worker that peers report as silent."""
+    """What has been found out about a worker that peers report as silent."""
 
     peers: Sequence[Peer]
     seconds: float
@@ -108,6 +109,16 @@ def silent_peers(worker: Object) -> list[tuple[int, int]]:
     )
     named = (report.get("silentPeers") or ()) if is_current else ()
     return [(each["index"], each["incarnation"]) for each in named]
+
+
+def address_of(worker: Object, pod: Object) -> Address | None:
+    """Return where the agent of a worker's Pod listens; None if no report of that Pod's agent says so."""
+    status = worker.get("status") or {}
+    report = status.get("agent") or {}
+    if not status.get("podUid") == report.get("podUid") == pod["metadata"].get("uid") is not None:
+        return None
+    host, port = (pod.get("status") or {}).get("podIP"), report.get("storePort")
+    return (host, port) if host and port else None
 
 
 def _place(worker: Object) -> tuple[int, int]:
