@@ -101,7 +101,7 @@ class _RoundWatch(threading.Thread):
         self._addresses: dict[int, Address] = {}
         self._lines: dict[int, threading.Event] = {}
         """What ends each member's thread, by rank."""
-        self._told: tuple[Member, ...] = ()
+        self._reported: tuple[Member, ...] = ()
         self._lock = threading.Lock()
         self._over = threading.Event()
 
@@ -155,7 +155,7 @@ class _RoundWatch(threading.Thread):
                 name = f"dlr-peer-{rank}"
                 threading.Thread(target=self._follow, args=(rank, over), name=name, daemon=True).start()
             silent = self._watch.silent(now)
-            is_news, self._told = silent != self._told, silent
+            is_news, self._reported = silent != self._reported, silent
         if is_news and not self._over.is_set():
             logger.info("members that do not answer: %s", ", ".join(map(str, silent)) or "none")
             self._tell()

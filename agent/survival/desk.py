@@ -1,7 +1,7 @@
-"""The agent's side of the socket: what its training processes have said, and what they are sent.
+"""The agent's side of the socket: the statements of its training processes, and what they are sent.
 
 It has no thread: its descriptors are polled with the others of the agent, and `look` takes what has come.
-Whose connection it is, the kernel tells (unix(7), SO_PEERCRED), whatever the process says.
+The kernel tells which process a connection is of (unix(7), SO_PEERCRED), whatever that says.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 @dataclass(frozen=True)
 class ProcessStatements:
-    """What one process has said, as far as it still counts."""
+    """The statements of one process, as far as they still count."""
 
     entered: bool = False
     """Its loop has begun, so it can live on."""
@@ -78,7 +78,7 @@ class ProcessStatements:
                 return replace(self, unable=True)
 
 
-NOTHING_SAID = ProcessStatements()
+NO_STATEMENTS = ProcessStatements()
 
 
 @dataclass
@@ -87,7 +87,7 @@ class _Seat:
 
     round: int
     """The round that the process is in; NO_ROUND before its first."""
-    words: ProcessStatements = NOTHING_SAID
+    words: ProcessStatements = NO_STATEMENTS
     connection: socket.socket | None = None
     messages: int = 0
     """Number of messages in this round."""
@@ -142,9 +142,9 @@ class WorldDesk:
         return list(self._seats)
 
     def words(self, pid: int) -> ProcessStatements:
-        """Return what a process has said by the last look."""
+        """Return the statements of a process by the last look."""
         seat = self._seats.get(pid)
-        return NOTHING_SAID if seat is None else seat.words
+        return NO_STATEMENTS if seat is None else seat.words
 
     def fds(self) -> list[int]:
         """Return the descriptors that become readable when there is something to look at."""

@@ -17,7 +17,7 @@ from agent.processes.orphans import Orphans
 from agent.processes.processes import TrainingProcesses
 from agent.signals import deferred
 from agent.survival import handles
-from agent.survival.desk import NOTHING_SAID, ProcessStatements, WorldDesk
+from agent.survival.desk import NO_STATEMENTS, ProcessStatements, WorldDesk
 from agent.survival.handles import ProcessHandle
 from agent.survival.spares import Spares
 from agent.torch_compat.elastic import detach_process, started_process
@@ -280,7 +280,7 @@ class KeptProcesses:
             self._memory.no_newcomers = max(self._failed_newcomers.values(), default=0) >= MOST_RETRIED
 
     def _words(self, pid: int) -> ProcessStatements:
-        return NOTHING_SAID if self._desk is None else self._desk.words(pid)
+        return NO_STATEMENTS if self._desk is None else self._desk.words(pid)
 
 
 def _of_round(env: Mapping[str, str]) -> dict[str, str]:

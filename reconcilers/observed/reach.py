@@ -5,7 +5,7 @@ that cannot connect to its agent although it reaches one of these peers, and its
 for two periods. A single one says no more than that a link is broken: nothing follows from it.
 
 Who reports a silent peer itself has lived on since the link between the two broke, and so has who renews its
-Lease: neither is lost, whoever else cannot reach it. So nothing is taken from the time of another machine,
+Lease: neither is lost, even if others cannot reach it. So nothing is taken from the time of another machine,
 and a new leader goes on with what reports say.
 """
 
@@ -84,7 +84,7 @@ def judge(seen: ReachEvidence) -> ReachVerdict:
 def peers_without(worker: Object, others: Iterable[Object]) -> list[Peer]:
     """Return who cannot reach a worker, of its job's other workers.
 
-    Whoever is silent for the worker in turn is none of them: both live, and the link between them is broken.
+    One that is silent for the worker in turn is none of them: both live, and the link between is broken.
     """
     silent_for_it = set(silent_peers(worker))
     return [

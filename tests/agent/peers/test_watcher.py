@@ -48,11 +48,11 @@ class Agent:
     """The part of an agent that others watch, and that watches."""
 
     def __init__(self, index: int, host: str, node: str | None = None) -> None:
-        self.node, self.told = node, threading.Event()
+        self.node, self.changed = node, threading.Event()
         self.listener = there(node, lambda: Listener(host, KEY))
         self.store = StoreServer(self.listener)
         self.watcher = PeerWatcher(Member(index, 1), host, self.listener.port, KEY)
-        self.watcher.serve(self.told.set)
+        self.watcher.serve(self.changed.set)
 
     def meet(self, world: AgentWorld, chair: Agent) -> None:
         def begin() -> None:
@@ -67,8 +67,8 @@ class Agent:
         wanted = tuple(SilentPeer(index, 1) for index in silent) or None
         while self.watcher.to_status() != wanted:
             assert time.monotonic() - begun < MOST_SECONDS, self.watcher.to_status()
-            self.told.wait(0.05)
-            self.told.clear()
+            self.changed.wait(0.05)
+            self.changed.clear()
         return time.monotonic() - begun
 
     def is_watched_by(self, count: int) -> bool:

@@ -29,12 +29,12 @@ class Process:
 
 
 class Desk:
-    """What processes have said, and what they are handed."""
+    """The statements of processes, and what they are handed."""
 
     path = "/world"
 
     def __init__(self) -> None:
-        self.said: dict[int, ProcessStatements] = {}
+        self.statements: dict[int, ProcessStatements] = {}
         self.asked: list[tuple[int, int]] = []
         self.handed: dict[int, Mapping[str, str]] = {}
         self.expected: Collection[int] = ()
@@ -42,14 +42,14 @@ class Desk:
         """What processes say once they are asked to leave."""
 
     def words(self, pid: int) -> ProcessStatements:
-        return self.said.get(pid, ProcessStatements())
+        return self.statements.get(pid, ProcessStatements())
 
     def leave(self, pid: int, round_: int) -> bool:
         self.asked.append((pid, round_))
         return True
 
     def look(self) -> None:
-        self.said |= {pid: self.answers[pid] for pid, _ in self.asked if pid in self.answers}
+        self.statements |= {pid: self.answers[pid] for pid, _ in self.asked if pid in self.answers}
 
     def fds(self) -> list[int]:
         return []
@@ -127,7 +127,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
 def keep_one(agent: Agent, processes: Processes, local_rank: int = 0) -> None:
     """The other process has died."""
     pid = processes.pids[local_rank]
-    agent.desk.said[pid] = TRAINS
+    agent.desk.statements[pid] = TRAINS
     agent.desk.answers[pid] = ProcessStatements(entered=True, left=1)
     processes.exit_codes[1 - local_rank] = -9
     agent.kept.keep(1, processes, 1.0)  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ def test_a_newcomer_takes_the_place_of_one_that_died_while_it_waited(agent: Agen
     keep_one(agent, first)
     agent.memory.lives_on = True
     if how == "just after":
-        agent.desk.said[10] = ProcessStatements(entered=True, unable=True)
+        agent.desk.statements[10] = ProcessStatements(entered=True, unable=True)
     else:
         first.processes[0].code = -9
     second, envs = agent.start(2, 20, 21)
@@ -174,7 +174,7 @@ def test_a_newcomer_takes_the_place_of_one_that_died_while_it_waited(agent: Agen
 def test_who_does_not_leave_in_time_is_ended_and_who_has_left_by_itself_is_not_asked(agent: Agent) -> None:
     first, _ = agent.start(1, 10, 11)
     lost = ProcessStatements(entered=True, left=1, lost=Lost(1, "gone"))
-    agent.desk.said = {10: lost, 11: TRAINS}
+    agent.desk.statements = {10: lost, 11: TRAINS}
     assert agent.kept.lost(first) == {0: "gone"}  # type: ignore[arg-type]
     agent.kept.keep(1, first, 1.0)  # type: ignore[arg-type]
     assert agent.desk.asked == [(11, 1)] and agent.ended == [11] and agent.kept.pids() == [10]
@@ -197,7 +197,7 @@ def test_no_message_leaves_a_round_later_than_that_of_its_process(
 
 def test_what_was_lost_of_an_earlier_round_says_nothing_of_this_one(agent: Agent) -> None:
     first, _ = agent.start(2, 10, 11)
-    agent.desk.said = {10: ProcessStatements(entered=True, left=1, lost=Lost(1, "gone"))}
+    agent.desk.statements = {10: ProcessStatements(entered=True, left=1, lost=Lost(1, "gone"))}
     assert agent.kept.lost(first) == {}  # type: ignore[arg-type]
 
 
@@ -215,7 +215,7 @@ class Newcomers:
             whether newcomers are refused then.
         """
         agent, kept = self.agent, self.processes.pids[0]
-        agent.desk.said[kept] = ProcessStatements(entered=True, left=self.round)
+        agent.desk.statements[kept] = ProcessStatements(entered=True, left=self.round)
         self.processes.exit_codes[1] = -9
         agent.kept.keep(self.round, self.processes, 1.0)
         agent.memory.lives_on, self.round = True, self.round + 1
@@ -223,7 +223,7 @@ class Newcomers:
         if code is not None:
             self.processes.exit_codes[1] = code
         elif not hangs:
-            agent.desk.said[self.processes.pids[1]] = TRAINS
+            agent.desk.statements[self.processes.pids[1]] = TRAINS
         return self._look(hangs=hangs)
 
     def start_all(self, *, train: bool) -> bool:
@@ -231,7 +231,7 @@ class Newcomers:
         self.agent.memory.lives_on, self.round = False, self.round + 1
         self.processes = self.agent.start(self.round, next(self.pids), next(self.pids))[0]
         if train:
-            self.agent.desk.said |= dict.fromkeys(self.processes.pids.values(), TRAINS)
+            self.agent.desk.statements |= dict.fromkeys(self.processes.pids.values(), TRAINS)
         return self._look()
 
     def _look(self, *, hangs: bool = False) -> bool:
@@ -287,7 +287,7 @@ def test_a_spare_that_cannot_be_handed_the_round_ends(monkeypatch: pytest.Monkey
     first, _ = agent.start(1, 10, 11)
     keep_one(agent, first)
     agent.memory.lives_on = True
-    agent.desk.said[30] = ProcessStatements(unable=True)
+    agent.desk.statements[30] = ProcessStatements(unable=True)
     second, _ = agent.start(2, 20)
     assert second.pids == {0: 10, 1: 20} and agent.ended == [30]
 
