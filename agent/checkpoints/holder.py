@@ -96,7 +96,7 @@ class CheckpointHolder:
         self.lives = 0
         """Number of processes that wait for the next round, as the agent's main thread has it."""
         self.no_newcomers = False
-        """Whether a process that was to join others has ended before its loop began."""
+        """Whether newcomers fail before their loop, so that all processes have to start again."""
         self._server = SlotServer(self._pool, listener, self._take_replica, self._copies)
         self._replication = Replication(
             self.own_marks, self.address, me.key, self._replicated, self._files.tell_copy_seconds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ipaddress
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from agent.facts.world import Member
@@ -14,6 +15,22 @@ SILENT_SECONDS = 2.0
 """Time without an answer after which a member is silent."""
 GONE_SECONDS = 5.0
 """The same, where its host says that nobody listens: its kubelet has the time to say how the agent ended."""
+
+
+Address = tuple[str, int]
+
+
+def read_address(text: bytes) -> Address:
+    """Read what a member has given as its address: host and port, with a space in between.
+
+    Raises:
+        ValueError: it is none.
+    """
+    host, port = text.decode().split()
+    ipaddress.ip_address(host)
+    if not 0 < int(port) < 1 << 16:
+        raise ValueError(f"{port} is no port")
+    return host, int(port)
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,10 @@ class PeerWatch:
     def reach(self) -> list[int]:
         """All ranks that may come to be watched."""
         return sorted({rank for side in self._sides for rank in side})
+
+    def leave_out(self, ranks: Collection[int]) -> None:
+        """Watch these no more, but the next ones in their place."""
+        self._sides = [[rank for rank in side if rank not in ranks] for side in self._sides]
 
     def watched(self, now: float) -> list[int]:
         """Return the ranks to watch from now on."""

@@ -21,7 +21,7 @@ from agent.connection.handshake import RefusedError, connect
 from agent.connection.store_server import SERVICE
 from agent.connection.store_state import Operation, encode
 from agent.facts.world import AgentWorld, Member
-from agent.peers.watch import SILENT_SECONDS, PeerWatch
+from agent.peers.watch import SILENT_SECONDS, Address, PeerWatch, read_address
 from crds.agent_report import SilentPeer
 
 logger = logging.getLogger(__name__)
@@ -98,10 +98,10 @@ class _RoundWatch(threading.Thread):
         super().__init__(name="dlr-peers", daemon=True)
         self._watch, self._agents, self._rank = watch, agents, rank
         self._address, self._key, self._tell = address, key, tell
-        self._addresses: dict[int, str] = {}
+        self._addresses: dict[int, Address] = {}
         self._lines: dict[int, threading.Event] = {}
         """What ends each member's thread, by rank."""
-        self._told: tuple[Member, ...] = ()
+        self._reported: tuple[Member, ...] = ()
         self._lock = threading.Lock()
         self._over = threading.Event()
 
@@ -122,17 +122,24 @@ class _RoundWatch(threading.Thread):
         except (DistError, ValueError) as error:
             logger.info("the neighbours in this round are not watched: %s", error)
             return
-        self._addresses = dict(zip(ranks, addresses, strict=False))
-        if addresses:
+        for rank, text in zip(ranks, addresses, strict=False):
+            try:
+                self._addresses[rank] = read_address(text)
+            except ValueError as error:
+                logger.warning(
+                    "the member with rank %d is not watched, for want of an address: %s", rank, error
+                )
+        if self._addresses:
+            self._watch.leave_out(set(ranks) - self._addresses.keys())
             self._look()
 
-    def _exchange(self, ranks: Sequence[int]) -> list[str]:
+    def _exchange(self, ranks: Sequence[int]) -> list[bytes]:
         """Give the others this agent's address, and return theirs; empty if the round is over before."""
         self._agents.set(f"address/{self._rank}", self._address)
         keys, wait_seconds = [f"address/{rank}" for rank in ranks], 0.0
         while not self._over.wait(wait_seconds):
             if self._agents.check(keys):
-                return [address.decode() for address in self._agents.multi_get(keys)]
+                return self._agents.multi_get(keys)
             wait_seconds = min(2 * wait_seconds + 0.05, MAX_PAUSE_SECONDS)
         return []
 
@@ -148,17 +155,17 @@ class _RoundWatch(threading.Thread):
                 name = f"dlr-peer-{rank}"
                 threading.Thread(target=self._follow, args=(rank, over), name=name, daemon=True).start()
             silent = self._watch.silent(now)
-            is_news, self._told = silent != self._told, silent
+            is_news, self._reported = silent != self._reported, silent
         if is_news and not self._over.is_set():
             logger.info("members that do not answer: %s", ", ".join(map(str, silent)) or "none")
             self._tell()
 
     def _follow(self, rank: int, over: threading.Event) -> None:
         """Keep a connection to a member until `over`."""
-        host, port = self._addresses[rank].split()
+        host, port = self._addresses[rank]
         while not over.is_set():
             try:
-                connection = connect(host, int(port), self._key, SERVICE, DIAL_SECONDS)
+                connection = connect(host, port, self._key, SERVICE, DIAL_SECONDS)
             except RefusedError:
                 self._answered(rank)  # it is there, if too busy
             except OSError as error:

@@ -73,20 +73,25 @@ class Training:
     late: tuple[int, tuple[int, ...]] = (0, ())
     """Version in which it waits for others for longer than its patience, and their indices."""
 
-    def after(self, message: Mapping[str, Any]) -> Training:
+    def after(self, message: Mapping[str, Any], newest: int) -> Training:
         """Return it after a message.
+
+        Args:
+            newest: the newest version that the process can have seen; a later one counts as that.
 
         Raises:
             LookupError, TypeError, ValueError: the message makes no sense.
         """
         if "at" in message:
-            return replace(self, version=_count(message["at"]["version"]), step=_count(message["at"]["step"]))
+            version, step = _version(message["at"]["version"], newest), _count(message["at"]["step"])
+            return replace(self, version=version, step=step)
         if "late" in message:
             late, groups = message["late"], message["late"]["groups"]
-            return replace(self, late=(_count(late["version"]), tuple(map(_index, groups[:MAX_LATE_GROUPS]))))
+            indices = tuple(map(_index, groups[:MAX_LATE_GROUPS]))
+            return replace(self, late=(_version(late["version"], newest), indices))
         if "left_out" in message:
-            return replace(self, left_out=max(_count(message["left_out"]), self.left_out))
-        return replace(self, broken=max(_count(message["broken"]), self.broken))
+            return replace(self, left_out=max(_version(message["left_out"], newest), self.left_out))
+        return replace(self, broken=max(_version(message["broken"], newest), self.broken))
 
 
 def summary(round_: int, count: int, processes: Collection[Training]) -> ReplicasReport | None:
@@ -115,6 +120,10 @@ def _count(number: Any) -> int:
     if not 0 <= int(number) <= MAX_INTEGER:
         raise ValueError(f"{number} is no count")
     return int(number)
+
+
+def _version(number: Any, newest: int) -> int:
+    return min(_count(number), newest)
 
 
 def _index(number: Any) -> int:

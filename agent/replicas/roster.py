@@ -136,7 +136,7 @@ class Roster:
             LookupError, TypeError, ValueError: it makes no sense.
         """
         process = next((each for each in self._processes.values() if each.key == key), _Process(key))
-        process.training = process.training.after(message)
+        process.training = process.training.after(message, self.membership.version)
         return self._news()
 
     def open_store(self, key: Key, version: int) -> GroupsView | None:

@@ -70,7 +70,7 @@ class Inventory:
     lives: int = 0
     """Number of its processes that live on into the round."""
     no_newcomers: bool = False
-    """Whether a process that was to join others that live on has ended before its loop began."""
+    """Whether its processes that join others fail before their loop, so that all have to start again."""
 
     def encode(self) -> str:
         """Encode as text of `INVENTORY_BYTES` at most: the oldest is left out where there is too much."""

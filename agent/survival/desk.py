@@ -1,7 +1,7 @@
-"""The agent's side of the socket: what its training processes have said, and what they are sent.
+"""The agent's side of the socket: the statements of its training processes, and what they are sent.
 
 It has no thread: its descriptors are polled with the others of the agent, and `look` takes what has come.
-Whose connection it is, the kernel tells (unix(7), SO_PEERCRED), whatever the process says.
+The kernel tells which process a connection is of (unix(7), SO_PEERCRED), whatever that says.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from agent.survival.messages import (
     encode,
     read_from_process,
 )
+from crds.progress_record import ENV_ROUND
 
 logger = logging.getLogger(__name__)
 
@@ -36,19 +37,20 @@ MAX_CONNECTIONS = 64
 """Connections that wait, and that one look takes."""
 MAX_MESSAGES = 64
 """Messages that a process may send in one round; it needs two."""
+NO_ROUND = -1
 _CREDENTIALS = struct.Struct("3i")
 """The process, user and group ids that SO_PEERCRED gives."""
 
 
 @dataclass(frozen=True)
 class ProcessStatements:
-    """What one process has said, as far as it still counts."""
+    """The statements of one process, as far as they still count."""
 
     entered: bool = False
     """Its loop has begun, so it can live on."""
     unable: bool = False
     """It cannot live on, or its connection has ended."""
-    left: int = -1
+    left: int = NO_ROUND
     """The newest round that it has left."""
     lost: Lost | None = None
     """What it lost without being asked to leave, in the round that it is in."""
@@ -58,27 +60,34 @@ class ProcessStatements:
         """Whether the next round can be handed over to it."""
         return self.entered and not self.unable
 
-    def after(self, message: FromProcess) -> ProcessStatements:
-        """Return what holds after one more message."""
+    def after(self, message: FromProcess, newest_round: int) -> ProcessStatements:
+        """Return what holds after one more message.
+
+        Args:
+            newest_round: the one that the process is in: it can leave no later one.
+        """
         match message:
             case Enters():
                 return replace(self, entered=True)
             case Left(round_):
-                return replace(self, left=max(self.left, round_))
+                return replace(self, left=max(self.left, min(round_, newest_round)))
             case Lost(round_):
-                return replace(self, left=max(self.left, round_), lost=message)
+                lost = replace(message, round=min(round_, newest_round))
+                return replace(self, left=max(self.left, lost.round), lost=lost)
             case Unable():
                 return replace(self, unable=True)
 
 
-NOTHING_SAID = ProcessStatements()
+NO_STATEMENTS = ProcessStatements()
 
 
 @dataclass
 class _Seat:
     """The place of one process at the desk."""
 
-    words: ProcessStatements = NOTHING_SAID
+    round: int
+    """The round that the process is in; NO_ROUND before its first."""
+    words: ProcessStatements = NO_STATEMENTS
     connection: socket.socket | None = None
     messages: int = 0
     """Number of messages in this round."""
@@ -117,21 +126,25 @@ class WorldDesk:
         self.expect(())
         shutil.rmtree(Path(self.path).parent, ignore_errors=True)
 
-    def expect(self, pids: Collection[int]) -> None:
-        """Talk with these processes, and with no other any more."""
+    def expect(self, pids: Collection[int], round_: int = NO_ROUND) -> None:
+        """Talk with these processes, and with no other any more.
+
+        Args:
+            round_: the round that those are in that are new here.
+        """
         for pid in self._seats.keys() - set(pids):
             self._seats.pop(pid).close()
         for pid in pids:
-            self._seats.setdefault(pid, _Seat())
+            self._seats.setdefault(pid, _Seat(round_))
 
     def pids(self) -> list[int]:
         """Return the ids of the processes that it talks with."""
         return list(self._seats)
 
     def words(self, pid: int) -> ProcessStatements:
-        """Return what a process has said by the last look."""
+        """Return the statements of a process by the last look."""
         seat = self._seats.get(pid)
-        return NOTHING_SAID if seat is None else seat.words
+        return NO_STATEMENTS if seat is None else seat.words
 
     def fds(self) -> list[int]:
         """Return the descriptors that become readable when there is something to look at."""
@@ -164,6 +177,7 @@ class WorldDesk:
             return False
         message = NextRound(env, tuple(sorted(redirects)))
         descriptors = [redirects[number] for number in message.redirects]
+        seat.round = int(env[ENV_ROUND])
         seat.words = replace(seat.words, lost=None)
         seat.messages = 0
         if seat.connection is not None and seat.words.entered:
@@ -215,7 +229,7 @@ class WorldDesk:
             return False
         if isinstance(message, Unable):
             logger.warning("process %d does not live on when a peer dies: %s", pid, message.reason)
-        seat.words = seat.words.after(message)
+        seat.words = seat.words.after(message, seat.round)
         if isinstance(message, Enters) and seat.waiting is not None:
             next_round, descriptors = seat.waiting
             self._send(pid, seat, encode(next_round), descriptors)

@@ -17,7 +17,7 @@ from agent.processes.orphans import Orphans
 from agent.processes.processes import TrainingProcesses
 from agent.signals import deferred
 from agent.survival import handles
-from agent.survival.desk import NOTHING_SAID, ProcessStatements, WorldDesk
+from agent.survival.desk import NO_STATEMENTS, ProcessStatements, WorldDesk
 from agent.survival.handles import ProcessHandle
 from agent.survival.spares import Spares
 from agent.torch_compat.elastic import detach_process, started_process
@@ -28,6 +28,10 @@ from crds.progress_record import ENV_ROUND
 
 logger = logging.getLogger(__name__)
 
+MOST_FAILED_NEWCOMERS = 2
+"""Newcomers of one local rank in a row that end before their loop, after which all processes start again."""
+MOST_RETRIED = 2 * MOST_FAILED_NEWCOMERS
+"""The same, after which newcomers are tried no more: each one that fails costs a round."""
 LEAVE_SECONDS = 1.0
 """How long a process has to leave what it waits in. One whose interpreter is blocked is ended after that."""
 
@@ -62,6 +66,8 @@ class KeptProcesses:
         """Local ranks whose processes have lived on into the round."""
         self._newcomers: dict[int, int] = {}
         """Process ids by local rank, of those that joined others and have not come to their loop yet."""
+        self._failed_newcomers: dict[int, int] = {}
+        """Number of newcomers in a row that have not come to their loop, by local rank."""
         self._round = 0
 
     # What it sees.
@@ -88,12 +94,15 @@ class KeptProcesses:
         for local_rank, pid in list(self._newcomers.items()):
             if self._words(pid).entered:
                 del self._newcomers[local_rank]
+                self._failed_newcomers.pop(local_rank, None)
             elif hangs or codes.get(local_rank, -1) >= 0:  # no signal from outside has ended it
-                self._newcomers.clear()
-                self._refuse_newcomers(local_rank)
-                break
+                del self._newcomers[local_rank]
+                self._note_failed_newcomer(local_rank, hangs=hangs)
+        all_train = not codes and all(self._words(pid).entered for pid in processes.pids.values())
+        if all_train and not self._joins:
+            self._allow_newcomers()
         if self._spares is not None and not codes:
-            self._spares.look(wanted=all(self._words(pid).entered for pid in processes.pids.values()))
+            self._spares.look(wanted=all_train)
 
     def lives_on(self, processes: TrainingProcesses) -> bool:
         """Whether any process of the round can live on."""
@@ -223,7 +232,7 @@ class KeptProcesses:
         self._end_kept()
         if self._desk is None:
             return
-        self._desk.expect([*pids.values(), *self.pids()])
+        self._desk.expect([*pids.values(), *self.pids()], self._round)
         if self._joins:
             self._newcomers = {rank: pid for rank, pid in pids.items() if rank not in self._lived}
             logger.info("round=%d: %d of %d processes live on", self._round, len(self._lived), len(pids))
@@ -249,18 +258,29 @@ class KeptProcesses:
         if self._memory is not None:
             self._memory.lives = len(self._kept)
 
-    def _refuse_newcomers(self, local_rank: int) -> None:
+    def _note_failed_newcomer(self, local_rank: int, *, hangs: bool) -> None:
+        """Have all processes start again after too many; one that hangs has cost enough to count as those."""
         assert self._memory is not None
+        failed = self._failed_newcomers.get(local_rank, 0) + 1
+        self._failed_newcomers[local_rank] = failed = max(failed, MOST_FAILED_NEWCOMERS) if hangs else failed
+        if failed < MOST_FAILED_NEWCOMERS or self._memory.no_newcomers:
+            return
         self._memory.no_newcomers = True
         logger.warning(
             "no new process can join this script while others live on: that of local rank %d has not come to "
-            "its loop. From now on all processes are started again after a failure. See its log, and make no "
-            "collective before the loop over `steps`",
+            "its loop. All processes are started again after %s. See its log, and make no collective before "
+            "the loop over `steps`",
             local_rank,
+            "each failure from now on" if failed >= MOST_RETRIED else "this failure",
         )
 
+    def _allow_newcomers(self) -> None:
+        """Try newcomers again, now that all processes have started again and train."""
+        if self._memory is not None:
+            self._memory.no_newcomers = max(self._failed_newcomers.values(), default=0) >= MOST_RETRIED
+
     def _words(self, pid: int) -> ProcessStatements:
-        return NOTHING_SAID if self._desk is None else self._desk.words(pid)
+        return NO_STATEMENTS if self._desk is None else self._desk.words(pid)
 
 
 def _of_round(env: Mapping[str, str]) -> dict[str, str]:

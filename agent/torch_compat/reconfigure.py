@@ -7,15 +7,12 @@ is to survive. Whoever holds the group (DDP, FSDP, a DeviceMesh, functional coll
 with it.
 
 What waits in gloo for a living peer is woken neither by `abort` nor by `shutdown`, but by the end of a
-connection: `GroupConnections` closes those that forming the groups has opened.
+connection: `GroupConnections` closes those of the groups.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,6 +27,8 @@ from torch.distributed import (  # type: ignore[attr-defined]
     TCPStore,
     distributed_c10d,
 )
+
+from agent.torch_compat.group_connections import GroupConnections
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +57,15 @@ class RoundStore(Store):
     """The store of the newest round, for groups that outlive the rounds: C++ calls these methods.
 
     torch finds the methods of a store of Python's only as long as there is a reference to it.
+
+    Args:
+        connections: learn from what is set and got which ones are the groups'.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, connections: GroupConnections) -> None:
         super().__init__()
         self._store: Any = None
+        self._connections = connections
 
     def switch(self, store: Store) -> None:
         """Go on with the store of another round."""
@@ -75,10 +78,13 @@ class RoundStore(Store):
         return self._store
 
     def set(self, key: str, value: Any) -> None:
+        self._connections.note_own(value.encode() if isinstance(value, str) else bytes(value))
         self._current.set(key, value)
 
     def get(self, key: str) -> bytes:
-        return cast(bytes, self._current.get(key))
+        value = cast(bytes, self._current.get(key))
+        self._connections.note(value)
+        return value
 
     def add(self, key: str, amount: int) -> int:
         return cast(int, self._current.add(key, amount))
@@ -131,10 +137,10 @@ class ReformableGroups:
     """All process groups of this process, as far as they are formed again at each round."""
 
     def __init__(self) -> None:
-        self._store = RoundStore()
+        self._connections = GroupConnections()
+        self._store = RoundStore(self._connections)
         self._groups: dict[Any, list[FormedGroup]] = {}
         """By torch's group, in the order in which they were made."""
-        self._connections = GroupConnections()
 
     def are_supported(self, round_: int, store: Store) -> bool:
         """Agree with all other processes of a round whether the groups of each can be formed again.
@@ -227,7 +233,7 @@ class ReformableGroups:
         groups = [each for backends in self._groups.values() for each in backends]
         keys: Any = PrefixStore(f"dlr-reconfigure/{round_}/", store)
         self._store.switch(PrefixStore(f"dlr-groups/{round_}/", store))
-        with self._connections.opened():
+        with self._connections.formed():
             if groups:
                 handles = [each.backend.get_reconfigure_handle() for each in groups]
                 keys.multi_set([each.key(each.rank) for each in groups], handles)
@@ -274,58 +280,6 @@ def _kinds_of(group: Any, name: str) -> dict[Any, str]:
             )
         kinds[device] = _REPLACED[present]
     return kinds
-
-
-class GroupConnections:
-    """The TCP connections of this process that forming its groups has opened. Any thread may close them."""
-
-    def __init__(self) -> None:
-        self._others: dict[int, int] | None = None
-        """Those that were there before, while groups are formed; else None."""
-        self._ours: dict[int, int] = {}
-        """Descriptors, with the number of the socket: a descriptor may be another's later."""
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[None]:
-        """Take those for ours that are opened meanwhile."""
-        others = self._others = tcp_sockets()
-        try:
-            yield
-        finally:
-            self._ours = {fd: number for fd, number in tcp_sockets().items() if others.get(fd) != number}
-            self._others = None
-
-    def close(self) -> None:
-        """End them all; the descriptors stay torch's."""
-        others, ours = self._others, self._ours
-        for fd, number in tcp_sockets().items():
-            if (others.get(fd) != number) if others is not None else (ours.get(fd) == number):
-                _shut_down(fd, number)
-
-
-def tcp_sockets() -> dict[int, int]:
-    """Return the TCP sockets of this process: the number of each socket (proc(5)) by its descriptor."""
-    numbers = set()
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError), open(f"/proc/self/net/{table}") as lines:  # noqa: PTH123
-            numbers |= {int(line.split()[9]) for line in lines if not line.lstrip().startswith("sl")}
-    found = {}
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
-            if target.startswith("socket:[") and (number := int(target[8:-1])) in numbers:
-                found[int(name)] = number
-    return found
-
-
-def _shut_down(fd: int, number: int) -> None:
-    with contextlib.suppress(OSError):  # it has ended
-        copy = socket.socket(fileno=os.dup(fd))
-        try:
-            if os.fstat(copy.fileno()).st_ino == number:
-                copy.shutdown(socket.SHUT_RDWR)
-        finally:
-            copy.close()
 
 
 # --- a process that joins others -------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class Exchange:
         """Tell the others where this group is, and return all groups', in their order.
 
         Raises:
-            OvertakenError, BrokenError: it cannot be said.
+            OvertakenError, BrokenError: the others cannot be reached.
         """
         mine = torch.tensor(member.to_numbers(), dtype=torch.int64, device="cpu")
         if self.seat.size == 1:
@@ -194,7 +194,7 @@ class Exchange:
         raise BrokenError(f"version {seat.version}: {self._error}") from self._error
 
     def vote(self, *, ends: bool = False) -> bool:
-        """Wait until all groups have said that their gradients of this step are there.
+        """Wait until all groups report that their gradients of this step are there.
 
         Args:
             ends: whether this one has training end with the step.

@@ -145,7 +145,7 @@ class GroupVersions:
         return True
 
     def _report_broken(self, exchange: Exchange, error: BrokenError) -> None:
-        """Ask for another version; not at once, since a death breaks connections before it is known."""
+        """Ask for another version; not at once, since a death breaks connections before anyone reports it."""
         with self.changed:
             self.changed.wait_for(lambda: exchange.is_overtaken, BROKEN_SECONDS)
         if not exchange.is_overtaken:

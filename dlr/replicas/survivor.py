@@ -21,7 +21,9 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
@@ -263,8 +265,8 @@ class Survivor:
             try:
                 self._groups.form(self._round, self._connect(os.environ), self._await_all)
                 return self._checkpoint.load_again() or 0
-            except Exception as error:
-                if not is_made_again(error, is_over=self._is_over):
+            except Exception as error:  # nothing in here is of the script's making but what it loads
+                if not (self._is_over or is_made_again(error, is_over=False)):
                     raise
                 self._leave(error)
                 self._take(self._line.next_round())
@@ -295,17 +297,51 @@ class Survivor:
 
 
 _peer_deaths = PeerDeathTexts(re.compile)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_COMMUNICATES = (f"{_TORCH}distributed{os.sep}", f"{_TORCH}nn{os.sep}parallel{os.sep}")
+"""Folders of torch whose code communicates, or counts on what has been communicated: DDP's and FSDP's too."""
+MOST_CAUSES = 20
+"""Errors that are looked at behind one error."""
 
 
 def is_made_again(error: Exception | None, *, is_over: bool) -> bool:
-    """Tell whether a process goes on in the next round.
+    """Tell whether a step is made again in the next round.
+
+    In a round that is over, a step that was broken off half way may raise any RuntimeError from inside torch,
+    and anything from inside torch.distributed, DDP and FSDP: those count as well as a peer's death, and an
+    error of the script's own code counts nowhere.
 
     Args:
-        error: by which its step has ended; None where it has ended well.
+        error: by which the step has ended; None where it has ended well.
         is_over: its round is over.
     """
-    return is_over or (
-        isinstance(error, RuntimeError) and _peer_deaths.explain(f"{type(error).__name__}: {error}")
+    if error is None:
+        return is_over
+    return any(_tells_of_peer(each) or (is_over and _is_broken_off(each)) for each in _with_causes(error))
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that it followed from."""
+    for _ in range(MOST_CAUSES):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _tells_of_peer(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and _peer_deaths.explain(f"{type(error).__name__}: {error}")
+
+
+def _is_broken_off(error: BaseException) -> bool:
+    """Whether an error may come of a collective that was broken off, by the place where it was raised."""
+    place = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        place = frame.f_code.co_filename
+    return (
+        isinstance(error, dist.DistError)
+        or place.startswith(_COMMUNICATES)
+        or (isinstance(error, RuntimeError) and place.startswith(_TORCH))
     )
 
 

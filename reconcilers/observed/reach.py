@@ -5,7 +5,7 @@ that cannot connect to its agent although it reaches one of these peers, and its
 for two periods. A single one says no more than that a link is broken: nothing follows from it.
 
 Who reports a silent peer itself has lived on since the link between the two broke, and so has who renews its
-Lease: neither is lost, whoever else cannot reach it. So nothing is taken from the time of another machine,
+Lease: neither is lost, even if others cannot reach it. So nothing is taken from the time of another machine,
 and a new leader goes on with what reports say.
 """
 
@@ -27,6 +27,7 @@ SLACK_SECONDS = 0.2
 """By so much two ages that began at the same time may differ."""
 
 Object = Mapping[str, Any]
+Address = tuple[str, int]
 
 
 class ReachVerdict(StrEnum):
@@ -46,7 +47,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class ReachEvidence:
-    """What is known of a worker that peers report as silent."""
+    """What has been found out about a worker that peers report as silent."""
 
     peers: Sequence[Peer]
     seconds: float
@@ -83,7 +84,7 @@ def judge(seen: ReachEvidence) -> ReachVerdict:
 def peers_without(worker: Object, others: Iterable[Object]) -> list[Peer]:
     """Return who cannot reach a worker, of its job's other workers.
 
-    Whoever is silent for the worker in turn is none of them: both live, and the link between them is broken.
+    One that is silent for the worker in turn is none of them: both live, and the link between is broken.
     """
     silent_for_it = set(silent_peers(worker))
     return [
@@ -108,6 +109,16 @@ def silent_peers(worker: Object) -> list[tuple[int, int]]:
     )
     named = (report.get("silentPeers") or ()) if is_current else ()
     return [(each["index"], each["incarnation"]) for each in named]
+
+
+def address_of(worker: Object, pod: Object) -> Address | None:
+    """Return where the agent of a worker's Pod listens; None if no report of that Pod's agent says so."""
+    status = worker.get("status") or {}
+    report = status.get("agent") or {}
+    if not status.get("podUid") == report.get("podUid") == pod["metadata"].get("uid") is not None:
+        return None
+    host, port = (pod.get("status") or {}).get("podIP"), report.get("storePort")
+    return (host, port) if host and port else None
 
 
 def _place(worker: Object) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controller import clock
+from reconcilers.observed.reach import Address
 
 DIAL_SECONDS = 0.5
 """Time limit of an attempt: an address that does not answer at once does not before the kernel asks again, a
@@ -17,12 +18,14 @@ KEPT_SECONDS = 1.0
 MOST_AT_ONCE = 64
 """Attempts under way, of all jobs together."""
 
-Address = tuple[str, int]
-
 
 class Dials(Protocol):
-    def answers(self, host: str, port: int) -> bool | None:
-        """Whether somebody takes connections there; None until that is found out, within DIAL_SECONDS."""
+    def answers(self, job: str, host: str, port: int) -> bool | None:
+        """Whether somebody takes connections there; None until that is found out, within DIAL_SECONDS.
+
+        Args:
+            job: on whose behalf.
+        """
 
 
 @dataclass(frozen=True)
@@ -33,22 +36,32 @@ class _Outcome:
 
 
 class TcpDials:
-    """Connects, says nothing, and closes."""
+    """Connects, says nothing, and closes.
+
+    A job may have as many attempts under way as places are free besides: so it leaves some to others, however
+    many of its workers are silent.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = clock.monotonic) -> None:
         self._monotonic = monotonic
         self._outcomes: dict[Address, _Outcome] = {}
-        self._under_way: dict[Address, asyncio.Task[None]] = {}
+        self._under_way: dict[Address, tuple[str, asyncio.Task[None]]] = {}
+        """With the job of each."""
 
-    def answers(self, host: str, port: int) -> bool | None:
+    def answers(self, job: str, host: str, port: int) -> bool | None:
         """See `Dials`."""
         address, oldest = (host, port), self._monotonic() - KEPT_SECONDS
         self._outcomes = {key: each for key, each in self._outcomes.items() if each.at >= oldest}
-        if (known := self._outcomes.get(address)) is not None:
-            return known.is_connected
-        if address not in self._under_way and len(self._under_way) < MOST_AT_ONCE:
-            self._under_way[address] = asyncio.create_task(self._try(address), name=f"dial {host}:{port}")
+        if (outcome := self._outcomes.get(address)) is not None:
+            return outcome.is_connected
+        if address not in self._under_way and self._has_place(job):
+            task = asyncio.create_task(self._try(address), name=f"dial {host}:{port}")
+            self._under_way[address] = job, task
         return None
+
+    def _has_place(self, job: str) -> bool:
+        own = sum(each == job for each, _ in self._under_way.values())
+        return own < MOST_AT_ONCE - len(self._under_way)
 
     async def _try(self, address: Address) -> None:
         try:

@@ -19,9 +19,11 @@ from crds import names
 from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.reach import (
     SETTLING_SECONDS,
+    Address,
     Peer,
     ReachEvidence,
     ReachVerdict,
+    address_of,
     judge,
     peers_without,
     silent_peers,
@@ -29,7 +31,7 @@ from reconcilers.observed.reach import (
 from reconcilers.observed.workers import worker_name
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
-from reconcilers.worker.dialling import Address, Dials
+from reconcilers.worker.dialling import Dials
 
 BY_SILENT_PEER = "silent-peer"
 """Index of ElasticWorkers, by `silent_peer_keys`."""
@@ -108,14 +110,14 @@ class Reach:
         self, worker: Object, peers: list[Peer], unheard_seconds: float, renewal_seconds: float
     ) -> ReachEvidence:
         now, uid, incarnation = self._monotonic(), worker["metadata"]["uid"], worker["spec"]["incarnation"]
-        known = self._since.get(uid)
-        if known is None or known[0] != incarnation:
-            known = self._since.put(uid, (incarnation, now))
+        since = self._since.get(uid)
+        if since is None or since[0] != incarnation:
+            since = self._since.put(uid, (incarnation, now))
         in_contact_seconds = now - self._contact.since
         is_dialled, answers = self._dialled(worker, peers)
         return ReachEvidence(
             peers,
-            min(now - known[1], in_contact_seconds),
+            min(now - since[1], in_contact_seconds),
             unheard_seconds,
             renewal_seconds,
             is_dialled=is_dialled and in_contact_seconds >= CONTACT_SECONDS,
@@ -125,12 +127,13 @@ class Reach:
     def _dialled(self, worker: Object, peers: list[Peer]) -> tuple[bool, bool | None]:
         """Return `is_dialled` and `answers` of the evidence."""
         namespace = worker["metadata"]["namespace"]
+        job = f"{namespace}/{worker['spec'].get('jobName')}"
         beside = [self._workers.get(namespace, each.name) for each in peers[:DIALLED_PEERS]]
         address, others = self._address(worker), [self._address(each) for each in beside if each is not None]
         if address is None:
             return True, None
-        answers = self._dials.answers(*address)
-        reached = [self._dials.answers(*other) for other in others if other is not None]
+        answers = self._dials.answers(job, *address)
+        reached = [self._dials.answers(job, *other) for other in others if other is not None]
         is_dialled = answers is not None and (True in reached or None not in reached)
         return is_dialled, answers if answers or True in reached else None
 
@@ -143,11 +146,9 @@ class Reach:
         return peers_without(worker, others)
 
     def _address(self, worker: Object) -> Address | None:
-        """Return where the worker's agent listens."""
-        status = worker.get("status") or {}
-        pod = self._pods.get(worker["metadata"]["namespace"], status.get("podName") or "") or {}
-        host, port = pod.get("status", {}).get("podIP"), (status.get("agent") or {}).get("storePort")
-        return (host, port) if host and port else None
+        namespace, status = worker["metadata"]["namespace"], worker.get("status") or {}
+        pod = self._pods.get(namespace, status.get("podName") or "")
+        return None if pod is None else address_of(worker, pod)
 
     async def _read(self, namespace: str, name: str) -> Object | None:
         try:

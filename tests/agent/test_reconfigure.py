@@ -12,7 +12,6 @@ from torch.distributed import distributed_c10d
 
 from agent.torch_compat.reconfigure import ReformableGroups, UnsupportedGroupError
 
-
 LIMIT = timedelta(seconds=77)
 """The script's own time limit for collectives."""
 

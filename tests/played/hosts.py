@@ -42,7 +42,7 @@ class Neighbours:
     def __init__(self, agent: Agent, world: AgentWorld) -> None:
         self._agent, self._world = agent, world
         self._watch = PeerWatch(world.members, world.members.index(agent.me.member))
-        self._told: tuple[SilentPeer, ...] = ()
+        self._reported: tuple[SilentPeer, ...] = ()
         self._is_due = self.is_over = False
         self.look_soon()
 
@@ -72,8 +72,8 @@ class Neighbours:
                 watch.answered(rank)
                 continue
             all_answer = False
-        if self.silent() != self._told:
-            self._told = self.silent()
+        if self.silent() != self._reported:
+            self._reported = self.silent()
             agent.reporter.tell()
         if not all_answer:
             self.look_soon()
@@ -86,7 +86,7 @@ class PlayedDials:
         self._cluster, self._host = cluster, host
         self._begun: dict[str, float] = {}
 
-    def answers(self, host: str, port: int) -> bool | None:
+    def answers(self, job: str, host: str, port: int) -> bool | None:
         """See `reconcilers.worker.dialling.Dials`."""
         cluster, now = self._cluster, self._cluster.schedule.now
         agent = next(each for each in cluster.agents.values() if each.me.pod_ip == host)

@@ -13,6 +13,7 @@ from reconcilers.observed.reach import (
     Peer,
     ReachEvidence,
     ReachVerdict,
+    address_of,
     judge,
     peers_without,
     silent_peers,
@@ -102,3 +103,26 @@ def test_what_a_report_names_is_of_one_incarnation() -> None:
     later = worker(1)
     later["spec"]["incarnation"] = 2
     assert peers_without(later, [worker(0, 1)]) == []
+
+
+@pytest.mark.parametrize(
+    ("pod_uid", "report_uid", "status_uid", "address"),
+    [
+        ("pod-1", "pod-1", "pod-1", ("10.0.0.7", 4711)),
+        ("pod-2", "pod-1", "pod-1", None),  # the next Pod of that name has another agent
+        ("pod-2", "pod-1", "pod-2", None),
+        ("pod-2", "pod-2", "pod-1", None),
+    ],
+)
+def test_a_port_is_that_of_the_pod_whose_agent_reports_it(
+    pod_uid: str, report_uid: str, status_uid: str, address: tuple[str, int] | None
+) -> None:
+    of_worker = {"status": {"podUid": status_uid, "agent": {"podUid": report_uid, "storePort": 4711}}}
+    pod: JSON = {"metadata": {"uid": pod_uid}, "status": {"podIP": "10.0.0.7"}}
+    assert address_of(of_worker, pod) == address
+    assert address_of(of_worker, pod | {"status": {}}) is None
+
+
+def test_where_nothing_is_reported_there_is_no_address() -> None:
+    for of_worker in ({}, {"status": {}}, {"status": {"agent": {"storePort": 4711}}}):
+        assert address_of(of_worker, {"metadata": {}, "status": {"podIP": "10.0.0.7"}}) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,6 +174,72 @@ def test_an_error_of_the_scripts_own_ends_it_at_once(world: World, error: BaseEx
     with pytest.raises(type(error)), TrainingStep.of(8, made):
         raise error
     assert not world.done and not world.sent
+
+
+def raises(error: Exception, place: str, cause: Exception | None = None) -> None:
+    """Raise an error from a file of torch's, or of the script's."""
+    code = compile("raise error from cause", str(Path(torch.__file__).parent / place), "exec")
+    exec(code, {"error": error, "cause": cause})
+
+
+FSDP, FUNCTIONAL = "distributed/fsdp/_fully_shard/_fsdp_param.py", "nn/functional.py"
+BACKWARD, SCRIPT = "autograd/graph.py", "/work/train.py"
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "cause"),
+    [
+        (ValueError("the loss is none"), SCRIPT, None),
+        (RuntimeError("the loss is none"), SCRIPT, None),
+        (ValueError("Expected input batch_size (3) to match target batch_size (4)."), FUNCTIONAL, None),
+        (KeyError("an item"), SCRIPT, OSError("the disk")),
+    ],
+)
+def test_an_error_of_the_scripts_own_ends_it_though_the_round_is_over(
+    world: World, error: Exception, place: str, cause: Exception | None
+) -> None:
+    made = begun(world)
+    world.over = 1
+    with pytest.raises(type(error)), TrainingStep.of(8, made):
+        raises(error, place, cause)
+    assert not world.done and not world.sent
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "cause"),
+    [
+        (PEER_DIED, BACKWARD, None),
+        (torch.distributed.DistBackendError("NCCL"), SCRIPT, None),
+        (RuntimeError("setStorage: out of bounds"), BACKWARD, None),
+        (AssertionError("not unsharded"), FSDP, None),
+        (AttributeError("no result"), "nn/parallel/distributed.py", None),
+        (ValueError("no metrics"), SCRIPT, PEER_DIED),
+    ],
+)
+def test_what_a_step_raises_that_was_broken_off_half_way_is_none_of_the_scripts(
+    world: World, error: Exception, place: str, cause: Exception | None
+) -> None:
+    made = begun(world)
+    world.over = 1
+    with TrainingStep.of(8, made):
+        raises(error, place, cause)
+    assert world.sent == [Left(1)]
+
+
+@pytest.mark.parametrize("place", [FSDP, BACKWARD])
+def test_in_a_round_that_is_not_over_only_a_peers_death_counts(world: World, place: str) -> None:
+    made = begun(world)
+    with pytest.raises(RuntimeError), TrainingStep.of(8, made):
+        raises(RuntimeError("setStorage: out of bounds"), place)
+    assert not world.sent
+
+
+def test_errors_that_follow_from_each_other_in_a_circle_come_to_an_end(world: World) -> None:
+    made, one, other = begun(world), ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    world.over = 1
+    with pytest.raises(ValueError, match="one"), TrainingStep.of(8, made):
+        raise one
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt()])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.facts.world import Member
-from agent.peers.watch import GONE_SECONDS, REACH, SILENT_SECONDS, PeerWatch
+from agent.peers.watch import GONE_SECONDS, REACH, SILENT_SECONDS, PeerWatch, read_address
 from crds.agent_report import MAX_SILENT_PEERS
 
 NOW = 100.0
@@ -87,3 +87,36 @@ def test_nobody_is_silent_who_answered_lately_nor_the_agent_itself_and_few_are_n
         assert len(silent) <= MAX_SILENT_PEERS
         for member in silent:
             assert now - answered.get(member.index, NOW) >= SILENT_SECONDS
+
+
+@given(st.integers(3, 20), st.sets(st.integers(1, 19)))
+def test_who_is_left_out_is_never_watched_nor_silent_and_the_next_ones_are_watched_instead(
+    size: int, out: set[int]
+) -> None:
+    watch = PeerWatch(world(size), 0)
+    watch.leave_out(out)
+    watched = watch.watched(NOW)
+    assert not out & set(watched)
+    assert bool(watched) == bool({rank for rank in watch.reach if rank not in out})
+    assert {member.index for member in watch.silent(NOW + 60)} == set(watched)
+
+
+def test_an_address_has_a_host_and_a_port() -> None:
+    assert read_address(b"10.0.0.7 4711") == ("10.0.0.7", 4711)
+    assert read_address(b"fd00::7 1") == ("fd00::7", 1)
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=30),
+        st.sampled_from(
+            [b"", b"10.0.0.7", b"10.0.0.7 0", b"10.0.0.7 65536", b"a b c", b"host 4711", b"1.1.1.1 x"]
+        ),
+    )
+)
+def test_what_is_no_address_is_a_value_error(text: bytes) -> None:
+    try:
+        host, port = read_address(text)
+    except ValueError:
+        return
+    assert host in text.decode() and 0 < port < 65536

@@ -48,11 +48,11 @@ class Agent:
     """The part of an agent that others watch, and that watches."""
 
     def __init__(self, index: int, host: str, node: str | None = None) -> None:
-        self.node, self.told = node, threading.Event()
+        self.node, self.changed = node, threading.Event()
         self.listener = there(node, lambda: Listener(host, KEY))
         self.store = StoreServer(self.listener)
         self.watcher = PeerWatcher(Member(index, 1), host, self.listener.port, KEY)
-        self.watcher.serve(self.told.set)
+        self.watcher.serve(self.changed.set)
 
     def meet(self, world: AgentWorld, chair: Agent) -> None:
         def begin() -> None:
@@ -67,8 +67,8 @@ class Agent:
         wanted = tuple(SilentPeer(index, 1) for index in silent) or None
         while self.watcher.to_status() != wanted:
             assert time.monotonic() - begun < MOST_SECONDS, self.watcher.to_status()
-            self.told.wait(0.05)
-            self.told.clear()
+            self.changed.wait(0.05)
+            self.changed.clear()
         return time.monotonic() - begun
 
     def is_watched_by(self, count: int) -> bool:
@@ -108,6 +108,19 @@ def test_an_agent_that_ends_is_silent_for_both_neighbours_after_the_time_of_its_
     three[1].close()
     assert three[0].wait_until(1) > 4.0
     three[2].wait_until(1)
+
+
+def test_a_member_that_gives_no_address_costs_nobody_the_watch_of_the_others(three: list[Agent]) -> None:
+    three[1].watcher._address = "nowhere"
+    world = AgentWorld(1, RendezvousPhase.FORMED, tuple(Member(index, 1) for index in range(3)), 3)
+    for agent in three:
+        agent.meet(world, three[0])
+    deadline = time.monotonic() + MOST_SECONDS
+    while not (three[2].is_watched_by(2) and three[0].is_watched_by(2)):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
+    three[2].close()
+    three[0].wait_until(2)
 
 
 @pytest.mark.skipif(not links.can_be_had(), reason="takes root, and the command ip")

@@ -64,13 +64,23 @@ def test_what_a_process_reports_is_its_last_place_and_its_highest_broken_version
 ) -> None:
     training = Training()
     for message in sent:
-        training = training.after(message)
+        training = training.after(message, MAX_INTEGER)
     places = [each["at"] for each in sent if "at" in each] or [{"version": 0, "step": 0}]
     assert {"version": training.version, "step": training.step} == places[-1]
     assert training.broken == max((each["broken"] for each in sent if "broken" in each), default=0)
     assert training.left_out == max((each["left_out"] for each in sent if "left_out" in each), default=0)
     late = [each["late"] for each in sent if "late" in each] or [{"version": 0, "groups": []}]
     assert training.late == (late[-1]["version"], tuple(late[-1]["groups"][:MAX_LATE_GROUPS]))
+
+
+@given(st.lists(messages), numbers)
+def test_no_report_names_a_version_that_no_process_can_have_seen(
+    sent: list[dict[str, Any]], newest: int
+) -> None:
+    training = Training()
+    for message in sent:
+        training = training.after(message, newest)
+    assert max(training.version, training.broken, training.left_out, training.late[0]) <= newest
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,7 @@ def test_what_a_process_reports_is_its_last_place_and_its_highest_broken_version
 )
 def test_a_message_that_makes_no_sense_is_refused(message: dict[str, Any]) -> None:
     with pytest.raises((LookupError, TypeError, ValueError)):
-        Training().after(message)
+        Training().after(message, MAX_INTEGER)
 
 
 def test_an_elasticworld_without_groups_names_none() -> None:

@@ -51,7 +51,7 @@ def test_the_agent_reports_ready_once_all_its_processes_have_joined() -> None:
 
 
 def test_versions_and_steps_wait_for_the_next_report_and_all_else_is_reported_at_once() -> None:
-    roster = joined(0, 1)
+    roster = joined(0, 1, groups=GroupsView(4, TOGETHER))
     assert roster.take(0, {"at": {"version": 1, "step": 5}}) == []
     assert roster.take(1, {"at": {"version": 1, "step": 4}}) == []
     assert roster.summary() == ReplicasReport(ROUND, 1, 4)
@@ -62,6 +62,13 @@ def test_versions_and_steps_wait_for_the_next_report_and_all_else_is_reported_at
     assert roster.take(0, {"late": {"version": 3, "groups": []}}) == [ReportNow()]
     assert roster.take(1, {"left_out": 4}) == [ReportNow()]
     assert roster.summary() == ReplicasReport(ROUND, 1, 4, 1, 4)
+
+
+def test_a_version_of_the_future_counts_as_the_newest() -> None:
+    roster = joined(0, 1, groups=GroupsView(4, TOGETHER))
+    roster.take(0, {"left_out": 1 << 30})
+    roster.see(GroupsView(5, TOGETHER))
+    assert roster.summary() == ReplicasReport(ROUND, left_out_version=4)
 
 
 def test_a_process_that_dies_before_all_have_joined_does_not_count_and_a_later_one_does() -> None:

@@ -38,7 +38,7 @@ ENTERS = Enters(0, ME + 1, 4)
 @pytest.fixture
 def desk() -> Iterator[WorldDesk]:
     made = WorldDesk()
-    made.expect([ME])
+    made.expect([ME], 4)
     yield made
     made.close()
 
@@ -94,9 +94,9 @@ def test_a_look_takes_what_has_come_and_waits_for_nothing(desk: WorldDesk) -> No
     desk.look()
     words = desk.words(ME)
     assert (words.left, words.lost) == (4, None)
-    process.say(Lost(5, "Connection closed by peer"))
+    process.say(Lost(4, "Connection closed by peer"))
     desk.look()
-    assert desk.words(ME).lost == Lost(5, "Connection closed by peer") and desk.words(ME).left == 5
+    assert desk.words(ME).lost == Lost(4, "Connection closed by peer") and desk.words(ME).left == 4
     process.say(Unable("symmetric memory"))
     desk.look()
     assert not desk.words(ME).lives_on
@@ -104,7 +104,7 @@ def test_a_look_takes_what_has_come_and_waits_for_nothing(desk: WorldDesk) -> No
 
 def test_a_round_comes_with_its_logs_at_once_or_when_the_loop_begins(desk: WorldDesk, tmp_path: Path) -> None:
     log = (tmp_path / "log").open("wb")
-    early, late = {"RANK": "1"}, {"RANK": "2"}
+    early, late = {"RANK": "1", "DLR_ROUND": "5"}, {"RANK": "2", "DLR_ROUND": "6"}
     assert desk.hand_over(ME, early, {2: log.fileno()})
     process = entered(desk)
     message, (descriptor,) = process.hear()
@@ -118,6 +118,19 @@ def test_a_round_comes_with_its_logs_at_once_or_when_the_loop_begins(desk: World
     assert desk.words(ME).lost is None
     os.close(descriptor)
     log.close()
+
+
+@pytest.mark.parametrize("message", [Left(2**62), Lost(2**62, "gone")])
+def test_a_process_has_left_no_round_that_it_is_not_in_yet(desk: WorldDesk, message: FromProcess) -> None:
+    process = entered(desk)
+    process.say(message)
+    desk.look()
+    assert desk.words(ME).left == 4
+    assert desk.hand_over(ME, {"DLR_ROUND": "5"}, {})
+    assert (desk.words(ME).left, desk.words(ME).lost) == (4, None)
+    process.say(message)
+    desk.look()
+    assert desk.words(ME).left == 5
 
 
 def test_who_is_not_expected_is_turned_away_whatever_it_says(desk: WorldDesk) -> None:
@@ -168,7 +181,7 @@ def test_a_process_that_is_gone_or_reads_nothing_cannot_be_handed_a_round(desk: 
     desk.expect([])
     desk.expect([ME])
     deaf = entered(desk)
-    env = {"LONG": "a" * 60_000}
+    env = {"DLR_ROUND": "5", "LONG": "a" * 60_000}
     wait_for(lambda: not desk.hand_over(ME, env, {}), "a full socket")
     assert not desk.words(ME).lives_on
     deaf.socket.close()

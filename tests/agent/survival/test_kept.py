@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.survival import kept as kept_module
 from agent.survival.desk import ProcessStatements
 from agent.survival.kept import KeptProcesses
-from agent.survival.messages import Lost
+from agent.survival.messages import MAX_NUMBER, Left, Lost
 
 TRAINS = ProcessStatements(entered=True)
 
@@ -26,12 +29,12 @@ class Process:
 
 
 class Desk:
-    """What processes have said, and what they are handed."""
+    """The statements of processes, and what they are handed."""
 
     path = "/world"
 
     def __init__(self) -> None:
-        self.said: dict[int, ProcessStatements] = {}
+        self.statements: dict[int, ProcessStatements] = {}
         self.asked: list[tuple[int, int]] = []
         self.handed: dict[int, Mapping[str, str]] = {}
         self.expected: Collection[int] = ()
@@ -39,19 +42,19 @@ class Desk:
         """What processes say once they are asked to leave."""
 
     def words(self, pid: int) -> ProcessStatements:
-        return self.said.get(pid, ProcessStatements())
+        return self.statements.get(pid, ProcessStatements())
 
     def leave(self, pid: int, round_: int) -> bool:
         self.asked.append((pid, round_))
         return True
 
     def look(self) -> None:
-        self.said |= {pid: self.answers[pid] for pid, _ in self.asked if pid in self.answers}
+        self.statements |= {pid: self.answers[pid] for pid, _ in self.asked if pid in self.answers}
 
     def fds(self) -> list[int]:
         return []
 
-    def expect(self, pids: Collection[int]) -> None:
+    def expect(self, pids: Collection[int], _: int = 0) -> None:
         self.expected = list(pids)
 
     def hand_over(self, pid: int, env: Mapping[str, str], _: Mapping[int, int]) -> bool:
@@ -124,7 +127,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
 def keep_one(agent: Agent, processes: Processes, local_rank: int = 0) -> None:
     """The other process has died."""
     pid = processes.pids[local_rank]
-    agent.desk.said[pid] = TRAINS
+    agent.desk.statements[pid] = TRAINS
     agent.desk.answers[pid] = ProcessStatements(entered=True, left=1)
     processes.exit_codes[1 - local_rank] = -9
     agent.kept.keep(1, processes, 1.0)  # type: ignore[arg-type]
@@ -161,7 +164,7 @@ def test_a_newcomer_takes_the_place_of_one_that_died_while_it_waited(agent: Agen
     keep_one(agent, first)
     agent.memory.lives_on = True
     if how == "just after":
-        agent.desk.said[10] = ProcessStatements(entered=True, unable=True)
+        agent.desk.statements[10] = ProcessStatements(entered=True, unable=True)
     else:
         first.processes[0].code = -9
     second, envs = agent.start(2, 20, 21)
@@ -171,46 +174,110 @@ def test_a_newcomer_takes_the_place_of_one_that_died_while_it_waited(agent: Agen
 def test_who_does_not_leave_in_time_is_ended_and_who_has_left_by_itself_is_not_asked(agent: Agent) -> None:
     first, _ = agent.start(1, 10, 11)
     lost = ProcessStatements(entered=True, left=1, lost=Lost(1, "gone"))
-    agent.desk.said = {10: lost, 11: TRAINS}
+    agent.desk.statements = {10: lost, 11: TRAINS}
     assert agent.kept.lost(first) == {0: "gone"}  # type: ignore[arg-type]
     agent.kept.keep(1, first, 1.0)  # type: ignore[arg-type]
     assert agent.desk.asked == [(11, 1)] and agent.ended == [11] and agent.kept.pids() == [10]
     assert agent.clock == kept_module.LEAVE_SECONDS
 
 
+ROUNDS = st.integers(0, MAX_NUMBER)
+
+
+@given(st.lists(st.one_of(st.builds(Left, ROUNDS), st.builds(Lost, ROUNDS, st.just("gone")))), ROUNDS)
+def test_no_message_leaves_a_round_later_than_that_of_its_process(
+    messages: list[Left | Lost], round_: int
+) -> None:
+    words = TRAINS
+    for message in messages:
+        words = words.after(message, round_)
+        assert words.left >= min(message.round, round_)
+    assert words.left <= round_ and (words.lost is None or words.lost.round <= round_)
+
+
 def test_what_was_lost_of_an_earlier_round_says_nothing_of_this_one(agent: Agent) -> None:
     first, _ = agent.start(2, 10, 11)
-    agent.desk.said = {10: ProcessStatements(entered=True, left=1, lost=Lost(1, "gone"))}
+    agent.desk.statements = {10: ProcessStatements(entered=True, left=1, lost=Lost(1, "gone"))}
     assert agent.kept.lost(first) == {}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("code", "hangs", "is_refused"),
-    [(3, False, True), (0, False, True), (None, True, True), (-9, False, False)],
-)
-def test_newcomers_are_refused_once_one_cannot_come_to_its_loop(
-    agent: Agent, code: int | None, hangs: bool, is_refused: bool
+class Newcomers:
+    """Rounds of an agent in which one newcomer joins a process that lives on, or all start again."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent, self.round, self.pids = agent, 1, count(20)
+        self.processes: Any = agent.start(1, 10, 11)[0]
+
+    def join(self, code: int | None = None, *, hangs: bool = False) -> bool:
+        """End a process, have another one join; it ends with that code, or comes to its loop.
+
+        Returns:
+            whether newcomers are refused then.
+        """
+        agent, kept = self.agent, self.processes.pids[0]
+        agent.desk.statements[kept] = ProcessStatements(entered=True, left=self.round)
+        self.processes.exit_codes[1] = -9
+        agent.kept.keep(self.round, self.processes, 1.0)
+        agent.memory.lives_on, self.round = True, self.round + 1
+        self.processes = agent.start(self.round, next(self.pids))[0]
+        if code is not None:
+            self.processes.exit_codes[1] = code
+        elif not hangs:
+            agent.desk.statements[self.processes.pids[1]] = TRAINS
+        return self._look(hangs=hangs)
+
+    def start_all(self, *, train: bool) -> bool:
+        """All processes start again; return whether newcomers are refused then."""
+        self.agent.memory.lives_on, self.round = False, self.round + 1
+        self.processes = self.agent.start(self.round, next(self.pids), next(self.pids))[0]
+        if train:
+            self.agent.desk.statements |= dict.fromkeys(self.processes.pids.values(), TRAINS)
+        return self._look()
+
+    def _look(self, *, hangs: bool = False) -> bool:
+        for _ in range(2):  # who has ended counts once
+            self.agent.kept.look(self.processes, hangs=hangs)
+        return self.agent.memory.no_newcomers
+
+
+@pytest.fixture
+def newcomers(agent: Agent) -> Newcomers:
+    return Newcomers(agent)
+
+
+def test_newcomers_are_refused_once_two_in_a_row_have_not_come_to_their_loop(newcomers: Newcomers) -> None:
+    assert not newcomers.join(code=3)
+    assert newcomers.join(code=0)
+
+
+def test_a_newcomer_in_its_loop_is_the_end_of_the_row(newcomers: Newcomers) -> None:
+    assert not newcomers.join(code=1)
+    assert not newcomers.join()
+    newcomers.processes.exit_codes[1] = 1
+    newcomers.agent.kept.look(newcomers.processes, hangs=True)
+    assert not newcomers.join(code=1)
+    assert newcomers.join(code=1)
+
+
+def test_one_that_hangs_before_its_loop_has_cost_enough(newcomers: Newcomers) -> None:
+    assert newcomers.join(hangs=True)
+
+
+def test_a_newcomer_that_is_killed_says_nothing_of_its_script(newcomers: Newcomers) -> None:
+    assert not any(newcomers.join(code=-9) for _ in range(5))
+
+
+def test_newcomers_are_tried_again_when_all_have_started_again_and_train_but_not_for_ever(
+    newcomers: Newcomers,
 ) -> None:
-    first, _ = agent.start(1, 10, 11)
-    keep_one(agent, first)
-    agent.memory.lives_on = True
-    second: Any = agent.start(2, 20)[0]
-    if code is not None:
-        second.exit_codes[1] = code
-    agent.kept.look(second, hangs=hangs)
-    assert agent.memory.no_newcomers == is_refused
-
-
-def test_a_newcomer_that_has_come_to_its_loop_is_one_no_more(agent: Agent) -> None:
-    first, _ = agent.start(1, 10, 11)
-    keep_one(agent, first)
-    agent.memory.lives_on = True
-    second: Any = agent.start(2, 20)[0]
-    agent.desk.said[20] = TRAINS
-    agent.kept.look(second, hangs=False)
-    second.exit_codes[1] = 1
-    agent.kept.look(second, hangs=True)
-    assert not agent.memory.no_newcomers
+    newcomers.join(code=1)
+    assert newcomers.join(code=1)
+    assert newcomers.start_all(train=False)
+    assert not newcomers.start_all(train=True)
+    assert newcomers.join(code=1)
+    assert not newcomers.start_all(train=True)
+    assert newcomers.join(code=1)
+    assert newcomers.start_all(train=True), "four in a row: the script cannot be joined"
 
 
 def test_a_spare_that_cannot_be_handed_the_round_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +287,7 @@ def test_a_spare_that_cannot_be_handed_the_round_ends(monkeypatch: pytest.Monkey
     first, _ = agent.start(1, 10, 11)
     keep_one(agent, first)
     agent.memory.lives_on = True
-    agent.desk.said[30] = ProcessStatements(unable=True)
+    agent.desk.statements[30] = ProcessStatements(unable=True)
     second, _ = agent.start(2, 20)
     assert second.pids == {0: 10, 1: 20} and agent.ended == [30]
 

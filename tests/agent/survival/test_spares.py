@@ -89,7 +89,7 @@ def test_each_process_has_one_once_all_train(pod: Pod) -> None:
 
 def test_one_is_taken_once_whether_it_waits_or_comes_there(pod: Pod) -> None:
     first, second = pod.look()
-    pod.desk.said[first] = ProcessStatements(entered=True)
+    pod.desk.statements[first] = ProcessStatements(entered=True)
     for local_rank in (0, 1):
         process = pod.spares.take(pod.env(local_rank, 2 + local_rank, 4))
         assert process is not None and process.pid in (first, second)
@@ -112,7 +112,7 @@ def test_after_three_in_a_row_that_end_before_one_is_needed_there_are_no_more(
     def end() -> None:
         process = next(each for each, env in reversed(pod.parent.started) if env["LOCAL_RANK"] == "1")
         process.code = 1
-        pod.desk.said[process.pid] = ProcessStatements(entered=entered)
+        pod.desk.statements[process.pid] = ProcessStatements(entered=entered)
 
     for _ in range(2):
         assert len(pod.look()) == 2
