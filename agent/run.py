@@ -157,7 +157,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     replicas = ReplicasDesk.start(me, link.groups, store, cleanup) if link.groups is not None else None
     guard = HangGuard(files, stacks, step_reporting_of_slot(link.predecessor, me.worker_index, members))
     stacks_desk = StacksDesk(guard, link.first_view.asks_for_stacks)
-    interfaces, arrival = SocketInterfaces(os.environ), Arrival()
+    interfaces, arrival = SocketInterfaces(os.environ), Arrival(files.group_times)
     peers = PeerWatcher(me.member, listener.host, listener.port, me.key)
     cleanup.callback(peers.close)
     progress, lingering = TrainingProgress(files, link.first_report, link.usage), Lingering(files, stacks)

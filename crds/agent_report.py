@@ -414,6 +414,11 @@ class RoundArrival(OnWire):
     """When nothing ran here any more, and the agent went to meet the others."""
     started: Time
     """When all had met, and the processes were started."""
+    imported: Time | None = None
+    """When the last of its processes had imported what it needs, and called `init_process_group`. Unset until
+    all have, and where they were not forked: another interpreter has nobody who notes it."""
+    initialized: Time | None = None
+    """When the last of its processes was through with that."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ ENDED_SUFFIX = ".ended"
 `{"code": …, "raised": …, "at": …, "threads": {…}}`, that is the exit code, whether an exception ended it, the
 time (CLOCK_MONOTONIC), and by identifier the names of the threads that the interpreter waits for."""
 
+GROUP_SUFFIX = ".group"
+"""Of the record's name, for the JSON file beside it that a forked process makes once it has a process group:
+`{"imported": …, "initialized": …}`, the times (CLOCK_MONOTONIC) at which its first `init_process_group` began
+and had ended."""
+
 ENV_STACKS_FILE = "DLR_STACKS_FILE"
 ENV_STACKS_SIGNAL = "DLR_STACKS_SIGNAL"
 """On this signal the process writes the stacks of its threads into that file."""

@@ -40,12 +40,13 @@ _busy_until: list[float] = []
 def report(
     step: int, loss: SupportsFloat | None = None, samples: int | None = None, **numbers: SupportsFloat
 ) -> None:
-    """Tell the agent that training is at `step`, and a few numbers of it. Call it each step, on all ranks.
+    """Tell the agent that training has made `step`, and a few numbers of it. Call it each step, on all ranks.
 
     The dashboard plots the numbers over time, and the metrics have the newest ones, as rank 0 tells them. The
     agent looks once a second: of faster steps it sees some.
 
     Args:
+        step: the number of optimizer steps so far, 1 after the first; or one of `dlr.replicas`, as it is.
         loss: the first one that is NaN or infinite becomes an Event and a condition of the job. A tensor on a
             GPU is copied once a second at most, and nobody waits for it: what is told is a little older.
         samples: of this step, over all ranks. It says whether more workers make training faster, where the
@@ -58,7 +59,7 @@ def report(
         slot = _open()
     if slot is not False:
         steps, times = slot
-        step = int(step)
+        step = int(getattr(step, "number", step))
         steps[words.STEP] = step
         times[words.STEP_AT] = time.monotonic()
         if not _has_stepped:
@@ -131,13 +132,16 @@ def checkpoint_saved(step: int) -> None:
     """Tell the agent that `step` is safely stored, so that a restart would repeat only what came after it.
 
     Call it once the checkpoint is complete where it will be loaded from, on the rank or ranks that save.
+
+    Args:
+        step: the last one that is in it, as `report` counts.
     """
     slot = _slot
     if slot is None:
         slot = _open()
     if slot is not False:
         steps, times = slot
-        steps[words.CHECKPOINT] = int(step)
+        steps[words.CHECKPOINT] = int(getattr(step, "number", step))
         times[words.CHECKPOINT_AT] = time.monotonic()
 
 
@@ -149,7 +153,7 @@ class busy:
     own agent.
 
     Args:
-        at_most_seconds: only after so long does the agent begin to count again.
+        at_most_seconds: time limit in seconds, after which the agent begins to count again.
     """
 
     def __init__(self, at_most_seconds: float) -> None:

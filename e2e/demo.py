@@ -1,4 +1,4 @@
-"""`make demo`: a node check finds a bad node, a job trains on the others, and one of its processes is killed.
+"""`make demo`: a job trains, one of its processes is killed, and a node check finds a bad node meanwhile.
 
 Ends with exit code 0 when the training came through and nothing is left running.
 """
@@ -25,12 +25,12 @@ from reconcilers.goodput.goodput import first_step_at
 
 WORKERS = 3
 NODES = 4
-BAD_NODE = "node-3"
-EPOCHS = 6
+EPOCHS = 2 * jobs.CRAWLING_EPOCHS
+"""Half of them at the pace of a demo: what happens meanwhile takes less time than that."""
 LAST_STEP = EPOCHS * jobs.STEPS_AN_EPOCH
 STEP_DELAY_SECONDS = 0.1
 STEPS_BEFORE_KILL = 10
-CHECK = "before-training"
+CHECK = "spare-node"
 CHECK_SPEC = {"timeoutSeconds": 120, "stragglerRatio": checks.RATIO}
 MEMORY = {"size": "4Mi"}
 REFRESH_SECONDS = 0.2
@@ -50,9 +50,9 @@ VERDICTS = {
 }
 TIERS = {"memory": "memory", "peer": "another Pod's memory", "storage": "storage"}
 TITLE = (
-    "A small Kubernetes cluster on this machine, with dlr. One of its four nodes is bad:\n"
-    "a node check finds it. A job with three workers learns to read handwritten digits\n"
-    "on the other nodes; one of its training processes is killed, and the job goes on."
+    "A small Kubernetes cluster on this machine, with dlr. A job with three workers learns to\n"
+    "read handwritten digits; one of its training processes is killed, and the job goes on.\n"
+    "The fourth node goes bad: a node check finds it before it gets a Pod."
 )
 
 
@@ -68,8 +68,9 @@ def main() -> int:
             screen.say(f"dlr up --nodes {NODES}")
             cluster.start()
             with cluster.namespace(NAMESPACE) as observation, drawn(screen, cluster, observation):
+                show_training(cluster, observation, screen)
                 show_node_check(cluster, observation, screen)
-                good = show_training(cluster, observation, screen)
+                good = show_end(cluster, observation, screen)
         except AssertionError as failure:
             screen.say(str(failure), "red")
             good = False
@@ -81,19 +82,23 @@ def main() -> int:
 
 
 def show_node_check(cluster: EmbeddedCluster, observation: Observation, screen: Screen) -> None:
-    """Break a node's tests with other nodes, and show how the node check finds it."""
-    screen.say(f"{BAD_NODE} goes bad: a test with another node crashes on it.", "bold red")
-    spec = {**CHECK_SPEC, "nodes": checks.node_names(cluster)}
-    with Broken(NodeProbes(observation.namespace, BAD_NODE, "pair")):
+    """Break a test of the node that has no worker, and show how the node check finds it."""
+    workers = {pod["spec"]["nodeName"] for pod in jobs.current_pods(observation)}
+    (bad,) = sorted({*checks.node_names(cluster)} - workers)
+    screen.say(f"{bad} goes bad: a test with another node crashes on it.", "bold red")
+    spec = {**CHECK_SPEC, "nodes": [max(workers), bad]}
+    with Broken(NodeProbes(observation.namespace, bad, "pair")):
         cluster.apply(checks.node_check(spec, CHECK), observation.namespace)
-        screen.say(f"kubectl apply: NodeCheck {CHECK}. Each node tests itself, then pairs test each other.")
+        screen.say(
+            f"kubectl apply: NodeCheck {CHECK}. Two nodes test themselves, then each other; the job trains on."
+        )
         check = show_rounds(observation, screen)
     for result in check["status"]["nodeResults"]:
         if result["verdict"] != "Healthy":
             verdict = VERDICTS[result["verdict"]].lower()
             screen.say(f"The check finds {result['node']} {verdict}: {result['message']}.", "bold red")
-    checks.wait_until_cordoned(cluster, observation, BAD_NODE)
-    screen.say(f"{BAD_NODE} is cordoned: it gets no Pods.", "green")
+    checks.wait_until_cordoned(cluster, observation, bad)
+    screen.say(f"{bad} is cordoned: it gets no Pods.", "green")
 
 
 def show_rounds(observation: Observation, screen: Screen) -> Object:
@@ -118,8 +123,8 @@ def _news(observation: Observation, shown: int) -> Object | None:
     return check if is_news else None
 
 
-def show_training(cluster: EmbeddedCluster, observation: Observation, screen: Screen) -> bool:
-    """Train a job, kill one of its processes, and show what that cost; whether the job came through."""
+def show_training(cluster: EmbeddedCluster, observation: Observation, screen: Screen) -> None:
+    """Train a job, kill one of its processes, and show what that cost."""
     namespace = observation.namespace
     manifest = jobs.digits(
         cluster,
@@ -133,14 +138,18 @@ def show_training(cluster: EmbeddedCluster, observation: Observation, screen: Sc
     manifest["spec"]["replicaSpecs"]["worker"]["memoryCheckpoint"] = MEMORY
     cluster.apply(jobs.one_a_node(manifest), namespace)
     screen.say(f"kubectl apply: ElasticJob digits, {WORKERS} workers, each on a node of its own.")
-    world = jobs.wait_until_training(observation, WORKERS, beyond_step=STEPS_BEFORE_KILL)
+    jobs.wait_until_training(observation, WORKERS, beyond_step=0)
     screen.say("The workers train together. Each step is saved to memory.", "green")
+    world = jobs.wait_until_training(observation, WORKERS, beyond_step=STEPS_BEFORE_KILL)
 
     struck_at = datetime.now(UTC)
     victim = cluster.kill_process(namespace, jobs.current_pods(observation)[1])
     screen.say(f"kill -9 {victim.pid}: the training process of worker 1.", "bold red")
     show_recovery(observation, screen, world, struck_at)
 
+
+def show_end(cluster: EmbeddedCluster, observation: Observation, screen: Screen) -> bool:
+    """Let the job make the rest of its steps, and show what it has learned; whether that is well."""
     jobs.hurry(cluster, observation)
     jobs.wait_until_succeeded(observation)
     accuracy = jobs.accuracy(cluster, observation)

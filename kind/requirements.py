@@ -41,7 +41,7 @@ def wanted() -> dict[str, list[str]]:
     extras = project["optional-dependencies"]
     return {
         "build": settings["build-system"]["requires"],
-        "controller": [*project["dependencies"], *extras["controller"]],
+        "controller": [*project["dependencies"], *extras["controller"], *extras["otel"]],
         "torch": extras["torch"],
         "examples": extras["examples"],
     }

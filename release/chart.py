@@ -54,6 +54,9 @@ _ARGUMENTS = (
 )
 """After an argument of the controller, whose indentation they take."""
 
+_VARIABLES = r"{{- range .Values.extraEnv }}\n\1- {{ toJson . }}\n{{- end }}\n"
+"""First of the controller's variables, whose indentation they take."""
+
 CHART = f"""\
 apiVersion: v2
 name: {NAME}
@@ -108,6 +111,7 @@ _FREE: Document = {
     },
     "nodeSelector": {"type": "object", "additionalProperties": {"type": "string"}},
     "tolerations": _OBJECTS,
+    "extraEnv": _OBJECTS,
     "affinity": {"type": "object"},
     "resources": {"type": "object"},
     "cordon": {"enum": ["enforce", "report", "off"]},
@@ -207,6 +211,7 @@ def _lines(document: Document, *, names_jobs: bool = True) -> list[str]:
         most = "--workers-per-namespace="
         text = re.sub(rf"{most}\d+", f"{most}{{{{ int .Values.workersPerNamespace }}}}", text)
         text = re.sub(rf"^( +- ){most}.*\n", rf"\g<0>{_ARGUMENTS}", text, flags=re.MULTILINE)
+        text = re.sub(r"^( +)env:\n", rf"\g<0>{_VARIABLES}", text, count=1, flags=re.MULTILINE)
         text = _with_pod_values(text)
     return ["---", *text.splitlines()]
 

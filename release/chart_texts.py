@@ -44,6 +44,10 @@ cordon: enforce
 # More arguments of `dlr controller`, such as --cordon-limit=5 or --log-level=debug.
 extraArgs: []
 
+# More variables of the controller: with OTEL_EXPORTER_OTLP_ENDPOINT it sends traces (docs/metrics.md).
+extraEnv: []
+#  - {{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: http://collector.observability:4318}}
+
 # The one namespace that the controller looks after, with rights there alone. Empty: all namespaces.
 # Of several releases, each has another one, and all but the first leave out crds and userRoles.
 jobsNamespace: ""

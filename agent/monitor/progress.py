@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ MAX_STEP = (1 << 63) - 1
 CLOCK_SECONDS = 1.0
 """So far a time may lie ahead, where the clock has been set back just now."""
 
-BESIDE = (layout.TROUBLE_SUFFIX, layout.RESULT_SUFFIX, layout.ENDED_SUFFIX)
+BESIDE = (layout.TROUBLE_SUFFIX, layout.RESULT_SUFFIX, layout.ENDED_SUFFIX, layout.GROUP_SUFFIX)
 """Endings of the files that a process may write beside its record."""
 FIRST_COUNT_SECONDS = 10.0
 """So long a first step that was counted waits for the second, or for the script's own report of it."""
@@ -64,6 +65,16 @@ class ScriptEnd:
     """Time of CLOCK_MONOTONIC."""
     threads: Mapping[int, str] = field(default_factory=dict)
     """Names of the threads that the interpreter waits for, by identifier."""
+
+
+@dataclass(frozen=True)
+class GroupTimes:
+    """When processes formed their process group, by the node's clock."""
+
+    imported: datetime
+    """When the last of them began to."""
+    initialized: datetime
+    """When the last of them was through."""
 
 
 class ProgressFiles:
@@ -188,6 +199,21 @@ class ProgressFiles:
             return ScriptEnd(int(mark["code"]), bool(mark["raised"]), float(mark["at"]), threads)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
+
+    def group_times(self) -> GroupTimes | None:
+        """Return when the processes formed their process group; None until all have, or if it is unknown."""
+        began, ended, now = [], [], time.monotonic()
+        for record in self._steps:
+            try:
+                mark = json.loads(record.with_name(f"{record.name}{layout.GROUP_SUFFIX}").read_bytes())
+                imported, initialized = float(mark["imported"]), float(mark["initialized"])
+            except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                return None
+            if not 0 <= imported <= initialized <= now:
+                return None
+            began.append(imported)
+            ended.append(initialized)
+        return GroupTimes(wall_clock(max(began)), wall_clock(max(ended))) if began else None
 
     def result(self, ranks: Mapping[int, int]) -> str | None:
         """Return the JSON text that rank 0 has left by `dlr.report_result`; None if it runs elsewhere.
@@ -342,3 +368,8 @@ def later(counted: tuple[StepReport, StepReport], ahead: int) -> tuple[StepRepor
 
 def _told(step: int, at: float) -> StepReport | None:
     return None if at == 0.0 or step < 0 else StepReport(at, step)
+
+
+def wall_clock(monotonic: float) -> datetime:
+    """Return the time by the node's clock of a past moment of CLOCK_MONOTONIC."""
+    return datetime.fromtimestamp(time.time() - (time.monotonic() - monotonic), timezone.utc)

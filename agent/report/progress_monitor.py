@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
-from agent.monitor.progress import ProgressFiles, Snapshot
+from agent.monitor.progress import ProgressFiles, Snapshot, wall_clock
 from agent.monitor.series import Chronicle
 from agent.monitor.stepping import Figures, Stepping, with_round
 from agent.report.report import ReportBody
@@ -104,7 +104,7 @@ class TrainingProgress:
         self._figures = Figures(
             progress=StepProgress(
                 step=snapshot.newest.step,
-                time=_wall_clock(snapshot.newest.at),
+                time=wall_clock(snapshot.newest.at),
                 checkpoint_step=checkpoint_step,
                 checkpoint_time=checkpoint_time,
                 seconds_per_step=start.stepping.seconds_per_step(),
@@ -120,7 +120,7 @@ class TrainingProgress:
         before, saved = self._figures.progress, snapshot.checkpoint
         step = before.checkpoint_step if before is not None else None
         if saved is not None and (step is None or saved.step > step):
-            return saved.step, _wall_clock(saved.at)
+            return saved.step, wall_clock(saved.at)
         return step, before.checkpoint_time if before is not None else None
 
 
@@ -234,7 +234,3 @@ _News = tuple[int | None, Slow | None]
 
 def _steps(progress: StepProgress) -> tuple[int, int | None]:
     return progress.step, progress.checkpoint_step
-
-
-def _wall_clock(monotonic: float) -> datetime:
-    return datetime.fromtimestamp(time.time() - (time.monotonic() - monotonic), timezone.utc)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,14 @@ Hook = Callable[[Any, Any, Any], None]
 """torch's hook for the steps of optimizers: the optimizer, its arguments and its keywords."""
 
 
+_OWNERS_OF_INIT = (
+    "torch.distributed.distributed_c10d",
+    "torch.distributed",
+    "torch.distributed.device_mesh",
+)
+"""Modules through which scripts and torch itself call `init_process_group`, in 2.6 to 2.15."""
+
+
 def uncompiled(hook: Hook) -> Hook:
     """Have torch.compile call the hook as it is, where the step itself is compiled, and not compile it, too.
 
@@ -29,6 +38,36 @@ def uncompiled(hook: Hook) -> Hook:
     from torch._dynamo.decorators import skip
 
     return skip(hook)
+
+
+def note_first_group(now: Callable[[], float], note: Callable[[float, float], None]) -> None:
+    """Have `note` called when this process has its process group, with when it began to form it, and now.
+
+    torch has no hook for that, so `init_process_group` is another function until it has returned once. What
+    imported it from torch before is not seen.
+    """
+    owners: list[Any] = [sys.modules[name] for name in _OWNERS_OF_INIT if name in sys.modules]
+    if not owners:
+        return
+    original: Callable[..., None] = owners[0].init_process_group
+    is_noted = False
+
+    @functools.wraps(original)
+    def init_process_group(*arguments: Any, **keywords: Any) -> None:
+        nonlocal is_noted
+        began = now()
+        original(*arguments, **keywords)
+        if is_noted:  # a script may keep this function
+            return
+        is_noted = True
+        for owner in owners:
+            if owner.init_process_group is init_process_group:
+                owner.init_process_group = original
+        note(began, now())
+
+    for owner in owners:
+        if owner.init_process_group is original:
+            owner.init_process_group = init_process_group
 
 
 def serve_records(environ: Mapping[str, str]) -> None:

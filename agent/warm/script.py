@@ -27,6 +27,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any, NoReturn
 
+from agent.torch_compat.training import note_first_group
 from agent.warm.step_counter import count_steps
 from crds.names import ENV_JOINS, ENV_POD_UID
 from crds.progress_record import (
@@ -34,6 +35,7 @@ from crds.progress_record import (
     ENDED_SUFFIX,
     ENV_PROGRESS_FILE,
     EXIT_LEFT,
+    GROUP_SUFFIX,
     ORDER,
     PROGRESS_FORMAT,
     is_to_leave,
@@ -68,6 +70,7 @@ def run_script(argv: Sequence[str]) -> None:
         os.execv(argv[0], list(argv))  # It is a directory, an archive, bytecode, or nothing at all.
     note_end = _end_mark()
     count_steps(os.environ)
+    _mark_group()
     if ENV_JOINS in os.environ:
         from agent.torch_compat.reconfigure import make_unconnected
 
@@ -116,6 +119,22 @@ def _end_mark() -> Callable[..., None]:
             _end(code)
 
     return note_end
+
+
+def _mark_group() -> None:
+    """Have the mark of the process group left (`GROUP_SUFFIX`), by this process alone."""
+    record, pid = os.environ.get(ENV_PROGRESS_FILE), os.getpid()
+
+    def note(began: float, ended: float) -> None:
+        if os.getpid() == pid:
+            with contextlib.suppress(OSError):
+                Path(f"{record}{GROUP_SUFFIX}").write_text(
+                    json.dumps({"imported": began, "initialized": ended})
+                )
+
+    if record:
+        with contextlib.suppress(Exception):  # another torch: nothing that may keep a script from training
+            note_first_group(time.monotonic, note)
 
 
 def _has_left(record: Path) -> bool:

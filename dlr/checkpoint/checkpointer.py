@@ -73,6 +73,11 @@ class SavingGroups(Protocol):
 class Checkpointer:
     """Saves a training's state, and brings it back. Every rank has one, and makes the same calls.
 
+    Tensors may have any shape, dtype and device. Of a DTensor (FSDP2, tensor parallelism) each rank saves its
+    local shard, and a checkpoint has the global shape, so that `load` can cut it for another number of ranks.
+    A plain tensor that is equal on all ranks is saved once; one that is not belongs to its rank, and takes a
+    world of the same size. `load` copies into the tensors that are there, on their devices.
+
     Args:
         path: a folder in storage that all ranks see, or object storage that fsspec knows, such as
             `s3://bucket/run1`; each job has its own.
@@ -196,8 +201,9 @@ class Checkpointer:
         Raises:
             DamagedCheckpointError: what memory has is damaged; the state is undefined then.
             StorageError: storage has another job's checkpoints, or damaged ones alone, or cannot be read.
-            MismatchError: the checkpoint is of another model or optimizer, or has what the script has not
-                registered with `torch.serialization.add_safe_globals`.
+            MismatchError: the checkpoint is of another model or optimizer (a name, a global shape or a dtype
+                differs), or has what the script has not registered with
+                `torch.serialization.add_safe_globals`.
             RuntimeError: it comes after `step`, and memory has what is newer; or this is a fork of the
                 process; or the job has replica groups.
         """
@@ -318,9 +324,9 @@ class Checkpointer:
         such as an export, is for a process that has not left.
 
         Args:
-            step: the number of optimizer steps so far, at least 1. One that is not greater than the last is
-                not saved. Where the numbers have gaps, the first that is not below a multiple of `every` or
-                `persist_every` is saved.
+            step: the number of optimizer steps so far, at least 1; or one of `dlr.replicas`, as it is, which
+                counts as its `number`. One that is not greater than the last is not saved. Where the numbers
+                have gaps, the first that is not below a multiple of `every` or `persist_every` is saved.
 
         In `with step` of a process that lives on (docs/elasticity.md) such a change ends none of those that
         stay: the step is saved, this returns False, and `with step` waits for the others. Between a peer's
@@ -344,7 +350,7 @@ class Checkpointer:
             )
         if self._rests or self._stayed is not None:
             return False  # what is live is no step that the others have made
-        step, last = operator.index(step), self._newest
+        step, last = operator.index(getattr(step, "number", step)), self._newest
         if not self._rises(step):
             dlr.report(step)
             return False

@@ -68,7 +68,7 @@ def boundary(step: int) -> Tier | None:
     While a vote is open, it waits for its end: milliseconds, and never longer than the agent has said.
 
     Args:
-        step: that has ended; at least 0, and more than the last time.
+        step: the number of optimizer steps so far, alike on all ranks, and more than the last time.
 
     Returns:
         None: go on.

@@ -32,6 +32,11 @@ def join(
 ) -> Replicas:
     """Join the groups of this job. Every rank of the group calls it, once its process group is there.
 
+    All groups have the same number of ranks, with tensors of the same names, shapes and dtypes. A rank
+    exchanges what it has itself with the rank of its number in each other group: whole tensors, or its local
+    shards of DTensors, in their dtype, on the device of the parameters (CPU by gloo, CUDA by NCCL). The mean
+    is the sum divided by the number of groups that contribute, not of ranks.
+
     Args:
         model: plain, or in DistributedDataParallel, FSDP2 or tensor parallelism within the group.
         optimizer: that of the model, or several.
@@ -42,7 +47,8 @@ def join(
         checkpoint: the groups' Checkpointer. Where no other group trains, the newest checkpoint is loaded
             here; else this group takes over the state of the others, and reads none. One group at a time
             writes to storage. What else is in its state follows too, but for plain values.
-        start: number of steps that the state has, where the script has loaded a checkpoint of its own.
+        start: number of optimizer steps that the state has, where the script has loaded a checkpoint of its
+            own.
         process_group: the group's ranks; None for the default one.
         sync_every: number of steps from one average over the groups to the next (DiLoCo, docs/groups.md);
             None to average the gradients of each step.
@@ -50,7 +56,10 @@ def join(
             list, by what the groups have changed.
 
     Raises:
-        ValueError: `sync_every` and `outer` do not fit together, or `start` and `checkpoint`.
+        ValueError: `sync_every` and `outer` do not fit together, or `start` and `checkpoint`; or the outer
+            optimizer lacks parameters of the list.
+        OSError: the agent does not answer.
+        agent.torch_compat.UnsupportedTorchError: torch is older than 2.8, and parameters are on a GPU.
         DamagedCheckpointError, StorageError, MismatchError: as `Checkpointer.load`.
     """
     return join_over(

@@ -154,7 +154,7 @@ class Replicas:
 
     @property
     def applied(self) -> int:
-        """Number of steps that this group's state has: the one to make next has this number, from 0 on."""
+        """Number of steps that this group's state has; with `sync_every`, of outer steps."""
         return self._at.applied
 
     @property
@@ -203,20 +203,22 @@ class Replicas:
                 self._note_loaded(step)
 
     def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[TrainingStep]:
-        """Yield the number of each step that is to be made, from the one that the groups are at.
+        """Yield each step that is to be made, from the one that the groups are at.
 
-        Numbers begin at 0, so a step has the number of those before it, and its checkpoint one more.
+        As an int, a step is how many come before it: 0, 1, …, as `batch(step)` wants it. `dlr.report(step)`
+        and `checkpoint.step(step)` count it by `step.number`, which is one more.
 
         With `with step:` around a step's work, this process lives on where a peer dies, and the step is made
         again. All that communicates belongs in there, an evaluation too, in one `with step:` or in several.
 
         Args:
-            total: number of steps after which training ends.
+            total: number of steps that training has at its end; None: it ends by `until`.
             until: is called on each rank in each step, once its gradients are averaged. The step is the last
                 one of all groups if it returns True on any rank of any group.
 
         Raises:
             RuntimeError: the loop's body made no step, or there was a loop before.
+            TypeError: in backward or `optimizer.step()`: a gradient is sparse.
         """
         self._begin_loop(total, until)
         while self._next is not Do.LEAVE:
@@ -270,7 +272,11 @@ class Replicas:
 
         `optimizer.step()` does it. Call it before that where the mean is needed sooner: to clip gradients, or
         with a GradScaler before `scaler.step`, so that all groups see the same infinities. From then on the
-        step counts as made.
+        step counts as made. The parameters' `.grad` keep shape, dtype and device; where this group does not
+        contribute, they are what the others have.
+
+        Raises:
+            TypeError: a gradient is sparse.
         """
         if self._at.is_open:
             self._advance(Computed())

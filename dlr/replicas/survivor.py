@@ -92,9 +92,18 @@ class RoundOverError(Exception):
 
 
 class TrainingStep(int):
-    """Number of a step, from 0 on, and the context in which the step is made again where a peer dies."""
+    """A step of the loop: as an int, how many steps come before it, so that the first is 0.
+
+    `dlr.report` and `Checkpointer.step` take it as it is, and count it by its `number`. `with step:` makes
+    the step again where a peer dies in it.
+    """
 
     _survivor: Survivor | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of steps that the training has with this one, as all of dlr counts: the first is 1."""
+        return self + 1
 
     @classmethod
     def of(cls, number: int, survivor: Survivor | None) -> TrainingStep:

@@ -70,7 +70,7 @@ def main() -> None:
             total += loss.detach()
         time.sleep(STEP_SECONDS)
         optimizer.step()  # applied by all groups, or by none
-        dlr.report(step + 1, loss=total)
+        dlr.report(step, loss=total)
         if rank == 0 and step % 50 == 0:
             _, groups = replicas.contributors
             print(f"step {step}: loss {total.item():.3f}, gradients of {groups} group(s)", flush=True)

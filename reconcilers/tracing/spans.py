@@ -1,10 +1,11 @@
 """Spans of a job's life, from the histories in its objects and its agents' reports. Pure.
 
-A recovery has up to six parts, one after the other. Each ends when the last of those that take part in it is
-through: `detect` when the controller has recorded the failure, `publish` when there is a new world, `observe`
-when the last agent knows that its round is over, `stop` when that agent's processes have ended, `start` when
-the new ones were started, `first step` when the job trains. A part of whose end nothing is kept is in the
-next one: agents keep their newest start alone.
+A recovery has up to eight parts, one after the other. Each ends when the last of those that take part in it
+is through: `detect` when the controller has recorded the failure, `publish` when there is a new world,
+`observe` when the last agent knows that its round is over, `stop` when that agent's processes have ended,
+`start` when the new ones were started, `import` when they call `init_process_group`, `init` when that is
+through, `first step` when the job trains. A part of whose end nothing is kept is in the next one: agents keep
+their newest start alone, and processes that were not forked note nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ MOST_WORKERS = 64
 """Workers whose Pods have spans."""
 STATES, ROUNDS, RECOVERIES, SAVES = "states", "rounds", "recoveries", "saves"
 """Tracks; each worker has one more, by its name. On a track, spans are apart or within each other."""
-PARTS = ("detect", "publish", "observe", "stop", "start", "first step")
+PARTS = ("detect", "publish", "observe", "stop", "start", "import", "init", "first step")
+MARKS = ("seen", "joined", "started", "imported", "initialized")
+"""Fields of an agent's report with the ends of the parts that agents see, in their order."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,7 @@ def _marks(
     ]
     reports = [((worker.get("status") or {}).get("agent") or {}).get("start") or {} for worker in workers]
     starts = [each for each in reports if each.get("round") == round_]
-    for mark in ("seen", "joined", "started"):
+    for mark in MARKS:
         times = [time for each in starts if (time := _time(each.get(mark))) is not None]
         marks.append(max(times, default=None))
     # What was before the failure belongs to the round that broke.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from agent.facts.arrival import Arrival
@@ -31,6 +32,40 @@ def test_round_has_the_times_of_its_own_start() -> None:
     arrival.note_world(second(13))  # that world was superseded before all had met
     arrival.note_start(3, second(14))
     assert arrival.to_status() == RoundArrival(3, second(10), second(13), second(14))
+
+
+@dataclass(frozen=True)
+class Group:
+    imported: datetime
+    initialized: datetime
+
+
+def test_round_has_the_times_of_its_own_process_group() -> None:
+    groups: list[Group | None] = [None]
+    arrival = Arrival(lambda: groups[-1])
+    arrival.note_world(second(1))
+    arrival.note_start(1, second(2))
+    started = RoundArrival(1, second(1), second(1), second(2))
+    assert arrival.to_status() == started, "not all processes have one yet"
+    groups.append(Group(second(3), second(4)))
+    grouped = RoundArrival(1, second(1), second(1), second(2), second(3), second(4))
+    assert arrival.to_status() == grouped
+    arrival.note_end(second(10))
+    arrival.note_world(second(11))
+    groups.append(Group(second(13), second(14)))  # of the processes that are being started
+    assert arrival.to_status() == grouped
+    groups.append(None)
+    arrival.note_start(2, second(12))
+    assert arrival.to_status() == RoundArrival(2, second(10), second(11), second(12))
+
+
+def test_group_that_is_there_before_its_round_has_started_is_none_of_the_round_before() -> None:
+    groups: list[Group | None] = [None]
+    arrival = Arrival(lambda: groups[-1])
+    arrival.note_start(1, second(2))
+    arrival.note_world(second(11))
+    groups.append(Group(second(12), second(12)))
+    assert arrival.to_status() == RoundArrival(1, second(2), second(2), second(2))
 
 
 def test_processes_join_the_trace_where_the_pod_names_a_collector() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import struct
 from datetime import UTC, datetime
@@ -23,7 +24,13 @@ from agent.report.progress_monitor import ProgressMonitor, TrainingProgress
 from agent.report.report import ReportBody
 from crds.agent_report import AgentCheckpointTrouble, AgentState, RoundProgress, Series, Usage
 from crds.checkpoint_files import CheckpointTrouble
-from crds.progress_record import ENV_PROGRESS_FILE, NUMBERS_FORMAT, PROGRESS_FORMAT, RECORD_BYTES
+from crds.progress_record import (
+    ENV_PROGRESS_FILE,
+    GROUP_SUFFIX,
+    NUMBERS_FORMAT,
+    PROGRESS_FORMAT,
+    RECORD_BYTES,
+)
 from crds.wire import from_wire
 from dlr import progress as sdk
 from tests.cli.scripted import Clock
@@ -367,3 +374,35 @@ def test_once_a_script_tells_its_steps_nothing_counts_that_was_counted(files: Pr
     first, second = files.renew(2, ProcessStart(1))
     count(second, 6, now, first=StepReport(now - 10, 1))
     assert files.read() == Snapshot({})
+
+
+def leave_mark(record: str, mark: object) -> None:
+    Path(f"{record}{GROUP_SUFFIX}").write_text(mark if isinstance(mark, str) else json.dumps(mark))
+
+
+def test_process_group_is_there_when_the_last_process_has_it(files: ProgressFiles) -> None:
+    first, second = (env[ENV_PROGRESS_FILE] for env in files.renew(2, ProcessStart(1, 2)))
+    began = time.monotonic()
+    time.sleep(9.0)
+    leave_mark(first, {"imported": began + 1, "initialized": began + 7})
+    assert files.group_times() is None
+    leave_mark(second, {"imported": began + 3, "initialized": began + 4})
+    times = files.group_times()
+    assert times is not None
+    assert (times.initialized - times.imported).total_seconds() == pytest.approx(4)
+    files.renew(2, ProcessStart(2, 2))
+    assert files.group_times() is None, "these were others"
+
+
+@pytest.mark.parametrize(
+    "mark",
+    ["", "{", "7", {}, {"imported": 1}, {"imported": "x", "initialized": 2}]
+    + [
+        {"imported": i, "initialized": j}
+        for i, j in ((2, 1), (-1, 1), (1, 1e300), (math.nan, 1), (1, math.inf))
+    ],
+)
+def test_mark_that_makes_no_sense_is_none(files: ProgressFiles, mark: object) -> None:
+    ((record),) = (env[ENV_PROGRESS_FILE] for env in files.renew(1, ProcessStart()))
+    leave_mark(record, mark)
+    assert files.group_times() is None

@@ -3,19 +3,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch.distributed
+import torch.distributed.device_mesh
 import torch.distributed.elastic.rendezvous.registry as rdzv_registry
 import torch.distributed.run as torchrun
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from agent.torch_compat import UnsupportedTorchError, process_groups
 from agent.torch_compat.elastic import launched_processes, missing_seams, require_supported
-from agent.torch_compat.training import uncompiled
+from agent.torch_compat.training import note_first_group, uncompiled
 from tests.agent.conftest import ROOT
 
 
@@ -117,3 +119,39 @@ def test_groups_on_gpus_refuse_a_torch_whose_graphs_wait_for_watchdogs(
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(UnsupportedTorchError, match=r"install torch 2\.8 or newer"):
         process_groups.require_captures_without_watchdog()
+
+
+def test_process_group_is_noted_once_and_the_function_is_torchs_own_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init_process_group(backend: str, *, world_size: int) -> None:
+        """torch's text."""
+        called.append((backend, world_size))
+        if world_size < 1:
+            raise ValueError("no rank comes")
+
+    called: list[tuple[str, int]] = []
+    noted: list[tuple[float, float]] = []
+    owners = [torch.distributed.distributed_c10d, torch.distributed, torch.distributed.device_mesh]
+    for owner in owners:
+        monkeypatch.setattr(owner, "init_process_group", init_process_group)
+    note_first_group(count(1.0).__next__, lambda began, ended: noted.append((began, ended)))
+    scripts = torch.distributed.init_process_group
+    assert scripts is not init_process_group and scripts.__doc__ == "torch's text."
+    with pytest.raises(ValueError, match="no rank comes"):
+        scripts("gloo", world_size=0)
+    assert not noted, "there is no group yet"
+    scripts("gloo", world_size=2)
+    assert all(owner.init_process_group is init_process_group for owner in owners)
+    scripts("nccl", world_size=4)
+    assert called == [("gloo", 0), ("gloo", 2), ("nccl", 4)]
+    assert noted == [(2, 3)], "of the one that came to a group"
+
+
+def test_function_that_a_library_has_put_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "init_process_group", lambda: None)
+    monkeypatch.setattr(torch.distributed, "init_process_group", own := lambda: "the library's")
+    note_first_group(count(1.0).__next__, lambda *_: None)
+    assert torch.distributed.init_process_group is own
+    torch.distributed.distributed_c10d.init_process_group()
+    assert torch.distributed.init_process_group is own

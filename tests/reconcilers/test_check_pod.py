@@ -21,6 +21,7 @@ TEMPLATE: dict[str, Any] = {
         "nodeName": "elsewhere",
         "tolerations": [{"key": "reserved", "operator": "Exists"}],
         "serviceAccountName": "fabric",
+        "imagePullSecrets": [{"name": "registry"}],
         "containers": [
             {"name": "probe", "image": "mine", "env": [{"name": "NCCL_IB_HCA", "value": "mlx5"}]},
             {"name": "sidecar", "image": "x", "command": ["sleep", "5"]},
@@ -80,6 +81,7 @@ def test_what_the_template_says_stays_and_it_is_not_changed() -> None:
     assert of.spec.template == TEMPLATE
     spec = pod["spec"]
     assert spec["hostNetwork"] is True and spec["serviceAccountName"] == "fabric"
+    assert spec["imagePullSecrets"] == TEMPLATE["spec"]["imagePullSecrets"]
     assert [c.get("command") for c in spec["containers"]] == [COMMAND, ["sleep", "5"]]
     assert environment(pod)["NCCL_IB_HCA"] == "mlx5"
     assert pod["metadata"]["labels"]["team"] == "fabric"

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +16,7 @@ from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
 from tests.reconcilers.pods import environment
 
+DOCS = Path(__file__).parents[2] / "docs"
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"team": "vision"}, "annotations": {"note": "kept"}},
     "spec": {
@@ -47,6 +51,17 @@ def test_what_the_template_says_stays() -> None:
     assert [c["name"] for c in spec["containers"]] == ["main", "sidecar"]
     assert pod["metadata"]["labels"]["team"] == "vision"
     assert pod["metadata"]["annotations"]["note"] == "kept"
+
+
+def test_the_job_of_the_page_on_images_has_its_pull_secrets_and_volumes_in_its_pod() -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "images.md").read_text(), re.DOTALL)
+    (manifest,) = (each for each in yaml.safe_load_all(block) if each["kind"] == "ElasticJob")
+    template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
+    spec = build_job_pod(job(template=template), worker())["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "registry"}], "also of the agent's container in the Pod"
+    assert spec["volumes"][:-1] == template["spec"]["volumes"]
+    mounts = spec["containers"][0]["volumeMounts"]
+    assert mounts[:-1] == template["spec"]["containers"][0]["volumeMounts"]
 
 
 def test_name_owner_and_labels_are_ours() -> None:

@@ -272,11 +272,14 @@ POD_VALUES: JSON = {
 
 def test_values_say_where_the_controllers_pods_run_and_with_what(helm: Helm, chart: Path) -> None:
     resources = {"limits": {"memory": "4Gi"}}
-    values = {**POD_VALUES, "resources": resources, "cordon": "report", "extraArgs": ["--cordon-limit=5"]}
+    sent = {"name": "OTEL_EXPORTER_OTLP_HEADERS", "valueFrom": {"secretKeyRef": {"name": "c", "key": "k"}}}
+    more = {"extraArgs": ["--cordon-limit=5"], "extraEnv": [sent]}
+    values = {**POD_VALUES, "resources": resources, "cordon": "report", **more}
     plain, found = (controller_of(helm.template(chart, each, namespace="n")) for each in ({}, values))
     (container,) = plain["containers"]
     arguments = [*container["args"], "--cordon=report", "--cordon-limit=5"]
     wanted = {**container, "resources": {**container["resources"], **resources}, "args": arguments}
+    wanted["env"] = [sent, *container["env"]]
     assert found == {**plain, **POD_VALUES, "containers": [wanted]}
 
 

@@ -23,6 +23,7 @@ from crds.progress_record import (
     WORDS_OF_NUMBER,
 )
 from dlr import busy, checkpoint_saved, progress, report
+from dlr.replicas.survivor import TrainingStep
 from tests.counting import calls
 
 pytestmark = pytest.mark.real
@@ -54,6 +55,14 @@ def test_step_and_time_are_in_the_file(progress_file: Path) -> None:
     assert before <= first_at <= at <= time.monotonic()
     assert saved_at == 0.0, "no checkpoint yet"
     assert (zero, busy_until) == (0, 0.0)
+
+
+def test_step_of_replica_groups_counts_as_the_one_that_it_is(progress_file: Path) -> None:
+    report(TrainingStep(0))
+    checkpoint_saved(TrainingStep(0))
+    report(TrainingStep(1) + 1)
+    step, _, saved, _, _, _, first, _ = numbers(progress_file)
+    assert (first, saved, step) == (1, 1, 2)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])

@@ -13,7 +13,7 @@ from crds.job_status import JobState
 from crds.trace import JOB_SPAN, span_id, trace_id, traceparent
 from dlr.job.trace import chrome_trace
 from reconcilers.tracing.reconciler import SETTLED, due_spans
-from reconcilers.tracing.spans import PARTS, RECOVERIES, TraceSpan, spans_of
+from reconcilers.tracing.spans import MARKS, PARTS, RECOVERIES, TraceSpan, spans_of
 from tests.cli.troubled import NOW, SUBMITTED, at, episode, failed, troubled_job, troubled_workers
 
 UID = "7c1b5a0e-53b1-4f0e-9d55-0d6f3d2a9c11"
@@ -38,7 +38,7 @@ def jobs(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     ended = {"completionTime": at(draw(st.floats(250, 300)))} if draw(st.booleans()) else {}
     workers = troubled_workers()
     for worker in workers:
-        marks = {name: at(draw(seconds)) for name in ("seen", "joined", "started")}
+        marks = {name: at(draw(seconds)) for name in MARKS}
         worker["status"]["agent"]["start"] = {"round": draw(st.integers(0, 12)), **marks}
         worker["status"]["agent"]["progress"] |= {"checkpointStep": 7, "checkpointTime": at(draw(seconds))}
     return troubled_job(history=history, **ended), workers
@@ -104,7 +104,7 @@ def test_world_that_follows_in_the_look_that_records_the_failure_has_its_parts()
     ]
     workers = troubled_workers()
     for worker in workers:
-        marks = {"seen": at(60.2), "joined": at(60.3), "started": at(60.4)}
+        marks = {name: at(60.2 + number / 10) for number, name in enumerate(MARKS)}
         worker["status"]["agent"]["start"] = {"round": 2, **marks}
     world = {"round": 2, "phase": "Formed", "formedAt": at(60.15)}
     spans = spans_of(troubled_job(history=history, rendezvous=world), workers)
