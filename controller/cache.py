@@ -79,11 +79,12 @@ class Cache:
         made: R = self._readers[reader]
         return made
 
-    def watch_optionally(self, resource: Resource, label_selector: str) -> None:
+    def watch_optionally(self, resource: Resource, label_selector: str | None = None) -> None:
         """Watch a resource that the API server need not serve. Nothing waits for it: its store is empty until
         it is served, and `why_not_synced` says why."""
         self._optional.add(resource)
-        self._label_selectors[resource] = label_selector
+        if label_selector is not None:
+            self._label_selectors[resource] = label_selector
 
     def why_not_synced(self, resource: Resource) -> str | None:
         """Why the resource's collection was not read yet; None if it was."""
@@ -233,6 +234,7 @@ class Cache:
                 timing=self._timing,
                 shares=self._shares,
                 monotonic=self._monotonic,
+                is_optional=resource in self._optional,
             )
             self._informers[resource] = informer
             if self._tasks is not None:

@@ -14,7 +14,7 @@ from healthcheck.attribution import OPEN, NodeStanding, attribute
 from healthcheck.domains import clustered, cut_off
 from healthcheck.evidence import accusation, acquittal, doubt, in_rounds, link_evidence
 from healthcheck.fleet import Link, Node, NodeName
-from healthcheck.insides import BrokenSwitch, broken_switches, without_inside
+from healthcheck.insides import BrokenSwitch, broken_between, broken_switches, without_inside
 from healthcheck.measurements import CheckHistory, GroupResult, LocalResult, RoundResult, rounded
 from healthcheck.odds import log_odds
 from healthcheck.pairing import Evidence
@@ -101,7 +101,7 @@ def investigate(history: CheckHistory, nodes: Sequence[Node], settings: Settings
         slow_compute=own.slow,
         to_measure_again=own.to_measure_again,
         classes=own.classes,
-        switches=switches,
+        switches=(*switches, *broken_between(failed.links, nodes)),
         evidence={Symptom.FAILED: Evidence(failing, failed), Symptom.SLOW: Evidence(slow_ledger, slow)},
     )
 
@@ -111,12 +111,13 @@ def conclude(facts: CheckFacts, settings: Settings) -> Diagnosis:
     failed = facts.evidence[Symptom.FAILED]
     nodes = tuple(_verdict(node.name, facts) for node in facts.nodes)
     faulty = {found.node for found in nodes if found.verdict is Verdict.FAULTY}
+    behind = {name for switch in facts.switches for name in switch.nodes}
     links = tuple(
         _link(symptom, pair, evidence)
         for symptom, evidence in facts.evidence.items()
         for pair in sorted(evidence.attribution.links, key=sorted)
+        if not any(pair.issubset(switch.nodes) for switch in facts.switches)
     )
-    behind = {name for switch in facts.switches for name in switch.nodes}
     domains = (
         *(switch.finding for switch in facts.switches),
         *clustered(facts.nodes, faulty - behind, settings.significance),

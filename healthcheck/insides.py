@@ -3,6 +3,11 @@
 Pairs of the screening cross domains, so they say nothing of a switch within one. Two further rounds test the
 nodes of each NVLink domain with each other, in a ring. Where all of these tests fail, and each of the nodes
 passes with others elsewhere, no node is to blame, and no other test explains it.
+
+Fewer than four nodes have too few pairs for that: accidents would pass for a fault. So the pairs of three
+meet twice. Two meet until they are a faulty link (`healthcheck.attribution`), and if they never passed, that
+is the switch, for nothing else joins them. One of them that fails elsewhere too is to blame itself, and if
+both do, two nodes are.
 """
 
 from __future__ import annotations
@@ -10,17 +15,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, combinations, zip_longest
 
 from crds.findings import MAX_EVIDENCE, FaultyDomain
 from crds.names import NVLINK_LABELS
-from healthcheck.fleet import Domain, Node, NodeName
+from healthcheck.fleet import Domain, Link, Node, NodeName
 from healthcheck.measurements import RoundResult
 from healthcheck.pairing import Group, circle
 from healthcheck.trials import Ledger, Trial
 
-LEAST_NODES = 4
-"""The ring of fewer has less than `LEAST_FAILURES` tests, or hardly more."""
+LEAST_IN_RING = 4
+"""The ring of fewer nodes has less than `LEAST_FAILURES` tests, or hardly more."""
 LEAST_FAILURES = 3
 ROUNDS = 2
 """Rounds of a tournament that make a ring of the nodes."""
@@ -57,14 +62,12 @@ def inside_groups(
     Args:
         out: nodes that are tested no further.
     """
-    tested = {frozenset(group.members) for round_ in rounds for group in round_.groups}
+    results: defaultdict[Link, list[bool]] = defaultdict(list)
+    for group in chain.from_iterable(round_.groups for round_ in rounds):
+        results[frozenset(group.members)].append(group.passed)
     domains = [[name for name in names if name not in out] for names in _nvlink_domains(nodes).values()]
-    for rotation in range(ROUNDS):
-        groups = chain.from_iterable(circle(names, rotation) for names in domains)
-        new = tuple(group for group in groups if frozenset(group) not in tested)
-        if new:
-            return new
-    return ()
+    due = zip_longest(*(_rounds(names, results) for names in domains), fillvalue=())
+    return next((groups for each in due if (groups := tuple(chain.from_iterable(each)))), ())
 
 
 def broken_switches(
@@ -80,10 +83,27 @@ def broken_switches(
         inside = _inside(ledger, frozenset(names), condemned)
         members = tuple(name for name in names if any(name in trial.members for trial in inside))
         distinct = {frozenset(trial.members) for trial in inside}
-        if any(trial.passed for trial in inside) or len(distinct) < LEAST_FAILURES:
+        least = LEAST_FAILURES if len(members) >= LEAST_IN_RING else 2 * LEAST_FAILURES
+        if any(trial.passed for trial in inside) or len(distinct) < LEAST_FAILURES or len(inside) < least:
             continue
         if all(_passes_outside(ledger, name, names) for name in members):
             found.append(BrokenSwitch(domain, members, tuple(inside)))
+    return tuple(found)
+
+
+def broken_between(
+    links: Mapping[Link, tuple[Trial, ...]], nodes: Sequence[Node]
+) -> tuple[BrokenSwitch, ...]:
+    """The domains of two nodes that never pass with each other.
+
+    Args:
+        links: faulty links, with all trials of each.
+    """
+    found = []
+    for domain, names in _nvlink_domains(nodes).items():
+        trials = links.get(frozenset(names), ())
+        if trials and not any(trial.passed for trial in trials):
+            found.append(BrokenSwitch(domain, tuple(names), trials))
     return tuple(found)
 
 
@@ -100,7 +120,23 @@ def _nvlink_domains(nodes: Sequence[Node]) -> Mapping[Domain, list[NodeName]]:
         domain = next((each for each in node.domains if each.level in NVLINK_LABELS), None)
         if domain is not None:
             found[domain].append(node.name)
-    return {domain: names for domain, names in found.items() if LEAST_NODES <= len(names) < len(nodes)}
+    return {domain: names for domain, names in found.items() if 1 < len(names) < len(nodes)}
+
+
+def _rounds(names: Sequence[NodeName], results: Mapping[Link, Sequence[bool]]) -> list[Sequence[Group]]:
+    """The rounds that are due within a domain: a ring, or the pairs of three, again if none of them passed.
+
+    Args:
+        results: whether each group passed, in each of its tests.
+    """
+    if len(names) != 3:
+        ring = (circle(names, rotation) for rotation in range(ROUNDS))
+        return [[group for group in groups if frozenset(group) not in results] for groups in ring]
+    pairs = {pair: results.get(frozenset(pair), ()) for pair in combinations(names, 2)}
+    times = 1 if any(map(any, pairs.values())) else 2
+    return [
+        [pair] for pair, found in sorted(pairs.items(), key=lambda each: len(each[1])) if len(found) < times
+    ]
 
 
 def _inside(ledger: Ledger, names: frozenset[NodeName], condemned: Collection[NodeName]) -> list[Trial]:

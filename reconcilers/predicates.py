@@ -6,13 +6,18 @@ shows is another than before (`change_of`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from controller.builder import ControllerBuilder
+from controller.cache import Cache
+from controller.reconciler import Request
 from controller.resources import Object
 from controller.store import Change
 from reconcilers.observed.containers import has_ended
+from reconcilers.observed.device_taints import DeviceTaints, taint_view
 from reconcilers.observed.hardware import fault_view
 from reconcilers.observed.reach import silent_peers
+from reconcilers.runtime.kinds import DEVICETAINTRULES, RESOURCECLAIMS, RESOURCESLICES
 
 
 def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
@@ -121,3 +126,20 @@ def without_report(worker: Object) -> object:
 def generation_of(obj: Object) -> object:
     """What stands for the spec, which may have 1 MB, or be nested too deeply to be compared."""
     return obj["metadata"]["uid"], obj["metadata"].get("generation")
+
+
+def wakes_by_device_taints(
+    controller: ControllerBuilder, cache: Cache, requests_of: Callable[[Object], Iterable[Request]]
+) -> None:
+    """Wake a controller where the taints of the devices of a Pod change.
+
+    Args:
+        requests_of: the looks that a raw Pod leads to.
+    """
+    taints = cache.shared(DeviceTaints)
+
+    def map_function(obj: Object) -> Iterable[Request]:
+        return {request for pod in taints.pods_of(obj) for request in requests_of(pod)}
+
+    for resource in (RESOURCESLICES, RESOURCECLAIMS, DEVICETAINTRULES):
+        controller.watches(resource, map_function, predicate=change_of(taint_view))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from controller.builder import ControllerBuilder, requests_for
+from controller.builder import ControllerBuilder, controller_owner, requests_for
 from controller.cache import Cache
 from controller.manager import Manager
 from controller.reconciler import Request
@@ -32,6 +32,7 @@ from reconcilers.job.strategy import Strategies
 from reconcilers.kueue import wiring as kueue
 from reconcilers.metrics import JobMetrics
 from reconcilers.nodecheck import wiring as nodecheck
+from reconcilers.observed import device_taints
 from reconcilers.observed.hardware import own_fault
 from reconcilers.observed.options import CordonOptions, PodOptions
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER, owner_uids
@@ -46,6 +47,7 @@ from reconcilers.predicates import (
     more_than_an_agents_later_reports,
     more_than_progress,
     more_than_status,
+    wakes_by_device_taints,
 )
 from reconcilers.recheck import wiring as recheck
 from reconcilers.roles import wiring as roles
@@ -129,6 +131,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(PODS, BY_OWNER, owner_uids)
     cache.add_index(PODS, BY_JOB, pods_job)
     cache.add_index(PODS, BY_SLOT, slot_keys)
+    device_taints.add_indexes(cache)
 
 
 def add_jobs(manager: Manager, clock: Clock, options: PodOptions, strategies: Strategies) -> None:
@@ -224,6 +227,7 @@ def add_workers(
         .reports_to(reporter(manager, "elasticworker", ELASTICWORKERS, clock))
         .with_workers(WORKER_WORKERS)
     )
+    wakes_by_device_taints(controller, cache, controller_owner(ELASTICWORKERS))
     for kind in owners:
         controller.watches(kind.resource, owned_workers, predicate=appears)
         controller.watches(kind.resource, owned_workers, predicate=kind.ends)
@@ -250,7 +254,7 @@ def add_companions(
         .with_workers(COMPANION_WORKERS)
     )
     for hold in holds:
-        controller.watches(hold.resource, hold.jobs_of, predicate=hold.is_news)
+        hold.watch(controller)
     controller.build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
 
 

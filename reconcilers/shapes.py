@@ -33,12 +33,16 @@ from controller.resources import (
 from controller.shape import Shape, units
 from crds import names
 from reconcilers.observed.containers import kept_of_container
+from reconcilers.observed.device_taints import kept_of_claim, kept_of_rule, kept_of_slice
 from reconcilers.observed.hardware import unhealthy_devices
 from reconcilers.runtime.kinds import (
+    DEVICETAINTRULES,
     ELASTICJOBS,
     ELASTICWORKERS,
     ELASTICWORLDS,
     NODECHECKS,
+    RESOURCECLAIMS,
+    RESOURCESLICES,
     SCALEPLANS,
     SHARDSETS,
 )
@@ -155,6 +159,9 @@ SHAPES: Mapping[Resource, Shape] = {
     PODDISRUPTIONBUDGETS: Shape({"spec": 500}, kept_of_owned),
     NODES: Shape({"spec": 5_000, "status": 50_000}, kept_of_node),
     NAMESPACES: Shape({}),
+    RESOURCESLICES: Shape({"spec": MOST_SPEC}, kept_of_slice),
+    RESOURCECLAIMS: Shape({"status": 20_000}, kept_of_claim),
+    DEVICETAINTRULES: Shape({"spec": 100}, kept_of_rule),
 }
 """By kind. A status that the controller alone writes may be as large as the kind's CRD lets it."""
 

@@ -49,8 +49,10 @@ class Informer:
         timing: WatchTiming | None = None,
         shares: Shares | None = None,
         monotonic: Callable[[], float] = clock.monotonic,
+        is_optional: bool = False,
     ) -> None:
         self.resource = resource
+        self._is_optional = is_optional
         self.intake = Intake(resource, shape, shares or Shares(), monotonic)
         self.store = self.intake.store
         self.synced = asyncio.Event()
@@ -221,7 +223,8 @@ class Informer:
     def _note(self, error: ApiError) -> None:
         """The same failure again is no news."""
         if str(self.last_error) != str(error):
-            log.warning("watch failed resource=%s error=%s", self.resource.group_resource, error)
+            level = logging.INFO if self._is_optional else logging.WARNING
+            log.log(level, "watch failed resource=%s error=%s", self.resource.group_resource, error)
         self.last_error = error
 
     async def _close_stream(self) -> None:

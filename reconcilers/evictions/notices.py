@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from controller.cache import Cache
-from controller.resources import NODES, Object
+from controller.resources import NODES, PODS, Object
 from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from reconcilers.evictions.plan import EvictionNotice, can_move
 from reconcilers.observed.announced import announcement
+from reconcilers.observed.device_taints import NO_SCHEDULE, DeviceTaints
 from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace, staying
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
@@ -48,6 +49,9 @@ class Notices:
         self._workers = cache.store(ELASTICWORKERS)
         self._parse = cache.models(ELASTICWORKERS, ElasticWorker)
         self._sights: ObjectMemory[_Sight] = self._nodes.memory()
+        self._taints = cache.shared(DeviceTaints)
+        self._tainted_since: ObjectMemory[float] = cache.store(PODS).memory()
+        """When a Pod was first seen to use a tainted device, on the monotonic clock."""
 
     def remember(self, node: Object) -> None:
         """Remember since when a node announces evictions. To be called of each change: whoever comes to the
@@ -70,7 +74,22 @@ class Notices:
             sight, lives = self._sight_of(node), worker.status.history
             if not lives or lives[-1].created_at < sight.at:
                 found.append(EvictionNotice(worker, name, why, now - sight.monotonic))
-        return found
+        return [*found, *self._by_devices(job, {notice.index for notice in found})]
+
+    def _by_devices(self, job: ElasticJob, noticed: Collection[int]) -> Iterator[EvictionNotice]:
+        """Yield the notices of the other workers with a device that takes no new Pods."""
+        is_wanted = can_move(job) and self._taints.are_any
+        there = self._workers.by_index(BY_OWNER, job.metadata.uid) if is_wanted else ()
+        now = self._clock.monotonic()
+        for raw in self._training(job, there):
+            uid = (raw.get("status") or {}).get("podUid") or ""
+            taint = self._taints.of(uid, NO_SCHEDULE)
+            if taint is None:
+                self._tainted_since.forget(uid)
+            elif raw["spec"]["index"] not in noticed and (worker := self._parse.parse_or_none(raw)):
+                seen = self._tainted_since.get(uid)
+                since = self._tainted_since.put(uid, now) if seen is None else seen
+                yield EvictionNotice(worker, worker.status.node_name or "", f"has the {taint}", now - since)
 
     def _sight_of(self, node: Object) -> _Sight:
         uid = node["metadata"]["uid"]
@@ -92,5 +111,8 @@ class Notices:
             there = [raw for raw in on_them if belongs_to(raw, uid)]
         else:
             there = workers.by_index(BY_OWNER, uid)
-        there = in_namespace(there, job.metadata.namespace)
-        return (raw for raw in staying(there) if raw["spec"]["type"] == names.WORKER)
+        return self._training(job, there)
+
+    def _training(self, job: ElasticJob, workers: Iterable[Object]) -> Iterator[Object]:
+        there = staying(in_namespace(workers, job.metadata.namespace))
+        return (raw for raw in there if raw["spec"]["type"] == names.WORKER)

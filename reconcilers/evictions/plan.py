@@ -28,12 +28,12 @@ FindWorker = Callable[[int], ElasticWorker | None]
 
 @dataclass(frozen=True)
 class EvictionNotice:
-    """A worker whose Pod will be evicted, as its node announces."""
+    """A worker that must leave its node: its Pod will be evicted, or a device of it takes no new Pods."""
 
     worker: ElasticWorker
     node: str
     why: str
-    """How the node announces it, such as `is cordoned`."""
+    """How that is announced, such as `is cordoned`."""
     age_seconds: float
     """Time since it was first seen, by our own clock."""
 
@@ -96,9 +96,7 @@ def event_of(job: ElasticJob, request: ScaleRequest, notices: Sequence[EvictionN
         nodes = {notice.node: notice.why for notice in notices if notice.index in new}
         patience_seconds = job.spec.elastic_policy.eviction_patience_seconds
         others = "others elsewhere replace them" if len(new) > 1 else "another elsewhere replaces it"
-        message = (
-            f"{_nodes(nodes)}: {named(new)} will be evicted, and {others} first; evictions wait for that, "
-        )
+        message = f"{_nodes(nodes)}: {named(new)} must leave, and {others} first; evictions wait for that, "
         return Event("Normal", "EvictionAnnounced", f"{message}{patience_seconds} s at most")
     ended = set(before).difference(moved)
     is_one = len(ended) == 1

@@ -14,7 +14,7 @@ from reconcilers.evictions.notices import BY_ANNOUNCED, Notices, announced_keys
 from reconcilers.evictions.plan import held_seconds
 from reconcilers.evictions.reconciler import EvictionReconciler
 from reconcilers.observed.announced import announcement
-from reconcilers.predicates import change_of
+from reconcilers.predicates import change_of, wakes_by_device_taints
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
@@ -31,26 +31,36 @@ def add(manager: Manager, clock: Clock, holds: list[EvictionHold]) -> None:
     cache = manager.cache
     cache.add_index(NODES, BY_ANNOUNCED, announced_keys)
     notices, workers = Notices(cache, clock), cache.store(ELASTICWORKERS)
+    job_of = controller_owner(ELASTICJOBS)
 
     def jobs_on(node: Object) -> Iterable[Request]:
         notices.remember(node)
         found = workers.by_index(BY_NODE, node["metadata"]["name"])
-        return {job for worker in found for job in controller_owner(ELASTICJOBS)(worker)}
+        return {job for worker in found for job in job_of(worker)}
+
+    def jobs_with(pod: Object) -> Iterable[Request]:
+        owners = controller_owner(ELASTICWORKERS)(pod)
+        found = (workers.get(owner.namespace, owner.name) for owner in owners)
+        return (job for worker in found if worker is not None for job in job_of(worker))
+
+    def watch(controller: ControllerBuilder) -> None:
+        controller.watches(NODES, jobs_on, predicate=announces_otherwise)
+        wakes_by_device_taints(controller, cache, jobs_with)
 
     def held(job: ElasticJob) -> float:
         return held_seconds(job, notices.of(job))
 
-    holds.append(EvictionHold(held, NODES, jobs_on, announces_otherwise))
+    holds.append(EvictionHold(held, watch))
     reconciler = EvictionReconciler(manager.client, cache, manager.recorder, clock, notices)
-    (
+    controller = (
         ControllerBuilder(manager, "evictions")
         .for_(ELASTICJOBS, predicate=moves_otherwise)
         .owns(ELASTICWORKERS, predicate=runs_elsewhere)
-        .watches(NODES, jobs_on, predicate=announces_otherwise)
         .reports_to(reporter(manager, "evictions", ELASTICJOBS, clock))
         .with_workers(WORKERS)
-        .build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
     )
+    watch(controller)
+    controller.build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
 
 
 @change_of

@@ -1,4 +1,5 @@
-"""What others report of a node's hardware: its agents by its conditions, its kubelet by Pods' devices. Pure.
+"""What others report of a node's hardware: its agents by its conditions, its kubelet and drivers by Pods'
+devices. Pure.
 
 Agents of the administrator's on the node do not run in a user's container, so their word counts everywhere.
 Sources of the names, read in November 2026:
@@ -21,6 +22,7 @@ from typing import Any
 from controller.wording import and_more
 from crds import names
 from crds.actions import Action
+from reconcilers.observed.device_taints import DeviceTaint
 
 TRUE, FALSE = "True", "False"
 NODE_PROBLEM_DETECTOR = "node-problem-detector"
@@ -63,7 +65,7 @@ NVSENTINEL_CORDONED = "quarantineHealthEventIsCordoned"
 MAX_FAULT = 160
 MOST_DEVICES = 16
 """Unhealthy devices of a container that are kept."""
-DEVICE_UNHEALTHY, NODE_FAULT = "DeviceUnhealthy", "NodeFault"
+DEVICE_UNHEALTHY, DEVICE_TAINTED, NODE_FAULT = "DeviceUnhealthy", "DeviceTainted", "NodeFault"
 """Reasons of a worker's condition `HardwareWell`."""
 
 
@@ -137,18 +139,23 @@ def unhealthy_devices(container_status: Mapping[str, Any]) -> list[dict[str, Any
     return found
 
 
-def reported_fault(pod: Mapping[str, Any], node: Mapping[str, Any] | None) -> tuple[str, str]:
+def reported_fault(
+    pod: Mapping[str, Any], node: Mapping[str, Any] | None, taint: DeviceTaint | None = None
+) -> tuple[str, str]:
     """The reason, and the sentence with the device and whose word it is; both empty if nothing is reported.
 
     Args:
         pod: a training Pod that lives.
         node: the raw Node that it runs on, if it is known.
+        taint: one that ends Pods, of a device that it uses.
     """
     where = pod.get("spec", {}).get("nodeName") or "its node"
     devices = list(_named_devices(pod.get("status", {}).get("containerStatuses") or ()))
     if devices:
         more = and_more(len(devices) - 1, "device")
         return DEVICE_UNHEALTHY, f"the kubelet of {where} reports {devices[0]}{more}"
+    if taint is not None:
+        return DEVICE_TAINTED, f"{where} has the {taint}"
     fault = own_fault(node) if node is not None else None
     return (NODE_FAULT, f"node {where}: {fault}") if fault is not None else ("", "")
 

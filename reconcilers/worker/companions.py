@@ -9,17 +9,17 @@ earlier job of the same name has left is replaced.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from controller.builder import ControllerBuilder
 from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, Refused
 from controller.events import EventRecorder
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICES, Object, Resource
-from controller.store import Change
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
@@ -51,12 +51,8 @@ class EvictionHold:
 
     held_seconds: Callable[[ElasticJob], float]
     """Time for which the hold of a job lasts; infinite where no end is in sight, 0.0 without a hold."""
-    resource: Resource
-    """The kind whose changes end holds."""
-    jobs_of: Callable[[Object], Iterable[Request]]
-    """The jobs that an object of that kind concerns."""
-    is_news: Callable[[Change], bool]
-    """Whether a change of one concerns any."""
+    watch: Callable[[ControllerBuilder], None]
+    """Has a controller of jobs look at those whose holds may end."""
 
 
 class Companions:

@@ -26,6 +26,7 @@ from crds.model import ConditionStatus
 from reconcilers.observed.builder import pod_name
 from reconcilers.observed.conditions import condition_of, with_condition
 from reconcilers.observed.containers import containers_of, has_ended, may_run, training_container
+from reconcilers.observed.device_taints import NO_EXECUTE, DeviceTaints
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import (
     BY_OWNER,
@@ -104,6 +105,7 @@ class WorkerReconciler(Reconciler):
         self._silences = Silences(client, cache, contact, clock, dials or TcpDials(clock.monotonic))
         self._maker = PodMaker(client, cache, recorder, clock, options, gates)
         self._late = LatePods(client, cache, clock.monotonic)
+        self._taints = cache.shared(DeviceTaints)
         self._slots = SlotPods(cache, contact, clock.monotonic)
         self._unrecorded: dict[Request, UnrecordedPod] = {}
         self._ending: dict[Request, Object] = {}
@@ -151,6 +153,7 @@ class WorkerReconciler(Reconciler):
             silence=silence,
             node_lost=self._node_lost(pod, lease, worker),
             node=self._node_of(pod, worker),
+            device_taint=self._taints.of(pod["metadata"]["uid"], NO_EXECUTE) if pod is not None else None,
             topology_keys=assignment.topology_keys,
             domain_policy=assignment.domain_policy,
             warning=warning,

@@ -20,6 +20,7 @@ from crds.texts import shortened
 from reconcilers.failure import budgets
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.device_taints import DeviceTaint
 from reconcilers.observed.domains import domain_of
 from reconcilers.observed.ending import PodJudgement, Situation, failed_sidecars, judge
 from reconcilers.observed.exit_class import PodEnd
@@ -66,6 +67,8 @@ class Observation:
     """Set when the Pod's node is gone or not ready: why."""
     node: Mapping[str, Any] | None = None
     """Node of the Pod, also after its end."""
+    device_taint: DeviceTaint | None = None
+    """A taint that ends Pods, of a device that the Pod uses."""
     topology_keys: Sequence[str] = ()
     """Labels of nodes that say what they share."""
     domain_policy: str | None = None
@@ -108,7 +111,9 @@ def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticW
     if status.phase is not WorkerPhase.FAILED and seen.pod is not None:
         conditions = _shown(conditions, SIDECARS_WELL, "SidecarFailed", failed_sidecars(seen.pod), now)
     if status.phase not in ENDED and seen.pod is not None and worker.spec.job_name is not None:
-        conditions = _shown(conditions, HARDWARE_WELL, *reported_fault(seen.pod, seen.node), now)
+        conditions = _shown(
+            conditions, HARDWARE_WELL, *reported_fault(seen.pod, seen.node, seen.device_taint), now
+        )
     leaving = still_leaving(worker, status, seen.leavers)
     if (conditions, leaving) == (status.conditions, status.leaving_pods):
         return status

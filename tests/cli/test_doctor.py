@@ -223,6 +223,24 @@ def test_each_role_is_given_by_whoever_may_escalate_it_or_has_its_rights() -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("served", "says"),
+    [
+        ([], []),
+        (["resourceslices"], ["ok: Taints that drivers put on DRA devices are read; before Kubernetes 1.36"]),
+        (
+            ["resourceslices", "devicetaintrules"],
+            ["ok: Taints that drivers put on DRA devices are read, and DeviceTaintRules."],
+        ),
+        (None, ["warn: Could not be checked: forbidden"]),
+    ],
+)
+def test_it_says_whose_taints_of_devices_are_read(served: list[str] | None, says: list[str]) -> None:
+    refused = {"devices": "forbidden"} if served is None else {}
+    found = told(replace(INSTALLED, devices=served, refused=refused), "devices")
+    assert len(found) == len(says) and all(map(str.startswith, found, says))
+
+
 CONFIGURATION = """
 integrations:
   frameworks:

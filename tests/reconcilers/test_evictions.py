@@ -102,7 +102,7 @@ def test_an_announced_eviction_moves_the_worker_first_and_no_failure_is_counted(
     assert events(api, "WorldBroken") == []
     (message,) = events(api, "EvictionAnnounced")
     assert message.endswith(
-        "worker 1 will be evicted, and another elsewhere replaces it first; evictions wait for that, 30 s at most"
+        "worker 1 must leave, and another elsewhere replaces it first; evictions wait for that, 30 s at most"
     )
     assert events(api, "EvictionsNotHeld") == []
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from controller.errors import ApiError, NotFound
-from controller.resources import LEASES, SELF_ACCESS_REVIEWS
+from controller.resources import LEASES, SELF_ACCESS_REVIEWS, Resource
 from dlr.commands.doctor import queues
 from dlr.commands.doctor.queues import KueueFacts
 from dlr.commands.doctor.rights import (
@@ -28,6 +28,7 @@ from dlr.commands.install.installer import (
 )
 from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, POLICIES
 from dlr.kube.api import JSON, NODES, PODS, Api, is_embedded
+from reconcilers.runtime.kinds import DEVICETAINTRULES, RESOURCESLICES
 
 Found = TypeVar("Found")
 
@@ -58,6 +59,8 @@ class ClusterFacts:
     """The controller's."""
     lease: JSON | None = None
     kueue: KueueFacts | None = None
+    devices: Sequence[str] | None = ()
+    """Kinds with taints of devices that the API server serves, in plural."""
     nodes: Sequence[JSON] | None = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     """The API server's sentence for each fact that it refused, by the fact's name."""
@@ -105,6 +108,7 @@ def gather(api: Api, documents: Sequence[JSON]) -> ClusterFacts:
         pods=seen("pods", lambda: api.find(PODS, label_selector=CONTROLLER_LABEL)),
         lease=seen("lease", lambda: _lease(api, version)),
         kueue=seen("kueue", lambda: queues.look(api)),
+        devices=seen("devices", lambda: _devices(api)),
         nodes=seen("nodes", lambda: api.find(NODES)),
         refused=refused,
     )
@@ -148,6 +152,18 @@ def _missing(api: Api, rights: Iterable[Right], as_user: str | None = None) -> l
         return bool(answer["status"]["allowed"])
 
     return [right for right in rights if not is_allowed(right)]
+
+
+def _devices(api: Api) -> list[str]:
+    return [kind.plural for kind in (RESOURCESLICES, DEVICETAINTRULES) if _is_served(api, kind)]
+
+
+def _is_served(api: Api, kind: Resource) -> bool:
+    try:
+        api.get(kind, CONTROLLER)
+    except NotFound as error:
+        return error.names_object
+    return True
 
 
 def _policies(api: Api) -> list[str] | None:

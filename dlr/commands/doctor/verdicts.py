@@ -16,6 +16,7 @@ from dlr.commands.install import others
 from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE
 from dlr.commands.install.readiness import controller_reading, crds_reading, leader
 from dlr.kube.api import JSON
+from reconcilers.runtime.kinds import DEVICETAINTRULES, RESOURCESLICES
 from reconcilers.worker.image_volumes import can_mount_images
 
 MINIMUM_MINOR = 30
@@ -40,7 +41,7 @@ def verdicts(facts: ClusterFacts) -> list[DoctorLine]:
     """One line or more a topic, in the order in which one would mend things."""
     judges = (
         *(_server, _rights, _admission, _crds, _dlrover),
-        *(_controller, _controllers_rights, _agent, _kueue),
+        *(_controller, _controllers_rights, _agent, _devices, _kueue),
     )
     return [line for judge in judges for line in judge(facts)]
 
@@ -226,6 +227,18 @@ def _agent(facts: ClusterFacts) -> Iterator[DoctorLine]:
     else:
         text = "There are no nodes yet."
     yield DoctorLine(Level.OK, "agent", text)
+
+
+def _devices(facts: ClusterFacts) -> Iterator[DoctorLine]:
+    if facts.devices is None:
+        yield _not_seen(facts, "devices", "devices")
+    elif RESOURCESLICES.plural in facts.devices:
+        text = "Taints that drivers put on DRA devices are read"
+        if DEVICETAINTRULES.plural in facts.devices:
+            text = f"{text}, and DeviceTaintRules."
+        else:
+            text = f"{text}; before Kubernetes 1.36 they need the feature gate DRADeviceTaints."
+        yield DoctorLine(Level.OK, "devices", text)
 
 
 def _kueue(facts: ClusterFacts) -> Iterator[DoctorLine]:
