@@ -90,7 +90,7 @@ def show_node_check(cluster: EmbeddedCluster, observation: Observation, screen: 
     with Broken(NodeProbes(observation.namespace, bad, "pair")):
         cluster.apply(checks.node_check(spec, CHECK), observation.namespace)
         screen.say(
-            f"kubectl apply: NodeCheck {CHECK}. Two nodes test themselves, then each other; the job trains on."
+            f"kubectl apply: NodeCheck {CHECK}. Two nodes test themselves, then each other; the job goes on."
         )
         check = show_rounds(observation, screen)
     for result in check["status"]["nodeResults"]:
