@@ -166,17 +166,8 @@ class WorkerReconciler(Reconciler):
         )
         start_in = await self._record(request, assignment, raw, seen)
         clean_in = await self._clean(assignment, pod)
-        held_in = held.retry_seconds if held is not None else None
-        all_in = (
-            delete_in,
-            again,
-            overdue_in,
-            late_in,
-            start_in,
-            clean_in,
-            held_in,
-            leavers.look_again_seconds,
-        )
+        held_in, leave_in = held.retry_seconds if held is not None else None, leavers.look_again_seconds
+        all_in = (delete_in, again, overdue_in, late_in, start_in, clean_in, held_in, leave_in)
         waits = [wait for wait in all_in if wait is not None]
         is_heard = silence is not None and silence.verdict is SilenceVerdict.HEARD and waits == [overdue_in]
         lacks_node = seen.node is None and bool(assignment.topology_keys or assignment.domain_policy)
