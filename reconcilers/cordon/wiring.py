@@ -49,17 +49,14 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
     nodes, trust = cache.store(NODES), Trust(cache)
     accusations = cache.shared(Accusations)
 
-    def counts(obj: dict[str, Any]) -> bool:
-        return trust.counts(obj["metadata"]["namespace"], CLUSTER)
+    def counts(check: Object) -> bool:
+        return trust.counts(check["metadata"]["namespace"], CLUSTER)
 
     def judged(check: dict[str, Any]) -> Iterable[Request]:
         """Accusations that do not count are looked at too: the node itself may bear them out."""
-        names_judged = decided_nodes(check)
-        accusations.outdate_named(names_judged)
-        if not counts(check):
-            accused = accused_nodes(check)
-            return _named(name for name in names_judged if name in accused)
-        return _named(names_judged)
+        decided = decided_nodes(check)
+        accusations.outdate_named(decided)
+        return _named(decided if counts(check) else filter(accused_nodes(check).__contains__, decided))
 
     def tested(check: dict[str, Any]) -> Iterable[Request]:
         return _named(decided_nodes(check)) if counts(check) else []
@@ -68,10 +65,9 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         """What most nodes of a domain are accused of is another thing than what one is."""
         accusations.outdate(node)
         domain = domain_of(node, AUTO)
-        many = not domain or nodes.count(BY_DOMAIN, domain) > MOST_NODES
-        return (
-            [] if many or not is_stated(node) else _all(filter(is_stated, nodes.by_index(BY_DOMAIN, domain)))
-        )
+        if not domain or not is_stated(node) or nodes.count(BY_DOMAIN, domain) > MOST_NODES:
+            return []
+        return _all(filter(is_stated, nodes.by_index(BY_DOMAIN, domain)))
 
     def failures(worker: dict[str, Any]) -> Iterable[Request]:
         accused = failed_nodes(worker)
@@ -83,7 +79,6 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
             accusations.outdate(node)
         return _all(nodes.list())
 
-    cordons = NodeCordonReconciler(manager.client, cache, manager.recorder, clock, options)
     (
         ControllerBuilder(manager, "nodecordon")
         .for_(NODES, predicate=more_than_a_heartbeat)
@@ -92,13 +87,13 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
         .watches(NAMESPACES, all_nodes, predicate=cordon_label_changes)
         .with_workers(WORKERS)
-        .build(cordons)
+        .build(NodeCordonReconciler(manager.client, cache, manager.recorder, clock, options))
     )
     (
         ControllerBuilder(manager, "noderecord")
         .for_(NODES, predicate=more_than_a_heartbeat)
         .watches(NODECHECKS, tested)
-        .watches(NAMESPACES, lambda _: _all(nodes.list()), predicate=cordon_label_changes)
+        .watches(NAMESPACES, all_nodes, predicate=cordon_label_changes)
         .with_workers(RECORD_WORKERS)
         .build(NodeRecordReconciler(manager.client, cache))
     )

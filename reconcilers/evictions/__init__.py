@@ -1,9 +1,9 @@
 """Announced evictions: a worker is replaced before its node lets its Pod go (docs/capacity.md).
 
 **Reads** Nodes, the job, and its ElasticWorkers on the nodes that announce evictions: a cordon, with which
-every drain begins, a taint or a condition (`reconcilers/observed/announced.py`); and taints of devices that
-its workers have (`reconcilers/observed/device_taints.py`). **Writes** moves, by a scale request into the job
-as a ScalePlan's `migratePods` (`reconcilers/scale/request.py`); and holds the job's PodDisruptionBudget for
+every drain begins, a taint or a condition (`reconcilers/observed/announced.py`); and taints of its workers'
+devices (`reconcilers/observed/device_taints.py`). **Writes** moves, by a scale request into the job as a
+ScalePlan's `migratePods` (`reconcilers/scale/request.py`); and holds the job's PodDisruptionBudget for
 `elasticPolicy.evictionPatienceSeconds` at most (`EvictionHold` of `reconcilers/worker/companions.py`). The
 job's reconciler makes the target's Pod, swaps by vote and retires the source; it knows nothing of nodes.
 

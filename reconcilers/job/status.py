@@ -120,10 +120,9 @@ def status_of(
     """
     before, wanted, job, world = look.seen.job.status, look.job.status, look.job, look.rendezvous
     reason, message = why_not_training(look.phase, look.conditions, look.warnings, world)
-    admission = look.job.status.admission
-    if look.phase is JobPhase.SUSPENDED and admission is not None and not look.job.spec.suspend:
-        reason, message = admission.reason, shortened(first_line(admission.message), MAX_MESSAGE)
-    selector = {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}
+    queue = wanted.admission
+    if look.phase is JobPhase.SUSPENDED and queue is not None and not job.spec.suspend:
+        reason, message = queue.reason, shortened(first_line(queue.message), MAX_MESSAGE)
     restarts = failures.restarts if failures else before.restarts
     counted, departed = before.failures, wanted.departed
     if not before.finished:
@@ -148,7 +147,7 @@ def status_of(
             "active_check": active_check,
             "suspected_at": suspected_at or before.suspected_at,
             "replicas": worker_pods(job, look.workers),
-            "selector": ",".join(f"{key}={value}" for key, value in selector.items()),
+            "selector": f"{names.LABEL_JOB}={job.metadata.name},{names.LABEL_TYPE}={names.WORKER}",
             "restarts": restarts,
             "failures": counted,
             "departed": departed,

@@ -189,8 +189,8 @@ def ended(
     if end.exit_class is ExitClass.NODE_LOST and end.container and status.node_name:
         end = replace(end, message=f"{status.node_name}{RESTARTED}")
     is_others = (meaning_of(end.exit_class).free and end.message) or end.other_container
-    failure = None if is_others else reported_failure(report)
-    words = _words(failure, end.message, end.log)
+    own = reported_failure(report)
+    words = _words(None if is_others else own, end.message, end.log)
     text = words["message"] or _with_last_line(end)
     action = action_for(rules, of_pod(pod, end, f"{text}\n{words['log_tail']}"))
     in_good_order = _stops_in_good_order(pod, end)
@@ -214,16 +214,14 @@ def ended(
     spent = status.failure_budget
     for _ in range(min(times, MOST_AT_ONCE)):
         spent = budgets.after(spent, budgets.Failed(end.exit_class, text, reached, action))
-    own = reported_failure(report)  # an earlier one has nothing to do with this end
-    is_known = own is not None and own.round == counted_round
-    is_failure = not (is_known or last_exit.planned)
+    is_counted = own is not None and own.round == counted_round
     return status.model_copy(
         update={
             "phase": WorkerPhase.FAILED,
             "message": (end.message or text)[:MAX_MESSAGE],
             "quick_exits": (status.quick_exits or 0) + 1 if _was_quick(pod, now) else 0,
             "failure_budget": spent,
-            **counted(status, last_exit, times, is_failure=is_failure),
+            **counted(status, last_exit, times, is_failure=not (is_counted or last_exit.planned)),
         }
     )
 

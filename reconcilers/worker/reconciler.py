@@ -61,8 +61,6 @@ from reconcilers.worker.silences import Silences
 from reconcilers.worker.worker_status import REPORT_READABLE, Observation, is_on_its_way, is_over, observe
 
 BY_NODE = "node"
-
-
 _OF_OTHERS = ("agent", "standby")
 """Fields of the status that the agent and the job's reconciler write."""
 START_SECONDS = 3.0
@@ -168,15 +166,9 @@ class WorkerReconciler(Reconciler):
         )
         start_in = await self._record(request, assignment, raw, seen)
         clean_in = await self._clean(assignment, pod)
-        waits = [
-            wait
-            for wait in (
-                *(delete_in, again, overdue_in, late_in, start_in, clean_in),
-                held.retry_seconds if held is not None else None,
-                leavers.look_again_seconds,
-            )
-            if wait is not None
-        ]
+        held_in, leave_in = held.retry_seconds if held is not None else None, leavers.look_again_seconds
+        all_in = (delete_in, again, overdue_in, late_in, start_in, clean_in, held_in, leave_in)
+        waits = [wait for wait in all_in if wait is not None]
         is_heard = silence is not None and silence.verdict is SilenceVerdict.HEARD and waits == [overdue_in]
         lacks_node = seen.node is None and bool(assignment.topology_keys or assignment.domain_policy)
         seconds_left = self._silences.seconds_to_miss(assignment) if is_heard and not lacks_node else None

@@ -45,6 +45,18 @@ def test_nothing_imports_an_optional_feature(feature: str, sources: dict[Path, s
     assert len(setup.splitlines()) - len(without(feature, setup)) == 2
 
 
+def test_the_verdicts_for_nvsentinel_and_nvrx_leave_with_their_command(sources: dict[Path, str]) -> None:
+    """`healthcheck/nvsentinel` with `dlr/commands/node_health.py`, and its line in the application."""
+    command = Path("dlr", "commands", "node_health.py")
+    folder = Path("healthcheck", "nvsentinel")
+    named = re.compile(r"(from|import) healthcheck\.nvsentinel\b")
+    rest = {path: text for path, text in sources.items() if not path.is_relative_to(folder)}
+    assert {path for path, text in rest.items() if named.search(text)} == {command}
+    lines = [line for path, text in rest.items() if path != command for line in text.splitlines()]
+    (line,) = (line for line in lines if re.search(r"\bnode_health\b", line))
+    assert line.strip().startswith('"node-health": Lazy(')
+
+
 @pytest.mark.parametrize("feature", OPTIONAL)
 async def test_a_job_trains_to_its_end_without(feature: str) -> None:
     with life_without(feature) as life:
