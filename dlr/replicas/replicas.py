@@ -232,7 +232,7 @@ class Replicas:
                     self._survivor.give_up()
                 raise
             if self._survivor is not None and (loaded := self._survivor.next_round()) is not None:
-                self._begin_again(loaded)
+                self._begin_again(self._survivor, loaded)
                 continue
             if self._at.is_open:
                 raise RuntimeError(
@@ -252,12 +252,22 @@ class Replicas:
         self._until, self._at = until, replace(self._at, total=total)
         self._news.follow()
         if self._survivor is not None and self._survivor.joins:
-            self._begin_again(self._survivor.join())
+            self._begin_again(self._survivor, self._survivor.join())
         else:
             self._advance(LoopStarted())
 
-    def _begin_again(self, step: int) -> None:
-        """Go on from a step that was loaded, in a round whose processes have all loaded it."""
+    def _begin_again(self, survivor: Survivor, step: int) -> None:
+        """Go on from a step that was loaded, in a round whose processes have all loaded it.
+
+        Where a peer dies before they have met, they do so in the next round.
+        """
+        loaded: int | None = step
+        while loaded is not None:
+            with TrainingStep.of(loaded, survivor):
+                self._meet_from(loaded)
+            loaded = survivor.next_round()
+
+    def _meet_from(self, step: int) -> None:
         self._disconnect()
         self._average = Average(self._buckets)
         for scaler in self._scalers:  # which refuses to unscale twice before an update

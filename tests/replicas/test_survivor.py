@@ -314,6 +314,38 @@ def test_a_scaler_that_was_about_to_step_begins_the_step_again() -> None:
     assert made == [0, 0, 1]
 
 
+def test_a_peer_that_dies_before_all_have_met_again_costs_one_more_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    training: Any = dlr.replicas.join(model, optimizer)
+    span, dies, rounds = training._own.span, [False, True], [5, 6]
+
+    def die(*numbers: int) -> Any:
+        if dies and dies.pop(0):
+            raise PEER_DIED
+        return span(*numbers)
+
+    class Lives:
+        joins = True
+        enter = give_up = staticmethod(lambda: None)
+        join = staticmethod(lambda: 4)
+        ends = staticmethod(lambda error: error is PEER_DIED)
+        next_round = staticmethod(lambda: rounds.pop(0) if rounds and training._own.span is die else None)
+
+    training._survivor = Lives()
+    made = []
+    for step in training.steps(8):
+        with step:
+            made.append(int(step))
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        if int(step) == 4:
+            monkeypatch.setattr(training._own, "span", die)
+    assert made == [4, 6, 7]
+
+
 @pytest.mark.parametrize("reduce_dtype", [None, torch.float64])
 def test_what_fsdp_has_added_up_without_synchronization_is_gone_from_a_step_that_is_made_again(
     reduce_dtype: torch.dtype | None, tmp_path: Any
