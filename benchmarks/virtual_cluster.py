@@ -349,7 +349,10 @@ _KINDS = {
     "scaleplans": "ScalePlan",
     "nodechecks": "NodeCheck",
     "shardsets": "ShardSet",
-    "podgroups": "PodGroup",  # of which there are none
+    "podgroups": "PodGroup",
+    "resourceslices": "ResourceSlice",
+    "resourceclaims": "ResourceClaim",
+    "devicetaintrules": "DeviceTaintRule",
 }
 
 
