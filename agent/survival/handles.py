@@ -20,7 +20,7 @@ KILLED_SECONDS = 5.0
 
 
 class ProcessHandle(Protocol):
-    """As much of `subprocess.Popen` as a forked process has, too."""
+    """The part of `subprocess.Popen` that a forked process has, too."""
 
     @property
     def pid(self) -> int: ...

@@ -63,7 +63,7 @@ class ReachEvidence:
 
     @property
     def witnesses(self) -> list[str]:
-        """Who cannot reach it, as clauses."""
+        """The witnesses who cannot reach it, as clauses."""
         found = [f"{each.name} cannot reach it" for each in {each.node: each for each in self.peers}.values()]
         if self.answers is False:
             found.append("the controller cannot connect to it")
