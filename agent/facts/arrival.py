@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
 
 from crds.agent_report import RoundArrival
 
 
-class GroupTimes(Protocol):
+@dataclass(frozen=True)
+class GroupTimes:
     """When the processes of a start formed their process group, by the node's clock."""
 
-    @property
-    def imported(self) -> datetime:
-        """When the last of them began to."""
-
-    @property
-    def initialized(self) -> datetime:
-        """When the last of them was through."""
+    imported: datetime
+    """When the last of them began to."""
+    initialized: datetime
+    """When the last of them was through."""
 
 
 class Arrival:

@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from agent.facts.arrival import GroupTimes
 from agent.monitor.stepping import ProcessStart, StepReport
 from crds import progress_record as layout
 from crds.agent_report import AgentCheckpointTrouble
@@ -65,16 +66,6 @@ class ScriptEnd:
     """Time of CLOCK_MONOTONIC."""
     threads: Mapping[int, str] = field(default_factory=dict)
     """Names of the threads that the interpreter waits for, by identifier."""
-
-
-@dataclass(frozen=True)
-class GroupTimes:
-    """When processes formed their process group, by the node's clock."""
-
-    imported: datetime
-    """When the last of them began to."""
-    initialized: datetime
-    """When the last of them was through."""
 
 
 class ProgressFiles:
