@@ -6,6 +6,7 @@ with torch, threads and sockets is done by callbacks here; all decisions are the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -348,6 +349,8 @@ class Process:
         self.lives, self.is_done = True, False
         self.still_until = 0.0
         """Time until which it is stopped."""
+        self.held = deque[Callable[[], object]]()
+        """What waits until it runs again, in its order."""
         self.hangs_seconds = 0.0
         """Time for which it hangs in its next step."""
         self.parameters = Parameters(0, hash((agent.index, agent.round)))
@@ -383,13 +386,22 @@ class Process:
     # --- machinery ---------------------------------------------------------------------------------------
 
     def run(self, act: Callable[[], object]) -> None:
-        """Do something, once the process runs."""
+        """Do something once the process runs, and after all that waits for that already."""
         if not self.lives:
             return
-        if self.still_until > self.world.schedule.now:
-            self.world.schedule.at(self.still_until, "runs again", lambda: self.run(act))
-        else:
+        if not self.held and self.still_until <= self.world.schedule.now:
             act()
+            return
+        self.held.append(act)
+        if len(self.held) == 1:
+            self.world.schedule.at(self.still_until, "runs again", self.run_held)
+
+    def run_held(self) -> None:
+        while self.held and self.lives:
+            if self.still_until > self.world.schedule.now:
+                self.world.schedule.at(self.still_until, "runs again", self.run_held)
+                return
+            self.held.popleft()()
 
     def after(self, longest: float, name: str, act: Callable[[], object]) -> Timer:
         return self.world.schedule.after(self.world.pause(longest), name, lambda: self.run(act))
