@@ -54,11 +54,12 @@ def test_parts_of_a_kill_are_in_the_trace_and_at_the_collector(
     uid = observation.job("ddp")["metadata"]["uid"]
 
     trace = json.loads(cluster.dlr("job", "trace", "ddp", "-n", observation.namespace))
-    drawn = {each["name"]: each for each in trace["traceEvents"] if each["ph"] == "X"}
-    print({name: f"{drawn[name]['dur'] / 1000:.0f} ms" for name in PARTS if name in drawn})
-    assert {*PARTS} <= drawn.keys()
-    whole = drawn["recovery from Killed"]
-    assert sum(drawn[name]["dur"] for name in PARTS) == pytest.approx(whole["dur"], abs=len(PARTS))
+    # The controller may record a failure and publish the next world in one look: a part that is a moment.
+    lengths = {each["name"]: each.get("dur", 0) for each in trace["traceEvents"] if each["ph"] in "Xi"}
+    print({name: f"{lengths[name] / 1000:.0f} ms" for name in PARTS if name in lengths})
+    assert {*PARTS} <= lengths.keys()
+    whole = lengths["recovery from Killed"]
+    assert sum(lengths[name] for name in PARTS) == pytest.approx(whole, abs=len(PARTS))
 
     sent: dict[str, Any] = {}
 
