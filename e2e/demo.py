@@ -89,9 +89,7 @@ def show_node_check(cluster: EmbeddedCluster, observation: Observation, screen: 
     spec = {**CHECK_SPEC, "nodes": [max(workers), bad]}
     with Broken(NodeProbes(observation.namespace, bad, "pair")):
         cluster.apply(checks.node_check(spec, CHECK), observation.namespace)
-        screen.say(
-            f"kubectl apply: NodeCheck {CHECK}. Two nodes test themselves, then each other; the job goes on."
-        )
+        screen.say(f"kubectl apply: NodeCheck {CHECK}. Two nodes test themselves, then each other.")
         check = show_rounds(observation, screen)
     for result in check["status"]["nodeResults"]:
         if result["verdict"] != "Healthy":
