@@ -44,7 +44,9 @@ def test_a_kill_and_its_recovery_are_seen_live(cluster: Cluster, observation: Ob
         await page.wait_for(f"{HEADLINE}.startsWith('Trains on 2 of 2 workers')")
         mortals.kill(1)
         await page.wait_for(f"{CLASSES} === 'Killed' && {ROUND}.includes('round 2 Formed')")
-        await page.wait_for("document.querySelectorAll('#steps canvas').length === 3")  # time, loss, lr
+        await page.wait_for(
+            "document.querySelectorAll('#steps canvas:not(.sparks *)').length === 3"
+        )  # time, loss, lr
         mortals.tell(1, "nan")
         await page.wait_for(f"{FINDING}.startsWith('The loss is no number any more')")
         await page.evaluate("document.querySelector('#worst button, #grid').click()")
