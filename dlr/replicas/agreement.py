@@ -30,7 +30,7 @@ class MeetingGroup:
     applied: int = 0
     """Number of steps that its state has."""
     applied_in: int = 0
-    """Version in which the last of them was committed; 0 for none since its processes started."""
+    """Version in which the last of them was committed, or in which all began; 0 before."""
     complete_in: int = 0
     """Version in which the averaged gradients of its next step have all arrived; 0 if they have not."""
     is_ready: bool = False

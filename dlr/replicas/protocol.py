@@ -338,6 +338,8 @@ def _begin(state: ReplicaState, *before: Act) -> Next:
         acts.append(Do.DROP_GRADIENTS)
     if at_once:  # those behind have had no part in the step that they were in
         state = replace(state, is_open=state.is_open and not quorum.is_behind, following=())
+    if agreement.is_first:  # one that has begun in an earlier version, with others, has another state
+        agreement = replace(agreement, applied_in=quorum.version)
     standing = state.standing.after_meeting(agreement, quorum.place, at_once=at_once)
     state = replace(state, standing=standing)
     if state.sync_every is not None:

@@ -118,6 +118,10 @@ def play(seed: int, settings: Settings | None = None) -> list[str]:
     return world.wrong
 
 
+def test_a_group_that_began_with_others_who_are_gone_takes_over_the_state_of_a_later_beginning() -> None:
+    assert play(31_473) == []
+
+
 def test_groups_train_as_one_through_all_that_goes_wrong() -> None:
     play_seeds(play, 250)
 
