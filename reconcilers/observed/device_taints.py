@@ -177,8 +177,10 @@ def _pool_key(driver: str, pool: str) -> str:
 
 
 def _is_of(rule: Object, results: Iterable[Object]) -> bool:
-    """Whether a rule selects one of these devices: by each field that its selector has."""
-    selector = rule["spec"].get("deviceSelector") or {}
+    """Whether a rule selects one of these devices: by each field that its selector has; without one, none."""
+    selector = rule["spec"].get("deviceSelector")
+    if selector is None:
+        return False
     wanted = [(field, selector[field]) for field in ("driver", "pool", "device") if selector.get(field)]
     return any(all(each[field] == value for field, value in wanted) for each in results)
 

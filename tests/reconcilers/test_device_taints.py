@@ -109,6 +109,12 @@ def test_what_concerns_no_device_of_the_pod_is_nothing(objects: list[JSON]) -> N
     assert not Devices(*objects).of(NO_SCHEDULE)
 
 
+def test_a_rule_without_a_selector_taints_no_device() -> None:
+    without = rule("NoSchedule")
+    del without["spec"]["deviceSelector"]
+    assert not Devices(without, claim_of(POD, "n")).of(NO_SCHEDULE)
+
+
 @pytest.mark.parametrize("selector", [{}, {"driver": DRIVER}, {"pool": "n", "device": "gpu-0"}])
 def test_a_rule_taints_the_devices_that_it_selects(selector: dict[str, str]) -> None:
     found = Devices(rule("NoSchedule", **selector), claim_of(POD, "n")).of(NO_SCHEDULE)
