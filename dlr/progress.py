@@ -37,6 +37,11 @@ _busy_until: list[float] = []
 """Of the `busy` blocks that have begun and not ended, in any thread."""
 
 
+def number_of(step: int) -> int:
+    """Return the number of a step; one of `dlr.replicas` has it beside the count of those before it."""
+    return getattr(step, "number", step)
+
+
 def report(
     step: int, loss: SupportsFloat | None = None, samples: int | None = None, **numbers: SupportsFloat
 ) -> None:
@@ -59,7 +64,7 @@ def report(
         slot = _open()
     if slot is not False:
         steps, times = slot
-        step = int(getattr(step, "number", step))
+        step = int(number_of(step))
         steps[words.STEP] = step
         times[words.STEP_AT] = time.monotonic()
         if not _has_stepped:
@@ -141,7 +146,7 @@ def checkpoint_saved(step: int) -> None:
         slot = _open()
     if slot is not False:
         steps, times = slot
-        steps[words.CHECKPOINT] = int(getattr(step, "number", step))
+        steps[words.CHECKPOINT] = int(number_of(step))
         times[words.CHECKPOINT_AT] = time.monotonic()
 
 

@@ -43,6 +43,7 @@ from dlr.checkpoint.persistence import Persistence
 from dlr.checkpoint.state import Captured, capture
 from dlr.checkpoint.surroundings import GivenSlots, SaveTroubles, Surroundings, logger, look_around, quantity
 from dlr.checkpoint.tensors import local_tensor
+from dlr.progress import number_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -350,7 +351,7 @@ class Checkpointer:
             )
         if self._rests or self._stayed is not None:
             return False  # what is live is no step that the others have made
-        step, last = operator.index(getattr(step, "number", step)), self._newest
+        step, last = operator.index(number_of(step)), self._newest
         if not self._rises(step):
             dlr.report(step)
             return False

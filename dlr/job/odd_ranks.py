@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from statistics import median
 
 from controller.wording import counted, some_of
 from crds import names
 from crds.grouping import is_grouped
-from crds.intervals import as_ranges
+from crds.ranges import as_ranges, from_ranges
 from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.report import condition_of, current_report
@@ -69,10 +68,9 @@ def places(case: Case, workers: Sequence[JSON]) -> str:
 def _numbered(noun: str, numbers: Sequence[int]) -> list[str]:
     if not numbers:
         return []
-    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda at: at[1] - at[0])]
-    shown = as_ranges((run[0], run[-1] + 1) for run in runs[:MOST_RUNS])
-    left = sum(map(len, runs[MOST_RUNS:]))
-    more = f" and {left} more" if left else ""
+    runs = as_ranges(numbers).split(",")
+    shown, rest = ",".join(runs[:MOST_RUNS]), ",".join(runs[MOST_RUNS:])
+    more = f" and {len(from_ranges(rest))} more" if rest else ""
     return [f"{noun}{'s' if len(numbers) > 1 else ''} {shown}{more}"]
 
 
