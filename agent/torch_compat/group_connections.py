@@ -1,7 +1,8 @@
 """The TCP connections of gloo's groups, found among all others of this process.
 
-Each rank gives the others its address by the group's store, as a sockaddr (ip(7), ipv6(7)) within a datum of
-gloo's own. A connection is gloo's if one of its ends has such an address.
+Each rank gives the others its address by the group's store: gloo writes the length of its host's name, the
+name, the length of the addresses, and these as sockaddrs (ip(7), ipv6(7)). A connection is gloo's if one of
+its ends has such an address.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 _ADDRESS_BYTES: dict[int, int] = {socket.AF_INET: 8, socket.AF_INET6: 24}
 """Bytes of a sockaddr with family, port and address; what follows says nothing of a TCP connection."""
 _SOCKADDR_BYTES = 128
+_LENGTH_BYTES = 8
 _libc: Any = ctypes.CDLL(None)
 """For calls that Python has for its own sockets alone; to make one of a descriptor may change its mode."""
 
@@ -27,8 +29,6 @@ class GroupConnections:
 
     def __init__(self) -> None:
         self._is_forming = False
-        self._place: slice | None = None
-        """Where in a datum of gloo's the address is, from the first of this process's own on."""
         self._addresses: set[bytes] = set()
         """Addresses at which this process's groups, and their peers, listen."""
 
@@ -42,17 +42,13 @@ class GroupConnections:
         finally:
             self._is_forming = False
 
-    def note_own(self, datum: bytes) -> None:
-        """Take note of a datum that this process has set in the store."""
-        if self._is_forming and self._place is None:
-            starts = [(datum.find(end), len(end)) for end in _listening()]
-            self._place = next((slice(at, at + length) for at, length in starts if at >= 0), None)
-        self.note(datum)
-
     def note(self, datum: bytes) -> None:
-        """Take note of a datum in the store."""
-        if self._is_forming and self._place is not None:
-            self._addresses.add(datum[self._place])
+        """Take note of a datum that was set in the store, or read there."""
+        if self._is_forming:
+            name_bytes = int.from_bytes(datum[:_LENGTH_BYTES], sys.byteorder)
+            at = _LENGTH_BYTES + name_bytes + _LENGTH_BYTES
+            if address := _tcp_address(datum[at : at + _SOCKADDR_BYTES]):
+                self._addresses.add(address)
 
     def close(self) -> None:
         """End them all; the descriptors stay gloo's."""
@@ -61,12 +57,6 @@ class GroupConnections:
             own, peers = _end(_libc.getsockname, copy), _end(_libc.getpeername, copy)
             if peers and (own in addresses or peers in addresses):
                 _libc.shutdown(copy, socket.SHUT_RDWR)
-
-
-def _listening() -> list[bytes]:
-    """Return the addresses of this process's sockets that have no peer."""
-    copies = ((_end(_libc.getsockname, copy), _end(_libc.getpeername, copy)) for copy in _sockets())
-    return [own for own, peers in copies if own and not peers]
 
 
 def _sockets() -> Iterator[int]:
@@ -90,5 +80,10 @@ def _end(call: Callable[..., int], descriptor: int) -> bytes:
     address = ctypes.create_string_buffer(_SOCKADDR_BYTES)
     if call(descriptor, address, ctypes.byref(ctypes.c_uint(_SOCKADDR_BYTES))):
         return b""
-    family = int.from_bytes(address.raw[:2], sys.byteorder)
-    return address.raw[: _ADDRESS_BYTES.get(family, 0)]
+    return _tcp_address(address.raw)
+
+
+def _tcp_address(sockaddr: bytes) -> bytes:
+    """Return the part of a sockaddr that tells a TCP connection's end; empty if it is of another family."""
+    family = int.from_bytes(sockaddr[:2], sys.byteorder)
+    return sockaddr[: _ADDRESS_BYTES.get(family, 0)]

@@ -78,7 +78,7 @@ class RoundStore(Store):
         return self._store
 
     def set(self, key: str, value: Any) -> None:
-        self._connections.note_own(value.encode() if isinstance(value, str) else bytes(value))
+        self._connections.note(value.encode() if isinstance(value, str) else bytes(value))
         self._current.set(key, value)
 
     def get(self, key: str) -> bytes:
@@ -102,7 +102,10 @@ class RoundStore(Store):
         return cast(bytes, self._current.compare_set(key, expected, desired))
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        return cast(list[bytes], self._current.multi_get(keys))
+        values = cast(list[bytes], self._current.multi_get(keys))
+        for value in values:
+            self._connections.note(value)
+        return values
 
     def multi_set(self, keys: list[str], values: Any) -> None:
         self._current.multi_set(keys, values)

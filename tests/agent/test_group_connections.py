@@ -17,13 +17,14 @@ pytestmark = pytest.mark.real
 FAMILIES = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 
-def datum(listener: socket.socket) -> bytes:
-    """What gloo gives to its peers: a header, its address as a sockaddr, and whatever was there in memory."""
+def datum(listener: socket.socket, host_name: str) -> bytes:
+    """What gloo gives to its peers: host name, address as a sockaddr, and whatever was there in memory."""
     host, port = listener.getsockname()[:2]
     address: bytes = socket.inet_pton(listener.family, host)
     flow = bytes(4) if listener.family == socket.AF_INET6 else b""
     family, number = int(listener.family).to_bytes(2, "little"), int(port).to_bytes(2, "big")
-    return b"\2" + bytes(15) + family + number + flow + address + b"\7" * 140
+    addresses = family + number + flow + address + b"\7" * 140
+    return b"".join(len(each).to_bytes(8, "little") + each for each in (host_name.encode(), addresses))
 
 
 class Gloo:
@@ -45,8 +46,8 @@ class Gloo:
     def reconfigure(self, _: object) -> Any:
         """Exchange addresses and connect, while a thread of the script connects to somebody else."""
         store = self.groups._store
-        store.set("reconfigure/1/0/0", datum(self.own))
-        store._current.set("reconfigure/1/0/1", datum(self.peers))
+        store.set("reconfigure/1/0/0", datum(self.own, "digits-0"))
+        store._current.set("reconfigure/1/0/1", datum(self.peers, "digits-10"))
         store.get("reconfigure/1/0/1")
         self.to_peer = self.connect(self.peers)
         self.to_other = self.connect(self.others)
@@ -97,7 +98,7 @@ def test_those_of_the_next_round_end_too_and_who_listens_goes_on(gloo: Gloo) -> 
 
 def test_what_the_script_connects_later_to_where_no_group_listens_is_its_own(gloo: Gloo) -> None:
     gloo.form(1)
-    gloo.groups._store.set("a key of the script", datum(gloo.others))
+    gloo.groups._store.set("a key of the script", datum(gloo.others, "digits-0"))
     later = gloo.connect(gloo.others)
     gloo.groups.break_off()
     assert not is_ended(later)
