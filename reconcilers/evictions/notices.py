@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controller.cache import Cache
-from controller.resources import NODES, PODS, Object
+from controller.resources import NODES, Object
 from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -50,8 +50,6 @@ class Notices:
         self._parse = cache.models(ELASTICWORKERS, ElasticWorker)
         self._sights: ObjectMemory[_Sight] = self._nodes.memory()
         self._taints = cache.shared(DeviceTaints)
-        self._tainted_since: ObjectMemory[float] = cache.store(PODS).memory()
-        """When a Pod was first seen to use a tainted device, on the monotonic clock."""
 
     def remember(self, node: Object) -> None:
         """Remember since when a node announces evictions. To be called of each change: whoever comes to the
@@ -80,16 +78,12 @@ class Notices:
         """Yield the notices of the other workers with a device that takes no new Pods."""
         is_wanted = can_move(job) and self._taints.are_any
         there = self._workers.by_index(BY_OWNER, job.metadata.uid) if is_wanted else ()
-        now = self._clock.monotonic()
         for raw in self._training(job, there):
-            uid = (raw.get("status") or {}).get("podUid") or ""
-            taint = self._taints.of(uid, NO_SCHEDULE)
-            if taint is None:
-                self._tainted_since.forget(uid)
-            elif raw["spec"]["index"] not in noticed and (worker := self._parse.parse_or_none(raw)):
-                seen = self._tainted_since.get(uid)
-                since = self._tainted_since.put(uid, now) if seen is None else seen
-                yield EvictionNotice(worker, worker.status.node_name or "", f"has the {taint}", now - since)
+            taint = self._taints.of((raw.get("status") or {}).get("podUid") or "", NO_SCHEDULE)
+            if taint is None or raw["spec"]["index"] in noticed:
+                continue
+            if (worker := self._parse.parse_or_none(raw)) is not None:
+                yield EvictionNotice(worker, worker.status.node_name or "", f"has the {taint}", None)
 
     def _sight_of(self, node: Object) -> _Sight:
         uid = node["metadata"]["uid"]

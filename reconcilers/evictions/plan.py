@@ -34,8 +34,8 @@ class EvictionNotice:
     node: str
     why: str
     """How that is announced, such as `is cordoned`."""
-    age_seconds: float
-    """Time since it was first seen, by our own clock."""
+    age_seconds: float | None
+    """Time since its eviction was first seen to be announced, by our own clock; None if none is."""
 
     @property
     def index(self) -> int:
@@ -61,10 +61,8 @@ def held_seconds(job: ElasticJob, notices: Sequence[EvictionNotice]) -> float:
     """
     if not can_move(job):
         return 0.0
-    oldest_seconds = max((notice.age_seconds for notice in _concerned(job, notices)), default=None)
-    if oldest_seconds is None:
-        return inf
-    return max(job.spec.elastic_policy.eviction_patience_seconds - oldest_seconds, 0.0)
+    ages = [each.age_seconds for each in _concerned(job, notices) if each.age_seconds is not None]
+    return max(job.spec.elastic_policy.eviction_patience_seconds - max(ages), 0.0) if ages else inf
 
 
 def request_of(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWorker) -> ScaleRequest | None:
@@ -96,8 +94,10 @@ def event_of(job: ElasticJob, request: ScaleRequest, notices: Sequence[EvictionN
         nodes = {notice.node: notice.why for notice in notices if notice.index in new}
         patience_seconds = job.spec.elastic_policy.eviction_patience_seconds
         others = "others elsewhere replace them" if len(new) > 1 else "another elsewhere replaces it"
-        message = f"{_nodes(nodes)}: {named(new)} must leave, and {others} first; evictions wait for that, "
-        return Event("Normal", "EvictionAnnounced", f"{message}{patience_seconds} s at most")
+        message = f"{_nodes(nodes)}: {named(new)} must leave, and {others} first"
+        if any(notice.age_seconds is not None for notice in notices if notice.index in new):
+            message += f"; evictions wait for that, {patience_seconds} s at most"
+        return Event("Normal", "EvictionAnnounced", message)
     ended = set(before).difference(moved)
     is_one = len(ended) == 1
     message = f"{named(ended)} {'is' if is_one else 'are'} not replaced any more: "
@@ -107,7 +107,8 @@ def event_of(job: ElasticJob, request: ScaleRequest, notices: Sequence[EvictionN
 
 def lapsed(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWorker) -> Event | None:
     """The Event of evictions that are not held back any more, though workers are still there."""
-    late, patience_seconds = _concerned(job, notices), job.spec.elastic_policy.eviction_patience_seconds
+    late = [notice for notice in _concerned(job, notices) if notice.age_seconds is not None]
+    patience_seconds = job.spec.elastic_policy.eviction_patience_seconds
     if not late or held_seconds(job, notices) > 0:
         return None
     nodes = {notice.node: notice.why for notice in late}

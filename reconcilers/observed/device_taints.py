@@ -4,7 +4,8 @@ A device is named by driver, pool and name. Those that a Pod uses are in the Res
 for it. By effect, where a claim does not tolerate it:
 
 * `NoSchedule` takes the device from new Pods alone, so there is time to move the worker
-  (`reconcilers/evictions`).
+  (`reconcilers/evictions`). It counts for the claims that were made for the Pod, from its template: another
+  Pod has one of its own, with another device. A claim that Pods share goes with the worker, wherever it is.
 * `NoExecute` ends Pods, at once or after the `tolerationSeconds` of the claim: the worker leaves by vote.
 * `None` is for information.
 
@@ -21,6 +22,7 @@ from typing import Any
 
 from controller.cache import Cache
 from controller.resources import PODS, Object
+from reconcilers.observed.ownership import belongs_to
 from reconcilers.runtime.kinds import DEVICETAINTRULES, RESOURCECLAIMS, RESOURCESLICES
 
 EFFECTS = NO_SCHEDULE, NO_EXECUTE = ("NoSchedule", "NoExecute")
@@ -61,10 +63,13 @@ class DeviceTaints:
         self._pods = cache.store(PODS)
 
     def of(self, pod_uid: str, effect: str) -> DeviceTaint | None:
-        """The first taint with this effect that the claims of a Pod do not tolerate."""
+        """The first taint with this effect that counts for a Pod, and that its claims do not tolerate."""
         if not self.are_any:
             return None
-        results = _results(self._claims.by_index(BY_POD, pod_uid))
+        claims = self._claims.by_index(BY_POD, pod_uid)
+        if effect == NO_SCHEDULE:
+            claims = [each for each in claims if belongs_to(each, pod_uid)]
+        results = _results(claims)
         return next((taint for each in results for taint in self._not_tolerated(each, effect)), None)
 
     def pods_of(self, obj: Object) -> Iterator[Object]:

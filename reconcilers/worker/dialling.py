@@ -16,15 +16,15 @@ second later."""
 KEPT_SECONDS = 1.0
 """Age up to which an outcome is given."""
 MOST_AT_ONCE = 64
-"""Attempts under way, of all jobs together."""
+"""Attempts under way, of all namespaces together."""
 
 
 class Dials(Protocol):
-    def answers(self, job: str, host: str, port: int) -> bool | None:
+    def answers(self, namespace: str, host: str, port: int) -> bool | None:
         """Whether somebody takes connections there; None until that is found out, within DIAL_SECONDS.
 
         Args:
-            job: on whose behalf.
+            namespace: of the worker.
         """
 
 
@@ -38,29 +38,29 @@ class _Outcome:
 class TcpDials:
     """Connects, says nothing, and closes.
 
-    A job may have as many attempts under way as places are free besides: so it leaves some to others, however
-    many of its workers are silent.
+    A namespace may have as many attempts under way as places are free besides: so it leaves some to others,
+    however many jobs it has, and however many of their workers are silent.
     """
 
     def __init__(self, monotonic: Callable[[], float] = clock.monotonic) -> None:
         self._monotonic = monotonic
         self._outcomes: dict[Address, _Outcome] = {}
         self._under_way: dict[Address, tuple[str, asyncio.Task[None]]] = {}
-        """With the job of each."""
+        """With the namespace of each."""
 
-    def answers(self, job: str, host: str, port: int) -> bool | None:
+    def answers(self, namespace: str, host: str, port: int) -> bool | None:
         """See `Dials`."""
         address, oldest = (host, port), self._monotonic() - KEPT_SECONDS
         self._outcomes = {key: each for key, each in self._outcomes.items() if each.at >= oldest}
         if (outcome := self._outcomes.get(address)) is not None:
             return outcome.is_connected
-        if address not in self._under_way and self._has_place(job):
+        if address not in self._under_way and self._has_place(namespace):
             task = asyncio.create_task(self._try(address), name=f"dial {host}:{port}")
-            self._under_way[address] = job, task
+            self._under_way[address] = namespace, task
         return None
 
-    def _has_place(self, job: str) -> bool:
-        own = sum(each == job for each, _ in self._under_way.values())
+    def _has_place(self, namespace: str) -> bool:
+        own = sum(each == namespace for each, _ in self._under_way.values())
         return own < MOST_AT_ONCE - len(self._under_way)
 
     async def _try(self, address: Address) -> None:

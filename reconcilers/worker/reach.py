@@ -127,13 +127,12 @@ class Reach:
     def _dialled(self, worker: Object, peers: list[Peer]) -> tuple[bool, bool | None]:
         """Return `is_dialled` and `answers` of the evidence."""
         namespace = worker["metadata"]["namespace"]
-        job = f"{namespace}/{worker['spec'].get('jobName')}"
         beside = [self._workers.get(namespace, each.name) for each in peers[:DIALLED_PEERS]]
         address, others = self._address(worker), [self._address(each) for each in beside if each is not None]
         if address is None:
             return True, None
-        answers = self._dials.answers(job, *address)
-        reached = [self._dials.answers(job, *other) for other in others if other is not None]
+        answers = self._dials.answers(namespace, *address)
+        reached = [self._dials.answers(namespace, *other) for other in others if other is not None]
         is_dialled = answers is not None and (True in reached or None not in reached)
         return is_dialled, answers if answers or True in reached else None
 

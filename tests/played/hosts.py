@@ -86,7 +86,7 @@ class PlayedDials:
         self._cluster, self._host = cluster, host
         self._begun: dict[str, float] = {}
 
-    def answers(self, job: str, host: str, port: int) -> bool | None:
+    def answers(self, namespace: str, host: str, port: int) -> bool | None:
         """See `reconcilers.worker.dialling.Dials`."""
         cluster, now = self._cluster, self._cluster.schedule.now
         agent = next(each for each in cluster.agents.values() if each.me.pod_ip == host)

@@ -13,16 +13,16 @@ from reconcilers.worker.dialling import DIAL_SECONDS, MOST_AT_ONCE, TcpDials
 
 pytestmark = pytest.mark.real
 MOST_SECONDS = 30.0
-JOB = "n/j"
+NAMESPACE = "n"
 
 
 async def outcome(dials: TcpDials, host: str, port: int) -> tuple[bool, float]:
     """Ask until it is found out; return the seconds, too."""
     begun = time.monotonic()
     async with asyncio.timeout(MOST_SECONDS):
-        assert dials.answers(JOB, host, port) is None
+        assert dials.answers(NAMESPACE, host, port) is None
         await asyncio.gather(*(task for _, task in dials._under_way.values()))
-    found = dials.answers(JOB, host, port)
+    found = dials.answers(NAMESPACE, host, port)
     assert found is not None
     return found, time.monotonic() - begun
 
@@ -32,7 +32,7 @@ async def test_who_listens_answers_and_who_does_not_does_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
         assert (await outcome(dials, host, port))[0] is True
-    assert dials.answers(JOB, host, port) is True, "an outcome is kept for a moment"
+    assert dials.answers(NAMESPACE, host, port) is True, "an outcome is kept for a moment"
     assert (await outcome(TcpDials(), host, port))[0] is False
 
 
@@ -52,18 +52,20 @@ async def test_one_attempt_is_under_way_at_a_time() -> None:
     dials = TcpDials()
     with socket.create_server(("127.0.0.1", 0)) as server:
         for _ in range(5):
-            assert dials.answers(JOB, *server.getsockname()) is None
+            assert dials.answers(NAMESPACE, *server.getsockname()) is None
         assert len(dials._under_way) == 1
         await asyncio.gather(*(task for _, task in dials._under_way.values()))
     assert not dials._under_way
 
 
-async def test_a_job_leaves_places_to_others_however_many_of_its_workers_are_silent() -> None:
+async def test_a_namespace_leaves_places_to_others_however_many_of_its_workers_are_silent() -> None:
     dials = TcpDials()
-    for job in ("a", "b", "c"):
+    for namespace in ("a", "b", "c"):
         for port in range(1, 200):
-            dials.answers(job, f"127.0.0.{ord(job)}", port)
-    places = [[job for job, _ in dials._under_way.values()].count(job) for job in ("a", "b", "c")]
+            dials.answers(namespace, f"127.0.0.{ord(namespace)}", port)
+    places = [
+        [each for each, _ in dials._under_way.values()].count(namespace) for namespace in ("a", "b", "c")
+    ]
     assert places[0] == MOST_AT_ONCE // 2 and min(places) >= MOST_AT_ONCE // 8
     assert sum(places) < MOST_AT_ONCE
     await asyncio.gather(*(task for _, task in dials._under_way.values()))

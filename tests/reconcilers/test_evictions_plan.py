@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.evictions.plan import FEW_AT_ONCE, EvictionNotice, held_seconds, lapsed, request_of
+from reconcilers.evictions.plan import FEW_AT_ONCE, EvictionNotice, event_of, held_seconds, lapsed, request_of
 from reconcilers.observed.announced import announcement
 from reconcilers.observed.slots import slots_of
 from reconcilers.scale.request import is_merged
@@ -75,7 +75,7 @@ def running(index: int) -> ElasticWorker:
     return worker(index, nodeName=f"node-{index}")
 
 
-def notices(indices: Any, age_seconds: float = 0.0) -> list[EvictionNotice]:
+def notices(indices: Any, age_seconds: float | None = 0.0) -> list[EvictionNotice]:
     return [
         EvictionNotice(running(index), f"node-{index}", "is cordoned", age_seconds)
         for index in sorted(indices)
@@ -142,6 +142,19 @@ def test_the_oldest_announcement_says_how_long_all_are_held() -> None:
     assert held_seconds(training(3), []) == inf, "a drain evicts before anybody could begin to hold it"
     assert held_seconds(job(replicas=3), []) == 0.0, "who has not trained loses nothing"
     assert held_seconds(training(3, patience=0), notices([0])) == 0.0
+
+
+def test_a_device_that_takes_no_new_pods_evicts_nobody_so_evictions_stay_held() -> None:
+    device = notices([0], None)
+    assert held_seconds(training(3), device) == inf
+    assert held_seconds(training(3), [*device, *notices([1], 20.0)]) == 100.0
+    assert lapsed(training(3), device, running) is None
+    late = lapsed(training(3), [*device, *notices([1], 120.0)], running)
+    assert late is not None and late.message.startswith("node-1 is cordoned: worker 1 is not replaced")
+    request = request_of(training(3), device, running)
+    assert request is not None and event_of(training(3), request, device).message == (
+        "node-0 is cordoned: worker 0 must leave, and another elsewhere replaces it first"
+    )
 
 
 def test_what_is_not_held_any_more_is_reported_with_the_reason() -> None:
