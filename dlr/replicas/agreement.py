@@ -178,9 +178,11 @@ def agree(members: Sequence[MeetingGroup]) -> GroupAgreement:
 
 
 def _agree(members: Sequence[MeetingGroup]) -> GroupAgreement:
-    def rank(place: int) -> tuple[bool, int, int, int]:
+    def rank(place: int) -> tuple[bool, int, int, int, int]:
         member = members[place]
-        return member.trained, member.applied, member.applied_in, -place
+        # Of a round that was shorter than others, a checkpoint shows but the inner steps.
+        loaded = 0 if member.trained else member.inner_steps
+        return member.trained, member.applied, member.applied_in, loaded, -place
 
     leader = max(range(len(members)), key=rank)
     led = members[leader]

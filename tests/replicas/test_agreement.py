@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlr.replicas.agreement import MeetingGroup, agree
+from dlr.replicas.agreement import MeetingGroup, agree, agree_on_round
 
 members = st.builds(
     MeetingGroup,
@@ -69,3 +69,9 @@ def test_those_behind_contribute_to_no_step_until_they_have_the_state(
         assert not agreed.behind & set(counted)
     else:
         assert counted == tuple(range(len(met)))
+
+
+@given(st.lists(st.integers(3, 5), min_size=1, max_size=6))
+def test_where_nobody_has_trained_the_checkpoint_with_the_most_inner_steps_counts(inner: list[int]) -> None:
+    met = [MeetingGroup(applied=1, inner_steps=steps) for steps in inner]
+    assert met[agree_on_round(met).leader].inner_steps == max(inner)

@@ -122,6 +122,10 @@ def test_a_group_that_began_with_others_who_are_gone_takes_over_the_state_of_a_l
     assert play(31_473) == []
 
 
+def test_a_checkpoint_of_a_last_round_that_was_shorter_is_newer_than_one_of_the_round_before() -> None:
+    assert play(519_248) == []
+
+
 def test_groups_train_as_one_through_all_that_goes_wrong() -> None:
     play_seeds(play, 250)
 

@@ -174,7 +174,7 @@ class World:
     def is_left_out(self, process: Process) -> bool:
         """Whether the others may have gone on without a process since the last version that it has met."""
         met = 0 if process.at.quorum is None else process.at.quorum.version
-        return any(process.place not in members for members in self.members[met + 1 :])
+        return any(members and process.place not in members for members in self.members[met + 1 :])
 
     def note(self, process: Process, at: Parameters, groups: tuple[int, ...] | None) -> None:
         """Take in that a process with the state of the job has these parameters."""
@@ -721,8 +721,8 @@ class Process:
     def check_own_steps(self, taken: Parameters) -> None:
         """Check that this group gives up no step that it has, unless the others went on without it."""
         if self.trained is not None and taken.steps < self.trained.steps:
-            since = range(self.trained_in + 1, self.meeting.version + 1)
-            if not any(self.place not in self.world.members[version] for version in since):
+            since = self.world.members[self.trained_in + 1 : self.meeting.version + 1]
+            if not any(members and self.place not in members for members in since):
                 self.world.fail(f"(b) {self.name} goes back from {self.trained.steps} to {taken.steps}")
 
     # --- commits -----------------------------------------------------------------------------------------
