@@ -45,6 +45,7 @@ from agent.report.failed_start import refuse_to_start
 from agent.report.report import AgentFacts
 from agent.report.reporter import Reporter
 from agent.terms import CommandSlot, Terms, may_follow, terms_of
+from controller.errors import ApiError
 from crds.agent_report import AgentState
 from crds.names import ENV_CLUSTER_VERSION, ENV_TF_CONFIG, ENV_TF_CONFIG_KEPT
 from crds.shard_set import ENV_SHARDS_SOCKET
@@ -223,7 +224,12 @@ class Execution:
 
     def _is_its_own_failure(self, until: float) -> bool:
         started = self._started or Terms(key=None)
-        return time.monotonic() >= until and not may_follow(self._view, started, self._slot)
+        if time.monotonic() < until or may_follow(self._view, started, self._slot):
+            return False
+        view = self._view
+        with contextlib.suppress(ApiError):
+            view = self._watcher.read()  # this agent may have been stopped itself all that time
+        return not may_follow(view, started, self._slot)
 
     def _follow(self) -> ExitReason | None:
         """Report what the job's world asks for; the reason if it asks this agent to leave."""

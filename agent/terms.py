@@ -81,6 +81,6 @@ def round_variables(world: AgentWorld, me: Member) -> dict[str, str]:
 
 def may_follow(view: WorldView, started: Terms, slot: CommandSlot) -> bool:
     """Whether a command that has failed may have failed by what is known to have become of others."""
-    if slot.in_cluster:
-        return bool(view.cluster is not None and view.cluster.lost)
+    if slot.in_cluster and view.cluster is not None and view.cluster.lost:
+        return True
     return terms_of(view, slot) != started

@@ -99,6 +99,15 @@ class Watcher(threading.Thread, Generic[View]):
             os.eventfd_read(self._wake_fd)
         return self._view
 
+    def read(self) -> View:
+        """Return the object as the API server has it now, which the watch may deliver later.
+
+        Raises:
+            ApiError: it does not answer.
+        """
+        items = self._api.get(self._path, self._query).get("items") or []
+        return self._parse(items[0]) if items else self._missing
+
     def call_at_changes(self, on_change: Callable[[], None]) -> None:
         """Have `on_change` called with every change, in this thread: it must not block, or raise."""
         self._on_change = on_change

@@ -65,6 +65,11 @@ class FakeCluster:
         self.renewals: list[tuple[float, dict[str, Any]]] = []
         self.incarnations: dict[str, int] = {}
         self.refused: list[str] = []
+        self.lists = 0
+        """Number of times that the world was read, and not watched."""
+        self.delivers = threading.Event()
+        """Whether watches deliver what changes."""
+        self.delivers.set()
         self._write_credentials()
         self.port = free_port()
         self.server = self._serve(self.port)
@@ -325,6 +330,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._watch(resource, int(query["resourceVersion"]), float(query["timeoutSeconds"]))
                 return
             with cluster.changed:
+                cluster.lists += resource == "elasticworlds"
+                cluster.changed.notify_all()
                 version = str(cluster.version)
                 thing = cluster.world if resource == "elasticworlds" else cluster.check
                 self._answer(
@@ -388,6 +395,7 @@ class _Handler(BaseHTTPRequestHandler):
                 events = [(v, e) for v, r, e in cluster.history if v > version and r == resource]
                 if not events and not cluster.changed.wait(deadline - time.monotonic()):
                     break
+            cluster.delivers.wait()
             for version, event in events:  # noqa: B007
                 self._chunk(event)
         self.wfile.write(b"0\r\n\r\n")

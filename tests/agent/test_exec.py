@@ -157,6 +157,27 @@ def test_the_chiefs_command_follows_the_cluster_through_a_failure_that_it_explai
     )
 
 
+def test_no_failure_is_a_commands_own_by_a_view_that_is_older_than_its_explanation(
+    cluster: FakeCluster, agents: Agents
+) -> None:
+    """As of an agent that was stopped longer than it waits for explanations."""
+    folder, roles = agents.directory, {"DLR_REPLICA_TYPE": "chief", "DLR_CLUSTER_VERSION": "1"}
+    at_once = {"agent.exec.PATIENCE_SECONDS": 0.0}
+    agent = execute(agents, 0, "sh", "-c", f"cd {folder}; {CHIEF}", constants=at_once, **roles)
+    cluster.wait_state({0: "Ready"}, 0)
+    publish_version(cluster, 1)
+    cluster.wait_state({0: "Running"}, 1)
+    cluster.delivers.clear()
+    publish_version(cluster, 2)
+    before = cluster.lists
+    (folder / "fail-1").touch()
+    cluster.wait(lambda: cluster.lists > before, "another look")
+    cluster.delivers.set()
+    cluster.wait_state({0: "Running"}, 2)
+    (folder / "fail-2").touch()
+    assert agent.wait(300) == 5, "nothing explains that one"
+
+
 def test_rounds_are_refused_beside_parameter_servers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
