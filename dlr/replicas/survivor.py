@@ -42,6 +42,7 @@ from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
 from crds.progress_record import ENV_ROUND
 from crds.stack_offer import offer_stacks
 from dlr import progress
+from dlr.replicas.first_steps import prepare_steps
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +168,8 @@ class Survivor:
         """Take part in a round whose other processes live; return the step to go on from."""
         reconfigure.make_connected()
         self._groups.adopt()
+        if self._is_spare:
+            prepare_steps(self._optimizers)
         self._line.enter(self._local_rank, self._round)
         self._has_entered = self._checkpoint.lives_on = True
         self._checkpoint.rest()  # what it began with is of another start, if this process is a spare
