@@ -173,8 +173,11 @@ class World:
 
     def is_left_out(self, process: Process) -> bool:
         """Whether the others may have gone on without a process since the last version that it has met."""
-        met = 0 if process.at.quorum is None else process.at.quorum.version
-        return any(members and process.place not in members for members in self.members[met + 1 :])
+        return self.goes_on_without(process, 0 if process.at.quorum is None else process.at.quorum.version)
+
+    def goes_on_without(self, process: Process, version: int) -> bool:
+        """Whether the others may have gone on without a process since a version."""
+        return any(members and process.place not in members for members in self.members[version + 1 :])
 
     def note(self, process: Process, at: Parameters, groups: tuple[int, ...] | None) -> None:
         """Take in that a process with the state of the job has these parameters."""
@@ -183,7 +186,8 @@ class World:
             return
         for other in self.processes():
             has_it = other.trained is not None and other.trained.steps >= at.steps
-            if has_it and other is not process and not self.is_left_out(other) and (known or groups is None):
+            gave_up = self.goes_on_without(other, other.trained_in)
+            if has_it and other is not process and not gave_up and (known or groups is None):
                 self.fail(
                     f"(a, c) one state: {process.name} makes step {at.steps} by {groups}, not by {known}, "
                     f"which {other.name} has"
@@ -356,6 +360,8 @@ class Process:
         self.parameters = Parameters(0, hash((agent.index, agent.round)))
         self.trained: Parameters | None = None
         """Its parameters once the script has applied all that is committed; None without the job's state."""
+        self.trained_in = 0
+        """The version in which they were the job's for sure."""
         self.at = ReplicaState(
             GroupStanding.at_start(0, has_checkpoints=settings.saves), settings.sync_every, settings.total
         )
@@ -721,8 +727,7 @@ class Process:
     def check_own_steps(self, taken: Parameters) -> None:
         """Check that this group gives up no step that it has, unless the others went on without it."""
         if self.trained is not None and taken.steps < self.trained.steps:
-            since = self.world.members[self.trained_in + 1 : self.meeting.version + 1]
-            if not any(members and self.place not in members for members in since):
+            if not self.world.goes_on_without(self, self.trained_in):
                 self.world.fail(f"(b) {self.name} goes back from {self.trained.steps} to {taken.steps}")
 
     # --- commits -----------------------------------------------------------------------------------------
@@ -852,7 +857,7 @@ class Process:
             if (
                 other.trained
                 and other.trained.steps > self.parameters.steps
-                and not self.world.is_left_out(other)
+                and not self.world.goes_on_without(other, other.trained_in)
             ):
                 self.world.fail(f"(a) {self.name} leaves with {self.parameters}, and {other.name} has more")
         self.agent.report()
