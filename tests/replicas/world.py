@@ -726,9 +726,10 @@ class Process:
 
     def check_own_steps(self, taken: Parameters) -> None:
         """Check that this group gives up no step that it has, unless the others went on without it."""
-        if self.trained is not None and taken.steps < self.trained.steps:
-            if not self.world.goes_on_without(self, self.trained_in):
-                self.world.fail(f"(b) {self.name} goes back from {self.trained.steps} to {taken.steps}")
+        if self.trained is None or taken.steps >= self.trained.steps:
+            return
+        if not self.world.goes_on_without(self, self.trained_in):
+            self.world.fail(f"(b) {self.name} goes back from {self.trained.steps} to {taken.steps}")
 
     # --- commits -----------------------------------------------------------------------------------------
 
