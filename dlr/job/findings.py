@@ -35,7 +35,7 @@ from dlr.job.advice import (
 from dlr.job.case import Case, Sentence, sentence
 from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, failures_of, worker_failures
 from dlr.job.nodes import words_of_checks
-from dlr.job.odd_ranks import behind_line
+from dlr.job.odd_ranks import ranks_behind
 from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.failure.incidents import switch_words
 from reconcilers.failure.meaning import meaning_of, next_start
@@ -321,7 +321,7 @@ def _behind(case: Case) -> Iterator[JobFinding]:
         return
     advice = sentence(f"See where they are: dlr job stacks {case.in_command}")
     clause = "with workers far behind" if is_grouped(case.job) else f"{case.behind:,} of them far behind"
-    yield JobFinding("RanksBehind", sentence(behind_line(case)), (advice,), _if_training(case, clause))
+    yield JobFinding("RanksBehind", sentence(ranks_behind(case)), (advice,), _if_training(case, clause))
 
 
 def _if_training(case: Case, headline: str) -> str:

@@ -195,7 +195,7 @@ RULES: tuple[Callable[[Case, Sequence[JSON]], Iterator[OddRanks]], ...] = (
 """The gravest first."""
 
 
-def behind_line(case: Case) -> str:
+def ranks_behind(case: Case) -> str:
     """Return how many workers are far behind and where; without their reports, the controller's words."""
     if not case.far_behind:
         return str((case.warning("RanksBehind") or {}).get("message", ""))
