@@ -60,10 +60,9 @@ from agent.supervision.process_env import ProcessEnvironment
 from agent.supervision.starting import Starting
 from agent.supervision.votes import Votes
 from agent.survival.desk import WorldDesk
-from agent.survival.kept import KeptProcesses
+from agent.survival.kept import KeptProcesses, why_none_lives_on
 from agent.survival.spares import Spares
 from agent.torch_compat import elastic
-from agent.torch_compat.versions import can_reform_groups
 from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold
 from agent.warm.warm_parent import WarmParent, WarmStart
@@ -247,7 +246,12 @@ def _kept(
     Args:
         warm_start: forks the processes; None where none can live on.
     """
-    if warm_start is None or memory is None or not can_reform_groups(torch.__version__):
+    why = why_none_lives_on(
+        forks=warm_start is not None, has_memory=memory is not None, torch_version=torch.__version__
+    )
+    if warm_start is None or why:
+        if me.spare_processes:
+            logger.warning("spareProcesses has no effect: %s", why)
         return KeptProcesses(None, memory, orphans)
     try:
         desk = WorldDesk()

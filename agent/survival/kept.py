@@ -21,6 +21,7 @@ from agent.survival.desk import NO_STATEMENTS, ProcessStatements, WorldDesk
 from agent.survival.handles import ProcessHandle
 from agent.survival.spares import Spares
 from agent.torch_compat.elastic import detach_process, started_process
+from agent.torch_compat.versions import REFORMING, can_reform_groups
 from agent.warm.warm_parent import ROUND_VARIABLES
 from crds.agent_report import LivedOn
 from crds.names import ENV_JOINS, ENV_WORLD_SOCKET
@@ -34,6 +35,21 @@ MOST_RETRIED = 2 * MOST_FAILED_NEWCOMERS
 """The same, after which newcomers are tried no more: each one that fails costs a round."""
 LEAVE_SECONDS = 1.0
 """How long a process has to leave what it waits in. One whose interpreter is blocked is ended after that."""
+
+
+def why_none_lives_on(*, forks: bool, has_memory: bool, torch_version: str) -> str:
+    """Return why all processes start again when one dies; empty where they may live on.
+
+    Args:
+        forks: the processes are forked (warm start).
+        has_memory: there are checkpoints in memory to go on from.
+    """
+    if not can_reform_groups(torch_version):
+        oldest = ".".join(map(str, REFORMING))
+        return f"processes live on from torch {oldest} on, and this is torch {torch_version}"
+    if not has_memory:
+        return "processes live on only with memoryCheckpoint"
+    return "" if forks else "processes live on only where they are forked (warm start)"
 
 
 class KeptProcesses:

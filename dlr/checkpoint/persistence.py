@@ -90,13 +90,13 @@ class Persistence:
         if self._under_way is None or self._under_way[1].is_set():
             return True
         earlier = self._under_way[0]
-        sentence = (
-            f"step {step} is skipped in {self._files}, since step {earlier} is still being written; "
-            "if that happens often, raise persist_every"
-        )
+        saver_runs = self._saver.has_saved
+        does = "is still being written" if saver_runs else "waits for the start of its writer"
+        advice = "; if that happens often, raise persist_every" if saver_runs else ""
+        sentence = f"step {step} is skipped in {self._files}, since step {earlier} {does}{advice}"
         logger.warning("%s", sentence)
         self._skipped = True
-        if self._saver.has_saved:  # otherwise it has just been started, and imports torch
+        if saver_runs:
             self._trouble.tell(CheckpointTrouble.SKIPPED, sentence)
         self.give_up(step, f"it still saves step {earlier}")
         return False

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controller.wording import counted
 from crds import names
 from dlr.client.program import FOLDER, Program
 from dlr.kube.api import JSON
@@ -132,11 +133,11 @@ def _set_counts(worker: JSON, launch: JobLaunch) -> None:
     for key, value in (("minReplicas", launch.min_workers), ("maxReplicas", launch.max_workers)):
         if value is not None:
             worker[key] = value
-    least, most = worker.get("minReplicas") or 1, worker.get("maxReplicas") or worker["replicas"]
-    if not least <= worker["replicas"] <= most:
-        raise UsageError(
-            f"{worker['replicas']} workers are not between the least ({least}) and the most ({most})."
-        )
+    count, least, most = worker["replicas"], worker.get("minReplicas"), worker.get("maxReplicas")
+    if least is not None and count < least:
+        raise UsageError(f"{counted(count, 'worker')} cannot be fewer than the minimum of {least}.")
+    if most is not None and count > most:
+        raise UsageError(f"{counted(count, 'worker')} cannot be more than the maximum of {most}.")
 
 
 def _set_container(template: JSON, launch: JobLaunch) -> None:

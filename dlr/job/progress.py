@@ -44,12 +44,15 @@ class JobProgress:
 def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None) -> JobProgress | None:
     """Return the highest step and the median speed of all workers; None before a step was reported.
 
+    After a lost checkpoint the workers may be behind the job's account; the time left follows theirs.
+
     Args:
-        furthest: the highest step in the job's account.
+        furthest: the highest step in the job's account, for when no worker reports one.
     """
     reports = [current_report(worker).get("progress") or {} for worker in workers]
     steps = [report["step"] for report in reports if report.get("step") is not None]
-    steps += [] if furthest is None else [furthest]
+    if not steps and furthest is not None:
+        steps = [furthest]
     if not steps:
         return None
     speeds = [report["secondsPerStep"] for report in reports if report.get("secondsPerStep")]

@@ -97,9 +97,8 @@ def _does(case: Case, phase: str, found: tuple[JobFinding, ...]) -> tuple[str, s
         return after, phase
     word = str(case.account.state) if case.account else phase
     does = DOES.get(word, f"{word}, with {PEOPLE}")
-    if word == JobState.PENDING and (reason := case.status.get("reason")):
-        waits, _ = WAITS.get(reason, CANNOT_START)
-        does = f"{waits[0].upper()}{waits[1:]}, with {PEOPLE}"
+    if word == JobState.PENDING:
+        does = f"{_waits(case)}, with {PEOPLE}"
     if word in (JobState.RECOVERING, JobState.REFORMING) and (why := _why_it_recovers(case)):
         does = f"{does}: {why}"
     if gravest is not None:
@@ -107,6 +106,19 @@ def _does(case: Case, phase: str, found: tuple[JobFinding, ...]) -> tuple[str, s
         does = f"{does}, {gravest.headline}" if is_clause else gravest.headline
         word = gravest.tone if tone_of(word).name in WELL else word
     return does.replace(PEOPLE, people(case)), word
+
+
+def _waits(case: Case) -> str:
+    """Return what a job waits for before its world is formed, as far as its status says it."""
+    if reason := case.status.get("reason"):
+        waits, _ = WAITS.get(reason, CANNOT_START)
+        return f"{waits[0].upper()}{waits[1:]}"
+    world = case.status.get("rendezvous") or {}
+    counts = (case.status.get("replicaStatuses") or {}).get(names.WORKER) or {}
+    if not counts.get("desired") or world.get("reason") or world.get("waitsFor"):
+        return "Waits"
+    all_run = counts.get("active", 0) >= counts["desired"]
+    return "Waits for its agents to start" if all_run else "Waits for its Pods to run"
 
 
 def _why_it_recovers(case: Case) -> str:

@@ -162,8 +162,8 @@ def process_lingers(_: JobWarning | None, look: DesiredJob) -> WarningState | No
     (name, what), more = found[0], and_more(len(found) - 1, "worker")
     limit = look.job.spec.elastic_policy.hang_timeout_seconds
     return WarningState(
-        f"{name} {what}{more}. A process is ended {limit:g} s after its script, with the script's exit code: "
-        "end what it waits for in the script, or make the thread a daemon",
+        f"{name} {what}{more}. A process is ended {limit:g} s after its script, "
+        "10 s after one that failed: end what it waits for in the script, or make the thread a daemon",
         data=ConditionData(worker=name),
     )
 

@@ -315,7 +315,7 @@ def test_what_another_replica_group_writes_is_not_cleared_away_as_long_as_nothin
 
 
 def test_a_skipped_save_is_told_until_one_that_began_later_is_there(
-    tmp_path: Path, record: Path, gate: at_once.Gate
+    tmp_path: Path, record: Path, gate: at_once.Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = saving(tmp_path / "run")
 
@@ -326,10 +326,12 @@ def test_a_skipped_save_is_told_until_one_that_began_later_is_there(
 
     save_slowly(1)
     assert not record.exists(), "the saver takes a second to start, which is no trouble"
+    assert caplog.messages[-1].endswith("since step 1 waits for the start of its writer")
     gate.open()
     save_slowly(3)
     gate.open()
     assert told(record)["SaveSkipped"].startswith("step 4 is skipped in ")
+    assert "raise persist_every" in told(record)["SaveSkipped"]
     made.save(Mark(1, 5, 0, 1), capture(state(5)))
     assert not any(told(record).values())
     made.close()

@@ -23,6 +23,7 @@ from dlr.job.case import Case
 from dlr.job.evidence import sections
 from dlr.job.facts import facts_of
 from dlr.job.groups import headline_of_jobs
+from dlr.job.progress import progress_of
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.tones import TONE_OF, TONES
 from dlr.job.verdict import JobVerdict, verdict
@@ -51,6 +52,12 @@ def in_state(state: str, **status: Any) -> JSON:
     return troubled_job(goodput=troubled_job()["status"]["goodput"] | {"state": state}, **status)
 
 
+def starting(active: int, **status: Any) -> JSON:
+    counts = {"worker": {"active": active, "desired": 3}}
+    made = {"goodput": {"state": "Pending", "since": at(270)}, "replicaStatuses": counts, "failures": {}}
+    return troubled_job(**{"rendezvous": {"phase": "Forming"}} | made | status)
+
+
 def warning(kind: str, reason: str | None = None, **data: Any) -> JSON:
     found: JSON = {"type": kind, "message": f"{kind}, a message", "since": at(288)}
     return found | ({"reason": reason} if reason else {}) | ({"data": data} if data else {})
@@ -77,6 +84,12 @@ COST = "2 failures cost 42s and 27 steps trained again"
         (
             in_state("Pending", phase="Pending", reason="Unschedulable", failures={}),
             ("Waits for room, with 3 of 3 workers; 27 steps trained again", "Pending"),
+        ),
+        (starting(active=1), ("Waits for its Pods to run, with 1 of 3 workers", "Pending")),
+        (starting(active=3), ("Waits for its agents to start, with 3 of 3 workers", "Pending")),
+        (
+            starting(active=3, rendezvous={"waitsFor": "2 of 3 are ready"}),
+            ("Waits, with 3 of 3 workers", "Pending"),
         ),
         (
             troubled_job(phase="Failed", completionTime=at(240)),
@@ -452,3 +465,13 @@ def test_text_of_every_tone_can_be_read_on_its_ground(shade: int, ground: str) -
     for tone in TONES:
         dark, light = sorted([_luminance(tone.ink[shade]), _luminance(ground)])
         assert (light + 0.05) / (dark + 0.05) >= 4.5, tone.name
+
+
+def test_progress_follows_the_workers_when_a_lost_checkpoint_sets_them_back() -> None:
+    def at_step(step: int) -> JSON:
+        return {"spec": {}, "status": {"agent": {"progress": {"step": step, "secondsPerStep": 2.0}}}}
+
+    back = progress_of(job(), [at_step(20), at_step(21)], furthest=415)
+    assert back is not None and back.step == 21
+    silent = progress_of(job(), [], furthest=415)
+    assert silent is not None and silent.step == 415

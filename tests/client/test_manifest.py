@@ -100,15 +100,15 @@ def test_the_code_of_the_job_that_it_is_like_stays_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "launch",
+    ("launch", "message"),
     [
-        JobLaunch(SHIPPED, "n"),
-        JobLaunch(SHIPPED, "n", workers=1, min_workers=2, image="i"),
-        JobLaunch(SHIPPED, "n", workers=3, max_workers=2, image="i"),
+        (JobLaunch(SHIPPED, "n"), "image"),
+        (JobLaunch(SHIPPED, "n", workers=1, min_workers=2, image="i"), "1 worker cannot be fewer than .* 2"),
+        (JobLaunch(SHIPPED, "n", workers=3, max_workers=2, image="i"), "3 workers cannot be more than .* 2"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(launch: JobLaunch) -> None:
-    with pytest.raises(UsageError):
+def test_what_cannot_be_meant_is_refused(launch: JobLaunch, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         objects(launch)
 
 

@@ -114,6 +114,12 @@ def test_what_is_wrong_at_once_is_all_in_the_list_once_and_nothing_else_is(
         )
 
 
+def test_a_lingering_process_has_both_limits_in_its_warning() -> None:
+    found, _ = look(job(replicas=len(TROUBLES)), ["ProcessLingers"], 0)
+    message = warnings(found)["ProcessLingers"].message
+    assert "ended 1800 s after its script, 10 s after one that failed" in message
+
+
 @given(st.sets(st.sampled_from(sorted(TROUBLES))))
 def test_workers_are_ready_if_all_run_and_the_condition_names_each_hindrance(troubles: set[str]) -> None:
     found, _ = look(job(replicas=len(TROUBLES)), sorted(troubles), 0)

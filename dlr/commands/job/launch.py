@@ -43,13 +43,14 @@ Script = Annotated[
     str, typer.Argument(callback=not_empty, help="A Python script of this machine, shipped with the job.")
 ]
 Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="Of the script.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="[-- ARGS]...", help="Arguments of the script.", show_default=False),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="How many Pods; default: 1.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Number of Pods; default: 1.")]
 Least = Annotated[
-    int | None, typer.Option("--min", min=1, help="Training goes on with as few Pods; default: no fewer.")
+    int | None, typer.Option("--min", min=1, help="Fewest Pods to train with; default: --workers.")
 ]
-Most = Annotated[int | None, typer.Option("--max", min=1, help="To so many Pods the job can be scaled.")]
+Most = Annotated[int | None, typer.Option("--max", min=1, help="Most Pods the job can be scaled to.")]
 Name = Annotated[
     str | None, typer.Option(callback=new_job_name, help="The new job's name; default: one by SCRIPT's.")
 ]
@@ -58,18 +59,18 @@ Like = Annotated[
     typer.Option(
         callback=object_name,
         autocompletion=complete_job_name,
-        help="A job of this namespace, finished or not: what no other option says is as there.",
+        help="A job of this namespace, finished or not, to copy all else from.",
     ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the YAML for `kubectl apply -f -`, and make nothing.")
 ]
-Output = Annotated[Printed, typer.Option("--output", "-o", help="What to print of what is made.")]
+Output = Annotated[Printed, typer.Option("--output", "-o", help="How to print what is made.")]
 Image = Annotated[
     str | None,
     typer.Option(
         callback=not_empty,
-        help="With Python and torch; the embedded cluster needs none.",
+        help="An image with Python and torch; the embedded cluster needs none.",
         rich_help_panel=WHERE,
     ),
 ]
@@ -86,23 +87,24 @@ Processes = Annotated[
     typer.Option(
         "--nproc-per-node",
         min=1,
-        help="Of each Pod; default: one for each of its GPUs, or one.",
+        help="Processes in each Pod; default: one for each GPU, or one.",
         rich_help_panel=WHERE,
     ),
 ]
-Gpus = Annotated[int | None, typer.Option(min=0, help="Of each Pod.", rich_help_panel=WHERE)]
+Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs of each Pod.", rich_help_panel=WHERE)]
 Cpu = Annotated[
-    str | None, typer.Option(callback=not_empty, help="Of each Pod, such as 500m.", rich_help_panel=WHERE)
+    str | None, typer.Option(callback=not_empty, help="CPU of each Pod, such as 500m.", rich_help_panel=WHERE)
 ]
 Memory = Annotated[
-    str | None, typer.Option(callback=not_empty, help="Of each Pod, such as 2Gi.", rich_help_panel=WHERE)
+    str | None,
+    typer.Option(callback=not_empty, help="Memory of each Pod, such as 2Gi.", rich_help_panel=WHERE),
 ]
 Env = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
         callback=none_empty,
-        help="A variable; may be repeated.",
+        help="An environment variable; may be repeated.",
         rich_help_panel=WHERE,
     ),
 ]

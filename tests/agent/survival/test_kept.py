@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from itertools import count
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent.survival import kept as kept_module
 from agent.survival.desk import ProcessStatements
-from agent.survival.kept import KeptProcesses
+from agent.survival.kept import KeptProcesses, why_none_lives_on
 from agent.survival.messages import MAX_NUMBER, Left, Lost
 
 TRAINS = ProcessStatements(entered=True)
@@ -307,3 +308,20 @@ def test_without_a_desk_everything_is_as_ever() -> None:
     kept.started(processes.pids)
     kept.look(processes, hangs=True)  # type: ignore[arg-type]
     assert not kept.lives_on(processes) and kept.pids() == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("forks", "has_memory", "torch_version", "why"),
+    [
+        (True, True, "2.14.1+cpu", ""),
+        (True, True, "2.13.0+cpu", r"from torch 2\.14 on, and this is torch 2\.13\.0\+cpu"),
+        (True, False, "2.14.1", "memoryCheckpoint"),
+        (False, True, "2.14.1", "warm start"),
+    ],
+)
+def test_what_keeps_processes_from_living_on_is_named(
+    forks: bool, has_memory: bool, torch_version: str, why: str
+) -> None:
+    found = why_none_lives_on(forks=forks, has_memory=has_memory, torch_version=torch_version)
+    assert bool(found) == bool(why)
+    assert re.search(why, found)
