@@ -86,11 +86,6 @@ def released(workload: Object) -> Object:
     return workload | {"status": rest | {"conditions": list(conditions.values())}}
 
 
-def with_ready(workload: Object, value: bool, reason: str, at: str) -> Object:
-    """Build the Workload with PodsReady."""
-    return _with(workload, "PodsReady", value, reason, at)
-
-
 def finished(workload: Object, at: str) -> Object:
     return _with(workload, "Finished", True, "Succeeded", at)
 

@@ -55,34 +55,6 @@ class Job(Life):
 pytestmark = pytest.mark.played
 
 
-def test_a_job_starts_with_what_there_is_and_grows_within_ten_seconds_of_more_quota() -> None:
-    job = Job(quota=4).goes_on()
-    admission = job.job.status.admission
-    assert len(job.pods) == 4 and admission is not None and admission.workers == 4
-    assert admission.message.startswith("4 of 8 Pods are granted: ")
-    job.has_quota(8).goes_on(10.0)
-    assert len(job.pods) == 8
-    assert job.job.status.admission is not None and not job.job.status.admission.message
-
-
-def test_a_preempted_job_shrinks_to_its_minimum_and_trains_on() -> None:
-    job = Job(quota=8).goes_on()
-    job.meets(6).goes_on(0.3)
-    assert (
-        len(job.pods) < 8 and job.job.status.admission is not None and job.job.status.admission.workers == 2
-    )
-    job.goes_on(5.0)
-    assert job.other().is_admitted and len(job.pods) == 2
-    assert job.workloads_of_job().held is not None and not job.workloads_of_job().held.is_evicted
-
-
-def test_a_job_that_has_grown_can_shrink_for_a_preemptor_too() -> None:
-    job = Job(quota=4).goes_on().has_quota(8).goes_on()
-    assert len(job.pods) == 8
-    job.meets(6).goes_on(5.0)
-    assert job.other().is_admitted and len(job.pods) == 2
-
-
 def test_a_job_whose_preemptor_needs_all_waits_until_there_is_room_again() -> None:
     job = Job(quota=8).goes_on()
     job.meets(7).goes_on(9.0)
