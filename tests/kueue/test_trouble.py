@@ -1,4 +1,4 @@
-"""A job in a queue whose Workloads, classes and nodes others edit, delete and lose."""
+"""A job in a queue: what somebody sees of it, and what comes of Workloads, classes and nodes that others edit and lose."""
 
 from __future__ import annotations
 
@@ -256,3 +256,60 @@ async def test_a_job_of_a_class_that_is_not_there_says_so_and_begins_when_it_is(
     cluster.has_class("high", 7)
     await cluster.settle()
     assert len(cluster.pods) == 8 and held(cluster).raw["spec"]["priority"] == 7
+
+
+# --- what somebody sees of a job in a queue -------------------------------------------------------------------
+
+
+def other(cluster: Cluster) -> Workload:
+    return Workload(cluster.api.kueue.workloads[NAMESPACE, "other"])
+
+
+async def test_a_job_whose_preemptor_needs_all_waits_until_there_is_room_again() -> None:
+    cluster = await with_quota(8)
+    cluster.meets(7)
+    await cluster.settle()
+    assert other(cluster).is_admitted and not cluster.pods
+    assert cluster.status["admission"]["workers"] == 0
+    assert "7 more needed" in cluster.status["admission"]["message"]
+    cluster.api.set_quota(9)
+    await cluster.settle()
+    assert len(cluster.pods) == 2
+
+
+async def test_a_rigid_job_stops_when_it_is_preempted() -> None:
+    cluster = await with_quota(4, most=4, least=4)
+    assert len(cluster.pods) == 4
+    cluster.meets(2)
+    await cluster.settle()
+    assert other(cluster).is_admitted and not cluster.pods
+
+
+async def test_an_edited_count_is_followed_both_ways() -> None:
+    cluster = await with_quota(8)
+    for count, least in ((3, 2), (5, 2), (2, 1), (1, 1)):
+        worker = {"replicas": count, "minReplicas": least}
+        cluster.api.patch(ELASTICJOBS, "j", {"spec": {"replicaSpecs": {"worker": worker}}})
+        await cluster.settle()
+        assert (len(cluster.pods), used(cluster)) == (count, count)
+
+
+async def test_a_suspended_job_gives_its_quota_back_and_comes_back_without_the_priority_that_it_lost() -> (
+    None
+):
+    cluster = Cluster().has_class("high", 5)
+    cluster.api.set_quota(8)
+    await cluster.submit(labels=HIGH).settle()
+    cluster.api.patch(ELASTICJOBS, "j", {"metadata": {"labels": {PRIORITY_LABEL: None}}})
+    await cluster.settle()
+    assert len(cluster.pods) == 8, "it cannot be changed while there is quota"
+    for suspend, count in ((True, 0), (False, 8)):
+        cluster.api.patch(ELASTICJOBS, "j", {"spec": {"suspend": suspend}})
+        await cluster.settle()
+        assert (len(cluster.pods), used(cluster)) == (count, count)
+    assert held(cluster).raw["spec"].get("priority", 0) == 0
+
+
+async def test_a_queue_that_is_not_there_is_named_in_kueues_words() -> None:
+    cluster = await with_quota(8, labels={QUEUE_LABEL: "three"})
+    assert cluster.status["admission"]["message"] == "LocalQueue three doesn't exist"
