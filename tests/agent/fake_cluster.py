@@ -266,9 +266,7 @@ class FakeCluster:
         (self.directory / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         (self.directory / "key.pem").write_bytes(
             key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
         (self.directory / "token").write_text(TOKEN)

@@ -31,15 +31,7 @@ from agent.supervision.live_ballot import (
 from agent.supervision.vote import Message, MessageKind, VoteResult
 from crds.checkpoint_files import KeptIn
 from crds.phases import RendezvousPhase
-from crds.progress_record import (
-    BOUNDARY,
-    KEEPS_IN,
-    ORDER,
-    PROGRESS_FORMAT,
-    SPEAKS,
-    TAKES_PART,
-    leave_at,
-)
+from crds.progress_record import BOUNDARY, KEEPS_IN, ORDER, PROGRESS_FORMAT, SPEAKS, TAKES_PART, leave_at
 from tests.agent.patience import SECONDS
 from tests.forks import forks
 

@@ -25,10 +25,7 @@ pytestmark = pytest.mark.real
 
 
 def _torchrun(
-    cluster: FakeCluster,
-    *arguments: str,
-    environ: dict[str, str] | None = None,
-    command: str = "torchrun",
+    cluster: FakeCluster, *arguments: str, environ: dict[str, str] | None = None, command: str = "torchrun"
 ) -> subprocess.CompletedProcess[str]:
     """`torchrun` in a worker's Pod."""
     constants = {"agent.report.failed_start.MOST_SECONDS": SECONDS}
@@ -48,10 +45,7 @@ def _torchrun(
 
 @pytest.mark.parametrize(
     ("argument", "why"),
-    [
-        ("--bogus", "unrecognized arguments: --bogus"),
-        ("--nproc-per-node=gpu", "Cuda is not available"),
-    ],
+    [("--bogus", "unrecognized arguments: --bogus"), ("--nproc-per-node=gpu", "Cuda is not available")],
 )
 def test_arguments_that_are_refused_are_a_failure_with_their_sentence(
     cluster: FakeCluster, argument: str, why: str

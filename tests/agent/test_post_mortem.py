@@ -66,8 +66,7 @@ class Round:
         self.ends: dict[int, ScriptEnd] = {}
         """How the scripts of processes have ended, by local rank."""
         files: Any = SimpleNamespace(
-            read_rank=lambda rank: RankProgress(step=40 + rank),
-            script_end=self.ends.get,
+            read_rank=lambda rank: RankProgress(step=40 + rank), script_end=self.ends.get
         )
         tracked: Any = SimpleNamespace(latest=logs)
         self.post_mortem = PostMortem(tracked, files, OomWatch(directory))

@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.kube.retry import (
-    MISSING_WAIT_SECONDS,
-    THROTTLED_SPREAD_SECONDS,
-    Warnings,
-    retrying,
-)
+from agent.kube.retry import MISSING_WAIT_SECONDS, THROTTLED_SPREAD_SECONDS, Warnings, retrying
 from controller.errors import MOST_RETRY_AFTER_SECONDS, ApiError, Unavailable, error_of
 
 USUAL_SECONDS = 2.0

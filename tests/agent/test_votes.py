@@ -11,12 +11,7 @@ from typing import Any, cast
 import pytest
 from torch.distributed.elastic.multiprocessing import SignalException
 
-from agent.facts.world import (
-    AgentVerb,
-    AgentWorld,
-    Member,
-    NextAction,
-)
+from agent.facts.world import AgentVerb, AgentWorld, Member, NextAction
 from agent.membership import RoundStanding, WorldMembership
 from agent.supervision import elastic_agent
 from agent.supervision.elastic_agent import DlrElasticAgent

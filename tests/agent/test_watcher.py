@@ -11,14 +11,7 @@ import pytest
 from agent.facts.world import WorldView
 from agent.kube.api import ApiClient, _event
 from agent.kube.watcher import IDLE_SECONDS, SHORT_SECONDS, Watcher
-from controller.errors import (
-    ApiError,
-    Gone,
-    SilentWatch,
-    Unauthorized,
-    Unavailable,
-    error_of,
-)
+from controller.errors import ApiError, Gone, SilentWatch, Unauthorized, Unavailable, error_of
 from tests.agent.fake_cluster import JOB, NAMESPACE, FakeCluster
 from tests.played.schedule import Schedule, play_seeds
 

@@ -90,9 +90,7 @@ def test_it_waits_while_it_is_held_without_burning_a_core(
     assert sleeps == [leaving.LOOK_SECONDS] * 9
 
 
-def test_it_leaves_by_no_vote_once_its_agent_has_said_no_more(
-    record: Record,
-) -> None:
+def test_it_leaves_by_no_vote_once_its_agent_has_said_no_more(record: Record) -> None:
     leaving.take_part()
     record[ORDER] = hold_until(NOW - 1)
     assert leaving.boundary(5) is None

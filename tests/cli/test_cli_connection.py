@@ -99,30 +99,12 @@ def test_file_names_are_relative_to_their_kubeconfig(tmp_path: Path) -> None:
     assert found.token_file == tmp_path / "token"
 
 
-@pytest.mark.real
-def test_a_login_plugin_is_asked_once(tmp_path: Path) -> None:
-    plugin = tmp_path / "plugin"
-    answer = (
-        '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"fresh"}}'
-    )
-    plugin.write_text(f"#!/bin/sh\necho '{answer}'\n")
-    plugin.chmod(0o700)
-    config = kubeconfig_for("https://it")
-    config["users"][0]["user"] = {
-        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(config))
-    assert connect(str(tmp_path / "config"), None, None).token == "fresh"
-    plugin.write_text("#!/bin/sh\nexit 3\n")
-    with pytest.raises(ApiError, match="gave no credentials"):
-        connect(str(tmp_path / "config"), None, None)
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         ("clusters: [", r"config:\d+ is not YAML"),
         ("just text", "is not a kubeconfig"),
+        ("clusters: [x]", "is not a kubeconfig"),
         ("clusters: []\ncontexts: []", r"no current-context.*--context"),
         ("contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x", "names cluster 'c'"),
         ("contexts: [{name: x, context: {}}]\ncurrent-context: y", r"no context 'y' \(it has: x\)"),
@@ -153,6 +135,8 @@ def test_unusable_kubeconfig_is_one_sentence_that_names_it(tmp_path: Path, conte
             {"certificate-authority": 5},
             "names the certificate-authority .*/5, which does not exist",
         ),
+        ("cluster", {"server": "nonsense"}, "'nonsense'"),
+        ("cluster", {"certificate-authority-data": "!"}, "certificate-authority-data"),
         ("cluster", {"proxy-url": "socks5://u:secret@it"}, "The proxy 'socks5://it' before the server of "),
         ("cluster", {"proxy-url": "it:3128"}, "must begin with http:// or https:// and a host"),
         (

@@ -263,10 +263,7 @@ class TestWait:
         script(server, finished("Healthy", "Faulty", faultyNodes=["node-1"]))
         told = [{"reason": reason, "involvedObject": {"uid": "uid-check"}} for reason in events]
         bare: JSON = {"metadata": {"name": "node-1"}}
-        server.answers |= {
-            f"GET {NODE}": bare if node is None else node,
-            f"GET {EVENTS}": listing(*told),
-        }
+        server.answers |= {f"GET {NODE}": bare if node is None else node, f"GET {EVENTS}": listing(*told)}
         out = dlr("node-check", "--all").out
         assert f"node-1 is Faulty: {says}" in out
 

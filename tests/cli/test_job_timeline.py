@@ -14,16 +14,7 @@ from dlr.job.timeline.episodes import Span, members_of
 from dlr.job.timeline.life import JobTimeline, NoHistory, PodStart, life_of
 from dlr.job.timeline.tables import tables_of
 from tests.cli.scripted import job, worker
-from tests.cli.troubled import (
-    END_SECONDS,
-    NOW,
-    at,
-    episode,
-    failed,
-    life,
-    troubled_job,
-    troubled_workers,
-)
+from tests.cli.troubled import END_SECONDS, NOW, at, episode, failed, life, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
 

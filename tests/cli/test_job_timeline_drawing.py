@@ -124,10 +124,7 @@ class TestCommand:
     ) -> None:
         server.answers |= {JOB: [job(), troubled_job()], WORKERS: listing(), EVENTS: listing()}
         odd = dlr("job", "timeline", "digits", "-o", "x.pdf")
-        assert (odd.exit_code, odd.err) == (
-            2,
-            "dlr: x.pdf: a timeline is a file that ends with .svg.\n",
-        )
+        assert (odd.exit_code, odd.err) == (2, "dlr: x.pdf: a timeline is a file that ends with .svg.\n")
         assert server.requests == []
         early = dlr("job", "timeline", "digits", "-o", str(tmp_path / "x.svg"))
         assert early.exit_code == 1 and "'digits' has no history yet" in early.err

@@ -4,7 +4,6 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import orjson
-import pytest
 
 from controller import slices
 from controller.cache import Cache
@@ -112,35 +111,6 @@ class RefusingClient:
 
     async def lines(self, idle_timeout_seconds):
         return None
-
-
-def after_ten_minutes(client):
-    async def scenario():
-        task = asyncio.create_task(Informer(client, PODS, WHOLE).run())
-        await asyncio.sleep(660)
-        task.cancel()
-        return client
-
-    return asyncio.run(scenario())
-
-
-class ForgetfulStream(RefusingClient):
-    """Every watch brings an event, and then has forgotten where it was."""
-
-    async def lines(self, idle_timeout_seconds):
-        gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}
-        news = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "2"}}}
-        return [orjson.dumps(news), orjson.dumps(gone)]
-
-
-@pytest.mark.parametrize(
-    ("client", "lists"),
-    [(RefusingClient(), [1]), (ForgetfulStream(), range(2, 90))],
-    ids=["ended", "forgets at once"],
-)
-def test_what_fails_again_and_again_is_tried_again_at_growing_intervals(client, lists):
-    after_ten_minutes(client)
-    assert client.lists in lists and client.watches in range(2, 91)
 
 
 def many(count, version="5"):

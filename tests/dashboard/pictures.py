@@ -32,15 +32,7 @@ from dlr.kube.connection import connect
 from tests.cli import troubled
 from tests.cli.scripted import GROUP_PATH, Request, ScriptedServer, job, kubeconfig_for, listing, worker
 from tests.cli.test_job_groups import group, grouped
-from tests.cli.troubled import (
-    at,
-    episode,
-    failed,
-    life,
-    troubled_events,
-    troubled_job,
-    troubled_workers,
-)
+from tests.cli.troubled import at, episode, failed, life, troubled_events, troubled_job, troubled_workers
 from tests.dashboard.browser import CHROMIUM, Page, browser
 
 JSON = dict[str, Any]

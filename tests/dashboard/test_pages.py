@@ -20,16 +20,7 @@ from dlr.job.case import Case
 from dlr.job.wording import parse_time
 from tests.cli.scripted import event, job, worker
 from tests.cli.test_job_groups import group, grouped, of_group, step
-from tests.cli.troubled import (
-    NOW,
-    RAISED,
-    at,
-    episode,
-    life,
-    troubled_events,
-    troubled_job,
-    troubled_workers,
-)
+from tests.cli.troubled import NOW, RAISED, at, episode, life, troubled_events, troubled_job, troubled_workers
 
 JSON = dict[str, Any]
 

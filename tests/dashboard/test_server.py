@@ -20,14 +20,7 @@ from dlr.dashboard.server import FILES, STATIC, Dashboard, serve, why_refused
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
-from tests.cli.scripted import (
-    Answer,
-    kubeconfig_for,
-    listing,
-    pod,
-    refusal,
-    worker,
-)
+from tests.cli.scripted import Answer, kubeconfig_for, listing, pod, refusal, worker
 from tests.cli.troubled import at, life, troubled_job
 from tests.dashboard.conftest import JOB, WAIT_SECONDS, WITHIN, Served
 

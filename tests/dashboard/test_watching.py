@@ -174,10 +174,7 @@ def test_what_can_no_longer_be_listed_is_not_shown_as_it_was(api: WatchingApi, w
 
 
 def test_more_news_than_a_list_has_end_the_watch(
-    api: WatchingApi,
-    workers: Workers,
-    no_watch_is_open: Callable[[], bool],
-    monkeypatch: pytest.MonkeyPatch,
+    api: WatchingApi, workers: Workers, no_watch_is_open: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "LEAST_BACKLOG", 3)
     phases(api)

@@ -185,10 +185,7 @@ def test_controller_is_started_with_options_that_it_has() -> None:
 
 
 def test_no_rule_has_a_wildcard_or_reads_secrets() -> None:
-    documents = [
-        *deploy.documents(kueue=True),
-        *deploy.documents(jobs_namespace="team-a", kueue=True),
-    ]
+    documents = [*deploy.documents(kueue=True), *deploy.documents(jobs_namespace="team-a", kueue=True)]
     rules = [rule for role in documents if role["kind"] in ("ClusterRole", "Role") for rule in role["rules"]]
     for rule in rules:
         named = (rule.get(field, ()) for field in ("verbs", "resources", "apiGroups", "nonResourceURLs"))

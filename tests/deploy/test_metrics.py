@@ -82,10 +82,7 @@ def scraped() -> str:
             warnings = [
                 {"type": kind.type, "message": "…", "since": point["time"]} for kind in TABLE.warnings
             ]
-            job = running_job(
-                rendezvous=resumed,
-                warnings=warnings,
-            )
+            job = running_job(rendezvous=resumed, warnings=warnings)
             elastic = {"elastic_policy": ElasticPolicy.model_validate({"replicaGroups": {"workers": 1}})}
             whole = job.model_copy(
                 update={

@@ -71,25 +71,6 @@ def test_rights_suffice_for_a_job_from_its_start_to_its_removal(server: Server, 
     assert "forbidden" not in log.read_text().lower()
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", f"/api/v1/namespaces/{OTHER}/pods"),
-        ("GET", "/api/v1/pods"),
-        ("POST", f"/api/v1/namespaces/{OTHER}/pods"),
-        ("GET", f"{GROUP}/namespaces/{OTHER}/elasticjobs"),
-        ("GET", f"/api/v1/namespaces/{JOBS}/secrets"),
-        ("PATCH", "/api/v1/nodes/any"),
-        ("PATCH", "/api/v1/nodes/any/status"),
-        ("POST", "/api/v1/namespaces"),
-    ],
-)
-def test_controller_may_write_nowhere_else(server: Server, method: str, path: str) -> None:
-    token = server.token(deploy.DEFAULT_NAMESPACE, "dlr-controller")
-    answer = server.call(method, path, None if method == "GET" else {}, token=token)
-    assert answer.status_code == 403
-
-
 def test_workers_of_that_namespace_and_of_no_other_are_held_to_their_own_reports(server: Server) -> None:
     """So that the policies of two such installations do not meet."""
     rules = [each for each in DOCUMENTS if each["kind"] == "ValidatingAdmissionPolicy"]

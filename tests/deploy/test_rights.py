@@ -40,11 +40,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def controller_token(server: Server) -> str:
-    return server.token(deploy.DEFAULT_NAMESPACE, "dlr-controller")
-
-
-@pytest.fixture(scope="module")
 def controller_log(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The controller with the rights of its service account, and a job that it has set up."""
     with running_controller(server, tmp_path_factory.mktemp("controller")) as log:
@@ -180,39 +175,6 @@ def test_a_template_s_own_account_keeps_off_its_neighbours(server: Server, train
 )
 def test_worker_may_do_nothing_else(server: Server, worker_token: str, method: str, path: str) -> None:
     assert server.call(method, path, {} if method == "PATCH" else None, token=worker_token).status_code == 403
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", f"/api/v1/{DEFAULT}/secrets"),
-        ("PATCH", f"/api/v1/{DEFAULT}/secrets/any"),
-        ("DELETE", f"/api/v1/{DEFAULT}/secrets/any"),
-        ("GET", f"/api/v1/{DEFAULT}/configmaps"),
-        ("POST", "/api/v1/nodes"),
-        ("DELETE", "/api/v1/nodes/node-0"),
-        ("PATCH", f"{GROUP}/{DEFAULT}/scaleplans/any"),
-        ("PATCH", f"{LEASES}/rights-worker-0"),
-        ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
-        ("PATCH", f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/roles/any"),
-        ("PATCH", f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/rolebindings/any"),
-    ],
-)
-def test_controller_may_not_do_what_it_has_no_need_of(
-    server: Server, controller_token: str, method: str, path: str
-) -> None:
-    answer = server.call(method, path, None if method == "GET" else {}, token=controller_token)
-    assert answer.status_code == 403
-
-
-@pytest.mark.parametrize("verb", ["get", "list", "update", "*"])
-def test_controller_makes_no_role_with_more_than_it_holds(
-    server: Server, controller_token: str, verb: str
-) -> None:
-    rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": [verb]}
-    role = {"metadata": {"name": "greedy"}, "rules": [rule]}
-    path = f"/apis/rbac.authorization.k8s.io/v1/{DEFAULT}/roles"
-    assert server.call("POST", path, role, token=controller_token).status_code == 403
 
 
 def test_rights_suffice_to_cordon_a_node(server: Server, controller_log: Path) -> None:

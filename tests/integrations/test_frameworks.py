@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from crds.checkpoint_files import KeptIn
-from crds.progress_record import (
-    ENV_PROGRESS_FILE,
-    EXIT_LEFT,
-    ORDER,
-    RECORD_BYTES,
-    leave_at,
-)
+from crds.progress_record import ENV_PROGRESS_FILE, EXIT_LEFT, ORDER, RECORD_BYTES, leave_at
 from tests.checkpoint import worlds
 from tests.checkpoint.worlds import Slots
 from tests.forks import PRELOADED, forks

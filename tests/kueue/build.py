@@ -60,37 +60,6 @@ def container() -> Object:
     return {"name": "main", "image": "x", "resources": {"requests": {"cpu": 1, GPU: 1}, "limits": {GPU: 1}}}
 
 
-def released(workload: Object) -> Object:
-    """Build the Workload as its controller releases it after an eviction (kubernetes-now.md 1d)."""
-    status = workload["status"]
-    conditions = {each["type"]: each for each in status["conditions"]}
-    why = conditions["Evicted"]
-    requeued = why["reason"] in ("Preempted", "NodeFailures")
-    reason = "Deactivated" if why["reason"].startswith("Deactivated") else why["reason"]
-    writes = (
-        ("QuotaReserved", False, "Pending", why["message"]),
-        ("Admitted", False, "NoReservation", "The workload has no reservation"),
-        ("Requeued", requeued, reason, why["message"]),
-        ("PodsReady", False, "WaitForStart", "Not all pods are ready or succeeded"),
-    )
-    for kind, value, reason, message in writes:
-        conditions[kind] = {
-            "type": kind,
-            "status": str(value),
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": why["lastTransitionTime"],
-        }
-    conditions.pop("DeactivationTarget", None)
-    rest = {key: value for key, value in status.items() if key != "admission"}
-    return workload | {"status": rest | {"conditions": list(conditions.values())}}
-
-
-def with_ready(workload: Object, value: bool, reason: str, at: str) -> Object:
-    """Build the Workload with PodsReady."""
-    return _with(workload, "PodsReady", value, reason, at)
-
-
 def finished(workload: Object, at: str) -> Object:
     return _with(workload, "Finished", True, "Succeeded", at)
 

@@ -69,11 +69,7 @@ class Manager:
                 del self._finishing[key]
                 continue
             yield Step(
-                "finish replaced",
-                key,
-                by[1],
-                partial(self._finish, found, by, now),
-                partial(self._lose, key),
+                "finish replaced", key, by[1], partial(self._finish, found, by, now), partial(self._lose, key)
             )
         for info in list(self._queues.infos.values()):
             change, _ = self._look(info, now)

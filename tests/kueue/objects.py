@@ -225,13 +225,7 @@ def _granted(
 
 
 def with_condition(
-    status: Object,
-    kind: str,
-    value: bool,
-    reason: str,
-    message: str,
-    at: str,
-    generation: int | None = None,
+    status: Object, kind: str, value: bool, reason: str, message: str, at: str, generation: int | None = None
 ) -> Object:
     """Return a status with a condition set; the very same if it stands there already."""
     conditions = status.get("conditions") or []

@@ -30,6 +30,8 @@ from tests.reconcilers.cluster_model import Script, act, add_nodes, renew_leases
 from tests.reconcilers.process import Killed, Process
 
 JSON = dict[str, Any]
+GPU = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+HIGH = {QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}
 STEPS = 6_000
 
 pytestmark = pytest.mark.played
@@ -44,8 +46,7 @@ class QueueApi(Api):
     def __post_init__(self) -> None:
         self.kueue = Kueue(lambda: self.seconds)
         add_nodes(self, 12)
-        for plural in (ELASTICJOBS,):
-            self.objects.setdefault(plural, {})
+        self.objects.setdefault(ELASTICJOBS, {})
         spec = {"nodeLabels": {"pool": "gpu"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
         self._put_of_kueue(FLAVORS, "default", spec, None)
         self._put_of_kueue(LOCALQUEUES, "team", {"clusterQueue": "shared"}, NAMESPACE)
@@ -182,8 +183,7 @@ class Cluster:
         unit: int = 1,
         **metadata: Any,
     ) -> Cluster:
-        container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-        worker = {"replicas": most, "minReplicas": least, "template": {"spec": {"containers": [container]}}}
+        worker = {"replicas": most, "minReplicas": least, "template": {"spec": {"containers": [GPU]}}}
         metadata = {"name": "j", "namespace": NAMESPACE, "labels": {QUEUE_LABEL: "team"}} | metadata
         policy = {"lastCallSeconds": 5, "shrinkAfterSeconds": 20, "nodeUnit": unit} | (policy or {})
         spec = {"replicaSpecs": {names.WORKER: worker}, "elasticPolicy": policy}
@@ -201,14 +201,31 @@ class Cluster:
 
     def meets(self, count: int) -> None:
         """Another Workload comes, of a higher priority."""
-        container = {"name": "m", "image": "x", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
-        sets = [{"name": "main", "count": count, "template": {"spec": {"containers": [container]}}}]
-        spec = {"queueName": "team", "podSets": sets, "priority": 10, "active": True}
-        metadata = {"name": "other", "namespace": NAMESPACE}
+        self.comes("other", count, priority=10)
+
+    def comes(self, name: str, count: int, pods: str = "main", least: int | None = None, **spec: Any) -> None:
+        """Somebody makes a Workload of Pods with a GPU each."""
+        template = {"spec": {"containers": [GPU]}}
+        pod_set = {"name": pods, "count": count, "template": template} | (
+            {"minCount": least} if least else {}
+        )
+        spec = {"queueName": "team", "podSets": [pod_set], "active": True} | spec
+        metadata = {"name": name, "namespace": NAMESPACE}
         self.api.kueue.create(
             {"apiVersion": WORKLOADS.api_version, "kind": "Workload", "metadata": metadata, "spec": spec}
         )
         self.api.mirror()
+
+    def goes(self, name: str = "other") -> None:
+        """Somebody deletes a Workload."""
+        self.api.kueue.delete(NAMESPACE, name)
+        self.api.mirror()
+
+    def has_class(self, name: str, value: int) -> Cluster:
+        """A WorkloadPriorityClass is there."""
+        self.api._put_of_kueue(PRIORITIES, name, {}, None)
+        self.api.objects[PRIORITIES][None, name]["value"] = value
+        return self
 
 
 async def whole_life(cluster: Cluster, note: Callable[[str, Cluster], None] = lambda *_: None) -> None:
@@ -221,8 +238,7 @@ async def whole_life(cluster: Cluster, note: Callable[[str, Cluster], None] = la
     cluster.meets(6)
     await cluster.settle()
     note("shrunk", cluster)
-    cluster.api.kueue.delete(NAMESPACE, "other")
-    cluster.api.mirror()
+    cluster.goes()
     await cluster.settle()
     note("back", cluster)
     cluster.script = Script(done=True)
@@ -290,8 +306,7 @@ async def test_a_workload_that_somebody_deletes_is_made_again_when_its_pods_are_
         for (_, name), raw in cluster.api.kueue.workloads.items()
         if Workload(raw).has_quota
     )
-    cluster.api.kueue.delete(NAMESPACE, name)
-    cluster.api.mirror()
+    cluster.goes(name)
     await cluster.settle()
     assert len(cluster.pods) == 4 and cluster.most <= 0
     assert all(raw["metadata"]["uid"] != uid for raw in cluster.api.kueue.workloads.values())
@@ -319,10 +334,7 @@ async def test_a_job_keeps_its_size_where_a_slice_would_do_harm_and_says_why(que
 
 
 async def test_a_job_has_the_value_of_its_priority_class_and_grows_with_another() -> None:
-    cluster = Cluster()
-    for name, value in (("high", 100), ("idle", -10)):
-        cluster.api._put_of_kueue(PRIORITIES, name, {}, None)
-        cluster.api.objects[PRIORITIES][None, name]["value"] = value
+    cluster = Cluster().has_class("high", 100).has_class("idle", -10)
     labels = {QUEUE_LABEL: "team", PRIORITY_LABEL: "high", GROWTH_PRIORITY: "idle"}
     await cluster.submit(labels=labels).settle()
     priorities = {
@@ -408,21 +420,7 @@ async def test_a_job_that_multikueue_dispatches_has_a_workload_and_nothing_else(
 @pytest.mark.parametrize(("count", "is_taken"), [(8, True), (7, False)])
 async def test_a_copy_takes_the_workload_that_was_made_for_it(count: int, is_taken: bool) -> None:
     cluster = Cluster()
-    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    sets = [
-        {
-            "name": names.WORKER,
-            "count": count,
-            "minCount": 2,
-            "template": {"spec": {"containers": [container]}},
-        }
-    ]
-    metadata = {"name": "made", "namespace": NAMESPACE}
-    spec = {"queueName": "team", "podSets": sets, "active": True}
-    cluster.api.kueue.create(
-        {"apiVersion": WORKLOADS.api_version, "kind": "Workload", "metadata": metadata, "spec": spec}
-    )
-    cluster.api.mirror()
+    cluster.comes("made", count, names.WORKER, 2)
     await cluster.submit(annotations={"kueue.x-k8s.io/prebuilt-workload-name": "made"}).settle()
     (made,) = map(Workload, cluster.api.kueue.workloads.values())
     assert made.conditions.get("Finished", {}).get("reason") == (None if is_taken else "OutOfSync")
@@ -447,24 +445,10 @@ async def test_a_job_neither_takes_nor_ends_the_workload_of_another() -> None:
 
 
 async def test_a_copy_keeps_the_workload_that_was_made_for_it_when_it_is_preempted() -> None:
-    cluster = Cluster()
-    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    template = {"spec": {"containers": [container]}}
-    sets = [{"name": names.WORKER, "count": 4, "minCount": 2, "template": template}]
-    cluster.api.kueue.create(
-        {
-            "apiVersion": WORKLOADS.api_version,
-            "kind": "Workload",
-            "metadata": {"name": "made", "namespace": NAMESPACE},
-            "spec": {"queueName": "team", "podSets": sets, "active": True},
-        }
-    )
-    cluster.api.mirror()
-    cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
-    cluster.api.objects[PRIORITIES][None, "high"]["value"] = 5
-    labels = {QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}
+    cluster = Cluster().has_class("high", 5)
+    cluster.comes("made", 4, names.WORKER, 2)
     annotations = {"kueue.x-k8s.io/prebuilt-workload-name": "made"}
-    await cluster.submit(4, labels=labels, annotations=annotations).settle()
+    await cluster.submit(4, labels=HIGH, annotations=annotations).settle()
     assert len(cluster.pods) == 4
     (made,) = map(Workload, cluster.api.kueue.workloads.values())
     assert made.raw["spec"].get("priority", 0) == 0, "it is compared with the one of the other cluster"
@@ -477,10 +461,7 @@ async def test_a_copy_keeps_the_workload_that_was_made_for_it_when_it_is_preempt
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_a_job_whose_priority_class_is_gone_still_gives_its_quota_back(is_restarted: bool) -> None:
-    cluster = Cluster()
-    cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
-    cluster.api.objects[PRIORITIES][None, "high"]["value"] = 100
-    await cluster.submit(labels={QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}).settle()
+    cluster = await Cluster().has_class("high", 100).submit(labels=HIGH).settle()
     del cluster.api.objects[PRIORITIES][None, "high"]
     if is_restarted:
         cluster.process = None
@@ -493,10 +474,7 @@ async def test_a_job_whose_priority_class_is_gone_still_gives_its_quota_back(is_
 
 
 async def test_another_priority_class_counts_at_once() -> None:
-    cluster = Cluster()
-    for name, value in (("low", 1), ("high", 100)):
-        cluster.api._put_of_kueue(PRIORITIES, name, {}, None)
-        cluster.api.objects[PRIORITIES][None, name]["value"] = value
+    cluster = Cluster().has_class("low", 1).has_class("high", 100)
     await cluster.submit(4, labels={QUEUE_LABEL: "team", PRIORITY_LABEL: "low"}).settle()
     for name, value in (("high", 100), ("low", 1)):
         cluster.api.patch(ELASTICJOBS, "j", {"metadata": {"labels": {PRIORITY_LABEL: name}}})
@@ -515,39 +493,13 @@ async def test_a_drain_does_not_wait_for_a_pod_that_the_queue_never_grants() -> 
     assert not cluster.status.get("migrations")
 
 
-async def test_a_job_keeps_no_quota_that_fills_no_unit_and_grows_by_whole_ones() -> None:
-    cluster = Cluster()
-    for quota, granted in ((5, 4), (11, 8), (12, 12)):
-        cluster.api.set_quota(quota)
-        await (cluster.submit(12, 4, unit=4) if quota == 5 else cluster).settle(120.0)
-        used = cluster.api.kueue.used("shared", "default", "nvidia.com/gpu")
-        assert (used, len(cluster.pods), cluster.status["admission"]["workers"]) == (granted,) * 3
-    assert cluster.most <= 0
-
-
-async def test_a_job_says_that_its_priority_class_is_not_there_and_begins_when_it_is() -> None:
-    cluster = await Cluster().submit(labels={QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}).settle()
-    assert cluster.status["admission"]["message"].startswith("its priority class cannot be read: ")
-    assert not cluster.pods
-    cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
-    await cluster.settle()
-    assert len(cluster.pods) == 4
-
-
 async def test_a_name_that_another_workload_has_is_told() -> None:
     cluster = Cluster().submit()
     uid = cluster.api.get(ELASTICJOBS, "j")["metadata"]["uid"]
-    container = {"name": "m", "image": "x"}
-    sets = [{"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}]
-    metadata = {"name": f"j-{uid[:8]}-1", "namespace": NAMESPACE}
-    spec = {"queueName": "nowhere", "podSets": sets, "active": True}
-    cluster.api.kueue.create(
-        {"apiVersion": WORKLOADS.api_version, "kind": "Workload", "metadata": metadata, "spec": spec}
-    )
-    cluster.api.mirror()
+    taken = f"j-{uid[:8]}-1"
+    cluster.comes(taken, 1, queueName="nowhere")
     await cluster.settle(20.0)
     assert not cluster.pods and "there is another Workload" in cluster.status["admission"]["message"]
-    cluster.api.kueue.delete(NAMESPACE, metadata["name"])
-    cluster.api.mirror()
+    cluster.goes(taken)
     await cluster.settle()
     assert len(cluster.pods) == 4

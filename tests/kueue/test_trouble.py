@@ -1,4 +1,4 @@
-"""A job in a queue whose Workloads, classes and nodes others edit, delete and lose."""
+"""A job in a queue: what somebody sees of it, and what comes of Workloads, classes and nodes that others edit and lose."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from controller.resources import NODES
 from reconcilers.kueue.workload import FINALIZER, PRIORITIES, PRIORITY_LABEL, QUEUE_LABEL, Workload
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.kueue.statuses import Config
-from tests.kueue.test_reconcilers import Cluster
+from tests.kueue.test_reconcilers import GPU, HIGH, Cluster
 from tests.reconcilers.api import NAMESPACE
 from tests.reconcilers.cluster_model import Script, lose_node
 
 JSON = dict[str, Any]
-GPU = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-HIGH = {QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}
 
 pytestmark = pytest.mark.played
 
@@ -38,16 +36,6 @@ def held(cluster: Cluster) -> Workload:
 def edit(cluster: Cluster, workload: Workload, body: JSON) -> None:
     cluster.api.kueue.patch(NAMESPACE, workload.name, body)
     cluster.api.mirror()
-
-
-def delete(cluster: Cluster, workload: Workload) -> None:
-    cluster.api.kueue.delete(NAMESPACE, workload.name)
-    cluster.api.mirror()
-
-
-def has_class(cluster: Cluster, value: int) -> None:
-    cluster.api._put_of_kueue(PRIORITIES, "high", {}, None)
-    cluster.api.objects[PRIORITIES][None, "high"]["value"] = value
 
 
 async def with_quota(quota: int, **more: Any) -> Cluster:
@@ -78,7 +66,7 @@ async def test_a_job_scaled_to_nothing_is_not_evicted_for_it() -> None:
 async def test_a_job_whose_class_is_gone_still_makes_room_and_ends() -> None:
     cluster = Cluster()
     cluster.api.set_quota(8)
-    has_class(cluster, 5)
+    cluster.has_class("high", 5)
     await cluster.submit(labels=HIGH).settle()
     del cluster.api.objects[PRIORITIES][None, "high"]
     await cluster.settle()
@@ -106,7 +94,7 @@ async def test_a_job_that_is_given_a_class_that_is_not_there_gives_its_quota_bac
 async def test_the_value_of_a_class_that_kueue_copies_is_not_set_back() -> None:
     cluster = Cluster()
     cluster.api.set_quota(8)
-    has_class(cluster, 5)
+    cluster.has_class("high", 5)
     await cluster.submit(labels=HIGH).settle(5)
     edit(cluster, held(cluster), {"spec": {"priority": 50}})
     await cluster.settle(5)
@@ -126,7 +114,7 @@ async def test_a_deleted_workload_that_anothers_finalizer_keeps_holds_nobody_up(
     cluster = await with_quota(8)
     before = held(cluster)
     edit(cluster, before, {"metadata": {"finalizers": [FINALIZER, "a.b/c"]}})
-    delete(cluster, before)
+    cluster.goes(before.name)
     await cluster.settle()
     assert len(cluster.pods) == 8 and held(cluster).name != before.name and cluster.most <= 0
 
@@ -135,7 +123,7 @@ async def test_a_deleted_slice_that_anothers_finalizer_keeps_does_not_hide_an_ev
     cluster = await with_quota(4)
     (slice_,) = (each for each in workloads(cluster) if each.replaces)
     edit(cluster, slice_, {"metadata": {"finalizers": [FINALIZER, "a.b/c"]}})
-    delete(cluster, slice_)
+    cluster.goes(slice_.name)
     await cluster.settle()
     cluster.meets(4)
     await cluster.settle()
@@ -159,7 +147,7 @@ async def test_a_workload_that_loses_its_labels_is_named_in_the_status() -> None
     await cluster.settle()
     assert cluster.status["admission"]["message"] == f"there is another Workload {name}: delete it"
     edit(cluster, held(cluster), {"metadata": {"finalizers": None}})
-    delete(cluster, held(cluster))
+    cluster.goes(held(cluster).name)
     await cluster.settle()
     assert len(cluster.pods) == 8
 
@@ -226,8 +214,7 @@ async def test_a_pod_that_can_not_be_made_holds_no_preemptor_up() -> None:
     lose_node(cluster.api, "node-1")
     cluster.meets(8)
     await cluster.settle(80)
-    cluster.api.kueue.delete(NAMESPACE, "other")
-    cluster.api.mirror()
+    cluster.goes()
     await cluster.settle(5)
     cluster.meets(3)
     await cluster.settle(120)
@@ -255,9 +242,8 @@ async def test_what_is_granted_beyond_whole_node_units_is_given_back() -> None:
     cluster.meets(3)
     await cluster.settle()
     assert (len(cluster.pods), used(cluster)) == (4, 7)
-    cluster.api.kueue.delete(NAMESPACE, "other")
+    cluster.goes()
     cluster.api.set_quota(8)
-    cluster.api.mirror()
     await cluster.settle()
     assert (len(cluster.pods), used(cluster)) == (8, 8)
 
@@ -267,6 +253,63 @@ async def test_a_job_of_a_class_that_is_not_there_says_so_and_begins_when_it_is(
     assert cluster.status["phase"] == "Suspended" and not cluster.api.kueue.workloads
     expected = "its priority class cannot be read: WorkloadPriorityClass high not found"
     assert cluster.status["message"] == expected
-    has_class(cluster, 7)
+    cluster.has_class("high", 7)
     await cluster.settle()
     assert len(cluster.pods) == 8 and held(cluster).raw["spec"]["priority"] == 7
+
+
+# --- what somebody sees of a job in a queue -------------------------------------------------------------------
+
+
+def other(cluster: Cluster) -> Workload:
+    return Workload(cluster.api.kueue.workloads[NAMESPACE, "other"])
+
+
+async def test_a_job_whose_preemptor_needs_all_waits_until_there_is_room_again() -> None:
+    cluster = await with_quota(8)
+    cluster.meets(7)
+    await cluster.settle()
+    assert other(cluster).is_admitted and not cluster.pods
+    assert cluster.status["admission"]["workers"] == 0
+    assert "7 more needed" in cluster.status["admission"]["message"]
+    cluster.api.set_quota(9)
+    await cluster.settle()
+    assert len(cluster.pods) == 2
+
+
+async def test_a_rigid_job_stops_when_it_is_preempted() -> None:
+    cluster = await with_quota(4, most=4, least=4)
+    assert len(cluster.pods) == 4
+    cluster.meets(2)
+    await cluster.settle()
+    assert other(cluster).is_admitted and not cluster.pods
+
+
+async def test_an_edited_count_is_followed_both_ways() -> None:
+    cluster = await with_quota(8)
+    for count, least in ((3, 2), (5, 2), (2, 1), (1, 1)):
+        worker = {"replicas": count, "minReplicas": least}
+        cluster.api.patch(ELASTICJOBS, "j", {"spec": {"replicaSpecs": {"worker": worker}}})
+        await cluster.settle()
+        assert (len(cluster.pods), used(cluster)) == (count, count)
+
+
+async def test_a_suspended_job_gives_its_quota_back_and_comes_back_without_the_priority_that_it_lost() -> (
+    None
+):
+    cluster = Cluster().has_class("high", 5)
+    cluster.api.set_quota(8)
+    await cluster.submit(labels=HIGH).settle()
+    cluster.api.patch(ELASTICJOBS, "j", {"metadata": {"labels": {PRIORITY_LABEL: None}}})
+    await cluster.settle()
+    assert len(cluster.pods) == 8, "it cannot be changed while there is quota"
+    for suspend, count in ((True, 0), (False, 8)):
+        cluster.api.patch(ELASTICJOBS, "j", {"spec": {"suspend": suspend}})
+        await cluster.settle()
+        assert (len(cluster.pods), used(cluster)) == (count, count)
+    assert held(cluster).raw["spec"].get("priority", 0) == 0
+
+
+async def test_a_queue_that_is_not_there_is_named_in_kueues_words() -> None:
+    cluster = await with_quota(8, labels={QUEUE_LABEL: "three"})
+    assert cluster.status["admission"]["message"] == "LocalQueue three doesn't exist"

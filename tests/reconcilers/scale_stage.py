@@ -13,24 +13,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from agent.facts.world import (
-    AgentVerb,
-    AgentWorld,
-    Member,
-    next_action,
-)
+from agent.facts.world import AgentVerb, AgentWorld, Member, next_action
 from controller.cache import Cache
 from controller.contact import Contact
 from controller.errors import AlreadyExists, Conflict, NotFound, error_of_status
 from controller.reconciler import Request
-from controller.resources import (
-    NODES,
-    PODS,
-    ROLEBINDINGS,
-    ROLES,
-    SERVICEACCOUNTS,
-    Resource,
-)
+from controller.resources import NODES, PODS, ROLEBINDINGS, ROLES, SERVICEACCOUNTS, Resource
 from crds.agent_report import PROTOCOL, AgentState
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker

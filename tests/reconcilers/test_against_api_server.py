@@ -42,15 +42,6 @@ pytestmark = pytest.mark.real
 
 JSON = dict[str, Any]
 TEMPLATE = "spec.replicaSpecs.worker.template"
-POLICIES, BINDINGS = (
-    Resource(
-        "admissionregistration.k8s.io", "v1", f"validatingadmissionpolic{plural}", kind, namespaced=False
-    )
-    for plural, kind in (
-        ("ies", "ValidatingAdmissionPolicy"),
-        ("ybindings", "ValidatingAdmissionPolicyBinding"),
-    )
-)
 
 
 def template(container: JSON | None = None, spec: JSON | None = None, **more: Any) -> JSON:
@@ -309,28 +300,6 @@ async def test_check_of_what_can_be_no_name_or_label_is_refused_and_not_waited_f
         await hollow.client.create(NODECHECKS, check | {"metadata": metadata})
     for number, (_, reason) in enumerate(cases):
         await condition(hollow, NODECHECKS, f"nothing-{number}", "Failed", reason)
-
-
-async def test_workers_that_a_policy_refuses_are_told_and_made_when_it_is_gone(
-    hollow: Hollow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reconcilers.runtime.refused.RETRY_SECONDS", 0.5)
-    rule = {
-        "apiGroups": [ELASTICWORKERS.group],
-        "apiVersions": ["*"],
-        "operations": ["CREATE"],
-        "resources": [ELASTICWORKERS.plural],
-    }
-    denied = {"expression": "!object.metadata.name.startsWith('barred-')", "message": "over quota"}
-    policy = {"matchConstraints": {"resourceRules": [rule]}, "validations": [denied]}
-    binding = {"policyName": "barred", "validationActions": ["Deny"]}
-    for resource, spec in ((POLICIES, policy), (BINDINGS, binding)):
-        made = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "barred"}}
-        await hollow.client.create(resource, made | {"spec": spec})
-    await hollow.submit("barred")
-    await hollow.until("an Event", lambda: has_event(hollow, "barred", "WriteRefused"))
-    await hollow.client.delete(BINDINGS, "barred")
-    await hollow.until("its Pods", pod_count(hollow, "barred", 2))
 
 
 async def test_evictions_leave_the_minimum_and_drain_a_job_that_needs_all_its_workers(hollow: Hollow) -> None:

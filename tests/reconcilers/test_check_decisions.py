@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.slices import LARGE
 from crds.actions import Action
-from crds.findings import Finding, Verdict
+from crds.findings import Verdict
 from crds.nodecheck import CheckGroup, CheckRound, NodeCheck, NodeCheckSpec, NodeCheckStatus
 from crds.rendezvous import Rendezvous
 from healthcheck.measurements import (
@@ -269,10 +269,6 @@ def test_ratio_alone_makes_slow_where_there_is_no_accelerator() -> None:
 
 
 # --- what is said at the end --------------------------------------------------------------------------
-
-
-def results(**verdicts: str) -> list[Finding]:
-    return [Finding.model_validate({"node": node, "verdict": verdict}) for node, verdict in verdicts.items()]
 
 
 @pytest.mark.parametrize(

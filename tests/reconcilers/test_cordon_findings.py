@@ -23,13 +23,7 @@ from reconcilers.cordon.findings import NodeFindings, decided_nodes, failed_node
 from reconcilers.cordon.policy import NodeCordon, decide_cordon, newest
 from reconcilers.cordon.reconciler import NodeCordonReconciler
 from reconcilers.cordon.statement import Statement, statement_on
-from reconcilers.findings.faulty import (
-    decision_of,
-    decisions_of,
-    finding_of_worker,
-    last_error,
-    suspicion_of,
-)
+from reconcilers.findings.faulty import decision_of, decisions_of, finding_of_worker, last_error, suspicion_of
 from reconcilers.findings.finished import FinishedCheck, FinishedChecks
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.observed.options import CordonMode, CordonOptions

@@ -75,7 +75,7 @@ CONDITIONS_OF = {
     "type_": {
         *("Succeeded", "Failed", "Healthy", "Running"),
         *("NodesTested", "NodesAlike", "AcceleratorsTested"),
-    },
+    }
 }
 
 

@@ -62,13 +62,6 @@ def domains_of(world: Rendezvous, people: Sequence[Participant]) -> list[str]:
 # --- 4 domains of 4 nodes ----------------------------------------------------------------------------------
 
 
-def test_a_lost_node_is_replaced_by_the_standby_worker_of_its_own_domain() -> None:
-    people = [*racks(6), *lost("b", 6), *idle("a", 16), *idle("b", 17)]
-    world = decide(SIXTEEN, people, bounds(16, 12, standby=2), NOW).rendezvous
-    assert world.phase is FORMED
-    assert world.members == [0, 1, 2, 3, 4, 5, 7, 17, *range(8, 16)], "its ranks stay beside its domain's"
-
-
 def test_without_one_in_its_domain_any_standby_worker_steps_in_and_has_its_rank_beside_its_own_domain() -> (
     None
 ):
@@ -90,29 +83,6 @@ def test_a_world_of_whole_domains_waits_for_the_lost_node_though_there_is_a_stan
     trains = [p for d, at in (("a", 0), ("c", 8), ("d", 12)) for p in rack(d, *range(at, at + 4), round_=2)]
     whole = decide(late, [*trains, *back, *idle("a", 16)], limits, later(700)).rendezvous
     assert domains_of(whole, [*trains, *back]) == [*"aaaaccccddddbbbb"], "who trains keeps its rank"
-
-
-def test_a_lost_switch_takes_its_domain_out_and_leaves_the_other_ranks_as_they_were() -> None:
-    limits = bounds(16, 8, unit=4, shrink_after_seconds=60)
-    people = [*racks(*range(8, 12)), *lost("c", *range(8, 12))]
-    broken = decide(SIXTEEN, people, limits, NOW).rendezvous
-    shrunk = decide(broken, people, limits, later(60)).rendezvous
-    assert shrunk.members == [*range(8), *range(12, 16)]
-
-
-def test_a_whole_standby_domain_replaces_a_lost_one_at_once() -> None:
-    people = [*racks(*range(8, 12)), *lost("c", *range(8, 12)), *idle("e", *range(16, 20))]
-    world = decide(SIXTEEN, people, bounds(16, 8, unit=4, standby=4), NOW).rendezvous
-    assert world.members == [*range(8), *range(12, 20)]
-
-
-def test_a_domain_that_is_drained_is_left_and_its_slots_get_their_ranks_back_in_another_domain() -> None:
-    """Pods that moved to domain e have the slots, and so the ranks, of domain b."""
-    limits = bounds(16, 8, unit=4)
-    moved = [participant(i, incarnation=2, domain="e", seconds_since_joined=600) for i in range(4, 8)]
-    broken = decide(SIXTEEN, [*racks(*range(4, 8)), *lost("b", *range(4, 8))], limits, NOW).rendezvous
-    world = decide(broken, [*racks(*range(4, 8)), *moved], limits, NOW).rendezvous
-    assert world.phase is FORMED and world.members == [*range(16)]
 
 
 def test_workers_that_are_ready_in_domains_with_too_few_are_named() -> None:

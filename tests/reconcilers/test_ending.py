@@ -17,13 +17,7 @@ from crds.failure_policy import FailureAction, FailureRule
 from crds.names import HAS_BEGUN
 from reconcilers.conditions.reported import SIDECARS_FAILED
 from reconcilers.failure.memory import MemoryRoom
-from reconcilers.observed.ending import (
-    LEFT_EARLY,
-    PROCESS_FAILED,
-    PodJudgement,
-    Situation,
-    judge,
-)
+from reconcilers.observed.ending import LEFT_EARLY, PROCESS_FAILED, PodJudgement, Situation, judge
 from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.observed.start import hindrance_of
 from reconcilers.runtime.acts import Event

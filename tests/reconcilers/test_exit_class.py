@@ -69,10 +69,7 @@ def disrupted(reason: str, message: str = "") -> dict[str, Any]:
             ExitClass.USER_ERROR,
         ),
         (pod(deleted=True, containerStatuses=[RUNS, terminated(1, name="proxy")]), ExitClass.KILLED),
-        (
-            pod(phase="Failed", initContainerStatuses=[terminated(14, name="rsync")]),
-            ExitClass.USER_ERROR,
-        ),
+        (pod(phase="Failed", initContainerStatuses=[terminated(14, name="rsync")]), ExitClass.USER_ERROR),
         (disrupted("EvictionByEvictionAPI"), ExitClass.PREEMPTED),
         (disrupted("PreemptionByScheduler"), ExitClass.PREEMPTED),
         (disrupted("TerminationByKubelet"), ExitClass.PREEMPTED),

@@ -13,12 +13,7 @@ from reconcilers.worker.silences import Heartbeats
 from tests.reconcilers.build import pod, report, worker
 
 LEASE: dict[str, Any] = {
-    "metadata": {
-        "name": "digits-worker-0",
-        "namespace": "default",
-        "uid": "lease-0",
-        "resourceVersion": "1",
-    },
+    "metadata": {"name": "digits-worker-0", "namespace": "default", "uid": "lease-0", "resourceVersion": "1"},
     "spec": {"holderIdentity": "digits-worker-0-1", "renewTime": "2026-01-01T11:59:59.000000Z"},
 }
 

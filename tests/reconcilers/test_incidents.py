@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState
 from crds.elasticworker import ElasticWorker, ExitClass
 from reconcilers.failure.facts import Break
-from reconcilers.failure.incidents import (
-    incident_of,
-    late_incident,
-    ranks_of,
-    with_incident,
-)
+from reconcilers.failure.incidents import incident_of, late_incident, ranks_of, with_incident
 from tests.reconcilers.build import failing, report, worker
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from crds.agent_report import AgentState, LivedOn, RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
-from crds.job_status import (
-    MAX_EPISODE_MEMBERS,
-    MAX_EPISODES,
-    ElasticJobStatus,
-    JobFailure,
-    JobState,
-)
+from crds.job_status import MAX_EPISODE_MEMBERS, MAX_EPISODES, ElasticJobStatus, JobFailure, JobState
 from crds.phases import JobPhase, RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.failure.facts import Break

@@ -6,19 +6,9 @@ from typing import Any
 
 import pytest
 
-from controller.resources import (
-    EVENTS,
-    PODDISRUPTIONBUDGETS,
-    PODS,
-    Resource,
-)
+from controller.resources import EVENTS, PODDISRUPTIONBUDGETS, PODS, Resource
 from crds import names
-from reconcilers.runtime.kinds import (
-    ELASTICJOBS,
-    ELASTICWORKERS,
-    NODECHECKS,
-    SCALEPLANS,
-)
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS, SCALEPLANS
 from tests.reconcilers.api import NAMESPACE
 from tests.reconcilers.played import Played
 

@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localcluster.scheduler.constraints import matches_node, preference
-from reconcilers.observed.builder import (
-    REQUIRED,
-    never_on,
-    only_on,
-    rather_not_on,
-)
+from reconcilers.observed.builder import REQUIRED, never_on, only_on, rather_not_on
 
 NODES = [
     {

@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 
 from crds.job_spec import LIMIT_PATTERN
 from localcluster.quantities import parse_quantity
-from reconcilers.observed.resources import (
-    BINARY,
-    DECIMAL,
-    SMALL,
-    format_bytes,
-    parse,
-    whole,
-)
+from reconcilers.observed.resources import BINARY, DECIMAL, SMALL, format_bytes, parse, whole
 
 QUANTITIES = [
     ("0", 0),

@@ -79,10 +79,7 @@ def hardware_of(status: Any) -> tuple[str, str] | None:
     ],
 )
 def test_a_workers_status_says_which_device_and_whose_word_it_is(
-    devices: Sequence[tuple[str, str]],
-    node: dict[str, Any],
-    expected: tuple[str, str] | None,
-    kept: bool,
+    devices: Sequence[tuple[str, str]], node: dict[str, Any], expected: tuple[str, str] | None, kept: bool
 ) -> None:
     raw = with_devices(*devices)
     read = kept_of_pod(raw | {"metadata": raw["metadata"] | {"name": "p"}}) if kept else raw

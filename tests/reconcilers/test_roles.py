@@ -26,11 +26,7 @@ from reconcilers.observed.workers import Workers
 from reconcilers.roles import wiring
 from reconcilers.roles.pods import RoleAssignment, cluster_fault, role_pod, service_of
 from reconcilers.roles.progress import spare_workers
-from reconcilers.roles.tasks import (
-    cluster_of,
-    events,
-    next_cluster,
-)
+from reconcilers.roles.tasks import cluster_of, events, next_cluster
 from reconcilers.runtime.acts import RequestVerb
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers import judging

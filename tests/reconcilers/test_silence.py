@@ -204,12 +204,3 @@ def test_a_dead_nodes_worker_is_always_lost_within_the_time_out_and_no_node_that
             assert machine.ended[0] <= machine.dies_at + TIMEOUT + 1
     for machine, at, silence in ends(fleet):
         assert silence.verdict is not SilenceVerdict.NODE_LOST or not machine.lives(at)
-
-
-@given(st.integers(2, 45), st.integers(20, 60))
-@settings(max_examples=10, deadline=None)
-def test_one_stuck_agent_is_replaced_in_the_end(size: int, at: int) -> None:
-    fleet = Fleet([Machine(stuck_at=float(at)), *(Machine(phase=float(i % 10)) for i in range(size - 1))])
-    fleet.run(at + 120)
-    (found,) = ends(fleet)
-    assert found[0] is fleet.machines[0] and found[2].verdict is SilenceVerdict.AGENT_LOST

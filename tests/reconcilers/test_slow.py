@@ -9,12 +9,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
-from reconcilers.conditions.slow import (
-    NOTHING_CHANGED,
-    SLOW,
-    Neighbour,
-    news_of,
-)
+from reconcilers.conditions.slow import NOTHING_CHANGED, SLOW, Neighbour, news_of
 from reconcilers.job.plan import JobPlan, plan_job
 from reconcilers.observed.workers import Workers
 from tests.reconcilers import judging

@@ -66,11 +66,7 @@ def alone(epochs: int) -> tuple[list[float], Tensor]:
     return losses, parameters(model)
 
 
-@given(
-    world=st.integers(1, 5),
-    batch=st.integers(1, SAMPLES),
-    micro=st.none() | st.integers(1, 4),
-)
+@given(world=st.integers(1, 5), batch=st.integers(1, SAMPLES), micro=st.none() | st.integers(1, 4))
 def test_weighted_gradients_averaged_over_ranks_are_those_of_the_whole_batch(
     world: int, batch: int, micro: int | None
 ) -> None:
@@ -177,10 +173,7 @@ def train_replica(
 @pytest.mark.real
 def test_ddp_and_fsdp2_train_the_same_model_at_every_world_size(tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
-        rank_of_several_worlds,
-        (str(tmp_path / "store"), tmp_path),
-        nprocs=max(WORLDS),
-        start_method=METHOD,
+        rank_of_several_worlds, (str(tmp_path / "store"), tmp_path), nprocs=max(WORLDS), start_method=METHOD
     )
     losses, model = alone(EPOCHS)
     for kind, world in product(("ddp", "fsdp"), WORLDS):

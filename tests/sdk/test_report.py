@@ -15,13 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from crds.progress_record import (
-    ENV_PROGRESS_FILE,
-    FIRST_NUMBER,
-    RECORD_BYTES,
-    WORD_BYTES,
-    WORDS_OF_NUMBER,
-)
+from crds.progress_record import ENV_PROGRESS_FILE, FIRST_NUMBER, RECORD_BYTES, WORD_BYTES, WORDS_OF_NUMBER
 from dlr import busy, checkpoint_saved, progress, report
 from dlr.replicas.survivor import TrainingStep
 from tests.counting import calls

@@ -33,10 +33,7 @@ class Cluster:
     namespace = "default"
 
     def __init__(
-        self,
-        fails_at: int = 0,
-        error: BaseException | None = None,
-        interrupted: Resource | None = None,
+        self, fails_at: int = 0, error: BaseException | None = None, interrupted: Resource | None = None
     ) -> None:
         self.requests, self._fails_at, self._error = 0, fails_at, error
         self._interrupted = interrupted

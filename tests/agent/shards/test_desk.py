@@ -95,12 +95,7 @@ NAMED = b'{"pull": {"name": "other", "size": 9}}\n'
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        b"[" * 60_000 + b"\n",
-        b'{"next": Infinity}\n',
-        b'{"leaves": true}\n' + NAMED,
-    ],
+    "text", [b"[" * 60_000 + b"\n", b'{"next": Infinity}\n', b'{"leaves": true}\n' + NAMED]
 )
 def test_a_process_that_says_what_makes_no_sense_is_left_and_the_others_go_on(
     alone: Job, text: bytes

@@ -16,15 +16,7 @@ from agent.slots.format import CONTROL_BYTES, CommitWord, Mark, TensorPart, lay_
 from agent.slots.pool import Pool
 from agent.slots.server import SlotServer
 from agent.slots.slot import Slot
-from agent.slots.wire import (
-    SERVICE,
-    DamagedCopyError,
-    FetchError,
-    fetch,
-    have_checked,
-    offer,
-    read,
-)
+from agent.slots.wire import SERVICE, DamagedCopyError, FetchError, fetch, have_checked, offer, read
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patient")]
 

@@ -101,11 +101,7 @@ class Training(Stage):
         """Its Pod is preempted, or ends for another reason, and nothing of it finds another node."""
         self.unschedulable.add(index)
         (worker,) = [w for w in self.workers() if w["spec"]["index"] == index]
-        end = {
-            "incarnation": worker["spec"]["incarnation"],
-            "exitClass": why,
-            "time": self._time(),
-        }
+        end = {"incarnation": worker["spec"]["incarnation"], "exitClass": why, "time": self._time()}
         found = {"phase": "Failed", "lastExit": end, **status}
         self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
 

@@ -71,9 +71,7 @@ class Worker:
 
 
 def check_sets(
-    sets: Sequence[SetState],
-    done: Sequence[int],
-    may_lack: Callable[[SetState], bool] = lambda each: False,
+    sets: Sequence[SetState], done: Sequence[int], may_lack: Callable[[SetState], bool] = lambda each: False
 ) -> None:
     """No element is in two places at a time, and none is lost."""
     for each in sets:
@@ -266,13 +264,7 @@ def read_back(known: SetState) -> SetState:
     seed=st.integers(0, 2**32),
 )
 def test_every_element_is_done_or_named_whatever_happens(
-    workers: int,
-    size: int,
-    retries: int,
-    poison: frozenset[int],
-    acts: int,
-    in_order: bool,
-    seed: int,
+    workers: int, size: int, retries: int, poison: frozenset[int], acts: int, in_order: bool, seed: int
 ) -> None:
     definition = SetDefinition("train", 0, size, "", retries, size)
     cluster = Cluster(workers, definition, poison, random.Random(seed))

@@ -139,9 +139,7 @@ def test_what_ends_in_the_last_second_of_all_holds_nothing_up() -> None:
 
 
 @given(jobs())
-def test_chrome_trace_has_each_span_on_its_track(
-    made: tuple[dict[str, Any], list[dict[str, Any]]],
-) -> None:
+def test_chrome_trace_has_each_span_on_its_track(made: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     spans = spans_of(*made)
     events = chrome_trace(spans, NOW)["traceEvents"]
     tracks = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
