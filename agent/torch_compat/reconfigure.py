@@ -250,10 +250,11 @@ class ReformableGroups:
         return plugin.creator_fn(options, None)
 
     def bound_to_size(self) -> str | None:
-        """Return the name of a group that fits one size of the world alone; None if all fit any."""
-        world = distributed_c10d._world
-        bound = (group for group, of in self._groups.items() if any(each.ranks is not None for each in of))
-        return next((f"the process group {world.pg_names[group]!r} has not all ranks" for group in bound), None)
+        """Return what of the groups fits one size of the world alone; None if all fit any."""
+        if dist.get_world_size() == 1:
+            return "this process began alone, where scripts make no groups"
+        names = (each.name for of in self._groups.values() for each in of if each.ranks is not None)
+        return next((f"the process group {name!r} has not all ranks" for name in names), None)
 
     def form(self, round_: int, store: Store, place: Place, await_all: AwaitAll) -> None:
         """Connect all groups for a round, with who has the other ranks in it. All processes call it.
@@ -282,12 +283,12 @@ class ReformableGroups:
         self._note_ranks(place.world_size)
 
     def _refuse_others(self, keys: Any) -> None:
-        """Make sure that all processes have made the same groups of all ranks: else they would wait for ever."""
+        """Make sure that all processes have the same groups of all ranks: else they would wait for ever."""
         names = json.dumps([each.name for of in self._groups.values() for each in of if each.ranks is None])
         if (others := keys.compare_set(ALL_RANKS, "", names).decode()) != names:
             raise UnsupportedGroupError(
-                f"this process has made the process groups {names} of all ranks, and another {others}: make the "
-                "same in a world of any size, or leave out `resizable`"
+                f"this process has made the process groups {names} of all ranks, and another {others}: make "
+                "the same in a world of any size, or leave out `resizable`"
             )
 
     def _note_ranks(self, world_size: int) -> None:

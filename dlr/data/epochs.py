@@ -24,6 +24,7 @@ from dlr.data.groups import (
     span,
 )
 from dlr.progress import note_samples
+from dlr.ranks import are_connected
 
 T = TypeVar("T")
 
@@ -178,6 +179,8 @@ class Epochs:
         constant_batch: bool,
     ) -> None:
         self.length = length
+        self._follows_world = num_replicas is None and rank is None
+        """Whether rank and number of ranks are the process group's, where a process may live on as another."""
         self.num_replicas = dist.get_world_size() if num_replicas is None else num_replicas
         self.rank = dist.get_rank() if rank is None else rank
         self.drop_last = drop_last
@@ -341,6 +344,8 @@ class Epochs:
             indices = tuple(self._replicas.contributing)
             self._contributors = Contributors(indices, self._replicas.contributors[0])
             self._is_uncommitted, self._step_number = True, number
+            if self._follows_world and are_connected():
+                self.num_replicas, self.rank = dist.get_world_size(), dist.get_rank()
         return self._rank_share(self._place, self._contributors)
 
     def _commit(self, _step: int, committed: Sequence[int]) -> None:

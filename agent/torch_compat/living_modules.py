@@ -6,8 +6,8 @@ has put another memory under one (`reset_sharded_param`). Read in the sources of
 
 from __future__ import annotations
 
-import inspect
 import gc
+import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -39,6 +39,8 @@ def reset_modules(modules: Sequence[nn.Module]) -> None:
             if isinstance(module, DistributedDataParallel):
                 _renew_reducer(module)
         for module in _fsdp_roots(root):
+            if not hasattr(module._get_fsdp_state()._comm_ctx, "all_gather_state"):
+                continue  # it has never run
             module.reset_iter_state()
             _drop_whole_gradients(module)
 
@@ -113,7 +115,9 @@ def _bound_by_fsdp(groups: Iterable[Any]) -> str | None:
             if each.is_dtensor or each.mesh_info is not group.mesh_info or each.fsdp_placement.dim != 0:
                 return "fully_shard shards a parameter otherwise than by its first dimension over all ranks"
             if type(each._sharded_local_tensor) is not Tensor:
-                return f"a parameter's class {type(each._sharded_local_tensor).__name__} gathers in its own way"
+                return (
+                    f"a parameter's class {type(each._sharded_local_tensor).__name__} gathers in its own way"
+                )
     return None
 
 
@@ -161,7 +165,7 @@ def _forget_sizes() -> None:
         from torch.distributed.tensor import _redistribute
         from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
-        _clear_sharding_prop_cache()
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         _redistribute._gen_transform_infos.cache_clear()
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # a compiled graph has the size as a constant
@@ -175,6 +179,7 @@ def _resize_parameter(parameter: Any) -> None:
     )
     parameter._init_sharded_param(whole, parameter.device, None, parameter.mesh_info)
     parameter._orig_param_uid = uid
+    kept.grad = None
     kept._local_tensor = kept._local_tensor.new_empty(parameter.sharded_size)
     kept._spec = parameter.sharded_param._spec
     parameter.sharded_param = kept
