@@ -96,6 +96,7 @@ class Inventory:
         try:
             ranks, address, held, place, from_peer, exhausted, *living = json.loads(text)
             lives, no_newcomers, bound_to = living or (0, 0, None)
+            first, size = bound_to or (0, 0)
             return cls(
                 int(ranks),
                 str(address),
@@ -104,7 +105,7 @@ class Inventory:
                 bool(from_peer),
                 None if exhausted is None else Checkpoint(*map(int, exhausted)),
                 int(lives),
-                None if bound_to is None else (int(bound_to[0]), int(bound_to[1])),
+                None if bound_to is None else (int(first), int(size)),
                 bool(no_newcomers),
             )
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):

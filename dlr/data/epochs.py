@@ -180,7 +180,7 @@ class Epochs:
     ) -> None:
         self.length = length
         self._follows_world = num_replicas is None and rank is None
-        """Whether rank and number of ranks are the process group's, where a process may live on as another."""
+        """Whether the place is that in the process group, which may change while this process lives."""
         self.num_replicas = dist.get_world_size() if num_replicas is None else num_replicas
         self.rank = dist.get_rank() if rank is None else rank
         self.drop_last = drop_last
