@@ -35,7 +35,7 @@ from torch.optim import Optimizer
 
 from agent.survival.client import HandedRound, RoundLine
 from agent.survival.messages import BoundPlace, Left, Lost, Unable
-from agent.torch_compat import living_modules, reconfigure
+from agent.torch_compat import living_modules, reconfigure, unconnected
 from agent.torch_compat.reconfigure import Place
 from agent.torch_compat.versions import can_reform_groups
 from crds.failure_texts import PeerDeathTexts
@@ -174,7 +174,7 @@ class Survivor:
 
     def join(self) -> int:
         """Take part in a round whose other processes live; return the step to go on from."""
-        reconfigure.make_connected()
+        unconnected.make_connected()
         self._groups.adopt()
         self._line.enter(self._local_rank, self._round, self._bound_place())
         self._has_entered = self._checkpoint.lives_on = True
