@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
-from e2e import jobs
+from e2e import jobs, processes
 from e2e.api import Object
 from e2e.cluster import Cluster
 from e2e.fixtures import resized
@@ -26,8 +28,10 @@ FIXTURE = Path(__file__).parent / "fixtures" / "resized.py"
 class Resized:
     """The job, by the lines that its processes write."""
 
-    def __init__(self, cluster: Cluster, observation: Observation, kind: str) -> None:
+    def __init__(self, cluster: Cluster, observation: Observation, kind: str, **policy: int) -> None:
         self.cluster, self.observation = cluster, observation
+        self._room = f"e2e.example/{observation.namespace}"
+        """Label of the nodes that take the job's Pods."""
         storage = cluster.storage(observation.namespace)
         self.folder = Path(storage.path)
         manifest = jobs.scripted(
@@ -44,10 +48,27 @@ class Resized:
             resources={"requests": {"cpu": "100m", "memory": "512Mi"}},
             grace_seconds=30,
             worker={"memoryCheckpoint": {"size": "64Mi", "replicas": 1}, "minReplicas": 2, "maxReplicas": 4},
-            elasticPolicy=jobs.QUICK_REPORTS,
+            elasticPolicy=jobs.QUICK_REPORTS | policy,
             runPolicy=jobs.KEEP_PODS,
         )
+        template = manifest["spec"]["replicaSpecs"]["worker"]["template"]
+        template["spec"]["nodeSelector"] = {self._room: "yes"}
+        self.set_room(True)
         cluster.apply(manifest, observation.namespace)
+
+    def set_room(self, has_room: bool) -> None:
+        """Let nodes take Pods of the job, or no more of them."""
+        label = f"{self._room}=yes" if has_room else f"{self._room}-"
+        self.cluster.kubectl("label", "nodes", "--all", "--overwrite", label)
+
+    def lose_pod(self, round_: int, rank: int) -> None:
+        """Kill all of the Pod that has a rank in a round, its agent too."""
+        (uid,) = {line["pod"] for line in self.by_round()[round_] if line["rank"] == rank}
+        ours = [pid for pid in processes.all_pids() if processes.environment(pid).get("DLR_POD_UID") == uid]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in ours:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def lines(self) -> list[Object]:
         """All lines of all processes, by time."""
@@ -80,7 +101,9 @@ class Resized:
     def pause(self, round_: int) -> float:
         """Seconds from the last step before a round to the first of its last rank."""
         rounds = self.by_round()
-        before = max(line["at"] for number, lines in rounds.items() if number < round_ for line in lines)
+        before: float = max(
+            line["at"] for number, lines in rounds.items() if number < round_ for line in lines
+        )
         first: dict[str, float] = {}
         for line in rounds[round_]:
             first.setdefault(line["process"], line["at"])
@@ -108,7 +131,7 @@ def replay() -> Iterator[tuple[list[int], float]]:
         for indices in sampler:
             optimizer.zero_grad()
             loss = resized.loss_of(model, torch.stack([data[index] for index in indices]))
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             yield indices, loss.item()
             sampler.advance()

@@ -78,21 +78,18 @@ def _renew_reducer(module: Any) -> None:
 # --- in a world of another size ---------------------------------------------------------------------------
 
 
-def bound_to_size(things: Iterable[object]) -> str | None:
-    """Return what of a training is made for one size of the world; None if all of it goes into any.
-
-    Args:
-        things: modules, optimizers, and tensors of the training's state.
-    """
+def bound_to_size(modules: Sequence[nn.Module], optimizers: Iterable[Optimizer]) -> str | None:
+    """Return what of a training is made for one size of the world; None if all of it goes into any."""
+    _forget_shapes()
+    gc.collect()  # else meshes would count that nobody has any more
     for mesh in _meshes():
         if mesh.ndim != 1 or mesh.mesh.tolist() != list(range(torch.distributed.get_world_size())):
             return f"{mesh} is no mesh of all ranks in one dimension"
-    modules = [each for each in things if isinstance(each, nn.Module)]
     groups = list(_parameter_groups(modules))
     if groups and (reason := _bound_by_fsdp(groups)):
         return reason
     sharded = {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
-    for tensor in _tensors(things):
+    for tensor in _tensors(modules, optimizers):
         if hasattr(tensor, "device_mesh") and id(tensor) not in sharded:
             return f"a DTensor of shape {list(tensor.shape)} is not a parameter of fully_shard"
     return None
@@ -129,7 +126,9 @@ def resize(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Non
     """
     for mesh in _meshes():
         _resize_mesh(mesh)
-    _forget_sizes()
+    _forget_shapes()
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # a compiled graph has the size as a constant
     groups = list(_parameter_groups(modules))
     for info in {id(group.mesh_info): group.mesh_info for group in groups}.values():
         reduce_scatter = info.reduce_scatter_process_group
@@ -159,16 +158,16 @@ def _resize_mesh(mesh: Any) -> None:
         setattr(mesh, name, getattr(fitting, name))
 
 
-def _forget_sizes() -> None:
-    """Drop what torch has worked out by shapes, which it keeps by mesh, as if ranks never changed."""
+def _forget_shapes() -> None:
+    """Drop what torch has worked out by shapes, and keeps by mesh, as if size and rank never changed."""
     if "torch.distributed.tensor" in sys.modules:
-        from torch.distributed.tensor import _redistribute
+        from torch.distributed.tensor import _collective_utils, _redistribute
         from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         _redistribute._gen_transform_infos.cache_clear()
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()  # a compiled graph has the size as a constant
+        _redistribute.clear_redistribute_planner_cache()
+        _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()
 
 
 def _resize_parameter(parameter: Any) -> None:
@@ -203,12 +202,9 @@ def _parameter_groups(modules: Iterable[nn.Module]) -> Iterator[Any]:
     yield from found.values()
 
 
-def _tensors(things: Iterable[object]) -> Iterator[Tensor]:
-    for each in things:
-        if isinstance(each, nn.Module):
-            yield from each.parameters()
-            yield from each.buffers()
-        elif isinstance(each, Optimizer):
-            yield from (parameter for group in each.param_groups for parameter in group["params"])
-        elif isinstance(each, Tensor):
-            yield each
+def _tensors(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[Tensor]:
+    for module in modules:
+        yield from module.parameters()
+        yield from module.buffers()
+    for optimizer in optimizers:
+        yield from (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -55,8 +55,8 @@ def join(
             None to average the gradients of each step.
         outer: with `sync_every`, makes the optimizer that steps the parameters, of which it is given the
             list, by what the groups have changed.
-        resizable: whether the script asks for its rank and the size of the world in each step, and not before
-            the loop alone: then processes that live on (docs/elasticity.md) go on in a world of another size.
+        resizable: whether nothing that depends on the rank or the size of the world is from before the loop,
+            so that processes that live on (docs/elasticity.md) go on in a world of another size, too.
 
     Raises:
         ValueError: `sync_every` and `outer` do not fit together, or `start` and `checkpoint`; or the outer

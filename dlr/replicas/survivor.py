@@ -236,9 +236,8 @@ class Survivor:
     def _bound_place(self) -> BoundPlace | None:
         """Return the only place that this process can go on in; None if it goes on in any."""
         if self.resizable:
-            reason = self._groups.bound_to_size() or living_modules.bound_to_size(
-                [*self._modules, *self._optimizers]
-            )
+            reason = self._groups.bound_to_size()
+            reason = reason or living_modules.bound_to_size(self._modules, self._optimizers)
             if reason is None:
                 return None
             logger.warning("where the world's size changes, all processes start again: %s", reason)

@@ -96,7 +96,7 @@ def test_the_pods_that_stay_at_a_planned_change_keep_their_processes(
 def test_processes_live_on_in_worlds_of_other_sizes(
     cluster: Cluster, observation: Observation, kind: str
 ) -> None:
-    """From four to three and back, in the processes that stay; then one is killed."""
+    """From four to three and back, in the processes that stay."""
     world = Resized(cluster, observation, kind)
     four = world.await_world(4)
     scale(cluster, observation, 3, resized.NAME)
@@ -107,6 +107,22 @@ def test_processes_live_on_in_worlds_of_other_sizes(
     again = world.await_world(4, after=three)
     assert world.processes(again) > world.processes(three)
     print(f"{kind}: from 3 to 4, next step of all after {world.pause(again):.2f} s")
+    world.assert_equal_to_a_replay()
+
+
+def test_a_pod_that_is_lost_without_room_for_another_leaves_the_others_their_processes(
+    cluster: Cluster, observation: Observation
+) -> None:
+    """The first one: all others get other ranks, until it is back."""
+    world = Resized(cluster, observation, "fsdp", shrinkAfterSeconds=2)
+    four = world.await_world(4)
+    world.set_room(False)
+    world.lose_pod(four, rank=0)
+    three = world.await_world(3, after=four)
+    assert world.processes(three) < world.processes(four)
+    world.set_room(True)
+    again = world.await_world(4, after=three)
+    assert world.processes(again) > world.processes(three)
     world.assert_equal_to_a_replay()
 
 
