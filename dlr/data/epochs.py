@@ -180,7 +180,7 @@ class Epochs:
     ) -> None:
         self.length = length
         self._follows_world = num_replicas is None and rank is None
-        """Whether the place is that in the process group, which may change while this process lives."""
+        """Whether rank and number of ranks are the process group's, which may change in a process."""
         self.num_replicas = dist.get_world_size() if num_replicas is None else num_replicas
         self.rank = dist.get_rank() if rank is None else rank
         self.drop_last = drop_last
@@ -258,9 +258,11 @@ class Epochs:
         epoch = self.epoch
         expected: Iterator[RankShare] = iter(())
         loaded: Iterator[T] | None = None
+        place = self.num_replicas, self.rank
         while self._replicas is not None or self.epoch == epoch:
             mine = self._begin_step()
-            if loaded is None or next(expected, None) != mine:
+            if loaded is None or place != (self.num_replicas, self.rank) or next(expected, None) != mine:
+                place = self.num_replicas, self.rank
                 if loaded is not None and isinstance(loader, Iterator):
                     raise ValueError(NOT_AGAIN)
                 loaded = None  # whose processes end before others begin
