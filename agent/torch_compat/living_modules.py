@@ -70,6 +70,8 @@ def _renew_reducer(module: Any) -> None:
     names = module._build_debug_param_to_name_mapping(parameters)
     module.reducer._remove_autograd_hooks()
     module._ddp_init_helper(parameters, expects_sparse, names, module.static_graph)
+    for hook, state in module._comm_hooks:
+        torch.distributed._register_comm_hook(module.reducer, state, hook)
     if module.static_graph:
         module.reducer._set_static_graph()
         module.logger._set_static_graph()

@@ -110,6 +110,19 @@ def test_processes_live_on_in_worlds_of_other_sizes(
     world.assert_equal_to_a_replay()
 
 
+def test_what_is_made_for_one_size_starts_again_in_another_and_says_why(
+    cluster: Cluster, observation: Observation
+) -> None:
+    world = Resized(cluster, observation, "hsdp")
+    four = world.await_world(4)
+    scale(cluster, observation, 2, resized.NAME)
+    two = world.await_world(2, after=four)
+    assert world.processes(two).isdisjoint(world.processes(four))
+    log = cluster.dlr("job", "logs", resized.NAME, "-n", observation.namespace)
+    assert "all processes start again: DeviceMesh(" in log
+    world.assert_equal_to_a_replay()
+
+
 def test_a_pod_that_is_lost_without_room_for_another_leaves_the_others_their_processes(
     cluster: Cluster, observation: Observation
 ) -> None:

@@ -424,3 +424,23 @@ def test_what_fsdp_has_added_up_without_synchronization_is_gone_from_a_step_that
         assert all(torch.equal(*pair) for pair in zip(gradients(), expected, strict=True))
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_ddp_reduces_gradients_by_its_own_hooks_after_a_step_that_was_broken_off(tmp_path: Any) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        calls = []
+
+        def hook(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+            calls.append(state)
+            done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        net.register_comm_hook("mine", hook)
+        living_modules.reset_modules([net])
+        net(torch.ones(1, 2)).sum().backward()
+        assert calls == ["mine"]
+    finally:
+        torch.distributed.destroy_process_group()
