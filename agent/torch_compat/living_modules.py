@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+_c10d: Any = torch.distributed
 _SHARDING_ARGUMENTS = ("self", "param", "device", "shard_placement_fn", "mesh_info")
 """Parameters of the method by which FSDP2 shards a parameter, as this module knows it."""
 _PLACE_OF_MESH = ("_layout", "_rank_map", "_flatten_rank_map", "_rank", "_coordinate_on_dim", "_hash")
@@ -71,7 +72,7 @@ def _renew_reducer(module: Any) -> None:
     module.reducer._remove_autograd_hooks()
     module._ddp_init_helper(parameters, expects_sparse, names, module.static_graph)
     for hook, state in module._comm_hooks:
-        torch.distributed._register_comm_hook(module.reducer, state, hook)
+        _c10d._register_comm_hook(module.reducer, state, hook)
     if module.static_graph:
         module.reducer._set_static_graph()
         module.logger._set_static_graph()
