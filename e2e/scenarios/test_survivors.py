@@ -119,7 +119,7 @@ def test_what_is_made_for_one_size_starts_again_in_another_and_says_why(
     two = world.await_world(2, after=four)
     assert world.processes(two).isdisjoint(world.processes(four))
     log = cluster.dlr("job", "logs", resized.NAME, "-n", observation.namespace)
-    assert "all processes start again: DeviceMesh(" in log
+    assert "all processes start again: the process group" in log
     world.assert_equal_to_a_replay()
 
 
