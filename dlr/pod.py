@@ -8,7 +8,7 @@ from pathlib import Path
 from agent import main as agent
 
 SDK = agent.Sdk(
-    modules=("dlr.checkpoint",),
+    modules=("dlr.checkpoint", "dlr.checkpoint.reading"),
     dlrover_clients=(str(Path(__file__).parent / "as_dlrover"),),
 )
 

@@ -95,6 +95,8 @@ class CheckpointHolder:
         """Until the first round begins."""
         self.lives = 0
         """Number of processes that wait for the next round, as the agent's main thread has it."""
+        self.bound_to: tuple[int, int] | None = None
+        """The place that these processes can go on in alone, as `Inventory` has it."""
         self.no_newcomers = False
         """Whether newcomers fail before their loop, so that all processes have to start again."""
         self._server = SlotServer(self._pool, listener, self._take_replica, self._copies)
@@ -214,6 +216,7 @@ class CheckpointHolder:
         return Inventory(
             *(self._local_world_size, self.address, held, place, prefetched, exhausted),
             lives=self.lives,
+            bound_to=self.bound_to,
             no_newcomers=self.no_newcomers,
         )
 

@@ -69,6 +69,9 @@ class Inventory:
     """The one that may be what ends rounds (`Attempts`)."""
     lives: int = 0
     """Number of its processes that live on into the round."""
+    bound_to: tuple[int, int] | None = None
+    """The only place that these can go on in: the rank of its first process, and the size of the world; None
+    if they go on in any."""
     no_newcomers: bool = False
     """Whether its processes that join others fail before their loop, so that all have to start again."""
 
@@ -80,8 +83,9 @@ class Inventory:
         ]
         exhausted = self.exhausted and astuple(self.exhausted)
         # Agents of an older version read no more than that.
-        lives = (self.lives, int(self.no_newcomers)) if self.lives or self.no_newcomers else ()
-        rest = self.place, int(self.from_peer), exhausted, *lives
+        lives = (self.lives, int(self.no_newcomers), self.bound_to)
+        has_living = self.lives or self.no_newcomers
+        rest = self.place, int(self.from_peer), exhausted, *(lives if has_living else ())
         while len(text := _compact([self.ranks, self.address, held, *rest])) > INVENTORY_BYTES:
             held.pop()
         return text
@@ -91,7 +95,8 @@ class Inventory:
         """Read it; None where an agent takes no part, as torchrun's does not."""
         try:
             ranks, address, held, place, from_peer, exhausted, *living = json.loads(text)
-            lives, no_newcomers = living or (0, 0)
+            lives, no_newcomers, bound_to = living or (0, 0, None)
+            first, size = bound_to or (0, 0)
             return cls(
                 int(ranks),
                 str(address),
@@ -100,6 +105,7 @@ class Inventory:
                 bool(from_peer),
                 None if exhausted is None else Checkpoint(*map(int, exhausted)),
                 int(lives),
+                None if bound_to is None else (int(first), int(size)),
                 bool(no_newcomers),
             )
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
@@ -207,19 +213,29 @@ def decide(inventories: Sequence[Inventory | None]) -> ResumeDecision:
         holders, is_last_resort = found[checkpoint], checkpoint in exhausted
         if len(holders) < checkpoint.world_size:
             continue
+        lives_on = not is_last_resort and live_on(members)
         if checkpoint.world_size == world_size:
             fetches = _fetches(checkpoint, holders, members)
             if sum(map(len, fetches.values())) > MAX_FETCHES:
                 continue
-            lives_on = not is_last_resort and live_on(members)
             return ResumeDecision(checkpoint, fetches, is_last_resort=is_last_resort, lives_on=lives_on)
-        return ResumeDecision(checkpoint, {}, _shards(holders, members), is_last_resort)
+        shards = _shards(holders, members)
+        return ResumeDecision(checkpoint, {}, shards, is_last_resort, lives_on=lives_on)
     return UNDECIDED
 
 
-def live_on(members: Iterable[Inventory]) -> bool:
+def live_on(members: Sequence[Inventory]) -> bool:
     """Whether the processes that live on go on in a world of these, since all others can join them."""
-    return any(member.lives for member in members) and not any(member.no_newcomers for member in members)
+    world_size = sum(member.ranks for member in members)
+    places = [(ranks.start, world_size) for ranks in ranks_of(members)]
+    return (
+        any(member.lives for member in members)
+        and not any(member.no_newcomers for member in members)
+        and all(
+            not member.lives or member.bound_to in (None, place)
+            for member, place in zip(members, places, strict=True)
+        )
+    )
 
 
 def without(

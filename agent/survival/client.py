@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agent.survival import messages
-from agent.survival.messages import Enters, Leave, Left, Lost, NextRound, Unable
+from agent.survival.messages import BoundPlace, Enters, Leave, Left, Lost, NextRound, Unable
 from crds.progress_record import ENV_ROUND
 
 logger = logging.getLogger(__name__)
@@ -59,9 +59,13 @@ class RoundLine:
         """Set at each end of a round."""
         self._thread = threading.Thread(target=self._read, name="dlr-rounds", daemon=True)
 
-    def enter(self, local_rank: int, round_: int) -> None:
-        """Tell the agent that this process can live on from now on, and begin to listen."""
-        self.send(Enters(local_rank, os.getpid(), round_))
+    def enter(self, local_rank: int, round_: int, bound_to: BoundPlace | None) -> None:
+        """Tell the agent that this process can live on from now on, and begin to listen.
+
+        Args:
+            bound_to: the only place that it can go on in; None if it goes on in any.
+        """
+        self.send(Enters(local_rank, os.getpid(), round_, bound_to))
         self._thread.start()
 
     def send(self, message: Enters | Left | Lost | Unable) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from agent.environment import bound
 from agent.survival.messages import (
     MAX_FROM_PROCESS,
+    BoundPlace,
     Enters,
     FromProcess,
     Leave,
@@ -48,6 +49,8 @@ class ProcessStatements:
 
     entered: bool = False
     """Its loop has begun, so it can live on."""
+    bound_to: BoundPlace | None = None
+    """The only place that it can go on in; None if it goes on in any."""
     unable: bool = False
     """It cannot live on, or its connection has ended."""
     left: int = NO_ROUND
@@ -60,6 +63,10 @@ class ProcessStatements:
         """Whether the next round can be handed over to it."""
         return self.entered and not self.unable
 
+    def goes_into(self, rank: int, world_size: int) -> bool:
+        """Whether it can take that place in the next round."""
+        return self.lives_on and self.bound_to in (None, (rank, world_size))
+
     def after(self, message: FromProcess, newest_round: int) -> ProcessStatements:
         """Return what holds after one more message.
 
@@ -67,8 +74,8 @@ class ProcessStatements:
             newest_round: the one that the process is in: it can leave no later one.
         """
         match message:
-            case Enters():
-                return replace(self, entered=True)
+            case Enters(bound_to=bound_to):
+                return replace(self, entered=True, bound_to=bound_to)
             case Left(round_):
                 return replace(self, left=max(self.left, min(round_, newest_round)))
             case Lost(round_):

@@ -129,6 +129,10 @@ class KeptProcesses:
         alive = processes.alive()
         return len(alive) == len(processes.pids) and all(self._words(pid).lives_on for pid in alive.values())
 
+    def go_into_any_world(self, processes: TrainingProcesses) -> bool:
+        """Whether no process of the round is bound to its rank and the size of its world."""
+        return all(self._words(pid).bound_to is None for pid in processes.alive().values())
+
     def have_left(self, processes: TrainingProcesses) -> frozenset[int]:
         """Return the local ranks of the processes that have left the round, and live on."""
         if self._desk is not None:
@@ -273,6 +277,14 @@ class KeptProcesses:
     def _note_lives(self) -> None:
         if self._memory is not None:
             self._memory.lives = len(self._kept)
+            self._memory.bound_to = self._place_of_first()
+
+    def _place_of_first(self) -> tuple[int, int] | None:
+        """Return the rank of this agent's first process, and the size, of the only world they go on in."""
+        for local_rank, process in self._kept.items():
+            if (bound_to := self._words(process.pid).bound_to) is not None:
+                return bound_to.rank - local_rank, bound_to.world_size
+        return None
 
     def _note_failed_newcomer(self, local_rank: int, *, hangs: bool) -> None:
         """Have all processes start again after too many; one that hangs has cost enough to count as those."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_FROM_PROCESS = 64 << 10
 """Bytes of the longest message of a process: in JSON, a text of MAX_TEXT characters has 48 kB at most."""
@@ -19,6 +19,13 @@ MAX_TEXT = 4_096
 MAX_NUMBER = (1 << 63) - 1
 
 
+class BoundPlace(NamedTuple):
+    """A place in a world for which a process has made its groups and modules."""
+
+    rank: int
+    world_size: int
+
+
 @dataclass(frozen=True)
 class Enters:
     """The process can live on from now on; its first message, when its loop begins."""
@@ -26,6 +33,8 @@ class Enters:
     local_rank: int
     pid: int
     round: int
+    bound_to: BoundPlace | None = None
+    """The only place that it can go on in; None if it goes on in any."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,10 @@ FromAgent = Leave | NextRound
 def encode(message: FromProcess | FromAgent) -> bytes:
     """Return the datagram of a message."""
     match message:
-        case Enters(local_rank, pid, round_):
-            content: Any = {"enters": {"local_rank": local_rank, "pid": pid, "round": round_}}
+        case Enters(local_rank, pid, round_, bound_to):
+            content: Any = {
+                "enters": {"local_rank": local_rank, "pid": pid, "round": round_, "bound_to": bound_to}
+            }
         case Left(round_):
             content = {"left": round_}
         case Lost(round_, error):
@@ -98,7 +109,8 @@ def read_from_process(data: bytes) -> FromProcess:
     kind, content = _read(data, MAX_FROM_PROCESS)
     match kind:
         case "enters":
-            return Enters(*_numbers(content, "local_rank", "pid", "round"))
+            local_rank, pid, round_ = _numbers(content, "local_rank", "pid", "round")
+            return Enters(local_rank, pid, round_, _place(_field(content, "bound_to")))
         case "left":
             return Left(_number(content))
         case "lost":
@@ -148,6 +160,14 @@ def _field(content: Any, name: str) -> Any:
 
 def _numbers(content: Any, *names: str) -> list[int]:
     return [_number(_field(content, name)) for name in names]
+
+
+def _place(value: Any) -> BoundPlace | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError("a place is no rank with the size of its world")
+    return BoundPlace(*map(_number, value))
 
 
 def _number(value: Any) -> int:

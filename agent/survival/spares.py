@@ -92,7 +92,7 @@ class Spares:
             has_ended = spare.process.poll() is not None
             if has_ended:
                 self._note_failure(local_rank, spare)
-            if has_ended or spare.place != self._launches[local_rank].place:
+            if has_ended or not self._fits(spare, self._launches[local_rank].place):
                 del self._spares[local_rank]
                 handles.end([spare.process])
                 self._orphans.kill()
@@ -106,12 +106,16 @@ class Spares:
         spare = self._spares.pop(int(env["LOCAL_RANK"]), None)
         if spare is None:
             return None
-        if spare.process.poll() is not None or spare.place != (env["RANK"], env["WORLD_SIZE"]):
+        if spare.process.poll() is not None or not self._fits(spare, (env["RANK"], env["WORLD_SIZE"])):
             handles.end([spare.process])
             return None
         self._failures[int(env["LOCAL_RANK"])] = 0
         self._set_niceness(spare.process.pid, 0)
         return spare.process
+
+    def _fits(self, spare: Spare, place: tuple[str, str]) -> bool:
+        """Whether it can take a place: it was started for it, or has said that it goes into any."""
+        return spare.place == place or self._desk.words(spare.process.pid).goes_into(*map(int, place))
 
     def give_up(self) -> list[ProcessHandle]:
         """Return all, which are none any more."""

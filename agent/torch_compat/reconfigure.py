@@ -12,11 +12,12 @@ connection: `GroupConnections` closes those of the groups.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -40,6 +41,8 @@ FORM_SECONDS = 20.0
 AGREE_SECONDS = timedelta(seconds=30)
 """Time in which all processes of a round come to their first step, or none of them lives on."""
 DECISION, YES, NO = "decision", "yes", "no"
+ALL_RANKS = "all-ranks"
+"""Key of a round: the names of the groups that have all ranks."""
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl2"}
 """What forms groups again, by type of device."""
 _REPLACED = {"gloo": "gloo", "nccl": "nccl2", "nccl2": "nccl2"}
@@ -47,6 +50,23 @@ _REPLACED = {"gloo": "gloo", "nccl": "nccl2", "nccl2": "nccl2"}
 
 AwaitAll = Callable[[Store, str, int], None]
 """Waits until so many have added to a key of a store; raises what ends that."""
+
+
+class Place(NamedTuple):
+    """The place of a process in a world."""
+
+    rank: int
+    world_size: int
+
+    @classmethod
+    def in_round(cls, environ: Mapping[str, str]) -> Place:
+        """Return that of the round which the environment names."""
+        return cls(int(environ["RANK"]), int(environ["WORLD_SIZE"]))
+
+    @classmethod
+    def now(cls) -> Place:
+        """Return that which the default group has."""
+        return cls(dist.get_rank(), dist.get_world_size())
 
 
 class UnsupportedGroupError(RuntimeError):
@@ -121,10 +141,13 @@ class FormedGroup:
     name: str
     kind: str
     """That of the backend: gloo or nccl2."""
-    rank: int
-    """Rank of this process in the group."""
-    size: int
+    ranks: tuple[int, ...] | None
+    """Its ranks; None for all of a world, of whatever size."""
     backend: Any
+
+    def place_in(self, world: Place) -> Place:
+        """Return the rank of this process in the group, and the group's size."""
+        return world if self.ranks is None else Place(self.ranks.index(world.rank), len(self.ranks))
 
     def key(self, rank: int) -> str:
         """Return the key under which a rank of the group leaves its handle."""
@@ -207,7 +230,9 @@ class ReformableGroups:
             if kind not in made:
                 timeout = group._get_backend(device).options._timeout
                 made[kind] = self._make(kind, group, f"{name}/{kind}", timeout)
-                yield FormedGroup(f"{name}/{kind}", kind, group.rank(), group.size(), made[kind])
+                ranks = tuple(dist.get_process_group_ranks(group))
+                is_whole = ranks == tuple(range(dist.get_world_size()))
+                yield FormedGroup(f"{name}/{kind}", kind, None if is_whole else ranks, made[kind])
             # torch keeps one backend a type; this type is nobody else's
             group._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, made[kind])
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
@@ -224,34 +249,60 @@ class ReformableGroups:
         plugin = distributed_c10d.Backend._plugins[kind.upper()]
         return plugin.creator_fn(options, None)
 
-    def form(self, round_: int, store: Store, await_all: AwaitAll) -> None:
+    def bound_to_size(self) -> str | None:
+        """Return what of the groups fits one size of the world alone; None if all fit any."""
+        if dist.get_world_size() == 1:
+            return "this process began alone, where scripts make no groups"
+        names = (each.name for of in self._groups.values() for each in of if each.ranks is not None)
+        return next((f"the process group {name!r} has not all ranks" for name in names), None)
+
+    def form(self, round_: int, store: Store, place: Place, await_all: AwaitAll) -> None:
         """Connect all groups for a round, with who has the other ranks in it. All processes call it.
 
         Args:
             store: of the round.
+            place: of this process in the round; those groups of the world are formed by it that have all of
+                its ranks.
 
         Raises:
+            UnsupportedGroupError: other processes have made other groups.
             RuntimeError: a rank did not come in time, or has ended meanwhile.
         """
         groups = [each for backends in self._groups.values() for each in backends]
         keys: Any = PrefixStore(f"dlr-reconfigure/{round_}/", store)
         self._store.switch(PrefixStore(f"dlr-groups/{round_}/", store))
+        self._refuse_others(keys)
         with self._connections.formed():
             if groups:
                 handles = [each.backend.get_reconfigure_handle() for each in groups]
-                keys.multi_set([each.key(each.rank) for each in groups], handles)
+                keys.multi_set([each.key(each.place_in(place).rank) for each in groups], handles)
                 for each in groups:
                     keys.add(each.count_key, 1)
             for each in groups:
-                self._form(each, round_, keys, await_all)
+                self._form(each, round_, each.place_in(place).world_size, keys, await_all)
+        self._note_ranks(place.world_size)
+
+    def _refuse_others(self, keys: Any) -> None:
+        """Make sure that all processes have the same groups of all ranks: else they would wait for ever."""
+        names = json.dumps([each.name for of in self._groups.values() for each in of if each.ranks is None])
+        if (others := keys.compare_set(ALL_RANKS, "", names).decode()) != names:
+            raise UnsupportedGroupError(
+                f"this process has made the process groups {names} of all ranks, and another {others}: make "
+                "the same in a world of any size, or leave out `resizable`"
+            )
+
+    def _note_ranks(self, world_size: int) -> None:
+        """Have torch know the ranks of groups whose size has changed."""
+        for group, backends in self._groups.items():
+            if all(each.ranks is None for each in backends):
+                distributed_c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(world_size)}
 
     @staticmethod
-    def _form(group: FormedGroup, round_: int, keys: Any, await_all: AwaitAll) -> None:
-        names = [group.key(rank) for rank in range(group.size)]
-        await_all(keys, group.count_key, group.size)
+    def _form(group: FormedGroup, round_: int, size: int, keys: Any, await_all: AwaitAll) -> None:
+        await_all(keys, group.count_key, size)
         options = _c10d.ReconfigureOptions()
         options.uuid = round_
-        options.handles = [handle.decode() for handle in keys.multi_get(names)]
+        options.handles = [handle.decode() for handle in keys.multi_get([group.key(r) for r in range(size)])]
         options.timeout = timedelta(seconds=FORM_SECONDS)
         group.backend.reconfigure(options).wait()
 
@@ -283,105 +334,6 @@ def _kinds_of(group: Any, name: str) -> dict[Any, str]:
             )
         kinds[device] = _REPLACED[present]
     return kinds
-
-
-# --- a process that joins others -------------------------------------------------------------------------
-
-
-_connecting: list[tuple[Any, str, Any]] = []
-"""What `make_unconnected` has replaced: owner, name and what was there."""
-
-
-def make_unconnected() -> None:
-    """Have groups made without a connection from now on, and DDP and DTensors without a collective.
-
-    The other ranks made theirs long ago, and answer nothing; `ReformableGroups` connects these later. What a
-    parameter begins with does not matter: a checkpoint is loaded then.
-    """
-    from torch.distributed.tensor import _api, placement_types
-    from torch.nn.parallel import distributed as ddp
-
-    make = distributed_c10d._new_process_group_helper
-
-    def without_connection(*args: Any, **kwargs: Any) -> Any:
-        return make(*args, **{**kwargs, "enable_reconfigure": True})
-
-    for owner, name, function in (
-        (distributed_c10d, "_new_process_group_helper", without_connection),
-        (distributed_c10d, "_store_based_barrier", _nothing),
-        (ddp, "_verify_param_shape_across_processes", _nothing),
-        (ddp, "_sync_module_states", _nothing),
-        (placement_types, "mesh_scatter", _own_part),
-        (placement_types, "mesh_broadcast", _nothing),
-        (_api, "mesh_broadcast", _nothing),
-    ):
-        _connecting.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, function)
-
-
-def make_connected() -> None:
-    """Have groups made as torch makes them again."""
-    while _connecting:
-        owner, name, function = _connecting.pop()
-        setattr(owner, name, function)
-
-
-def _own_part(output: Any, scatter_list: Any, mesh: Any, mesh_dim: int = 0, **_: Any) -> None:
-    """Stand in for `mesh_scatter`: take this rank's part of its own tensor."""
-    output.copy_(scatter_list[mesh.get_local_rank(mesh_dim)])
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Stand in for a collective."""
-
-
-# --- modules that a step left half way -------------------------------------------------------------------
-
-
-def reset_modules(modules: Sequence[torch.nn.Module]) -> None:
-    """Bring modules back to where a step begins, after one was broken off.
-
-    FSDP2 drops what it has gathered. DDP gets a new reducer: the first backward pass with one is a collective
-    by itself, and has to be the first for all ranks.
-    """
-    from torch.distributed.fsdp import FSDPModule
-    from torch.nn.parallel import DistributedDataParallel
-
-    for root in modules:
-        for module in root.modules():
-            if isinstance(module, DistributedDataParallel):
-                _renew_reducer(module)
-        for module in _fsdp_roots(root, FSDPModule):
-            module.reset_iter_state()
-            _drop_whole_gradients(module)
-
-
-def _fsdp_roots(module: torch.nn.Module, kind: type) -> Iterator[Any]:
-    if isinstance(module, kind):
-        yield module
-        return
-    for child in module.children():
-        yield from _fsdp_roots(child, kind)
-
-
-def _drop_whole_gradients(root: Any) -> None:
-    """Drop what backward passes without synchronization have added up; `reset_iter_state` forgets it."""
-    for state in root._get_fsdp_state()._state_ctx.all_states:
-        for group in state._fsdp_param_groups:
-            for parameter in group.fsdp_params:
-                parameter.unsharded_accumulated_grad = None
-                if hasattr(parameter, "_unsharded_param"):
-                    parameter._unsharded_param.grad = None
-
-
-def _renew_reducer(module: Any) -> None:
-    parameters, expects_sparse = module._build_params_for_reducer()
-    names = module._build_debug_param_to_name_mapping(parameters)
-    module.reducer._remove_autograd_hooks()
-    module._ddp_init_helper(parameters, expects_sparse, names, module.static_graph)
-    if module.static_graph:
-        module.reducer._set_static_graph()
-        module.logger._set_static_graph()
 
 
 def round_store(environ: Mapping[str, str]) -> Store:

@@ -72,7 +72,7 @@ def run_script(argv: Sequence[str]) -> None:
     count_steps(os.environ)
     _mark_group()
     if ENV_JOINS in os.environ:
-        from agent.torch_compat.reconfigure import make_unconnected
+        from agent.torch_compat.unconnected import make_unconnected
 
         make_unconnected()
     main = types.ModuleType("__main__")

@@ -24,6 +24,7 @@ from dlr.data.groups import (
     span,
 )
 from dlr.progress import note_samples
+from dlr.ranks import are_connected
 
 T = TypeVar("T")
 
@@ -178,6 +179,8 @@ class Epochs:
         constant_batch: bool,
     ) -> None:
         self.length = length
+        self._follows_world = num_replicas is None and rank is None
+        """Whether rank and number of ranks are the process group's, which may change in a process."""
         self.num_replicas = dist.get_world_size() if num_replicas is None else num_replicas
         self.rank = dist.get_rank() if rank is None else rank
         self.drop_last = drop_last
@@ -255,9 +258,11 @@ class Epochs:
         epoch = self.epoch
         expected: Iterator[RankShare] = iter(())
         loaded: Iterator[T] | None = None
+        place = self.num_replicas, self.rank
         while self._replicas is not None or self.epoch == epoch:
             mine = self._begin_step()
-            if loaded is None or next(expected, None) != mine:
+            if loaded is None or place != (self.num_replicas, self.rank) or next(expected, None) != mine:
+                place = self.num_replicas, self.rank
                 if loaded is not None and isinstance(loader, Iterator):
                     raise ValueError(NOT_AGAIN)
                 loaded = None  # whose processes end before others begin
@@ -341,6 +346,8 @@ class Epochs:
             indices = tuple(self._replicas.contributing)
             self._contributors = Contributors(indices, self._replicas.contributors[0])
             self._is_uncommitted, self._step_number = True, number
+            if self._follows_world and are_connected():
+                self.num_replicas, self.rank = dist.get_world_size(), dist.get_rank()
         return self._rank_share(self._place, self._contributors)
 
     def _commit(self, _step: int, committed: Sequence[int]) -> None:

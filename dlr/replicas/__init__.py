@@ -29,6 +29,7 @@ def join(
     process_group: ProcessGroup | None = None,
     sync_every: int | None = None,
     outer: Callable[[list[Tensor]], Optimizer] | None = None,
+    resizable: bool = False,
 ) -> Replicas:
     """Join the groups of this job. Every rank of the group calls it, once its process group is there.
 
@@ -54,6 +55,8 @@ def join(
             None to average the gradients of each step.
         outer: with `sync_every`, makes the optimizer that steps the parameters, of which it is given the
             list, by what the groups have changed.
+        resizable: whether nothing that depends on the rank or the size of the world is from before the loop,
+            so that processes that live on (docs/elasticity.md) go on in a world of another size, too.
 
     Raises:
         ValueError: `sync_every` and `outer` do not fit together, or `start` and `checkpoint`; or the outer
@@ -62,7 +65,7 @@ def join(
         agent.torch_compat.UnsupportedTorchError: torch is older than 2.8, and parameters are on a GPU.
         DamagedCheckpointError, StorageError, MismatchError: as `Checkpointer.load`.
     """
-    return join_over(
+    replicas = join_over(
         channel_of_process(),
         model,
         optimizer,
@@ -73,3 +76,6 @@ def join(
         sync_every=sync_every,
         outer=outer,
     )
+    if resizable:
+        replicas.follow_world_size()
+    return replicas

@@ -20,15 +20,23 @@ class OwnGroup:
     """
 
     def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
-        is_alone = not (dist.is_available() and dist.is_initialized())
-        self.rank = 0 if is_alone else dist.get_rank(process_group)
-        self.size = 1 if is_alone else dist.get_world_size(process_group)
         self._group: dist.ProcessGroup | None = None
-        if self.size > 1:
+        is_alone = not (dist.is_available() and dist.is_initialized())
+        if not is_alone and dist.get_world_size(process_group) > 1:
             ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
             self._group = dist.new_group(
                 ranks, TIMEOUT, backend="gloo", use_local_synchronization=ranks is not None
             )
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process in the group now; a process that lives on may get another."""
+        return 0 if self._group is None else dist.get_rank(self._group)
+
+    @property
+    def size(self) -> int:
+        """Number of ranks in the group now."""
+        return 1 if self._group is None else dist.get_world_size(self._group)
 
     def span(self, *numbers: int) -> tuple[list[int], list[int]]:
         """Return the lowest and the highest of each of the numbers that the ranks have, as many each."""

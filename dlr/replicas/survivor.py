@@ -34,8 +34,9 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 
 from agent.survival.client import HandedRound, RoundLine
-from agent.survival.messages import Left, Lost, Unable
-from agent.torch_compat import reconfigure
+from agent.survival.messages import BoundPlace, Left, Lost, Unable
+from agent.torch_compat import living_modules, reconfigure, unconnected
+from agent.torch_compat.reconfigure import Place
 from agent.torch_compat.versions import can_reform_groups
 from crds.failure_texts import PeerDeathTexts
 from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
@@ -81,8 +82,11 @@ class LivingGroups(Protocol):
     def refuse_later_ones(self) -> None:
         """Raise UnsupportedGroupError where a group was made since."""
 
-    def form(self, round_: int, store: Store, await_all: reconfigure.AwaitAll) -> None:
-        """Connect them for a round; raise RuntimeError where a rank does not come."""
+    def bound_to_size(self) -> str | None:
+        """Return what of them fits one size of the world alone; None if all fit any."""
+
+    def form(self, round_: int, store: Store, place: Place, await_all: reconfigure.AwaitAll) -> None:
+        """Connect them for a round in that place; raise RuntimeError where a rank does not come."""
 
     def break_off(self) -> None:
         """Wake whatever waits in a collective of theirs."""
@@ -153,6 +157,11 @@ class Survivor:
         self._modules = modules
         self._optimizers = optimizers
         self._round = int(environ[ENV_ROUND])
+        self._place = Place.in_round(environ)
+        """The place that the modules are made for."""
+        self.resizable = False
+        """Whether the script asks for its rank and the size of the world in each step, so that this process
+        goes on in a world of another size."""
         self._local_rank = int(environ["LOCAL_RANK"])
         self.joins = ENV_JOINS in environ
         """Whether this process takes the place of one whose peers live."""
@@ -166,11 +175,12 @@ class Survivor:
 
     def join(self) -> int:
         """Take part in a round whose other processes live; return the step to go on from."""
-        reconfigure.make_connected()
+        unconnected.make_connected()
         self._groups.adopt()
+        bound_to = self._bound_place()
         if self._is_spare:
             prepare_steps(self._optimizers)
-        self._line.enter(self._local_rank, self._round)
+        self._line.enter(self._local_rank, self._round, bound_to)
         self._has_entered = self._checkpoint.lives_on = True
         self._checkpoint.rest()  # what it began with is of another start, if this process is a spare
         if self._is_spare:
@@ -188,8 +198,8 @@ class Survivor:
             self._is_able = False
             return
         self._groups.adopt()
-        self._groups.form(self._round, store, self._await_all)
-        self._line.enter(self._local_rank, self._round)
+        self._groups.form(self._round, store, self._place, self._await_all)
+        self._line.enter(self._local_rank, self._round, self._bound_place())
         self._checkpoint.lives_on = True
 
     def ends(self, error: BaseException | None) -> bool:
@@ -227,6 +237,16 @@ class Survivor:
             self._end_living("its script has ended the loop in a step that was to be made again")
         self._is_able = self._checkpoint.lives_on = False
 
+    def _bound_place(self) -> BoundPlace | None:
+        """Return the only place that this process can go on in; None if it goes on in any."""
+        if self.resizable:
+            reason = self._groups.bound_to_size()
+            reason = reason or living_modules.bound_to_size(self._modules, self._optimizers)
+            if reason is None:
+                return None
+            logger.warning("where the world's size changes, all processes start again: %s", reason)
+        return BoundPlace(*self._place)
+
     def _check_groups(self) -> None:
         """Be an ordinary process from now on, if the script has made a group that no newcomer has."""
         if self._is_able:
@@ -254,7 +274,7 @@ class Survivor:
             logger.info("round %d is over: this process lives on", self._round)
         else:
             logger.info("a peer is lost in round %d (%s): this process lives on", self._round, error)
-        reconfigure.reset_modules(self._modules)
+        living_modules.reset_modules(self._modules)
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         self._checkpoint.rest()
@@ -275,7 +295,12 @@ class Survivor:
         """
         while True:
             try:
-                self._groups.form(self._round, self._connect(os.environ), self._await_all)
+                place = Place.in_round(os.environ)
+                self._groups.form(self._round, self._connect(os.environ), place, self._await_all)
+                if place != self._place:
+                    logger.info("rank %d of %d is now rank %d of %d", *self._place, *place)
+                    living_modules.resize(self._modules, self._optimizers)
+                    self._place = place
                 return self._checkpoint.load_again() or 0
             except Exception as error:  # nothing in here is of the script's making but what it loads
                 if not (self._is_over or is_made_again(error, is_over=False)):

@@ -13,10 +13,12 @@ import time
 
 import pytest
 
-from e2e import jobs
+from e2e import jobs, resized
 from e2e.cluster import Capability, Cluster
+from e2e.elasticity import scale
 from e2e.embedded import CONTROLLER
 from e2e.observation import Observation
+from e2e.resized import Resized
 from e2e.survivors import NAME, RANKS, Survivors
 
 STORM_DEATHS = int(os.environ.get("STORM_DEATHS", "40"))
@@ -88,6 +90,53 @@ def test_the_pods_that_stay_at_a_planned_change_keep_their_processes(
         assert {rank: after[rank] for rank in stay} == {rank: before[rank] for rank in stay}
     world.assert_every_step_is_alike()
     assert world.made_again() == 0
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp", "plain"])
+def test_processes_live_on_in_worlds_of_other_sizes(
+    cluster: Cluster, observation: Observation, kind: str
+) -> None:
+    """From four to three and back, in the processes that stay."""
+    world = Resized(cluster, observation, kind)
+    four = world.await_world(4)
+    scale(cluster, observation, 3, resized.NAME)
+    three = world.await_world(3, after=four)
+    assert world.processes(three) < world.processes(four)
+    print(f"{kind}: from 4 to 3, next step of all after {world.pause(three):.2f} s")
+    scale(cluster, observation, 4, resized.NAME)
+    again = world.await_world(4, after=three)
+    assert world.processes(again) > world.processes(three)
+    print(f"{kind}: from 3 to 4, next step of all after {world.pause(again):.2f} s")
+    world.assert_equal_to_a_replay()
+
+
+def test_what_is_made_for_one_size_starts_again_in_another_and_says_why(
+    cluster: Cluster, observation: Observation
+) -> None:
+    world = Resized(cluster, observation, "hsdp")
+    four = world.await_world(4)
+    scale(cluster, observation, 2, resized.NAME)
+    two = world.await_world(2, after=four)
+    assert world.processes(two).isdisjoint(world.processes(four))
+    log = cluster.dlr("job", "logs", resized.NAME, "-n", observation.namespace)
+    assert "all processes start again: the process group" in log
+    world.assert_equal_to_a_replay()
+
+
+def test_a_pod_that_is_lost_without_room_for_another_leaves_the_others_their_processes(
+    cluster: Cluster, observation: Observation
+) -> None:
+    """The first one: all others get other ranks, until it is back."""
+    world = Resized(cluster, observation, "fsdp", shrinkAfterSeconds=2)
+    four = world.await_world(4)
+    world.set_room(False)
+    world.lose_pod(four, rank=0)
+    three = world.await_world(3, after=four)
+    assert world.processes(three) < world.processes(four)
+    world.set_room(True)
+    again = world.await_world(4, after=three)
+    assert world.processes(again) > world.processes(three)
+    world.assert_equal_to_a_replay()
 
 
 def test_two_deaths_at_once_and_one_while_the_others_form_cost_nobody_else(

@@ -43,8 +43,10 @@ def test_where_one_group_cannot_be_formed_again_all_stay_as_they_were(
     world = SimpleNamespace(
         pg_map={group: (group.backends[0], None) for group in groups},
         pg_names={group: str(number) for number, group in enumerate(groups)},
+        pg_group_ranks={group: {0: 0} for group in groups},
     )
     monkeypatch.setattr(distributed_c10d, "_world", world)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
     limits = []
     monkeypatch.setattr(ReformableGroups, "_make", lambda *given: limits.append(given[-1]))
     found = ReformableGroups()

@@ -31,7 +31,7 @@ def sums(rank: int, port: int) -> list[float]:
     groups, found = reconfigure.ReformableGroups(), []
     groups.adopt()
     for round_ in ROUNDS:
-        groups.form(round_, reconfigure.round_store(os.environ), await_all)
+        groups.form(round_, reconfigure.round_store(os.environ), reconfigure.Place(rank, 2), await_all)
         number = torch.full((1,), float(rank + round_), device="cuda")
         dist.all_reduce(number)
         found.append(number.item())

@@ -11,8 +11,8 @@ import torch
 
 import dlr.replicas
 from agent.survival.client import HandedRound
-from agent.survival.messages import Enters, FromProcess, Left, Lost, Unable
-from agent.torch_compat import reconfigure
+from agent.survival.messages import BoundPlace, Enters, FromProcess, Left, Lost, Unable
+from agent.torch_compat import living_modules, reconfigure
 from crds.names import ENV_JOINS, ENV_SPARE
 from crds.progress_record import ENV_ROUND
 from dlr.replicas import survivor as survivor_module
@@ -36,11 +36,15 @@ class World:
         self.has_late_group = False
         self.dies_in: list[int] = []
         """Rounds that end while the groups are formed."""
+        self.bound: str | None = None
+        """What of the groups fits one size of the world alone."""
+        self.place = 1, 4
+        """Rank and size of the world of this process in the next round."""
 
     # the line
 
-    def enter(self, local_rank: int, round_: int) -> None:
-        self.sent.append(Enters(local_rank, 1, round_))
+    def enter(self, local_rank: int, round_: int, bound_to: BoundPlace | None) -> None:
+        self.sent.append(Enters(local_rank, 1, round_, bound_to))
 
     def send(self, message: FromProcess) -> None:
         self.sent.append(message)
@@ -53,7 +57,8 @@ class World:
 
     def next_round(self) -> HandedRound:
         self.round += 1
-        return HandedRound(self.round, {ENV_ROUND: str(self.round)}, {})
+        rank, size = map(str, self.place)
+        return HandedRound(self.round, {ENV_ROUND: str(self.round), "RANK": rank, "WORLD_SIZE": size}, {})
 
     # the groups
 
@@ -67,7 +72,15 @@ class World:
         if self.has_late_group:
             raise reconfigure.UnsupportedGroupError("a late group")
 
-    def form(self, round_: int, *_: object) -> None:
+    def bound_to_size(self) -> str | None:
+        return self.bound
+
+    def resize(self, *_: object) -> None:
+        self.done.append(f"resize to {self.place[1]}")
+
+    def form(self, round_: int, _: object, place: reconfigure.Place, *__: object) -> None:
+        if round_ > 1:
+            assert place == self.place
         self.done.append(f"form {round_}")
         if round_ in self.dies_in:
             self.over = round_
@@ -94,20 +107,26 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv(ENV_ROUND, "1")
     monkeypatch.setattr(survivor_module.progress, "begin_again", lambda: None)
     monkeypatch.setattr(survivor_module, "offer_stacks", lambda _: None)
-    yield World()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    world = World()
+    monkeypatch.setattr(survivor_module.living_modules, "resize", world.resize)
+    yield world
 
 
 def survivor(world: World, *optimizers: torch.optim.Optimizer) -> Survivor:
     all_: Any = world
-    environ = {ENV_ROUND: "1", "LOCAL_RANK": "0"}
+    environ = {ENV_ROUND: "1", "LOCAL_RANK": "0", "RANK": "1", "WORLD_SIZE": "4"}
     return Survivor(all_, all_, all_, [], optimizers, environ, lambda _: torch.distributed.HashStore())
 
 
-def begun(world: World) -> Survivor:
+def begun(world: World, *, resizable: bool = False) -> Survivor:
     made = survivor(world)
+    made.resizable = resizable
     with TrainingStep.of(0, made):
         pass
-    assert world.sent == [Enters(0, 1, 1)] and world.lives_on
+    is_bound = not resizable or world.bound is not None
+    assert world.sent == [Enters(0, 1, 1, BoundPlace(1, 4) if is_bound else None)] and world.lives_on
     world.done.clear()
     world.sent.clear()
     return made
@@ -124,6 +143,33 @@ def test_a_step_that_a_peers_death_has_ended_is_left_there_and_made_again_when_t
     assert made.next_round() == 7
     assert world.done[2:] == ["form 2", "load"] and world.sent[1:] == []
     assert made.next_round() is None
+
+
+def test_in_a_world_of_another_size_modules_are_made_to_fit_before_the_state_is_loaded(world: World) -> None:
+    made = begun(world, resizable=True)
+    for world.place, fits in (((2, 3), ["resize to 3"]), ((2, 3), []), ((1, 4), ["resize to 4"])):
+        world.done.clear()
+        with TrainingStep.of(8, made):
+            raise PEER_DIED
+        made.next_round()
+        assert world.done[2:] == [f"form {world.round}", *fits, "load"]
+
+
+def test_modules_are_made_to_fit_in_the_round_that_follows_one_in_which_they_could_not(world: World) -> None:
+    made = begun(world, resizable=True)
+    world.place, world.dies_in = (0, 3), [2]
+    with TrainingStep.of(8, made):
+        raise PEER_DIED
+    made.next_round()
+    assert world.done[-3:] == ["form 3", "resize to 3", "load"]
+
+
+def test_a_group_of_some_ranks_binds_a_process_to_its_place_and_says_so(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.bound = "the process group '3' has not all ranks"
+    begun(world, resizable=True)
+    assert caplog.messages == [f"where the world's size changes, all processes start again: {world.bound}"]
 
 
 def test_what_follows_a_step_in_the_loop_finds_no_groups_and_what_it_raises_in_another_with_is_nobodys_fault(
@@ -373,8 +419,28 @@ def test_what_fsdp_has_added_up_without_synchronization_is_gone_from_a_step_that
         expected = gradients()
         model.set_requires_gradient_sync(False)
         gradients()
-        reconfigure.reset_modules([net])
+        living_modules.reset_modules([net])
         model.set_requires_gradient_sync(True)
         assert all(torch.equal(*pair) for pair in zip(gradients(), expected, strict=True))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_ddp_reduces_gradients_by_its_own_hooks_after_a_step_that_was_broken_off(tmp_path: Any) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        calls: list[object] = []
+
+        def hook(state, bucket):  # type: ignore[no-untyped-def]  # torch looks at annotations
+            calls.append(state)
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        net.register_comm_hook("mine", hook)
+        living_modules.reset_modules([net])
+        net(torch.ones(1, 2)).sum().backward()
+        assert calls == ["mine"]
     finally:
         torch.distributed.destroy_process_group()

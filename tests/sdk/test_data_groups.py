@@ -20,7 +20,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, Dataset
 
 from crds.intervals import count, first, minus, union
-from dlr.data import ElasticBatchSampler, ElasticStream, GlobalBatch
+from dlr.data import ElasticBatchSampler, ElasticStream, GlobalBatch, epochs
 from dlr.data.groups import Contribution, Contributors, EpochPlace, StepRule, select, share
 from tests.counting import calls
 
@@ -558,3 +558,34 @@ def test_a_commit_costs_as_much_more_as_there_are_more_groups_and_holes() -> Non
         return calls(lambda: rule.after(place, range(size), committed))
 
     assert cost(4_000) < 4.5 * cost(1_000)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(1, 3))
+def test_who_lives_on_in_worlds_of_other_sizes_learns_from_its_part_in_each(
+    sizes: list[int], ahead: int
+) -> None:
+    """All ranks together learn from the step's very samples, whatever a loader has read ahead."""
+    with pytest.MonkeyPatch.context() as patch:
+        place = [0, 4]
+        patch.setattr(epochs, "are_connected", lambda: True)
+        patch.setattr(epochs.dist, "get_rank", lambda: place[0])
+        patch.setattr(epochs.dist, "get_world_size", lambda: place[1])
+
+        def rank(number: int) -> Rank:
+            place[:] = number, 4
+            one = ElasticBatchSampler(range(60), global_batch_size=10, micro_batch_size=2)
+            return Rank(one, ReadAhead(one, ahead))
+
+        ranks = [rank(number) for number in range(4)]
+        whole = ElasticBatchSampler(range(60), 1, 0, global_batch_size=10)
+        for step, (size, expected) in enumerate(zip(sizes, whole, strict=False)):
+            learned: list[int] = []
+            for place[0], one in enumerate(reversed(ranks[:size])):
+                place[1] = size
+                learned += one.learn()
+            assert sorted(learned) == sorted(expected), step
+            for one in ranks[:size]:
+                one.replicas.commit([0])
+            for one in ranks[size:]:  # it was away
+                one.dealer.load_state_dict(ranks[0].dealer.state_dict())
+                one.replicas.applied = step + 1

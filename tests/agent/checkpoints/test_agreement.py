@@ -175,6 +175,10 @@ def test_all_learn_that_processes_live_on_where_they_go_on_from_memory(world: Wo
     assert meet(3, 1) == {True}, "a replacement fetches its part, and joins"
     assert meet(4, 0) == {False}
     assert meet(5, 1, no_newcomers=True) == {False}
+    assert meet(6, 1) == {True}
+    elsewhere = next(memory for memory in world.memories if memory is not None)
+    elsewhere.bound_to = (0, 99)
+    assert meet(7, 1) == {False}, "they are bound to a world of another size"
 
 
 def test_a_replica_that_is_damaged_leads_to_the_older_checkpoint(world: World) -> None:

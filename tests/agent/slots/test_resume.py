@@ -63,6 +63,7 @@ INVENTORIES = st.builds(
     ),
     exhausted=st.none() | CHECKPOINTS,
     lives=st.integers(0, 2),
+    bound_to=st.none() | st.tuples(st.integers(0, 3), st.integers(1, 6)),
     no_newcomers=st.booleans(),
 )
 DECISIONS = st.builds(
@@ -124,12 +125,18 @@ def test_failing_fetches_come_to_an_end(members: list[Inventory], data: st.DataO
 
 
 @given(st.lists(INVENTORIES, max_size=6))
-def test_processes_live_on_where_all_can_go_on_in_the_same_places(members: list[Inventory]) -> None:
+def test_processes_live_on_where_each_goes_into_its_place_of_the_next_world(
+    members: list[Inventory],
+) -> None:
     plan = decide(members)
     can = any(member.lives for member in members) and not any(member.no_newcomers for member in members)
-    is_same = plan.checkpoint is not None and plan.checkpoint.world_size == sum(it.ranks for it in members)
-    assert plan.lives_on == (can and is_same and not plan.is_last_resort)
-    assert not (plan.lives_on and plan.shards)
+    size = sum(member.ranks for member in members)
+    fit = [
+        member.bound_to in (None, (ranks[0], size))
+        for member, ranks in zip(members, ranks_of(members), strict=True)
+        if member.lives
+    ]
+    assert plan.lives_on == (can and all(fit) and plan.checkpoint is not None and not plan.is_last_resort)
     quiet = [replace(member, lives=0) for member in members]
     assert replace(plan, lives_on=False) == decide(quiet), "who lives on changes nothing else"
 
@@ -148,6 +155,7 @@ def test_an_inventory_survives_the_wire(inventory: Inventory) -> None:
     assert decoded.held.items() <= inventory.held.items()
     assert decoded.exhausted == inventory.exhausted
     assert (decoded.lives, decoded.no_newcomers) == (inventory.lives, inventory.no_newcomers)
+    assert decoded.bound_to == (inventory.bound_to if inventory.lives or inventory.no_newcomers else None)
     newest = max(inventory.held, default=None)
     if newest is not None:
         assert decoded.held[newest] == inventory.held[newest]
@@ -175,7 +183,11 @@ def test_a_world_whose_ranks_have_moved_comes_from_storage() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '[1e999,"",[],[],0,null,0,0]', '[1,"",{"a":1},[],0,null,0,0]']
+    "text",
+    [
+        *("[" * 100_000, '[1e999,"",[],[],0,null,0,0,null]', '[1,"",{"a":1},[],0,null,0,0,null]'),
+        '[1,"",[],[],0,null,1,0,[3]]',
+    ],
 )
 def test_what_is_no_inventory_is_none(text: str) -> None:
     assert Inventory.decode(text) is None
@@ -183,8 +195,8 @@ def test_what_is_no_inventory_is_none(text: str) -> None:
 
 def test_no_short_text_names_more_ranks_than_a_world_has() -> None:
     held = [[1, step, 100_000, "0-99999"] for step in range(5)]
-    assert Inventory.decode(json.dumps([1, "", held[:1], [], 0, None, 0, 0])) is not None
-    assert Inventory.decode(json.dumps([1, "", held, [], 0, None, 0, 0])) is None
+    assert Inventory.decode(json.dumps([1, "", held[:1], [], 0, None, 0, 0, None])) is not None
+    assert Inventory.decode(json.dumps([1, "", held, [], 0, None, 0, 0, None])) is None
     shards = {str(number): "0-99999" for number in range(100)}
     with pytest.raises(ValueError, match="more than 100,000 ranks"):
         ResumeDecision.decode(_compressed(json.dumps([None, {}, shards, [0, 0, 0, 0], None])))

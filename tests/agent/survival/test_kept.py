@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.survival import kept as kept_module
 from agent.survival.desk import ProcessStatements
 from agent.survival.kept import KeptProcesses, why_none_lives_on
-from agent.survival.messages import MAX_NUMBER, Left, Lost
+from agent.survival.messages import MAX_NUMBER, BoundPlace, Left, Lost
 
 TRAINS = ProcessStatements(entered=True)
 
@@ -89,7 +89,10 @@ class Agent:
     """What the processes of an agent go through."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, spares: Any = None) -> None:
-        self.desk, self.memory = Desk(), SimpleNamespace(lives=0, lives_on=False, no_newcomers=False)
+        self.desk, self.memory = (
+            Desk(),
+            SimpleNamespace(lives=0, lives_on=False, bound_to=None, no_newcomers=False),
+        )
         self.ended: list[int] = []
         self.clock = 0.0
         orphans = SimpleNamespace(kill=list, living_on=None)
@@ -125,11 +128,13 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
     return Agent(monkeypatch)
 
 
-def keep_one(agent: Agent, processes: Processes, local_rank: int = 0) -> None:
+def keep_one(
+    agent: Agent, processes: Processes, local_rank: int = 0, bound_to: BoundPlace | None = None
+) -> None:
     """The other process has died."""
     pid = processes.pids[local_rank]
-    agent.desk.statements[pid] = TRAINS
-    agent.desk.answers[pid] = ProcessStatements(entered=True, left=1)
+    agent.desk.statements[pid] = ProcessStatements(entered=True, bound_to=bound_to)
+    agent.desk.answers[pid] = ProcessStatements(entered=True, bound_to=bound_to, left=1)
     processes.exit_codes[1 - local_rank] = -9
     agent.kept.keep(1, processes, 1.0)  # type: ignore[arg-type]
 
@@ -149,6 +154,14 @@ def test_a_round_is_handed_to_who_has_left_the_last_one_and_only_the_others_are_
     assert agent.desk.expected == [10, 20] and agent.kept.pids() == [] and agent.memory.lives == 0
     status = agent.kept.to_status()
     assert status is not None and (status.round, status.processes) == (2, 1)
+
+
+def test_the_place_that_kept_processes_are_bound_to_is_that_of_the_first_one(agent: Agent) -> None:
+    first, _ = agent.start(1, 10, 11)
+    keep_one(agent, first, 1, BoundPlace(5, 8))
+    assert agent.memory.bound_to == (4, 8)
+    agent.start(2, 20, 21)
+    assert agent.memory.bound_to is None, "it has ended"
 
 
 def test_where_the_members_do_not_go_on_together_who_was_kept_ends(agent: Agent) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from agent.survival import spares as spares_module
 from agent.survival.desk import ProcessStatements
+from agent.survival.messages import BoundPlace
 from agent.survival.spares import Spares
 from tests.agent.survival.test_kept import Desk, Process
 
@@ -103,6 +104,18 @@ def test_one_whose_place_has_changed_is_made_again(pod: Pod, change: dict[str, i
     pod.launch(**change)
     assert pod.look() == [102, 103] and sorted(pod.ended) == before
     assert pod.spares.take(pod.env(0, 9, 9)) is None, "nor is it taken for another place"
+
+
+def test_one_that_goes_into_any_place_is_kept_for_another_once_it_waits(pod: Pod) -> None:
+    bound, free = pod.look()
+    pod.desk.statements = {
+        bound: ProcessStatements(entered=True, bound_to=BoundPlace(2, 4)),
+        free: ProcessStatements(entered=True),
+    }
+    pod.launch(first=1, size=3)
+    assert pod.look() == [free, 102] and pod.ended == [bound]
+    taken = pod.spares.take(pod.env(1, 0, 2))
+    assert taken is not None and taken.pid == free
 
 
 @pytest.mark.parametrize("entered", [False, True], ids=["before its loop", "while it waits"])

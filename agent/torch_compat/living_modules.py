@@ -1,0 +1,213 @@
+"""Modules of a process that lives on: after a step that was broken off, and in a world of another size.
+
+FSDP2 is given other sizes by its own code: what it does where it shards a parameter first, and where somebody
+has put another memory under one (`reset_sharded_param`). Read in the sources of torch 2.14.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+
+_c10d: Any = torch.distributed
+_SHARDING_ARGUMENTS = ("self", "param", "device", "shard_placement_fn", "mesh_info")
+"""Parameters of the method by which FSDP2 shards a parameter, as this module knows it."""
+_PLACE_OF_MESH = ("_layout", "_rank_map", "_flatten_rank_map", "_rank", "_coordinate_on_dim", "_hash")
+"""Attributes of a DeviceMesh that follow from the world's size and the rank."""
+
+
+# --- after a step that was broken off ---------------------------------------------------------------------
+
+
+def reset_modules(modules: Sequence[nn.Module]) -> None:
+    """Bring modules back to where a step begins, after one was broken off.
+
+    FSDP2 drops what it has gathered. DDP gets a new reducer: the first backward pass with one is a collective
+    by itself, and has to be the first for all ranks.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    for root in modules:
+        for module in root.modules():
+            if isinstance(module, DistributedDataParallel):
+                _renew_reducer(module)
+        for module in _fsdp_roots(root):
+            if not hasattr(module._get_fsdp_state()._comm_ctx, "all_gather_state"):
+                continue  # it has never run
+            module.reset_iter_state()
+            _drop_whole_gradients(module)
+
+
+def _fsdp_roots(module: nn.Module) -> Iterator[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    if isinstance(module, FSDPModule):
+        yield module
+        return
+    for child in module.children():
+        yield from _fsdp_roots(child)
+
+
+def _drop_whole_gradients(root: Any) -> None:
+    """Drop what backward passes without synchronization have added up; `reset_iter_state` forgets it."""
+    for state in root._get_fsdp_state()._state_ctx.all_states:
+        for group in state._fsdp_param_groups:
+            for parameter in group.fsdp_params:
+                parameter.unsharded_accumulated_grad = None
+                if hasattr(parameter, "_unsharded_param"):
+                    parameter._unsharded_param.grad = None
+
+
+def _renew_reducer(module: Any) -> None:
+    parameters, expects_sparse = module._build_params_for_reducer()
+    names = module._build_debug_param_to_name_mapping(parameters)
+    module.reducer._remove_autograd_hooks()
+    module._ddp_init_helper(parameters, expects_sparse, names, module.static_graph)
+    for hook, state in module._comm_hooks:
+        _c10d._register_comm_hook(module.reducer, state, hook)
+    if module.static_graph:
+        module.reducer._set_static_graph()
+        module.logger._set_static_graph()
+
+
+# --- in a world of another size ---------------------------------------------------------------------------
+
+
+def bound_to_size(modules: Sequence[nn.Module], optimizers: Iterable[Optimizer]) -> str | None:
+    """Return what of a training is made for one size of the world; None if all of it goes into any."""
+    _forget_shapes()
+    gc.collect()  # else meshes would count that nobody has any more
+    for mesh in _meshes():
+        if mesh.ndim != 1 or mesh.mesh.tolist() != list(range(torch.distributed.get_world_size())):
+            return f"{mesh} is no mesh of all ranks in one dimension"
+    groups = list(_parameter_groups(modules))
+    if groups and (reason := _bound_by_fsdp(groups)):
+        return reason
+    sharded = {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
+    for tensor in _tensors(modules, optimizers):
+        if hasattr(tensor, "device_mesh") and id(tensor) not in sharded:
+            return f"a DTensor of shape {list(tensor.shape)} is not a parameter of fully_shard"
+    return None
+
+
+def _bound_by_fsdp(groups: Iterable[Any]) -> str | None:
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_common, _fsdp_param
+
+    if tuple(inspect.signature(_fsdp_param.FSDPParam._init_sharded_param).parameters) != _SHARDING_ARGUMENTS:
+        return f"the fully_shard of torch {torch.__version__} is not known to go into another size"
+    default = _fsdp_collectives.DefaultAllGather, _fsdp_collectives.DefaultReduceScatter
+    for group in groups:
+        if (type(group._all_gather_comm), type(group._reduce_scatter_comm)) != default:
+            return "fully_shard has collectives of its own"
+        if type(group.mesh_info) is not _fsdp_common.FSDPMeshInfo:
+            return "fully_shard has replicas"
+        if group.post_forward_mesh_info not in (None, group.mesh_info):
+            return "fully_shard has a number as reshard_after_forward"
+        for each in group.fsdp_params:
+            if each.is_dtensor or each.mesh_info is not group.mesh_info or each.fsdp_placement.dim != 0:
+                return "fully_shard shards a parameter otherwise than by its first dimension over all ranks"
+            if type(each._sharded_local_tensor) is not Tensor:
+                return (
+                    f"a parameter's class {type(each._sharded_local_tensor).__name__} gathers in its own way"
+                )
+    return None
+
+
+def resize(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
+    """Make meshes and FSDP2's parameters fit the world that the groups were formed for.
+
+    The contents of parameters are undefined then, and optimizers have no state of them: a checkpoint is
+    loaded next. Parameters and meshes stay the same objects.
+    """
+    for mesh in _meshes():
+        _resize_mesh(mesh)
+    _forget_shapes()
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # a compiled graph has the size as a constant
+    groups = list(_parameter_groups(modules))
+    for info in {id(group.mesh_info): group.mesh_info for group in groups}.values():
+        reduce_scatter = info.reduce_scatter_process_group
+        info.__post_init__()
+        info.reduce_scatter_process_group = reduce_scatter
+    for group in groups:
+        for parameter in group.fsdp_params:
+            _resize_parameter(parameter)
+    if groups:
+        for optimizer in optimizers:
+            optimizer.state.clear()
+
+
+def _meshes() -> list[DeviceMesh]:
+    # no isinstance: it asks each object for its class, and proxies load what they stand for
+    return [each for each in gc.get_objects() if issubclass(type(each), DeviceMesh)]
+
+
+def _resize_mesh(mesh: Any) -> None:
+    fitting = DeviceMesh(
+        mesh.device_type,
+        list(range(torch.distributed.get_world_size())),
+        mesh_dim_names=mesh.mesh_dim_names,
+        _init_backend=False,
+    )
+    for name in _PLACE_OF_MESH:
+        setattr(mesh, name, getattr(fitting, name))
+
+
+def _forget_shapes() -> None:
+    """Drop what torch has worked out by shapes, and keeps by mesh, as if size and rank never changed."""
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import _collective_utils, _redistribute
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+        _redistribute._gen_transform_infos.cache_clear()
+        _redistribute.clear_redistribute_planner_cache()
+        _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()
+
+
+def _resize_parameter(parameter: Any) -> None:
+    """Give one of FSDP2's parameters the shard that this rank has of it now, with undefined contents."""
+    kept, uid = parameter.sharded_param, parameter._orig_param_uid
+    whole = nn.Parameter(
+        torch.empty(parameter._orig_size, dtype=kept.dtype, device="meta"), requires_grad=kept.requires_grad
+    )
+    parameter._init_sharded_param(whole, parameter.device, None, parameter.mesh_info)
+    parameter._orig_param_uid = uid
+    kept.grad = None
+    kept._local_tensor = kept._local_tensor.new_empty(parameter.sharded_size)
+    kept._spec = parameter.sharded_param._spec
+    parameter.sharded_param = kept
+    parameter._setattr_on_modules(kept)
+    parameter.reset_sharded_param()
+    parameter.all_gather_outputs = []
+    if hasattr(parameter, "_unsharded_param"):
+        del parameter._unsharded_param
+
+
+def _parameter_groups(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    """Yield FSDP2's groups of parameters."""
+    from torch.distributed.fsdp import FSDPModule
+
+    found: dict[int, Any] = {}
+    for root in modules:
+        for module in root.modules():
+            if isinstance(module, FSDPModule):
+                for group in module._get_fsdp_state()._fsdp_param_groups:
+                    found[id(group)] = group
+    yield from found.values()
+
+
+def _tensors(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[Tensor]:
+    for module in modules:
+        yield from module.parameters()
+        yield from module.buffers()
+    for optimizer in optimizers:
+        yield from (parameter for group in optimizer.param_groups for parameter in group["params"])

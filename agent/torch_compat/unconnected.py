@@ -1,0 +1,53 @@
+"""Groups that a process makes which joins others: they are not connected before its loop begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed import distributed_c10d
+
+_connecting: list[tuple[Any, str, Any]] = []
+"""What `make_unconnected` has replaced: owner, name and what was there."""
+
+
+def make_unconnected() -> None:
+    """Have groups made without a connection from now on, and DDP and DTensors without a collective.
+
+    The other ranks made theirs long ago, and answer nothing; `ReformableGroups` connects these later. What a
+    parameter begins with does not matter: a checkpoint is loaded then.
+    """
+    from torch.distributed.tensor import _api, placement_types
+    from torch.nn.parallel import distributed as ddp
+
+    make = distributed_c10d._new_process_group_helper
+
+    def without_connection(*args: Any, **kwargs: Any) -> Any:
+        return make(*args, **{**kwargs, "enable_reconfigure": True})
+
+    for owner, name, function in (
+        (distributed_c10d, "_new_process_group_helper", without_connection),
+        (distributed_c10d, "_store_based_barrier", _nothing),
+        (ddp, "_verify_param_shape_across_processes", _nothing),
+        (ddp, "_sync_module_states", _nothing),
+        (placement_types, "mesh_scatter", _own_part),
+        (placement_types, "mesh_broadcast", _nothing),
+        (_api, "mesh_broadcast", _nothing),
+    ):
+        _connecting.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, function)
+
+
+def make_connected() -> None:
+    """Have groups made as torch makes them again."""
+    while _connecting:
+        owner, name, function = _connecting.pop()
+        setattr(owner, name, function)
+
+
+def _own_part(output: Any, scatter_list: Any, mesh: Any, mesh_dim: int = 0, **_: Any) -> None:
+    """Stand in for `mesh_scatter`: take this rank's part of its own tensor."""
+    output.copy_(scatter_list[mesh.get_local_rank(mesh_dim)])
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stand in for a collective."""
