@@ -192,14 +192,12 @@ class Votes:
 
     def _stay(self, processes: TrainingProcesses, action: NextAction) -> bool:
         """Whether the processes here live on where they leave now: all can, and a world awaits them."""
-        newest = self._membership.standing.newest
-        has_next = newest is not None and action.verb is AgentVerb.START
         assert self._world is not None
-        size = len(self._world.members)
-        next_size = len(newest.members) if newest is not None and has_next else None
+        world = self._membership.standing.newest if action.verb is AgentVerb.START else None
         if self._kept.go_into_any_world(processes):
-            next_size = None
-        return may_stay(action, size, next_size) and self._kept.all_live_on(processes)
+            world = None  # its size does not count
+        next_size = None if world is None else len(world.members)
+        return may_stay(action, len(self._world.members), next_size) and self._kept.all_live_on(processes)
 
     def _vote(
         self, live: LiveBallot, processes: TrainingProcesses, begun_at: float, *, wish: bool

@@ -38,7 +38,7 @@ def _events(spans: Sequence[TraceSpan], tracks: JSON, now: datetime) -> Iterable
     for span in spans:
         begin, end = _microseconds(span.begin), _microseconds(span.end or max(now, span.begin))
         place = {"name": span.name, "cat": "dlr", "pid": PROCESS, "tid": tracks[span.track], "ts": begin}
-        how = {"ph": "X", "dur": end - begin} if span.end != span.begin else {"ph": "i", "s": "t"}
+        how = {"ph": "X", "dur": end - begin} if end > begin else {"ph": "i", "s": "t"}
         yield place | how | {"args": dict(span.attributes)}
 
 

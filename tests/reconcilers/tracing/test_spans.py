@@ -145,7 +145,12 @@ def test_chrome_trace_has_each_span_on_its_track(made: tuple[dict[str, Any], lis
     tracks = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
     drawn = [each for each in events if each["ph"] != "M"]
     assert [tracks[each["tid"]] for each in drawn] == [span.track for span in spans]
-    assert all(each["ph"] == "i" or each["dur"] > 0 for each in drawn if each["name"] != "ns/digits")
+    assert all(each["ph"] == "i" or each["dur"] > 0 for each in drawn)
+
+
+def test_a_span_that_begins_now_and_goes_on_is_a_moment() -> None:
+    (*_, drawn) = chrome_trace([TraceSpan("round 1", "round 1", "rounds", NOW, None)], NOW)["traceEvents"]
+    assert drawn["ph"] == "i" and "dur" not in drawn
 
 
 def test_training_process_gets_the_span_of_its_round() -> None:
