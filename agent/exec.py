@@ -226,6 +226,8 @@ class Execution:
         started = self._started or Terms(key=None)
         if time.monotonic() < until or may_follow(self._view, started, self._slot):
             return False
+        if not self._slot.follows:
+            return True
         view = self._view
         with contextlib.suppress(ApiError):
             view = self._watcher.read()  # this agent may have been stopped itself all that time

@@ -10,13 +10,14 @@ import gc
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+T = TypeVar("T")
 _c10d: Any = torch.distributed
 _SHARDING_ARGUMENTS = ("self", "param", "device", "shard_placement_fn", "mesh_info")
 """Parameters of the method by which FSDP2 shards a parameter, as this module knows it."""
@@ -67,12 +68,17 @@ def _drop_whole_gradients(root: Any) -> None:
 
 
 def _renew_reducer(module: Any) -> None:
+    # A hook of torch's own is nowhere but in the reducer, and its name in what DDP logs.
+    logged = module.logger._get_ddp_logging_data().strs_map.get("comm_hook", "")
+    _, _, built_in = logged.partition("BuiltinCommHookType.")
     parameters, expects_sparse = module._build_params_for_reducer()
     names = module._build_debug_param_to_name_mapping(parameters)
     module.reducer._remove_autograd_hooks()
     module._ddp_init_helper(parameters, expects_sparse, names, module.static_graph)
     for hook, state in module._comm_hooks:
         _c10d._register_comm_hook(module.reducer, state, hook)
+    if built_in:
+        module._register_builtin_comm_hook(getattr(_c10d.BuiltinCommHookType, built_in))
     if module.static_graph:
         module.reducer._set_static_graph()
         module.logger._set_static_graph()
@@ -83,19 +89,39 @@ def _renew_reducer(module: Any) -> None:
 
 def bound_to_size(modules: Sequence[nn.Module], optimizers: Iterable[Optimizer]) -> str | None:
     """Return what of a training is made for one size of the world; None if all of it goes into any."""
-    _forget_shapes()
-    gc.collect()  # else meshes would count that nobody has any more
-    for mesh in _meshes():
+    try:
+        _forget_shapes()
+        return _bound_to_size(modules, optimizers)
+    except (ImportError, AttributeError) as error:  # private names, which another torch need not have
+        return f"torch {torch.__version__} is not known to go into another size: {error}"
+
+
+def _bound_to_size(modules: Sequence[nn.Module], optimizers: Iterable[Optimizer]) -> str | None:
+    gc.collect()  # else objects would count that nobody has any more
+    meshes = _living(DeviceMesh)
+    for mesh in meshes:
         if mesh.ndim != 1 or mesh.mesh.tolist() != list(range(torch.distributed.get_world_size())):
             return f"{mesh} is no mesh of all ranks in one dimension"
     groups = list(_parameter_groups(modules))
     if groups and (reason := _bound_by_fsdp(groups)):
         return reason
-    sharded = {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
-    for tensor in _tensors(modules, optimizers):
-        if hasattr(tensor, "device_mesh") and id(tensor) not in sharded:
-            return f"a DTensor of shape {list(tensor.shape)} is not a parameter of fully_shard"
+    if any(all(group.mesh_info.mesh is not mesh for mesh in meshes) for group in groups):
+        return "its meshes are hidden by gc.freeze()"
+    if "torch.distributed.tensor" in sys.modules:
+        sharded = {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
+        sharded |= {id(tensor) for optimizer in optimizers for tensor in _states(optimizer)}
+        for tensor in _living(torch.distributed.tensor.DTensor):
+            if id(tensor) not in sharded:
+                return f"a DTensor of shape {list(tensor.shape)} is no parameter that fully_shard has sharded"
     return None
+
+
+def _states(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Yield the tensors that an optimizer has of its parameters, and those parameters' gradients."""
+    for parameter, state in optimizer.state.items():
+        yield from (each for each in state.values() if isinstance(each, Tensor))
+        if parameter.grad is not None:
+            yield parameter.grad
 
 
 def _bound_by_fsdp(groups: Iterable[Any]) -> str | None:
@@ -127,7 +153,7 @@ def resize(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Non
     The contents of parameters are undefined then, and optimizers have no state of them: a checkpoint is
     loaded next. Parameters and meshes stay the same objects.
     """
-    for mesh in _meshes():
+    for mesh in _living(DeviceMesh):
         _resize_mesh(mesh)
     _forget_shapes()
     if "torch._dynamo" in sys.modules:
@@ -145,9 +171,10 @@ def resize(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Non
             optimizer.state.clear()
 
 
-def _meshes() -> list[DeviceMesh]:
+def _living(kind: type[T]) -> list[T]:
+    """Return the objects of a class that there are in this process."""
     # no isinstance: it asks each object for its class, and proxies load what they stand for
-    return [each for each in gc.get_objects() if issubclass(type(each), DeviceMesh)]
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
 
 def _resize_mesh(mesh: Any) -> None:
@@ -203,11 +230,3 @@ def _parameter_groups(modules: Iterable[nn.Module]) -> Iterator[Any]:
                 for group in module._get_fsdp_state()._fsdp_param_groups:
                     found[id(group)] = group
     yield from found.values()
-
-
-def _tensors(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[Tensor]:
-    for module in modules:
-        yield from module.parameters()
-        yield from module.buffers()
-    for optimizer in optimizers:
-        yield from (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -24,6 +24,8 @@ class OwnGroup:
         is_alone = not (dist.is_available() and dist.is_initialized())
         if not is_alone and dist.get_world_size(process_group) > 1:
             ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
+            if ranks == list(range(dist.get_world_size())):
+                ranks = None  # whose group has the same name in a world of any size
             self._group = dist.new_group(
                 ranks, TIMEOUT, backend="gloo", use_local_synchronization=ranks is not None
             )

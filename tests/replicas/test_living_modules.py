@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from agent.torch_compat import living_modules
 from agent.torch_compat.reconfigure import Place, ReformableGroups
@@ -123,7 +125,7 @@ def with_averages() -> nn.Module:
     [
         (replicated, "no mesh of all ranks in one dimension"),
         (by_columns, "otherwise than by its first dimension"),
-        (with_averages, "a DTensor of shape [5, 5] is not a parameter of fully_shard"),
+        (with_averages, "a DTensor of shape [5, 5] is no parameter that fully_shard has sharded"),
         (sharded, None),
         (lambda: sharded(offload_policy=CPUOffloadPolicy(pin_memory=False)), None),
         (lambda: nn.Linear(2, 2), None),
@@ -136,3 +138,53 @@ def test_what_is_made_for_one_size_is_named(
     net = build()
     found = living_modules.bound_to_size([net], [torch.optim.SGD(net.parameters())])
     assert found is None if reason is None else found is not None and reason in found
+
+
+def test_a_sharded_model_or_average_that_is_not_in_the_checkpoint_is_named(world_of_one: None) -> None:
+    net = sharded()
+    optimizer = torch.optim.AdamW(net.parameters())
+    gradients(net)
+    net(torch.ones(1, WIDTH)).sum().backward()
+    optimizer.step()
+    assert living_modules.bound_to_size([net], [optimizer]) is None, (
+        "what a step leaves behind is loaded anew"
+    )
+    teacher = sharded()
+    found = living_modules.bound_to_size([net], [optimizer])
+    assert found is not None and found.startswith("a DTensor of shape ")
+    assert living_modules.bound_to_size([net, teacher], [optimizer]) is None
+    averages = {name: each.detach().clone() for name, each in net.named_parameters()}
+    found = living_modules.bound_to_size([net, teacher], [optimizer])
+    assert averages and found is not None and found.startswith("a DTensor of shape ")
+
+
+def test_meshes_that_cannot_be_found_bind_to_the_size(world_of_one: None) -> None:
+    net = sharded()
+    gc.freeze()
+    try:
+        found = living_modules.bound_to_size([net], [])
+    finally:
+        gc.unfreeze()
+    assert found == "its meshes are hidden by gc.freeze()"
+
+
+def test_a_torch_without_the_private_names_binds_to_the_size(
+    world_of_one: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = sharded()
+    monkeypatch.delattr("torch.distributed.tensor._redistribute.clear_redistribute_planner_cache")
+    found = living_modules.bound_to_size([net], [])
+    assert found is not None and "is not known to go into another size" in found
+
+
+def test_ddp_keeps_a_hook_of_torchs_own_through_a_step_that_is_made_again(world_of_one: None) -> None:
+    net = DistributedDataParallel(nn.Linear(2, 2))
+    net._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)  # type: ignore[no-untyped-call]
+    for _ in range(2):
+        living_modules.reset_modules([net])
+        logged: Any = net.logger
+        assert logged._get_ddp_logging_data().strs_map["comm_hook"].endswith("FP16_COMPRESS")
+        net(torch.full((1, 2), 1.0 + 2**-12)).sum().backward()
+        assert net.module.weight.grad is not None
+        assert torch.equal(net.module.weight.grad, torch.ones(2, 2)), "as halves have it"
+        net.zero_grad(set_to_none=True)
