@@ -32,7 +32,7 @@ from controller.resources import (
 )
 from controller.shape import Shape, units
 from crds import names
-from reconcilers.observed.containers import kept_of_container
+from reconcilers.observed.containers import PULL_SECRETS, kept_of_container
 from reconcilers.observed.device_taints import kept_of_claim, kept_of_rule, kept_of_slice
 from reconcilers.observed.hardware import unhealthy_devices
 from reconcilers.runtime.kinds import (
@@ -55,6 +55,8 @@ OTHER_UNITS, WORKER_UNITS = 1_000_000, 250
 """Units of a namespace for each of its workers, with Pod and Lease, and for all else."""
 MOST_CONTAINERS = 64
 """Containers of a Pod, ours first; a template of an ElasticJob has no more."""
+MOST_PULL_SECRETS = 8
+"""Pull secrets of a Pod that a message names."""
 MOST_OWNERS = 64
 HELD = ("finalizers",)
 _OWNER = ("apiVersion", "kind", "name", "uid", "controller")
@@ -110,6 +112,8 @@ def kept_of_pod(pod: Object) -> Object:
     annotations."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     kept = _fields(spec, _SCALARS)
+    if secrets := spec.get(PULL_SECRETS):
+        kept[PULL_SECRETS] = [_fields(each, ("name",)) for each in secrets[:MOST_PULL_SECRETS]]
     for kind in ("containers", "initContainers"):
         found = [kept_of_container(each) for each in spec.get(kind) or ()]
         kept[kind] = sorted(found, key=lambda each: "env" not in each)[:MOST_CONTAINERS]

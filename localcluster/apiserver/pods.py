@@ -51,11 +51,14 @@ def _pull_policy(image: str) -> str:
 
 
 def admit(cluster: Cluster, resource_type: ResourceType, obj: JSON) -> None:
-    """What admission adds to a new Pod: tolerations, priority; its ServiceAccount must exist."""
+    """Add pull secrets, tolerations and priority to a new Pod; its ServiceAccount must exist."""
     spec, metadata = obj["spec"], obj["metadata"]
     account = spec["serviceAccountName"]
     namespace = metadata["namespace"]
-    if cluster.store.get("serviceaccounts", namespace, account) is None and account != "default":
+    stored = cluster.store.get("serviceaccounts", namespace, account)
+    if stored is not None and stored.obj.get("imagePullSecrets"):
+        spec["imagePullSecrets"] = spec.get("imagePullSecrets") or stored.obj["imagePullSecrets"]
+    if stored is None and account != "default":
         why = f'error looking up service account {namespace}/{account}: serviceaccount "{account}" not found'
         raise forbidden(resource_type, metadata["name"], why)
     _set_priority(cluster, resource_type, obj)

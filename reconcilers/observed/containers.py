@@ -19,6 +19,8 @@ from crds import names
 
 CRASH_LOOP = "CrashLoopBackOff"
 """Reason of a container that waits for its kubelet to start it again."""
+PULL_SECRETS = "imagePullSecrets"
+"""Field of Pods and ServiceAccounts."""
 _MARK = re.compile(rf"dlr: ([\w-]+) {re.escape(names.HAS_BEGUN)}(?:\n|$)")
 """The line of a launcher that began and was not heard (`agent/report/launch_mark.py`)."""
 TERMINAL_PHASES = ("Succeeded", "Failed")

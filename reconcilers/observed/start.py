@@ -15,7 +15,7 @@ from typing import NamedTuple
 from controller.resources import Object
 from crds.model import Condition
 from crds.names import LABEL_CHECK, key_secret
-from reconcilers.observed.containers import CRASH_LOOP, Role, containers_of, words_of
+from reconcilers.observed.containers import CRASH_LOOP, PULL_SECRETS, Role, containers_of, words_of
 
 _RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+")
 _PROGRESS_BAR = re.compile(r"\d%\||\|\s*\d+/\d+\s|\[\d+:\d+(?::\d+)?<")
@@ -74,7 +74,7 @@ def hindrance_of(pod: Object, known: Condition | None) -> Hindrance | None:
             return Hindrance(reason, text)
         if known is not None and known.reason == IMAGE_PULL[-1]:
             return Hindrance(known.reason, known.message)
-        return Hindrance(IMAGE_PULL[-1], text)
+        return Hindrance(IMAGE_PULL[-1], f"{text} ({_pull_secrets(pod)})")
     return None
 
 
@@ -88,6 +88,12 @@ def unfinished_before_training(pod: Object) -> Hindrance | None:
             message = f"the native sidecar {container.name} runs and its startupProbe has not passed"
             return Hindrance(RUNS_BEFORE, message)
     return None
+
+
+def _pull_secrets(pod: Object) -> str:
+    """What the Pod gives the kubelet for private registries. A misspelt name stands only in an Event."""
+    found = [str(each.get("name")) for each in pod["spec"].get(PULL_SECRETS) or ()]
+    return f"pull secrets of the Pod: {', '.join(found)}" if found else "the Pod has no pull secret"
 
 
 def _crash(container: Object) -> str:

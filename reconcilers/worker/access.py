@@ -25,6 +25,7 @@ from crds import names
 from crds.job_spec import DistributionStrategy
 from crds.shard_set import names_of_sets
 from reconcilers.observed.builder import owned_metadata, owned_name
+from reconcilers.observed.containers import PULL_SECRETS
 from reconcilers.observed.groups import group_of, key_uid
 from reconcilers.observed.ownership import BY_OWNER
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SHARDSETS
@@ -32,7 +33,6 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 MOST_FOUND = 1_000
 """Objects without our label that are remembered as there."""
 KEY_BYTES = 32
-PULL_SECRETS = "imagePullSecrets"
 _DEFAULT_ACCOUNT = Shape({PULL_SECRETS: 500})
 MISSED_RECHECK_SECONDS = 5.0
 """Time between two looks at a Secret that Pods wait for: of many such Pods not each makes one."""

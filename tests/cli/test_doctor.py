@@ -94,6 +94,15 @@ def test_kubernetes_before_1_30_has_no_admission_policies(minor: str, level: str
     assert text.startswith(f"{level}: Kubernetes v at https://s")
 
 
+def test_what_helm_has_installed_is_mended_by_helm() -> None:
+    live = deployment()
+    live["metadata"]["annotations"] = {"meta.helm.sh/release-name": "training"}
+    missing = [Right("create", "apps", "deployments", "dlr-system")]
+    facts = replace(INSTALLED, controllers=[live], policies=[], crds=CRDS[1:], missing_of_controller=missing)
+    texts = [text for topic in ("admission", "crds", "controller's rights") for text in told(facts, topic)]
+    assert len(texts) == 3 and all("Run `helm upgrade training -n dlr-system`" in text for text in texts)
+
+
 def test_what_one_may_not_is_named() -> None:
     missing = [Right("create", "apps", "deployments", "dlr-system"), Right("get", "", "namespaces")]
     (text,) = told(replace(EMPTY, missing_to_install=missing), "rights")

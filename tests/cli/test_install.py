@@ -10,7 +10,7 @@ import deploy
 from controller.errors import Forbidden, NotFound
 from dlr.commands.install.images import Images, images_of, of_no_registry
 from dlr.commands.install.installer import Installer
-from dlr.commands.install.others import scope_of
+from dlr.commands.install.others import scope_of, why_not_beside, why_not_taken_away
 
 DEFAULTS = (deploy.DEFAULT_IMAGE, deploy.DEFAULT_CHECK_IMAGE, deploy.DEFAULT_AGENT_IMAGE)
 
@@ -95,3 +95,25 @@ def test_an_admin_of_one_namespace_is_warned_of_what_he_cannot_see(
 def test_for_all_namespaces_one_has_to_see_them_all() -> None:
     with pytest.raises(Forbidden, match="may not list"):
         Installer(OneNamespace(), None, dry_run=False).refuse_others(replace_crds=False)
+
+
+def controller_of_helm(release: str | None) -> dict[str, Any]:
+    """A controller's Deployment in dlr-system, as Helm or `dlr install` leaves it."""
+    annotations = {"meta.helm.sh/release-name": release} if release else {}
+    metadata = {"name": "dlr-controller", "namespace": "dlr-system", "annotations": annotations}
+    container = {"name": "controller", "args": ["--leader-elect"]}
+    return {"metadata": metadata, "spec": {"template": {"spec": {"containers": [container]}}}}
+
+
+def test_what_helm_keeps_is_neither_changed_nor_taken_away() -> None:
+    ours, helms = [controller_of_helm(None)], [controller_of_helm("training")]
+    assert why_not_beside(ours, "dlr-system", None) is why_not_taken_away(ours, "dlr-system", None) is None
+    assert why_not_beside(helms, "dlr-system", None) == (
+        "Helm keeps the controller in dlr-system: upgrade it with `helm upgrade training -n dlr-system`, or "
+        "take it away first with `helm uninstall training -n dlr-system`."
+    )
+    assert why_not_taken_away(helms, "dlr-system", None) == (
+        "Helm keeps the controller in dlr-system: take it away with `helm uninstall training -n dlr-system`."
+    )
+    beside = why_not_beside(helms, "elsewhere", "team-a")
+    assert beside is not None and beside.endswith("`helm uninstall training -n dlr-system`.")

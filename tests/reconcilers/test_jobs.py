@@ -126,7 +126,8 @@ async def test_a_container_that_cannot_start_is_told_on_the_job_until_it_does(pl
     await played.pod_status("image-worker-0-1", {"containerStatuses": [waits]})
     said = (await warning(played, "image", "WorkersNotStarted"))["message"]
     assert (
-        "1 Pod cannot start: main: ErrImagePull: registry/x: not found (image-worker-0, since 2026-" in said
+        "1 Pod cannot start: main: ErrImagePull: registry/x: not found (the Pod has no pull secret) (image-worker-0, since 2026-"
+        in said
     )
     assert "ImagePullBackOff" in await events(played, "image")
     await played.run_agent("image-worker-0")

@@ -87,10 +87,16 @@ def test_of_a_pod_what_its_end_is_judged_by_is_kept():
     pod = read(
         PODS,
         metadata=METADATA | {"labels": labels},
-        spec={"nodeName": "n", "containers": [container], "volumes": [1]},
+        spec={
+            "nodeName": "n",
+            "imagePullSecrets": [{"name": "registry"}] * 9,
+            "containers": [container],
+            "volumes": [1],
+        },
         status={"phase": "Running", "podIPs": [1], "conditions": [{"type": "Ready", "lastProbeTime": None}]},
     )
     assert pod["metadata"]["labels"] == {names.LABEL_JOB: "digits"}
+    assert pod["spec"].pop("imagePullSecrets") == [{"name": "registry"}] * 8
     assert pod["spec"] == {"nodeName": "n", "containers": [{"name": "main"}], "initContainers": []}
     assert pod["status"] == {"phase": "Running", "conditions": [{"type": "Ready"}]}
 

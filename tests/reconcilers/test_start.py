@@ -22,6 +22,7 @@ from reconcilers.observed.start import (
     warning_of,
 )
 from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.shapes import kept_of_pod
 from reconcilers.worker.maker import LatePods
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, job, later, pod, worker
@@ -53,8 +54,16 @@ def test_an_image_that_is_tried_again_and_again_says_the_same_all_the_time() -> 
     failed = Observation(pod=waits("ErrImagePull", "registry/x: not found"))
     backs_off = Observation(pod=waits("ImagePullBackOff", 'Back-off pulling image "x"'))
     once = after(failed)
-    assert started(once) == ("ImagePullBackOff", "main: ErrImagePull: registry/x: not found")
+    said = "main: ErrImagePull: registry/x: not found (the Pod has no pull secret)"
+    assert started(once) == ("ImagePullBackOff", said)
     assert after(failed, backs_off, failed, backs_off).conditions == once.conditions
+
+
+def test_an_image_that_cannot_be_pulled_is_told_with_the_pods_pull_secrets() -> None:
+    denied = waits("ImagePullBackOff", "401 Unauthorized")
+    denied["spec"]["imagePullSecrets"] = [{"name": "registri"}, {"name": "mirror"}]
+    said = "main: ImagePullBackOff: 401 Unauthorized (pull secrets of the Pod: registri, mirror)"
+    assert started(after(Observation(pod=kept_of_pod(denied)))) == ("ImagePullBackOff", said)
 
 
 def test_a_pod_whose_key_was_deleted_says_what_to_do() -> None:

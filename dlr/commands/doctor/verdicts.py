@@ -96,7 +96,8 @@ def _admission(facts: ClusterFacts) -> Iterator[DoctorLine]:
         yield DoctorLine(
             Level.WARN,
             "admission",
-            f"{', '.join(absent)} not there: a worker could report in another's name. Run `dlr install`.",
+            f"{', '.join(absent)} not there: a worker could report in another's name. "
+            f"Run {_how_to_upgrade(facts)}.",
         )
     else:
         state = "there" if not absent else "served; `dlr install` makes dlr's"
@@ -128,7 +129,9 @@ def _crds(facts: ClusterFacts) -> Iterator[DoctorLine]:
         yield DoctorLine(level, "crds", "Not there yet; `dlr install` makes them.")
         return
     if ours and absent:
-        yield DoctorLine(Level.PROBLEM, "crds", f"{', '.join(absent)} not there. Run `dlr install`.")
+        yield DoctorLine(
+            Level.PROBLEM, "crds", f"{', '.join(absent)} not there. Run {_how_to_upgrade(facts)}."
+        )
     reading = crds_reading(live[name] for name in ours)
     if not reading.ready:
         yield DoctorLine(Level.PROBLEM, "crds", f"{reading.sentence} See kubectl describe crd.")
@@ -137,7 +140,8 @@ def _crds(facts: ClusterFacts) -> Iterator[DoctorLine]:
         yield DoctorLine(
             Level.WARN,
             "crds",
-            f"{', '.join(different)} of another version than this dlr. To have this one's: `dlr install`.",
+            f"{', '.join(different)} of another version than this dlr. "
+            f"To have this one's: {_how_to_upgrade(facts)}.",
         )
     elif not absent and not foreign and reading.ready:
         yield DoctorLine(Level.OK, "crds", f"All {len(ours)} are established, and of this version.")
@@ -205,7 +209,7 @@ def _controllers_rights(facts: ClusterFacts) -> Iterator[DoctorLine]:
         yield DoctorLine(
             Level.PROBLEM,
             "controller's rights",
-            f"It may not {_some(missing)}. Run `dlr install` again.",
+            f"It may not {_some(missing)}. Run {_how_to_upgrade(facts)} again.",
         )
     else:
         yield DoctorLine(Level.OK, "controller's rights", "It may do all that it needs to.")
@@ -250,6 +254,12 @@ def _kueue(facts: ClusterFacts) -> Iterator[DoctorLine]:
     ]
     for is_well, text in sentences(facts.kueue, is_asked="--kueue" in arguments):
         yield DoctorLine(Level.OK if is_well else Level.WARN, "kueue", text)
+
+
+def _how_to_upgrade(facts: ClusterFacts) -> str:
+    """Return the command that applies this version's objects, by what has installed those of the cluster."""
+    release = None if facts.deployment is None else others.helm_release(facts.deployment)
+    return "`dlr install`" if release is None else f"`helm upgrade {release} -n {facts.namespace}`"
 
 
 def _images(documents: Sequence[JSON]) -> Iterator[str]:

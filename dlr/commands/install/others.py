@@ -16,6 +16,8 @@ from dlr.kube.api import JSON
 
 DLROVER_LABEL = "control-plane=controller-manager"
 """Of DLRover's operator, as of most that were made with kubebuilder."""
+_HELM_RELEASE = "meta.helm.sh/release-name"
+"""Annotation of what Helm makes: https://helm.sh/docs/chart_best_practices/labels/."""
 _NAMESPACE_OPTION = re.compile(r"--namespace(?:=(?P<long>.*))?|-n(?P<short>.*)", re.DOTALL)
 _NAMED_AT_MOST = 5
 
@@ -73,13 +75,18 @@ def why_not_beside(controllers: Iterable[JSON], namespace: str, jobs_namespace: 
         if place == namespace and scope != jobs_namespace:
             return (
                 f"The controller in {place} looks after {_scope(scope)}, and would now look after "
-                f"{_scope(jobs_namespace)}: take it away first with `{uninstall_command(place, scope)}`."
+                f"{_scope(jobs_namespace)}: take it away first with `{uninstall_command(other)}`."
+            )
+        if place == namespace and (release := helm_release(other)):
+            return (
+                f"Helm keeps the controller in {place}: upgrade it with `helm upgrade {release} -n {place}`, "
+                f"or take it away first with `{uninstall_command(other)}`."
             )
         if place != namespace and (None in (scope, jobs_namespace) or scope == jobs_namespace):
             return (
                 f"A controller of dlr in {place} already looks after {_scope(scope)}; two would act on the "
                 f"same jobs. Upgrade that one (--namespace {place}), or take it away first with "
-                f"`{uninstall_command(place, scope)}`."
+                f"`{uninstall_command(other)}`."
             )
     return None
 
@@ -98,12 +105,24 @@ def why_not_taken_away(controllers: Iterable[JSON], namespace: str, jobs_namespa
         if is_only_others or (place == namespace) != (scope == jobs_namespace):
             return (
                 f"The controller in {place} looks after {_scope(scope)}: "
-                f"take that one away with `{uninstall_command(place, scope)}`."
+                f"take that one away with `{uninstall_command(other)}`."
             )
+        if place == namespace and helm_release(other):
+            return f"Helm keeps the controller in {place}: take it away with `{uninstall_command(other)}`."
     return None
 
 
-def uninstall_command(namespace: str, jobs_namespace: str | None) -> str:
+def helm_release(deployment: JSON) -> str | None:
+    """Return the name of the Helm release that a Deployment is part of; None if Helm did not make it."""
+    name: str | None = (deployment["metadata"].get("annotations") or {}).get(_HELM_RELEASE)
+    return name
+
+
+def uninstall_command(deployment: JSON) -> str:
+    """Return the command that takes a controller away, with all that was installed with it."""
+    namespace, jobs_namespace = deployment["metadata"]["namespace"], scope_of(deployment)
+    if release := helm_release(deployment):
+        return f"helm uninstall {release} -n {namespace}"
     return f"dlr uninstall --namespace {namespace}" + (
         f" --jobs-namespace {jobs_namespace}" if jobs_namespace else ""
     )
