@@ -111,6 +111,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("WORLD_SIZE", "4")
     world = World()
     monkeypatch.setattr(survivor_module.living_modules, "resize", world.resize)
+    # What other tests of this process have left does not count.
+    monkeypatch.setattr(survivor_module.living_modules, "bound_to_size", lambda *_: None)
     yield world
 
 
