@@ -104,7 +104,7 @@ $(ALL_READY): $(READY)
 	$(PIP_INSTALL) nbformat nbclient ipykernel
 	$(PYTHON) -m venv $(TENSORFLOW) && $(TENSORFLOW)/bin/python -m pip install --quiet --no-compile tensorflow-cpu
 	$(PYTHON) -m venv $(JAX) && $(JAX)/bin/python -m pip install --quiet --no-compile jax
-	$(PYTHON) -m venv $(TORCH_NEXT) && $(TORCH_NEXT)/bin/python -m pip install --quiet --no-compile torch==$(TORCH_NEXT_VERSION) numpy
+	$(PYTHON) -m venv $(TORCH_NEXT) && $(TORCH_NEXT)/bin/python -m pip install --quiet --no-compile torch==$(TORCH_NEXT_VERSION) numpy pytest
 	@touch $@
 
 clean:

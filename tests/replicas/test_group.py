@@ -19,11 +19,28 @@ def test_ranks_wait_for_each_other_as_long_as_one_may_wait_for_other_groups(
 ) -> None:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
-        monkeypatch.setattr(dist, "get_world_size", lambda _: 2)  # one that is alone has no need of a group
+        monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)  # one that is alone has no need of a group
         group: Any = OwnGroup()._group
         assert group._get_backend(torch.device("cpu")).options._timeout >= timedelta(days=1)
     finally:
         dist.destroy_process_group()
+
+
+def test_a_group_of_all_ranks_is_made_without_their_names_so_that_it_is_the_same_in_any_world(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    for name, answer in (
+        ("is_initialized", True),
+        ("get_world_size", 3),
+        ("get_process_group_ranks", [0, 1, 2]),
+    ):
+        monkeypatch.setattr(dist, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(dist, "new_group", lambda ranks, *_, **__: asked.append(ranks))
+    OwnGroup(object())  # type: ignore[arg-type]
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda _: [0, 2])
+    OwnGroup(object())  # type: ignore[arg-type]
+    assert asked == [None, [0, 2]]
 
 
 @pytest.mark.parametrize("sync_every", [None, 1])

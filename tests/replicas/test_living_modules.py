@@ -1,190 +1,23 @@
-"""Modules in a world of another size, in processes that live; and what binds them to one size."""
+"""Modules of processes that live on, by the torch that DLR_TORCH_NEXT_PYTHON has."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+import subprocess
+from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
-from agent.torch_compat import living_modules
-from agent.torch_compat.reconfigure import Place, ReformableGroups
-from agent.torch_compat.versions import can_reform_groups
-from tests.forks import forks
+from e2e.survivors import environment_with_torch
 
-pytestmark = pytest.mark.skipif(
-    not can_reform_groups(torch.__version__), reason="torch forms groups again from 2.14 on"
-)
-WIDTH = 5
-
-
-def sharded(**options: Any) -> nn.Module:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3))
-    net[0].weight.requires_grad_(False)
-    options = {"mesh": init_device_mesh("cpu", (dist.get_world_size(),)), **options}
-    for block in (*net, net):
-        fully_shard(block, **options)
-    return net
-
-
-def gradients(net: nn.Module) -> list[Tensor]:
-    """The gradients of all ranks' samples, whole."""
-    net(torch.full((1, WIDTH), 1.0 + dist.get_rank())).sum().backward()
-    found: list[Any] = [each.grad for each in net.parameters() if each.requires_grad]
-    net.zero_grad(set_to_none=True)
-    return [each.full_tensor() for each in found]
-
-
-# --- from one size to another -----------------------------------------------------------------------------
-
-
-def await_all(store: Store, key: str, count: int) -> None:
-    while store.add(key, 0) < count:
-        pass
-
-
-def goes_on_smaller_and_larger(rank: int, port: int) -> bool:
-    """Whether parameters and meshes stay the same objects from two ranks to one and back, and fit."""
-    torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", port, is_master=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    net, groups = sharded(), ReformableGroups()
-    groups.adopt()
-    before, mesh, optimizer = (
-        list(net.parameters()),
-        next(net.parameters()).device_mesh,
-        torch.optim.SGD(net.parameters()),
-    )
-    for round_, places in enumerate(({0: 0, 1: 1}, {1: 0}, {0: 1, 1: 0}), start=1):
-        if rank not in places:
-            continue
-        place = Place(places[rank], len(places))
-        groups.form(round_, store, place, await_all)
-        living_modules.resize([net], [optimizer])
-        with torch.no_grad():
-            for each in net.parameters():
-                each.fill_(1.0)
-        rows = [len(each) for each in torch.arange(WIDTH).chunk(place.world_size)]
-        assert next(net.parameters()).to_local().shape == (rows[place.rank], WIDTH)
-        assert (mesh.size(), mesh.get_local_rank()) == (place.world_size, place.rank)
-        assert all(one is other for one, other in zip(net.parameters(), before, strict=True))
-        assert [each.requires_grad for each in before] == [False, True, True, True]
-        mean = sum(1.0 + each for each in range(place.world_size)) / place.world_size
-        assert torch.equal(gradients(net)[-2], torch.full((3, WIDTH), WIDTH * mean + 1.0))
-        groups.break_off()
-        living_modules.reset_modules([net])
-    return True
+CASES = Path(__file__).with_name("living_modules.py")
 
 
 @pytest.mark.real
-def test_fsdp_goes_on_smaller_and_larger_with_the_same_parameters() -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with ProcessPoolExecutor(2, forks) as pool:
-        found = [pool.submit(goes_on_smaller_and_larger, rank, store.port) for rank in (0, 1)]
-        assert all(each.result(timeout=120) for each in found)
-
-
-# --- what binds to one size -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def world_of_one(tmp_path: Any) -> Iterator[None]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def replicated() -> nn.Module:
-    return sharded(mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicas", "shards")))
-
-
-def by_columns() -> nn.Module:
-    from torch.distributed.tensor import Shard
-
-    return sharded(shard_placement_fn=lambda each: Shard(each.ndim - 1))
-
-
-def with_averages() -> nn.Module:
-    net = sharded()
-    net.register_buffer("average", next(net.parameters()).detach().clone())
-    return net
-
-
-@pytest.mark.parametrize(
-    ("build", "reason"),
-    [
-        (replicated, "no mesh of all ranks in one dimension"),
-        (by_columns, "otherwise than by its first dimension"),
-        (with_averages, "a DTensor of shape [5, 5] is no parameter that fully_shard has sharded"),
-        (sharded, None),
-        (lambda: sharded(offload_policy=CPUOffloadPolicy(pin_memory=False)), None),
-        (lambda: nn.Linear(2, 2), None),
-    ],
-    ids=["hsdp", "columns", "average", "fsdp", "offload", "plain"],
-)
-def test_what_is_made_for_one_size_is_named(
-    world_of_one: None, build: Callable[[], nn.Module], reason: str | None
-) -> None:
-    net = build()
-    found = living_modules.bound_to_size([net], [torch.optim.SGD(net.parameters())])
-    assert found is None if reason is None else found is not None and reason in found
-
-
-def test_a_sharded_model_or_average_that_is_not_in_the_checkpoint_is_named(world_of_one: None) -> None:
-    net = sharded()
-    optimizer = torch.optim.AdamW(net.parameters())
-    gradients(net)
-    net(torch.ones(1, WIDTH)).sum().backward()
-    optimizer.step()
-    assert living_modules.bound_to_size([net], [optimizer]) is None, (
-        "what a step leaves behind is loaded anew"
+def test_modules_fit_worlds_of_other_sizes_and_what_does_not_is_named() -> None:
+    python = environment_with_torch() / "bin" / "python"
+    command = [str(python), "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    root = CASES.parents[2]
+    ran = subprocess.run(
+        [*command, f"--rootdir={root}", str(CASES)], cwd=root, capture_output=True, text=True, check=False
     )
-    teacher = sharded()
-    found = living_modules.bound_to_size([net], [optimizer])
-    assert found is not None and found.startswith("a DTensor of shape ")
-    assert living_modules.bound_to_size([net, teacher], [optimizer]) is None
-    averages = {name: each.detach().clone() for name, each in net.named_parameters()}
-    found = living_modules.bound_to_size([net, teacher], [optimizer])
-    assert averages and found is not None and found.startswith("a DTensor of shape ")
-
-
-def test_meshes_that_cannot_be_found_bind_to_the_size(world_of_one: None) -> None:
-    net = sharded()
-    gc.freeze()
-    try:
-        found = living_modules.bound_to_size([net], [])
-    finally:
-        gc.unfreeze()
-    assert found == "its meshes are hidden by gc.freeze()"
-
-
-def test_a_torch_without_the_private_names_binds_to_the_size(
-    world_of_one: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    net = sharded()
-    monkeypatch.delattr("torch.distributed.tensor._redistribute.clear_redistribute_planner_cache")
-    found = living_modules.bound_to_size([net], [])
-    assert found is not None and "is not known to go into another size" in found
-
-
-def test_ddp_keeps_a_hook_of_torchs_own_through_a_step_that_is_made_again(world_of_one: None) -> None:
-    net = DistributedDataParallel(nn.Linear(2, 2))
-    net._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)  # type: ignore[no-untyped-call]
-    for _ in range(2):
-        living_modules.reset_modules([net])
-        logged: Any = net.logger
-        assert logged._get_ddp_logging_data().strs_map["comm_hook"].endswith("FP16_COMPRESS")
-        net(torch.full((1, 2), 1.0 + 2**-12)).sum().backward()
-        assert net.module.weight.grad is not None
-        assert torch.equal(net.module.weight.grad, torch.ones(2, 2)), "as halves have it"
-        net.zero_grad(set_to_none=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
