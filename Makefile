@@ -89,8 +89,7 @@ endef
 $(DEMO_READY): pyproject.toml
 	$(make_venv)
 	$(PIP_INSTALL) $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
-	@# Meanwhile torch writes its bytecode, for which three workers would wait.
-	@$(BIN)/python -c 'import torch.distributed.run' >/dev/null 2>&1 & $(PIP_EDITABLE) '.[demo]'
+	$(PIP_EDITABLE) '.[demo]'
 	@touch $@
 
 $(READY): pyproject.toml tests/without-needs.txt
