@@ -6,9 +6,7 @@ script runs with `with step` and without it, which is today's restart of all, an
 begins at once, or after five seconds that stand for a compilation and a device's context. Turns go round, so
 that whatever else the machine does falls on all.
 
-    DLR_TORCH_NEXT_PYTHON=…/bin/python python -m benchmarks.survivors --torchft …/bin/python
-
-torchft stands beside it where there is one: three replica groups of one process each, by its own DDP.
+    DLR_TORCH_NEXT_PYTHON=…/bin/python python -m benchmarks.survivors
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks import stall
 from e2e.embedded import EmbeddedCluster
 from e2e.survivors import RANKS, Survivors
 
@@ -40,16 +37,14 @@ class Way:
     pauses: list[float] = field(default_factory=list)
     """Seconds from each kill to the next step of all ranks."""
     lived: int = 0
-    """Processes that lived through a kill."""
-    others: int = RANKS - 1
-    """Number of processes beside the killed one."""
+    """Processes that lived through a kill, of three each."""
 
     @property
     def row(self) -> str:
         pauses = sorted(self.pauses)
         return (
             f"| {self.name} | {self.start_seconds} | {statistics.median(pauses):.2f} | {pauses[0]:.2f} | "
-            f"{pauses[-1]:.2f} | {self.lived} of {self.others * len(pauses)} |"
+            f"{pauses[-1]:.2f} | {self.lived} of {(RANKS - 1) * len(pauses)} |"
         )
 
 
@@ -85,16 +80,6 @@ def kills(cluster: EmbeddedCluster, way: Way, count: int) -> Iterator[tuple[floa
             yield world.pause(killed), sum(before[rank] == after[rank] for rank in range(RANKS))
 
 
-def measure_torchft(python: Path, way: Way, count: int, seed: int) -> None:
-    """Kill so many processes of torchft's groups, each of which goes on without the others."""
-    with stall.torchft(python, stall.WIDTH) as contender:
-        _, outcomes = stall.measured(contender, count, seed)
-        pids = {line["pid"] for line in contender.lines()}
-    way.pauses += [max(each.stall_seconds, each.return_seconds) for each in outcomes]
-    # Each one beyond the first ones and the killed ones' successors took the place of one that did not live.
-    way.lived += way.others * count - (len(pids) - stall.GROUPS - count)
-
-
 def report(found: list[Way], load: float) -> str:
     """Return the page with the table."""
     rows = "\n".join(way.row for way in found)
@@ -113,10 +98,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Seconds to the next step after a process is killed.")
     parser.add_argument("--kills", type=int, default=4, help="of processes, each way and turn")
     parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--torchft", type=Path, help="a Python that has torchft")
     arguments = parser.parse_args()
     found, load = ways(), os.getloadavg()[0]
-    peer = Way("torchft, three replica groups", lives=True, others=stall.GROUPS - 1)
     with ExitStack() as scope:
         cluster = EmbeddedCluster(nodes=4)
         scope.callback(cluster.stop)
@@ -127,10 +110,6 @@ def main() -> None:
                     way.pauses.append(pause)
                     way.lived += lived
                 print(f"turn {turn + 1}: {way.row}", flush=True)
-            if arguments.torchft is not None:
-                measure_torchft(arguments.torchft, peer, arguments.kills, turn)
-                print(f"turn {turn + 1}: {peer.row}", flush=True)
-    found += [peer] if peer.pauses else []
     RESULT.write_text(report(found, load))
     print(RESULT.read_text())
 
