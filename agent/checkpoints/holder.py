@@ -17,6 +17,7 @@ from agent.checkpoints.agreed import AgreedCheckpoint, resume_of, slots_to_persi
 from agent.checkpoints.arrivals import Handover, Prefetch
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError
+from agent.facts.place import Place
 from agent.monitor.oom import OomWatch
 from agent.slots.format import Mark
 from agent.slots.pool import Pool, assign, slot_for_replica
@@ -95,7 +96,7 @@ class CheckpointHolder:
         """Until the first round begins."""
         self.lives = 0
         """Number of processes that wait for the next round, as the agent's main thread has it."""
-        self.bound_to: tuple[int, int] | None = None
+        self.bound_to: Place | None = None
         """The place that these processes can go on in alone, as `Inventory` has it."""
         self.no_newcomers = False
         """Whether newcomers fail before their loop, so that all processes have to start again."""

@@ -105,8 +105,7 @@ class Watcher(threading.Thread, Generic[View]):
         Raises:
             ApiError: it does not answer.
         """
-        items = self._api.get(self._path, self._query).get("items") or []
-        return self._parse(items[0]) if items else self._missing
+        return self._parsed(self._api.get(self._path, self._query))
 
     def call_at_changes(self, on_change: Callable[[], None]) -> None:
         """Have `on_change` called with every change, in this thread: it must not block, or raise."""
@@ -172,10 +171,13 @@ class Watcher(threading.Thread, Generic[View]):
     def _list(self) -> str:
         """Show the object as it is now, and return the version to watch from."""
         answer = self._api.get(self._path, self._query)
-        items = answer.get("items") or []
         version = self._resource_version = str(answer["metadata"]["resourceVersion"])
-        self._show(self._parse(items[0]) if items else self._missing)
+        self._show(self._parsed(answer))
         return version
+
+    def _parsed(self, answer: Mapping[str, Any]) -> View:
+        items = answer.get("items") or []
+        return self._parse(items[0]) if items else self._missing
 
     def feed(self, event: Mapping[str, Any]) -> None:
         """Take in one event of a watch."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import TypeVar
 
+from agent.facts.place import Place
 from agent.slots.format import Mark
 from crds.ranges import MAX_INDEX, as_ranges, from_text
 
@@ -69,7 +70,7 @@ class Inventory:
     """The one that may be what ends rounds (`Attempts`)."""
     lives: int = 0
     """Number of its processes that live on into the round."""
-    bound_to: tuple[int, int] | None = None
+    bound_to: Place | None = None
     """The only place that these can go on in: the rank of its first process, and the size of the world; None
     if they go on in any."""
     no_newcomers: bool = False
@@ -96,7 +97,6 @@ class Inventory:
         try:
             ranks, address, held, place, from_peer, exhausted, *living = json.loads(text)
             lives, no_newcomers, bound_to = living or (0, 0, None)
-            first, size = bound_to or (0, 0)
             return cls(
                 int(ranks),
                 str(address),
@@ -105,7 +105,7 @@ class Inventory:
                 bool(from_peer),
                 None if exhausted is None else Checkpoint(*map(int, exhausted)),
                 int(lives),
-                None if bound_to is None else (int(first), int(size)),
+                None if bound_to is None else Place(*map(int, bound_to)),
                 bool(no_newcomers),
             )
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
@@ -227,7 +227,7 @@ def decide(inventories: Sequence[Inventory | None]) -> ResumeDecision:
 def live_on(members: Sequence[Inventory]) -> bool:
     """Whether the processes that live on go on in a world of these, since all others can join them."""
     world_size = sum(member.ranks for member in members)
-    places = [(ranks.start, world_size) for ranks in ranks_of(members)]
+    places = [Place(ranks.start, world_size) for ranks in ranks_of(members)]
     return (
         any(member.lives for member in members)
         and not any(member.no_newcomers for member in members)

@@ -106,7 +106,7 @@ def may_stay(action: NextAction, size: int, next_size: int | None) -> bool:
     Args:
         action: what the job asks of their agent.
         size: number of members of the world that they leave.
-        next_size: that of the next world; None if it is not known.
+        next_size: that of the next world; None if it is not known, or does not count.
     """
     return action.verb is not AgentVerb.EXIT and next_size in (None, size)
 

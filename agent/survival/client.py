@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from agent.facts.place import Place
 from agent.survival import messages
-from agent.survival.messages import BoundPlace, Enters, Leave, Left, Lost, NextRound, Unable
+from agent.survival.messages import Enters, Leave, Left, Lost, NextRound, Unable
 from crds.progress_record import ENV_ROUND
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class RoundLine:
         """Set at each end of a round."""
         self._thread = threading.Thread(target=self._read, name="dlr-rounds", daemon=True)
 
-    def enter(self, local_rank: int, round_: int, bound_to: BoundPlace | None) -> None:
+    def enter(self, local_rank: int, round_: int, bound_to: Place | None) -> None:
         """Tell the agent that this process can live on from now on, and begin to listen.
 
         Args:

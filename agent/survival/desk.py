@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.environment import bound
+from agent.facts.place import Place
 from agent.survival.messages import (
     MAX_FROM_PROCESS,
-    BoundPlace,
     Enters,
     FromProcess,
     Leave,
@@ -49,7 +49,7 @@ class ProcessStatements:
 
     entered: bool = False
     """Its loop has begun, so it can live on."""
-    bound_to: BoundPlace | None = None
+    bound_to: Place | None = None
     """The only place that it can go on in; None if it goes on in any."""
     unable: bool = False
     """It cannot live on, or its connection has ended."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from agent.checkpoints.holder import CheckpointHolder
+from agent.facts.place import Place
 from agent.processes.orphans import Orphans
 from agent.processes.processes import TrainingProcesses
 from agent.signals import deferred
@@ -279,11 +280,11 @@ class KeptProcesses:
             self._memory.lives = len(self._kept)
             self._memory.bound_to = self._place_of_first()
 
-    def _place_of_first(self) -> tuple[int, int] | None:
+    def _place_of_first(self) -> Place | None:
         """Return the rank of this agent's first process, and the size, of the only world they go on in."""
         for local_rank, process in self._kept.items():
             if (bound_to := self._words(process.pid).bound_to) is not None:
-                return bound_to.rank - local_rank, bound_to.world_size
+                return Place(bound_to.rank - local_rank, bound_to.world_size)
         return None
 
     def _note_failed_newcomer(self, local_rank: int, *, hangs: bool) -> None:

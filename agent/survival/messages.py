@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+from agent.facts.place import Place
 
 MAX_FROM_PROCESS = 64 << 10
 """Bytes of the longest message of a process: in JSON, a text of MAX_TEXT characters has 48 kB at most."""
@@ -19,13 +21,6 @@ MAX_TEXT = 4_096
 MAX_NUMBER = (1 << 63) - 1
 
 
-class BoundPlace(NamedTuple):
-    """A place in a world for which a process has made its groups and modules."""
-
-    rank: int
-    world_size: int
-
-
 @dataclass(frozen=True)
 class Enters:
     """The process can live on from now on; its first message, when its loop begins."""
@@ -33,7 +28,7 @@ class Enters:
     local_rank: int
     pid: int
     round: int
-    bound_to: BoundPlace | None = None
+    bound_to: Place | None = None
     """The only place that it can go on in; None if it goes on in any."""
 
 
@@ -162,12 +157,12 @@ def _numbers(content: Any, *names: str) -> list[int]:
     return [_number(_field(content, name)) for name in names]
 
 
-def _place(value: Any) -> BoundPlace | None:
+def _place(value: Any) -> Place | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError("a place is no rank with the size of its world")
-    return BoundPlace(*map(_number, value))
+    return Place(*map(_number, value))
 
 
 def _number(value: Any) -> int:

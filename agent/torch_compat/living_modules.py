@@ -41,10 +41,9 @@ def reset_modules(modules: Sequence[nn.Module]) -> None:
             if isinstance(module, DistributedDataParallel):
                 _renew_reducer(module)
         for module in _fsdp_roots(root):
-            if not hasattr(module._get_fsdp_state()._comm_ctx, "all_gather_state"):
-                continue  # it has never run
-            module.reset_iter_state()
-            _drop_whole_gradients(module)
+            if hasattr(module._get_fsdp_state()._comm_ctx, "all_gather_state"):  # it has run
+                module.reset_iter_state()
+    _drop_whole_gradients(modules)
 
 
 def _fsdp_roots(module: nn.Module) -> Iterator[Any]:
@@ -57,14 +56,13 @@ def _fsdp_roots(module: nn.Module) -> Iterator[Any]:
         yield from _fsdp_roots(child)
 
 
-def _drop_whole_gradients(root: Any) -> None:
+def _drop_whole_gradients(modules: Iterable[nn.Module]) -> None:
     """Drop what backward passes without synchronization have added up; `reset_iter_state` forgets it."""
-    for state in root._get_fsdp_state()._state_ctx.all_states:
-        for group in state._fsdp_param_groups:
-            for parameter in group.fsdp_params:
-                parameter.unsharded_accumulated_grad = None
-                if hasattr(parameter, "_unsharded_param"):
-                    parameter._unsharded_param.grad = None
+    for group in _parameter_groups(modules):
+        for parameter in group.fsdp_params:
+            parameter.unsharded_accumulated_grad = None
+            if hasattr(parameter, "_unsharded_param"):
+                parameter._unsharded_param.grad = None
 
 
 def _renew_reducer(module: Any) -> None:

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
     distributed_c10d,
 )
 
+from agent.facts.place import Place
 from agent.torch_compat.group_connections import GroupConnections
 
 logger = logging.getLogger(__name__)
@@ -50,23 +51,6 @@ _REPLACED = {"gloo": "gloo", "nccl": "nccl2", "nccl2": "nccl2"}
 
 AwaitAll = Callable[[Store, str, int], None]
 """Waits until so many have added to a key of a store; raises what ends that."""
-
-
-class Place(NamedTuple):
-    """The place of a process in a world."""
-
-    rank: int
-    world_size: int
-
-    @classmethod
-    def in_round(cls, environ: Mapping[str, str]) -> Place:
-        """Return that of the round which the environment names."""
-        return cls(int(environ["RANK"]), int(environ["WORLD_SIZE"]))
-
-    @classmethod
-    def now(cls) -> Place:
-        """Return that which the default group has."""
-        return cls(dist.get_rank(), dist.get_world_size())
 
 
 class UnsupportedGroupError(RuntimeError):

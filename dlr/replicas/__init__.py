@@ -65,7 +65,7 @@ def join(
         agent.torch_compat.UnsupportedTorchError: torch is older than 2.8, and parameters are on a GPU.
         DamagedCheckpointError, StorageError, MismatchError: as `Checkpointer.load`.
     """
-    replicas = join_over(
+    return join_over(
         channel_of_process(),
         model,
         optimizer,
@@ -75,7 +75,5 @@ def join(
         process_group=process_group,
         sync_every=sync_every,
         outer=outer,
+        resizable=resizable,
     )
-    if resizable:
-        replicas.follow_world_size()
-    return replicas

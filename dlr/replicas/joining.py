@@ -35,6 +35,7 @@ def join_over(
     process_group: ProcessGroup | None = None,
     sync_every: int | None = None,
     outer: Callable[[list[Tensor]], Optimizer] | None = None,
+    resizable: bool = False,
 ) -> Replicas:
     """Join the groups as `dlr.replicas.join` does, by that way to the agent."""
     _refuse_contradictions(checkpoint, start, sync_every, outer)
@@ -49,7 +50,7 @@ def join_over(
         everything |= further(checkpoint.state, everything)
     own = OwnGroup(process_group)
     if sync_every is None or outer is None:
-        survivor = _survivor(way, everything, optimizers, checkpoint)
+        survivor = _survivor(way, everything, optimizers, checkpoint, resizable=resizable)
         replicas = Replicas(everything, optimizers, start, own, way, checkpoint, survivor=survivor)
     else:
         replicas = OuterReplicas(everything, optimizers, start, own, way, sync_every, outer, checkpoint)
@@ -65,6 +66,8 @@ def _survivor(
     state: MutableMapping[str, Any],
     optimizers: Sequence[Optimizer],
     checkpoint: Checkpointer | None,
+    *,
+    resizable: bool,
 ) -> Survivor | None:
     """Return what lets this process live on when a peer dies; None where it ends then.
 
@@ -73,7 +76,7 @@ def _survivor(
     if checkpoint is None or not isinstance(way, Alone):
         return None
     modules = [each for each in state.values() if isinstance(each, torch.nn.Module)]
-    return survivor_of_process(checkpoint, modules, optimizers)
+    return survivor_of_process(checkpoint, modules, optimizers, resizable=resizable)
 
 
 def _refuse_contradictions(

@@ -185,11 +185,6 @@ class Replicas:
     def _is_first_of(self, groups: Sequence[int]) -> bool:
         return bool(groups) and groups[0] == self._quorum().membership.me[0]
 
-    def follow_world_size(self) -> None:
-        """Have this process live on in worlds of other sizes; `dlr.replicas.join` calls it."""
-        if self._survivor is not None:
-            self._survivor.resizable = True
-
     def call_after_commit(self, act: OnCommit) -> None:
         """Have something called after each step that is committed."""
         self._on_commit.append(act)

@@ -33,10 +33,10 @@ from torch import nn
 from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 
+from agent.facts.place import Place
 from agent.survival.client import HandedRound, RoundLine
-from agent.survival.messages import BoundPlace, Left, Lost, Unable
+from agent.survival.messages import Left, Lost, Unable
 from agent.torch_compat import living_modules, reconfigure, unconnected
-from agent.torch_compat.reconfigure import Place
 from agent.torch_compat.versions import can_reform_groups
 from crds.failure_texts import PeerDeathTexts
 from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
@@ -137,6 +137,8 @@ class Survivor:
         checkpoint: of the training.
         modules: of the training, whose forward or backward pass may be broken off.
         optimizers: whose gradients are dropped then.
+        resizable: whether the script asks for its rank and the size of the world in each step, so that this
+            process goes on in a world of another size.
     """
 
     def __init__(
@@ -148,6 +150,8 @@ class Survivor:
         optimizers: Sequence[Optimizer],
         environ: Mapping[str, str] = os.environ,
         connect: Callable[[Mapping[str, str]], Store] = reconfigure.round_store,
+        *,
+        resizable: bool = False,
     ) -> None:
         self._line = line
         self._groups = groups
@@ -159,9 +163,7 @@ class Survivor:
         self._round = int(environ[ENV_ROUND])
         self._place = Place.in_round(environ)
         """The place that the modules are made for."""
-        self.resizable = False
-        """Whether the script asks for its rank and the size of the world in each step, so that this process
-        goes on in a world of another size."""
+        self._is_resizable = resizable
         self._local_rank = int(environ["LOCAL_RANK"])
         self.joins = ENV_JOINS in environ
         """Whether this process takes the place of one whose peers live."""
@@ -237,15 +239,15 @@ class Survivor:
             self._end_living("its script has ended the loop in a step that was to be made again")
         self._is_able = self._checkpoint.lives_on = False
 
-    def _bound_place(self) -> BoundPlace | None:
+    def _bound_place(self) -> Place | None:
         """Return the only place that this process can go on in; None if it goes on in any."""
-        if self.resizable:
+        if self._is_resizable:
             reason = self._groups.bound_to_size()
             reason = reason or living_modules.bound_to_size(self._modules, self._optimizers)
             if reason is None:
                 return None
             logger.warning("where the world's size changes, all processes start again: %s", reason)
-        return BoundPlace(*self._place)
+        return self._place
 
     def _check_groups(self) -> None:
         """Be an ordinary process from now on, if the script has made a group that no newcomer has."""
@@ -390,11 +392,16 @@ def take_variables(variables: Mapping[str, str]) -> None:
 
 
 def survivor_of_process(
-    checkpoint: LivingCheckpointer, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]
+    checkpoint: LivingCheckpointer,
+    modules: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    *,
+    resizable: bool,
 ) -> Survivor | None:
     """Return what lets this process live on when a peer dies; None where its agent or torch cannot."""
     path = os.environ.get(ENV_WORLD_SOCKET)
     if not path or not dist.is_initialized() or not can_reform_groups(torch.__version__):
         return None
     groups = reconfigure.ReformableGroups()
-    return Survivor(RoundLine(path, groups.break_off), groups, checkpoint, modules, optimizers)
+    line = RoundLine(path, groups.break_off)
+    return Survivor(line, groups, checkpoint, modules, optimizers, resizable=resizable)

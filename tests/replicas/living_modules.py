@@ -19,8 +19,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from agent.facts.place import Place
 from agent.torch_compat import living_modules
-from agent.torch_compat.reconfigure import Place, ReformableGroups
+from agent.torch_compat.reconfigure import ReformableGroups
 from tests.forks import forks
 
 WIDTH = 5

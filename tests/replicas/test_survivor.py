@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import dlr.replicas
+from agent.facts.place import Place
 from agent.survival.client import HandedRound
-from agent.survival.messages import BoundPlace, Enters, FromProcess, Left, Lost, Unable
+from agent.survival.messages import Enters, FromProcess, Left, Lost, Unable
 from agent.torch_compat import living_modules, reconfigure
 from crds.names import ENV_JOINS, ENV_SPARE
 from crds.progress_record import ENV_ROUND
@@ -43,7 +44,7 @@ class World:
 
     # the line
 
-    def enter(self, local_rank: int, round_: int, bound_to: BoundPlace | None) -> None:
+    def enter(self, local_rank: int, round_: int, bound_to: Place | None) -> None:
         self.sent.append(Enters(local_rank, 1, round_, bound_to))
 
     def send(self, message: FromProcess) -> None:
@@ -78,7 +79,7 @@ class World:
     def resize(self, *_: object) -> None:
         self.done.append(f"resize to {self.place[1]}")
 
-    def form(self, round_: int, _: object, place: reconfigure.Place, *__: object) -> None:
+    def form(self, round_: int, _: object, place: Place, *__: object) -> None:
         if round_ > 1:
             assert place == self.place
         self.done.append(f"form {round_}")
@@ -116,19 +117,19 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     yield world
 
 
-def survivor(world: World, *optimizers: torch.optim.Optimizer) -> Survivor:
+def survivor(world: World, *optimizers: torch.optim.Optimizer, resizable: bool = False) -> Survivor:
     all_: Any = world
     environ = {ENV_ROUND: "1", "LOCAL_RANK": "0", "RANK": "1", "WORLD_SIZE": "4"}
-    return Survivor(all_, all_, all_, [], optimizers, environ, lambda _: torch.distributed.HashStore())
+    connect = lambda _: torch.distributed.HashStore()  # noqa: E731
+    return Survivor(all_, all_, all_, [], optimizers, environ, connect, resizable=resizable)
 
 
 def begun(world: World, *, resizable: bool = False) -> Survivor:
-    made = survivor(world)
-    made.resizable = resizable
+    made = survivor(world, resizable=resizable)
     with TrainingStep.of(0, made):
         pass
     is_bound = not resizable or world.bound is not None
-    assert world.sent == [Enters(0, 1, 1, BoundPlace(1, 4) if is_bound else None)] and world.lives_on
+    assert world.sent == [Enters(0, 1, 1, Place(1, 4) if is_bound else None)] and world.lives_on
     world.done.clear()
     world.sent.clear()
     return made

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.facts.place import Place
 from agent.survival import kept as kept_module
 from agent.survival.desk import ProcessStatements
 from agent.survival.kept import KeptProcesses, why_none_lives_on
-from agent.survival.messages import MAX_NUMBER, BoundPlace, Left, Lost
+from agent.survival.messages import MAX_NUMBER, Left, Lost
 
 TRAINS = ProcessStatements(entered=True)
 
@@ -128,9 +129,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
     return Agent(monkeypatch)
 
 
-def keep_one(
-    agent: Agent, processes: Processes, local_rank: int = 0, bound_to: BoundPlace | None = None
-) -> None:
+def keep_one(agent: Agent, processes: Processes, local_rank: int = 0, bound_to: Place | None = None) -> None:
     """The other process has died."""
     pid = processes.pids[local_rank]
     agent.desk.statements[pid] = ProcessStatements(entered=True, bound_to=bound_to)
@@ -158,7 +157,7 @@ def test_a_round_is_handed_to_who_has_left_the_last_one_and_only_the_others_are_
 
 def test_the_place_that_kept_processes_are_bound_to_is_that_of_the_first_one(agent: Agent) -> None:
     first, _ = agent.start(1, 10, 11)
-    keep_one(agent, first, 1, BoundPlace(5, 8))
+    keep_one(agent, first, 1, Place(5, 8))
     assert agent.memory.bound_to == (4, 8)
     agent.start(2, 20, 21)
     assert agent.memory.bound_to is None, "it has ended"

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.facts.place import Place
 from agent.survival.messages import (
     MAX_FROM_AGENT,
     MAX_FROM_PROCESS,
     MAX_NUMBER,
     MAX_TEXT,
-    BoundPlace,
     Enters,
     FromAgent,
     FromProcess,
@@ -31,7 +31,7 @@ from agent.survival.messages import (
 NUMBERS = st.integers(0, MAX_NUMBER)
 TEXTS = st.text(max_size=60)
 PROCESS = (
-    st.builds(Enters, NUMBERS, NUMBERS, NUMBERS, st.none() | st.builds(BoundPlace, NUMBERS, NUMBERS))
+    st.builds(Enters, NUMBERS, NUMBERS, NUMBERS, st.none() | st.builds(Place, NUMBERS, NUMBERS))
     | st.builds(Left, NUMBERS)
     | st.builds(Lost, NUMBERS, TEXTS)
     | st.builds(Unable, TEXTS)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from agent.facts.place import Place
 from agent.survival import spares as spares_module
 from agent.survival.desk import ProcessStatements
-from agent.survival.messages import BoundPlace
 from agent.survival.spares import Spares
 from tests.agent.survival.test_kept import Desk, Process
 
@@ -109,7 +109,7 @@ def test_one_whose_place_has_changed_is_made_again(pod: Pod, change: dict[str, i
 def test_one_that_goes_into_any_place_is_kept_for_another_once_it_waits(pod: Pod) -> None:
     bound, free = pod.look()
     pod.desk.statements = {
-        bound: ProcessStatements(entered=True, bound_to=BoundPlace(2, 4)),
+        bound: ProcessStatements(entered=True, bound_to=Place(2, 4)),
         free: ProcessStatements(entered=True),
     }
     pod.launch(first=1, size=3)
