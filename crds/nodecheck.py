@@ -264,8 +264,8 @@ class NodeCheck(Model):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                "size(self.metadata.name) <= 45 && !self.metadata.name.contains('.')",
-                "metadata.name may have 45 characters and no dots, so that the Pods' names stay within 63",
+                "size(self.metadata.name) <= 63",
+                "metadata.name may have 63 characters, since it is a label of the Pods",
             )
         )
     )

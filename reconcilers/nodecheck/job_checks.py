@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from crds.elasticworker import ElasticWorker
 from crds.findings import MAX_EVIDENCE, Verdict
 from crds.nodecheck import NodeCheck, NodeCheckPhase
 from reconcilers.findings.finished import FinishedCheck, FinishedChecks, has_fresh_pass, newest_on
+from reconcilers.nodecheck.scope import MAX_STEM, stem
 from reconcilers.nodecheck.suspicion import suspected_at
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.domains import shared_labels
@@ -202,8 +202,6 @@ def _node(worker: ElasticWorker) -> str:
 # --- the checks of a job ----------------------------------------------------------------------------------
 
 KEPT_CHECKS = 5
-MAX_NAME = 45
-"""Of a NodeCheck (crds/nodecheck.py)."""
 
 
 def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
@@ -214,11 +212,8 @@ def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
 
 def check_name(job: str, number: int) -> str:
     """`<job>-check-<n>`; a job's name that is too long is cut, and a digest is added."""
-    suffix = f"-check-{number}"
-    if len(job) + len(suffix) > MAX_NAME:
-        digest = hashlib.sha256(job.encode()).hexdigest()[:6]
-        job = f"{job[: MAX_NAME - len(suffix) - len(digest) - 1]}-{digest}"
-    return job + suffix
+    suffix = f"-{names.CHECK}-{number}"
+    return stem(job, MAX_STEM - len(suffix)) + suffix
 
 
 def next_number(job: str, taken: Collection[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,9 @@ from reconcilers.runtime.clock import LONG_AGO
 
 LEAST_PARTNERS = Settings().failed.witnesses
 """Witnesses that it takes to find one new node faulty."""
+
+MAX_STEM = 45
+"""Characters of a check's name in those of its Pods: `-check-`, an index and a number follow, 63 in all."""
 
 IDLE = (AgentState.READY, AgentState.FAILED)
 
@@ -173,9 +177,17 @@ def choose(candidates: Sequence[Candidate], fresh: Collection[str]) -> Scope:
     )
 
 
+def stem(name: str, most: int = MAX_STEM) -> str:
+    """Return a name to begin others with: as it is, or without dots, cut and with a digest."""
+    if len(name) <= most and "." not in name:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:6]
+    return f"{name.replace('.', '-')[: most - len(digest) - 1]}-{digest}"
+
+
 def worker_name(check: str, index: int) -> str:
     """The name of the ElasticWorker for a place in a check of nodes."""
-    return f"{check}-{names.CHECK}-{index}"
+    return f"{stem(check)}-{names.CHECK}-{index}"
 
 
 def new_check_worker(check: NodeCheck, index: int, node: str) -> dict[str, Any]:

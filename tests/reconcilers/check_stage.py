@@ -22,6 +22,7 @@ from crds.nodecheck import NodeCheck
 from reconcilers.cordon import wiring as cordons
 from reconcilers.nodecheck import wiring as checks
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
+from reconcilers.nodecheck.scope import worker_name
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
@@ -119,7 +120,7 @@ class Stage:
 
     @staticmethod
     def uid(name: str, namespace: str) -> str:
-        return f"uid-{name}" if namespace == NAMESPACE else f"uid-{namespace}-{name}"
+        return (f"uid-{name}" if namespace == NAMESPACE else f"uid-{namespace}-{name}")[:64]
 
     def get(self, resource: Resource, name: str) -> JSON:
         found = self.stores.store(resource).get(self.here if resource.namespaced else None, name)
@@ -188,7 +189,7 @@ class Stage:
         """Its Pod runs, and its agent reports."""
         spec = self.get(ELASTICWORKERS, worker)["spec"]
         incarnation, index = spec["incarnation"], spec["index"]
-        uid = f"{self.here}-{worker}-{incarnation}"
+        uid = f"{self.here}-{worker}-{incarnation}"[-64:]  # as long as one may be
         pod = {"phase": "Running", "podUid": uid, "podName": uid, "nodeName": node}
         said = report(index, incarnation=incarnation, pod_uid=uid, accelerators=self.accelerators).to_wire()
         said |= {"address": f"10.0.0.{index + 1}", "storePort": 20_000}
@@ -263,7 +264,7 @@ class Stage:
     def _answer(self, check: JSON, node: str, index: int, group: list[str] | None) -> None:
         status, spec = check["status"], check["spec"]
         job = spec.get("jobName")
-        worker = f"{job}-worker-{index}" if job else f"{check['metadata']['name']}-check-{index}"
+        worker = f"{job}-worker-{index}" if job else worker_name(check["metadata"]["name"], index)
         found = self.stores.store(ELASTICWORKERS).get(self.here, worker)
         if found is None or found.get("status", {}).get("phase") != "Running":
             return
