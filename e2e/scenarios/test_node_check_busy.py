@@ -15,7 +15,7 @@ from e2e.faults import NodeProbes, Slowed
 from e2e.observation import Observation
 
 NODES = 6
-CHECKS = 20
+CHECKS = 5
 RATIO = 1.5
 """The default: half as slow again is suspicious."""
 THROTTLED_SHARE = 0.1
