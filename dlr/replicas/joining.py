@@ -14,7 +14,8 @@ from dlr.replicas.group import OwnGroup
 from dlr.replicas.outer import OuterReplicas
 from dlr.replicas.replicas import Replicas
 from dlr.replicas.state import further
-from dlr.replicas.survivor import LivingProcess, Mortal, survivor_of_process
+from dlr.replicas.survivor import LivingProcess, survivor_of_process
+from dlr.replicas.training_step import Mortal
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

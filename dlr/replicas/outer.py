@@ -19,7 +19,8 @@ from dlr.replicas.gradients import local, parameters_of
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.protocol import Computed, Do
 from dlr.replicas.replicas import GroupCheckpointer, OnCommit, Replicas, Until
-from dlr.replicas.survivor import LivingProcess, TrainingStep
+from dlr.replicas.survivor import LivingProcess
+from dlr.replicas.training_step import TrainingStep
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 

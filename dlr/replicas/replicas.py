@@ -51,7 +51,8 @@ from dlr.replicas.protocol import (
     TrainingEnded,
     Voted,
 )
-from dlr.replicas.survivor import LivingProcess, Mortal, TrainingStep
+from dlr.replicas.survivor import LivingProcess
+from dlr.replicas.training_step import Mortal, TrainingStep
 
 EXCHANGE_SECONDS = 60.0
 """Time limit of an exchange of gradients, or of a state, to which all groups have come, beside what its bytes
