@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from agent.replicas.facts import VersionGroups
-from dlr.replicas.agreement import MeetingGroup, agree, agree_on_round
+from dlr.replicas.agreement import GroupAgreement, MeetingGroup, agree, agree_on_round
 from dlr.replicas.channel import Channel
 from dlr.replicas.exchange import Exchange, Seat
+from dlr.replicas.gradients import local
 from dlr.replicas.group import OwnGroup
+from dlr.replicas.healing import Healing
 from dlr.replicas.news import GroupVersions
 from dlr.replicas.patience import Patience
 from dlr.replicas.protocol import Met, NotMet, Quorum, ReplicaState
 
+EXCHANGE_SECONDS = 60.0
+"""Time limit of an exchange of gradients, or of a state, to which all groups have come, beside what its bytes
+take."""
+SLOWEST_BYTES_PER_SECOND = 16 << 20
+"""Bytes of parameters that an exchange takes a second for. Their state has up to eight times as many, so that
+is a network of one gigabit a second."""
+
+
+def seconds_for(parameters: Iterable[Tensor]) -> float:
+    """Return how long the state of parameters may be on its way, by its size."""
+    return sum(local(each.detach()).nbytes for each in parameters) / SLOWEST_BYTES_PER_SECOND
+
 
 class Meetings:
-    """The meetings of one round of this process's group.
+    """The meetings of one round of this process's group, and the states that groups give each other there.
 
     Args:
         exchange_seconds: time limit of an exchange to which all groups have come.
@@ -42,6 +58,8 @@ class Meetings:
         self.news = GroupVersions(channel, own, is_round_over)
         self._membership: VersionGroups | None = None
         self._exchange: Exchange | None = None
+        self._healing: Healing | None = None
+        """The state that is on its way from or to this process."""
 
     @property
     def version(self) -> int:
@@ -68,7 +86,7 @@ class Meetings:
             return NotMet(highest)
         self.disconnect()
         assert membership.place is not None
-        self._membership = membership
+        self._membership, self._healing = membership, None
         self._exchange = Exchange(
             Seat(number, self._own.rank, membership.place, len(membership.groups)),
             lambda: self.channel.open_store(number),
@@ -108,3 +126,23 @@ class Meetings:
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None
+
+    def begin_heal(self, agreement: GroupAgreement, state: MutableMapping[str, Any]) -> None:
+        """Begin to send a state, or to receive it."""
+        self._healing = Healing(agreement, self.exchange, state, self._device, self.news.changed)
+        self._healing.begin()
+
+    def wait_for_heal(self) -> None:
+        """Wait until the state is there, if one is on its way.
+
+        Raises:
+            OvertakenError, BrokenError: it does not come.
+        """
+        if self._healing is not None:
+            self._healing.wait()
+
+    def end_heal(self) -> None:
+        """Make the live state what has arrived, if this group is behind."""
+        if self._healing is not None:
+            self._healing.load()
+            self._healing = None

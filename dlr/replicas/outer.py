@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dlr.replicas.channel import Channel
+from dlr.replicas.checkpointers import GroupCheckpointer
 from dlr.replicas.gradients import local, parameters_of
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.protocol import Computed, Do
-from dlr.replicas.replicas import GroupCheckpointer, OnCommit, Replicas, Until
+from dlr.replicas.replicas import OnCommit, Replicas, Until
 from dlr.replicas.survivor import LivingProcess
 from dlr.replicas.training_step import TrainingStep
 

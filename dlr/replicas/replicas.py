@@ -1,26 +1,18 @@
-"""Groups that train together and fail alone: `join`, and the loop over steps.
+"""Groups that train together and fail alone: the loop over steps, as docs/groups.md has it.
 
-    dist.init_process_group()                              # this group's ranks
-    replicas = dlr.replicas.join(model, optimizer)
-    for step in replicas.steps(10_000):
-        loss = criterion(model(batch(step)))
-        loss.backward()                                    # averaged over the groups while it runs
-        optimizer.step()                                   # applied by all groups, or by none
-
-docs/groups.md tells what happens at a failure. As torchft has it (https://github.com/meta-pytorch/torchft),
-but who takes part comes from the job's ElasticWorld.
+As torchft has it (https://github.com/meta-pytorch/torchft), but who takes part comes from the job's
+ElasticWorld.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from agent.torch_compat import process_groups
@@ -30,59 +22,18 @@ from dlr.replicas import protocol
 from dlr.replicas.agreement import GroupStanding
 from dlr.replicas.average import Average
 from dlr.replicas.channel import Channel
+from dlr.replicas.checkpointers import GroupCheckpointer
 from dlr.replicas.gradients import GradientWatch, buckets_of, local, parameters_of
 from dlr.replicas.group import OwnGroup
-from dlr.replicas.healing import Healing
-from dlr.replicas.meetings import Meetings
+from dlr.replicas.meetings import EXCHANGE_SECONDS, Meetings, seconds_for
 from dlr.replicas.patience import GroupPace
-from dlr.replicas.protocol import (
-    Applied,
-    Commit,
-    Computed,
-    Do,
-    Event,
-    Healed,
-    Loaded,
-    LoopStarted,
-    Meet,
-    Quorum,
-    ReplicaState,
-    ReportPosition,
-    TrainingEnded,
-    Voted,
-)
+from dlr.replicas.protocol import Do, Event, Quorum, ReplicaState
 from dlr.replicas.survivor import LivingProcess
 from dlr.replicas.training_step import Mortal, TrainingStep
-
-EXCHANGE_SECONDS = 60.0
-"""Time limit of an exchange of gradients, or of a state, to which all groups have come, beside what its bytes
-take."""
-SLOWEST_BYTES_PER_SECOND = 16 << 20
-"""Bytes of parameters that an exchange takes a second for. Their state has up to eight times as many, so that
-is a network of one gigabit a second."""
 
 Until = Callable[[], bool]
 OnCommit = Callable[[int, Sequence[int]], None]
 """Is called after each step with its number, and with the indices of the groups whose gradients are in it."""
-
-
-def seconds_for(parameters: Iterable[Tensor]) -> float:
-    """Return how long the state of parameters may be on its way, by its size."""
-    return sum(local(each.detach()).nbytes for each in parameters) / SLOWEST_BYTES_PER_SECOND
-
-
-class GroupCheckpointer(Protocol):
-    """A `dlr.checkpoint.Checkpointer`, as far as groups need it."""
-
-    def load_beyond(self, step: int) -> int | None:
-        """Bring back the newest checkpoint if it is of a later step; return its step, or None."""
-
-    def join(self, groups: Replicas, loads: bool) -> int | None:
-        """Save as one of these groups from now on; load the newest checkpoint if asked.
-
-        Returns:
-            the step that was loaded, or None.
-        """
 
 
 class Replicas:
@@ -137,8 +88,6 @@ class Replicas:
         """What the script is to do; None before the first."""
         self._until: Until | None = None
         self._meetings = self._meetings_over(channel)
-        self._healing: Healing | None = None
-        """The state that is on its way from or to this process."""
         self._average = Average(self._buckets)
         self._scalers = [each for each in state.values() if isinstance(each, torch.amp.GradScaler)]
         self._is_scaled = any(each.is_enabled() for each in self._scalers)
@@ -226,7 +175,7 @@ class Replicas:
                     f"step {self.applied} ended without optimizer.step(): the other groups wait for this "
                     "one's gradients; call optimizer.step() or replicas.average() in each step"
                 )
-            self._process.carry_through(lambda: self._advance(Applied()))
+            self._process.carry_through(lambda: self._advance(protocol.Applied()))
         self._watch.begin()
 
     def _living_step(self, number: int) -> Iterator[TrainingStep]:
@@ -248,7 +197,7 @@ class Replicas:
             self._process.join()
         else:
             self._meetings.news.follow()
-            self._advance(LoopStarted())
+            self._advance(protocol.LoopStarted())
 
     def average(self) -> None:
         """Make the gradients their mean over the groups; return when all groups that live have it.
@@ -262,7 +211,7 @@ class Replicas:
             TypeError: a gradient is sparse.
         """
         if self._at.is_open:
-            self._advance(Computed())
+            self._advance(protocol.Computed())
 
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -290,18 +239,19 @@ class Replicas:
     def leave_round(self) -> None:
         """Take no part in the round any more."""
         self._meetings.disconnect()
+        self._watch.begin()
         self._at = replace(self._at, is_open=False)  # what the script does until then counts for nobody
 
     def begin_round(self) -> None:
         """Load or take over a state, in a round whose groups are formed, and come to its next step."""
         self._meetings = self._meetings_over(self._meetings.channel.renewed(self._process.round))
-        self._healing, self._average = None, Average(self._buckets)
+        self._average = Average(self._buckets)
         for scaler in self._scalers:  # which refuses to unscale twice before an update
             scaler._per_optimizer_states.clear()
         self._at = self._at.in_next_round()
         self.load_unless_others_train()
         self._meetings.news.follow()
-        self._advance(LoopStarted())
+        self._advance(protocol.LoopStarted())
 
     def _meetings_over(self, channel: Channel) -> Meetings:
         return Meetings(
@@ -348,21 +298,20 @@ class Replicas:
             case Do.DROP_GRADIENTS:
                 self._average.drop(scaled=self._is_scaled)
             case Do.BEGIN_HEAL:
-                self._healing = self._begin_heal()
+                self._meetings.begin_heal(self._quorum().agreement, self._state)
             case Do.END_HEAL:
                 self._end_heal()
             case Do.DISCONNECT:
                 self._meetings.disconnect()
-            case Commit(step, groups):
+            case protocol.Commit(step, groups):
                 self._commit(step, groups)
-            case ReportPosition(version, applied):
+            case protocol.ReportPosition(version, applied):
                 self._meetings.channel.at(version, applied)
 
     def _answer_to(self, act: protocol.Act) -> Event | None:
         """Carry out an act, and return its answer; None if the script has it."""
         match act:
-            case Meet(newest):
-                self._healing = None
+            case protocol.Meet(newest):
                 return self._meetings.join(newest, self._at)
             case Do.MEET_AGAIN:
                 return self._meetings.agree(self._at)
@@ -385,34 +334,22 @@ class Replicas:
         assert self._checkpoint is not None
         step = self._checkpoint.load_beyond(self._at.steps_of_state)
         self._note_loaded(step)
-        return Loaded(step, self._meetings.version)
+        return protocol.Loaded(step, self._meetings.version)
 
     def _note_loaded(self, step: int | None) -> None:
         """Take in that the state is that of a checkpoint now; None if there was none."""
 
-    def _begin_heal(self) -> Healing:
-        agreement, meetings = self._quorum().agreement, self._meetings
-        healing = Healing(agreement, meetings.exchange, self._state, self._device, meetings.news.changed)
-        healing.begin()
-        return healing
-
     def _heal(self) -> Event:
         """Give or take the state now. All ranks load it afterwards, or none does."""
-        ok = True
-        if self._quorum().heals:
-            self._healing = self._begin_heal()
-            ok = self._meetings.succeeds(self._healing.wait)
+        ok, quorum = True, self._quorum()
+        if quorum.heals:
+            self._meetings.begin_heal(quorum.agreement, self._state)
+            ok = self._meetings.succeeds(self._meetings.wait_for_heal)
         (all_ok,), _ = self._own.span(ok)
-        return Healed(bool(all_ok))
+        return protocol.Healed(bool(all_ok))
 
     def _end_heal(self) -> None:
-        if self._healing is not None:
-            self._healing.load()
-            self._healing = None
-
-    def _wait_for_heal(self) -> None:
-        if self._healing is not None:
-            self._healing.wait()
+        self._meetings.end_heal()
 
     # --- commits -----------------------------------------------------------------------------------------
 
@@ -425,7 +362,7 @@ class Replicas:
             nonlocal has_all, ends
             count = len(quorum.contributors(step))
             self._average.finish(exchange, count, contributes=quorum.counts(step))
-            self._wait_for_heal()
+            self._meetings.wait_for_heal()
             ends = self._until is not None and self._until()
             has_all = True
             ends = exchange.vote(ends=ends)
@@ -435,7 +372,7 @@ class Replicas:
         (all_ok, all_have, _, _), (_, _, anyone_ends, newest) = self._own.span(
             ok, has_all, ends, self._meetings.news.newest
         )
-        return Voted(bool(all_ok), bool(all_have), bool(anyone_ends), newest)
+        return protocol.Voted(bool(all_ok), bool(all_have), bool(anyone_ends), newest)
 
     def _commit(self, step: int, groups: Sequence[int]) -> None:
         self._average = Average(self._buckets)
@@ -450,13 +387,13 @@ class Replicas:
 
         def agree_to_end() -> None:
             nonlocal has_state
-            self._wait_for_heal()
+            self._meetings.wait_for_heal()
             has_state = True
             exchange.vote()
 
         ok = self._meetings.succeeds(agree_to_end)
         (all_ok, all_have, _), (_, _, newest) = self._own.span(ok, has_state, self._meetings.news.newest)
-        return TrainingEnded(bool(all_ok), bool(all_have), newest)
+        return protocol.TrainingEnded(bool(all_ok), bool(all_have), newest)
 
     def _quorum(self) -> Quorum:
         if self._at.quorum is None:

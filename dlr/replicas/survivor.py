@@ -40,6 +40,7 @@ from crds.progress_record import ENV_ROUND
 from crds.stack_offer import offer_stacks
 from dlr import progress
 from dlr.replicas.broken_steps import is_made_again
+from dlr.replicas.checkpointers import LivingCheckpointer
 from dlr.replicas.first_steps import prepare_steps
 from dlr.replicas.training_step import LivingTraining, Mortal
 
@@ -49,23 +50,6 @@ FIRST_LOOK_SECONDS = 0.001
 LONGEST_LOOK_SECONDS = 0.25
 LOOK_SHARE = 0.1
 """Time between two looks whether all ranks have come, as a share of the time waited."""
-
-
-class LivingCheckpointer(Protocol):
-    """A `dlr.checkpoint.Checkpointer`, as far as a process needs it that lives on."""
-
-    def rest(self) -> None:
-        """Wait until nothing is written into the agent's memory any more."""
-
-    def begin_again(self) -> None:
-        """Take what the agent gives the next start."""
-
-    lives_on: bool
-    """Whether this process can live on."""
-
-    @property
-    def stays(self) -> bool:
-        """Whether the round ends by plan after the step that was saved last, and this process goes on."""
 
 
 class LivingGroups(Protocol):

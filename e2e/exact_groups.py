@@ -1,0 +1,173 @@
+"""A job of replica groups whose run one process can repeat bit by bit: its lines, and who lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from crds.names import LABEL_GROUP_INDEX
+from e2e import embedded, jobs, processes
+from e2e.cluster import Cluster
+from e2e.fixtures import exact
+from e2e.observation import Observation
+from e2e.survivors import environment_with_torch
+
+RECENT_STEPS = 5
+Line = dict[str, Any]
+
+
+def process_of(line: Line) -> tuple[int, int, int]:
+    """The process that wrote a line."""
+    return line["group"], line["rank"], line["pid"]
+
+
+class ExactGroups:
+    """The job.
+
+    Args:
+        groups: number of them.
+        lives: whether processes live on when a peer of their group dies.
+    """
+
+    def __init__(
+        self, cluster: Cluster, observation: Observation, name: str, groups: int, *, minimum: int, lives: bool
+    ) -> None:
+        self._cluster, self._observation, self.name, self.groups = cluster, observation, name, groups
+        storage = cluster.storage(observation.namespace)
+        self.folder = Path(storage.path) / name
+        self.folder.mkdir()
+        self._read: dict[Path, int] = {}
+        self.lines: dict[Path, list[Line]] = defaultdict(list)
+        """By process, in their order."""
+        env, worker = {"FOLDER": str(self.folder)}, {"restartCount": 1_000}
+        if lives:
+            env["CHECKPOINTS"] = f"{storage.path}/checkpoints"
+            env["PATH"] = f"{environment_with_torch()}/bin:{os.environ['PATH']}"
+            worker["memoryCheckpoint"] = {"size": "16Mi"}
+        manifest = jobs.scripted(
+            cluster,
+            name,
+            groups * exact.WORKERS,
+            ["dlr", "run", exact.__file__],
+            storage=storage,
+            env=env,
+            worker=worker,
+            elasticPolicy={
+                "replicaGroups": {"workers": exact.WORKERS, "min": minimum},
+                "lastCallSeconds": 1,
+            },
+        )
+        cluster.apply(manifest, observation.namespace)
+
+    def look(self) -> None:
+        """Read what processes have written since the last look."""
+        for path in self.folder.iterdir():
+            with path.open() as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read()
+            whole = text[: text.rfind("\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            self.lines[path] += [json.loads(line) for line in whole.splitlines()]
+
+    def living(self) -> dict[tuple[int, int, int], int]:
+        """The training processes of this machine, by group, rank and the number that they write."""
+        found = {}
+        for pod in self._observation.pods().values():
+            for process in processes.training_processes(pod["metadata"]["uid"]):
+                variables = processes.environment(process.pid)
+                if "RANK" in variables:  # it has not just ended
+                    place = int(pod["metadata"]["labels"][LABEL_GROUP_INDEX]), int(variables["RANK"])
+                    found[*place, processes.number_inside(process.pid)] = process.pid
+        return found
+
+    def train(self) -> dict[int, list[int]]:
+        """The groups all of whose ranks have made one of the newest steps; their processes by rank."""
+        living = self.living()
+        self.look()
+        last = [lines[-1] for lines in self.lines.values() if lines]
+        newest = max((line["step"] for line in last), default=0)
+        found: dict[int, dict[int, int]] = defaultdict(dict)
+        for line in last:
+            if line["step"] > newest - RECENT_STEPS and (pid := living.get(process_of(line))):
+                found[line["group"]][line["rank"]] = pid
+        return {
+            group: [pids[rank] for rank in sorted(pids)]
+            for group, pids in found.items()
+            if len(pids) == exact.WORKERS
+        }
+
+    def wait_until(self, number: int) -> dict[int, list[int]]:
+        """Wait until so many groups train; return their processes by rank."""
+
+        def enough() -> dict[int, list[int]] | None:
+            found = self.train()
+            return found if len(found) >= number else None
+
+        return self._observation.wait_for(f"{number} groups to train", enough)
+
+    def wait_for_steps(self, more: int, group: int | None = None) -> None:
+        """Wait until so many more steps are made than now, by that group or by any."""
+
+        def newest() -> int:
+            self.look()
+            steps = [
+                lines[-1]["step"]
+                for lines in self.lines.values()
+                if lines and group in (None, lines[-1]["group"])
+            ]
+            return max(steps, default=0)
+
+        goal = newest() + more
+        self._observation.wait_for(f"step {goal}", lambda: newest() >= goal)
+
+    def longest_step_seconds(self, group: int, since: float) -> float:
+        """Return the longest time between two steps of a group, by rank 0.
+
+        Args:
+            since: monotonic time.
+        """
+        self.look()
+        lines = [line for of_process in self.lines.values() for line in of_process]
+        times = sorted(line["time"] for line in lines if (line["group"], line["rank"]) == (group, 0))
+        return max(after - before for before, after in pairwise(times) if after > since)
+
+    def replace_controller(self) -> None:
+        """Kill the controller, and wait for the next one."""
+        controller = self._cluster.control_plane(embedded.CONTROLLER)
+        killed = controller.pid()
+        controller.signal(signal.SIGKILL)
+        self._observation.wait_for("the next controller", lambda: controller.pid() not in (None, killed))
+
+    def assert_equal_to_a_replay(self) -> int:
+        """No step is missing, all groups had one state after each, and one process comes to the same.
+
+        Returns:
+            the number of steps.
+        """
+        self.look()
+        living = self.living()
+        lines, last = list[Line](), list[Line]()
+        for of_process in self.lines.values():
+            for round_ in {line["round"] for line in of_process}:
+                of_round = [line for line in of_process if line["round"] == round_]
+                if round_ < of_process[-1]["round"] or process_of(of_round[-1]) not in living:
+                    last.append(of_round.pop())
+                lines += of_round
+        # A group that broke off may have learned alone that all agree: others made that step again.
+        steps = {line["step"] for line in lines}
+        lines += [line for line in last if line["step"] not in steps]
+        digests, groups_of = defaultdict[int, set[str]](set), dict[int, list[int]]()
+        for line in lines:
+            digests[line["step"]].add(line["digest"])
+            groups_of[line["step"]] = line["groups"]
+        assert sorted(digests) == list(range(len(digests))), "no step is missing"
+        assert {step: each for step, each in digests.items() if len(each) > 1} == {}
+        made = [next(iter(digests[step])) for step in range(len(digests))]
+        first = {line["pid"] for line in lines if line["step"] == 0}
+        assert any(exact.replay(seed, groups_of) == made for seed in first)
+        return len(made)
