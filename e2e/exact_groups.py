@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,22 @@ class ExactGroups:
 
     Args:
         groups: number of them.
+        workers: number of each, with a process each.
         lives: whether processes live on when a peer of their group dies.
     """
 
     def __init__(
-        self, cluster: Cluster, observation: Observation, name: str, groups: int, *, minimum: int, lives: bool
+        self,
+        cluster: Cluster,
+        observation: Observation,
+        name: str,
+        groups: int,
+        workers: int = 2,
+        *,
+        minimum: int,
+        lives: bool,
     ) -> None:
-        self._cluster, self._observation, self.name, self.groups = cluster, observation, name, groups
+        self._cluster, self._observation, self._workers = cluster, observation, workers
         storage = cluster.storage(observation.namespace)
         self.folder = Path(storage.path) / name
         self.folder.mkdir()
@@ -52,13 +62,13 @@ class ExactGroups:
         manifest = jobs.scripted(
             cluster,
             name,
-            groups * exact.WORKERS,
+            groups * workers,
             ["dlr", "run", exact.__file__],
             storage=storage,
             env=env,
             worker=worker,
             elasticPolicy={
-                "replicaGroups": {"workers": exact.WORKERS, "min": minimum},
+                "replicaGroups": {"workers": workers, "min": minimum},
                 "lastCallSeconds": 1,
             },
         )
@@ -98,7 +108,7 @@ class ExactGroups:
         return {
             group: [pids[rank] for rank in sorted(pids)]
             for group, pids in found.items()
-            if len(pids) == exact.WORKERS
+            if len(pids) == self._workers
         }
 
     def wait_until(self, number: int) -> dict[int, list[int]]:
@@ -109,6 +119,10 @@ class ExactGroups:
             return found if len(found) >= number else None
 
         return self._observation.wait_for(f"{number} groups to train", enough)
+
+    def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds."""
+        self._observation.wait_for(what, condition)
 
     def wait_for_steps(self, more: int, group: int | None = None) -> None:
         """Wait until so many more steps are made than now, by that group or by any."""
@@ -169,5 +183,5 @@ class ExactGroups:
         assert {step: each for step, each in digests.items() if len(each) > 1} == {}
         made = [next(iter(digests[step])) for step in range(len(digests))]
         first = {line["pid"] for line in lines if line["step"] == 0}
-        assert any(exact.replay(seed, groups_of) == made for seed in first)
+        assert any(exact.replay(seed, groups_of, self._workers) == made for seed in first)
         return len(made)

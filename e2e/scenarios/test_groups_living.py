@@ -1,0 +1,80 @@
+"""Replica groups whose processes live on when a peer of their group dies.
+
+DLR_TORCH_NEXT_PYTHON names the `python3` of an environment that has torch 2.14 or newer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection
+
+import pytest
+
+from e2e.cluster import Capability, Cluster
+from e2e.exact_groups import ExactGroups
+from e2e.observation import Observation
+
+pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
+GROUPS, WORKERS = 2, 3
+STEPS = 30
+
+Place = tuple[int, int]
+"""Group and rank."""
+
+
+def kill(run: ExactGroups, *victims: Place) -> tuple[dict[int, list[int]], float]:
+    """Kill processes at once while all groups train; return the processes of all, and when."""
+    run.wait_for_steps(STEPS)
+    before, now = run.wait_until(GROUPS), time.monotonic()
+    for group, rank in victims:
+        os.kill(before[group][rank], signal.SIGKILL)
+    return before, now
+
+
+def await_others(run: ExactGroups, before: dict[int, list[int]], victims: Collection[Place]) -> None:
+    """Wait until all groups train again, and check that all other processes are those from before."""
+
+    def is_whole() -> bool:
+        after = run.train()
+        return len(after) == GROUPS and all(
+            after[group][rank] != before[group][rank] for group, rank in victims
+        )
+
+    run.wait_for("all groups to train", is_whole)
+    after = run.wait_until(GROUPS)
+    everybody = {(group, rank) for group in range(GROUPS) for rank in range(len(before[group]))}
+    changed = {(group, rank) for group, rank in everybody if after[group][rank] != before[group][rank]}
+    assert changed == set(victims)
+
+
+def test_a_killed_process_costs_its_group_no_other_process_and_the_other_group_nothing(
+    cluster: Cluster, observation: Observation
+) -> None:
+    run = ExactGroups(cluster, observation, "living", GROUPS, minimum=1, lives=True)
+    run.wait_until(GROUPS)
+    for victim in ((1, 0), (0, 1), (0, 0)):
+        before, killed = kill(run, victim)
+        run.wait_for_steps(STEPS, 1 - victim[0])
+        await_others(run, before, [victim])
+        own, other = (run.longest_step_seconds(group, killed) for group in (victim[0], 1 - victim[0]))
+        print(f"longest step of its group {own:.2f} s, of the other {other:.2f} s")
+    run.wait_for_steps(STEPS)
+    print(f"{run.assert_equal_to_a_replay()} steps")
+
+
+def test_all_others_live_on_when_several_die_at_once(cluster: Cluster, observation: Observation) -> None:
+    """Two of a group, one of each, two of each, and a whole group."""
+    run = ExactGroups(cluster, observation, "several", GROUPS, WORKERS, minimum=1, lives=True)
+    run.wait_until(GROUPS)
+    for victims in (
+        [(1, 0), (1, 2)],
+        [(0, 1), (1, 2)],
+        [(0, 0), (0, 1), (1, 0), (1, 1)],
+        [(0, 0), (0, 1), (0, 2)],
+    ):
+        before, _ = kill(run, *victims)
+        await_others(run, before, victims)
+    run.wait_for_steps(STEPS)
+    print(f"{run.assert_equal_to_a_replay()} steps")
