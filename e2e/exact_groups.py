@@ -34,6 +34,7 @@ class ExactGroups:
         groups: number of them.
         workers: number of each, with a process each.
         lives: whether processes live on when a peer of their group dies.
+        variables: further ones of their environment.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ExactGroups:
         *,
         minimum: int,
         lives: bool,
+        **variables: str,
     ) -> None:
         self._cluster, self._observation, self._workers = cluster, observation, workers
         storage = cluster.storage(observation.namespace)
@@ -54,7 +56,7 @@ class ExactGroups:
         self._read: dict[Path, int] = {}
         self.lines: dict[Path, list[Line]] = defaultdict(list)
         """By process, in their order."""
-        env, worker = {"FOLDER": str(self.folder)}, {"restartCount": 1_000}
+        env, worker = {"FOLDER": str(self.folder), **variables}, {"restartCount": 1_000}
         if lives:
             env["CHECKPOINTS"] = f"{storage.path}/checkpoints"
             env["PATH"] = f"{environment_with_torch()}/bin:{os.environ['PATH']}"
@@ -182,6 +184,6 @@ class ExactGroups:
         assert sorted(digests) == list(range(len(digests))), "no step is missing"
         assert {step: each for step, each in digests.items() if len(each) > 1} == {}
         made = [next(iter(digests[step])) for step in range(len(digests))]
-        first = {line["pid"] for line in lines if line["step"] == 0}
+        first = {line["seed"] for line in lines if line["step"] == 0}
         assert any(exact.replay(seed, groups_of, self._workers) == made for seed in first)
         return len(made)

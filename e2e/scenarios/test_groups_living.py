@@ -49,10 +49,11 @@ def await_others(run: ExactGroups, before: dict[int, list[int]], victims: Collec
     assert changed == set(victims)
 
 
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_killed_process_costs_its_group_no_other_process_and_the_other_group_nothing(
-    cluster: Cluster, observation: Observation
+    cluster: Cluster, observation: Observation, kind: str
 ) -> None:
-    run = ExactGroups(cluster, observation, "living", GROUPS, minimum=1, lives=True)
+    run = ExactGroups(cluster, observation, "living", GROUPS, minimum=1, lives=True, KIND=kind)
     run.wait_until(GROUPS)
     for victim in ((1, 0), (0, 1), (0, 0)):
         before, killed = kill(run, victim)
