@@ -34,6 +34,7 @@ class ExactGroups:
         groups: number of them.
         workers: number of each, with a process each.
         lives: whether processes live on when a peer of their group dies.
+        script: of a rank, which writes its lines as `exact` does.
         variables: further ones of their environment.
     """
 
@@ -47,6 +48,8 @@ class ExactGroups:
         *,
         minimum: int,
         lives: bool,
+        grace_seconds: int = 3,
+        script: str = exact.__file__,
         **variables: str,
     ) -> None:
         self._cluster, self._observation, self._workers = cluster, observation, workers
@@ -65,10 +68,11 @@ class ExactGroups:
             cluster,
             name,
             groups * workers,
-            ["dlr", "run", exact.__file__],
+            ["dlr", "run", script],
             storage=storage,
             env=env,
             worker=worker,
+            grace_seconds=grace_seconds,
             elasticPolicy={
                 "replicaGroups": {"workers": workers, "min": minimum},
                 "lastCallSeconds": 1,
@@ -122,6 +126,12 @@ class ExactGroups:
 
         return self._observation.wait_for(f"{number} groups to train", enough)
 
+    def pod_of(self, group: int, rank: int) -> str:
+        """Return the name of the Pod that has a process."""
+        uid = processes.environment(self.train()[group][rank])["DLR_POD_UID"]
+        pods = (pod["metadata"] for pod in self._observation.pods().values())
+        return next(str(pod["name"]) for pod in pods if pod["uid"] == uid)
+
     def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds."""
         self._observation.wait_for(what, condition)
@@ -159,12 +169,8 @@ class ExactGroups:
         controller.signal(signal.SIGKILL)
         self._observation.wait_for("the next controller", lambda: controller.pid() not in (None, killed))
 
-    def assert_equal_to_a_replay(self) -> int:
-        """No step is missing, all groups had one state after each, and one process comes to the same.
-
-        Returns:
-            the number of steps.
-        """
+    def assert_alike(self) -> list[Line]:
+        """No step is missing, and all groups had one state after each; return the lines that count."""
         self.look()
         living = self.living()
         lines, last = list[Line](), list[Line]()
@@ -177,13 +183,19 @@ class ExactGroups:
         # A group that broke off may have learned alone that all agree: others made that step again.
         steps = {line["step"] for line in lines}
         lines += [line for line in last if line["step"] not in steps]
-        digests, groups_of = defaultdict[int, set[str]](set), dict[int, list[int]]()
+        digests = defaultdict[int, set[str]](set)
         for line in lines:
             digests[line["step"]].add(line["digest"])
-            groups_of[line["step"]] = line["groups"]
         assert sorted(digests) == list(range(len(digests))), "no step is missing"
         assert {step: each for step, each in digests.items() if len(each) > 1} == {}
-        made = [next(iter(digests[step])) for step in range(len(digests))]
+        return lines
+
+    def assert_equal_to_a_replay(self) -> int:
+        """One process comes to the same after each step; return the number of steps."""
+        lines = self.assert_alike()
+        groups_of = {line["step"]: line["groups"] for line in lines}
+        digest_of = {line["step"]: line["digest"] for line in lines}
+        made = [digest_of[step] for step in range(len(digest_of))]
         first = {line["seed"] for line in lines if line["step"] == 0}
         assert any(exact.replay(seed, groups_of, self._workers) == made for seed in first)
         return len(made)

@@ -14,19 +14,20 @@ import pytest
 
 from e2e.cluster import Capability, Cluster
 from e2e.exact_groups import ExactGroups
+from e2e.fixtures import rounds
 from e2e.observation import Observation
 
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
 GROUPS, WORKERS = 2, 3
-STEPS = 30
+STEPS, ROUNDS = 30, 6
 
 Place = tuple[int, int]
 """Group and rank."""
 
 
-def kill(run: ExactGroups, *victims: Place) -> tuple[dict[int, list[int]], float]:
-    """Kill processes at once while all groups train; return the processes of all, and when."""
-    run.wait_for_steps(STEPS)
+def kill(run: ExactGroups, *victims: Place, more: int = STEPS) -> tuple[dict[int, list[int]], float]:
+    """Kill processes at once after some more steps of all groups; return the processes of all, and when."""
+    run.wait_for_steps(more)
     before, now = run.wait_until(GROUPS), time.monotonic()
     for group, rank in victims:
         os.kill(before[group][rank], signal.SIGKILL)
@@ -79,3 +80,36 @@ def test_all_others_live_on_when_several_die_at_once(cluster: Cluster, observati
         await_others(run, before, victims)
     run.wait_for_steps(STEPS)
     print(f"{run.assert_equal_to_a_replay()} steps")
+
+
+def test_groups_that_average_every_few_steps_live_on_too(cluster: Cluster, observation: Observation) -> None:
+    run = ExactGroups(cluster, observation, "rounds", GROUPS, minimum=1, lives=True, script=rounds.__file__)
+    run.wait_until(GROUPS)
+    for victims in ([(1, 0)], [(0, 1)], [(0, 0), (1, 1)]):
+        before, _ = kill(run, *victims, more=ROUNDS)
+        await_others(run, before, victims)
+    run.wait_for_steps(ROUNDS)
+    print(f"{len({line['step'] for line in run.assert_alike()})} rounds")
+
+
+def test_a_newcomer_that_dies_and_a_pod_that_goes_by_plan_cost_nobody_else(
+    cluster: Cluster, observation: Observation
+) -> None:
+    run = ExactGroups(cluster, observation, "newcomers", GROUPS, minimum=1, lives=True, grace_seconds=30)
+    run.wait_until(GROUPS)
+    before, _ = kill(run, (1, 1))
+    victim = observation.wait_for("the newcomer", lambda: newcomer(run, (1, 1), before[1][1]))
+    os.kill(victim, signal.SIGKILL)
+    await_others(run, before, [(1, 1)])
+    run.wait_for_steps(STEPS)
+    before = run.wait_until(GROUPS)
+    cluster.delete_pod(observation.namespace, run.pod_of(0, 1))
+    await_others(run, before, [(0, 1)])
+    run.wait_for_steps(STEPS)
+    print(f"{run.assert_equal_to_a_replay()} steps")
+
+
+def newcomer(run: ExactGroups, place: Place, before: int) -> int | None:
+    """Return the process that has come in the place of another."""
+    found = [pid for (group, rank, _), pid in run.living().items() if (group, rank) == place]
+    return next((pid for pid in found if pid != before), None)
