@@ -63,7 +63,7 @@ class ExactGroups:
         if lives:
             env["CHECKPOINTS"] = f"{storage.path}/checkpoints"
             env["PATH"] = f"{environment_with_torch()}/bin:{os.environ['PATH']}"
-            worker["memoryCheckpoint"] = {"size": "16Mi"}
+            worker["memoryCheckpoint"] = {"size": "16Mi", "replicas": 1}
         manifest = jobs.scripted(
             cluster,
             name,
