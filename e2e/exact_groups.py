@@ -59,7 +59,8 @@ class ExactGroups:
         self._read: dict[Path, int] = {}
         self.lines: dict[Path, list[Line]] = defaultdict(list)
         """By process, in their order."""
-        env, worker = {"FOLDER": str(self.folder), **variables}, {"restartCount": 1_000}
+        env = {"FOLDER": str(self.folder), **variables}
+        worker: dict[str, Any] = {"restartCount": 1_000}
         if lives:
             env["CHECKPOINTS"] = f"{storage.path}/checkpoints"
             env["PATH"] = f"{environment_with_torch()}/bin:{os.environ['PATH']}"
@@ -159,7 +160,7 @@ class ExactGroups:
         """
         self.look()
         lines = [line for of_process in self.lines.values() for line in of_process]
-        times = sorted(line["time"] for line in lines if (line["group"], line["rank"]) == (group, 0))
+        times = sorted(float(line["time"]) for line in lines if (line["group"], line["rank"]) == (group, 0))
         return max(after - before for before, after in pairwise(times) if after > since)
 
     def replace_controller(self) -> None:

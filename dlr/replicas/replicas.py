@@ -327,8 +327,6 @@ class Replicas:
                 self._next = act
         return None
 
-    # --- states ------------------------------------------------------------------------------------------
-
     def _load(self) -> Event:
         """Begin with the newest checkpoint, if it is newer than the state."""
         assert self._checkpoint is not None
@@ -350,8 +348,6 @@ class Replicas:
 
     def _end_heal(self) -> None:
         self._meetings.end_heal()
-
-    # --- commits -----------------------------------------------------------------------------------------
 
     def _vote_on_commit(self) -> Event:
         """Average and agree."""
