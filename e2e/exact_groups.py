@@ -35,6 +35,7 @@ class ExactGroups:
         workers: number of each, with a process each.
         lives: whether processes live on when a peer of their group dies.
         script: of a rank, which writes its lines as `exact` does.
+        spares: of each process.
         variables: further ones of their environment.
     """
 
@@ -50,16 +51,18 @@ class ExactGroups:
         lives: bool,
         grace_seconds: int = 3,
         script: str = exact.__file__,
+        spares: int = 0,
         **variables: str,
     ) -> None:
         self._cluster, self._observation, self._workers = cluster, observation, workers
         storage = cluster.storage(observation.namespace)
-        self.folder = Path(storage.path) / name
+        self.folder, self.ready = Path(storage.path) / name, Path(storage.path) / f"{name}-ready"
         self.folder.mkdir()
+        self.ready.mkdir()
         self._read: dict[Path, int] = {}
         self.lines: dict[Path, list[Line]] = defaultdict(list)
         """By process, in their order."""
-        env = {"FOLDER": str(self.folder), **variables}
+        env = {"FOLDER": str(self.folder), "READY": str(self.ready), **variables}
         worker: dict[str, Any] = {"restartCount": 1_000}
         if lives:
             env["CHECKPOINTS"] = f"{storage.path}/checkpoints"
@@ -77,6 +80,7 @@ class ExactGroups:
             elasticPolicy={
                 "replicaGroups": {"workers": workers, "min": minimum},
                 "lastCallSeconds": 1,
+                **({"spareProcesses": spares} if spares else {}),
             },
         )
         cluster.apply(manifest, observation.namespace)

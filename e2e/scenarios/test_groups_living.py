@@ -111,6 +111,31 @@ def test_a_newcomer_that_dies_and_a_pod_that_goes_by_plan_cost_nobody_else(
     print(f"{run.assert_equal_to_a_replay()} steps")
 
 
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_spare_process_saves_its_group_the_start_of_another(
+    cluster: Cluster, observation: Observation, lives: bool
+) -> None:
+    """A script that begins with five seconds of other work, for which a group that starts again waits."""
+    run = ExactGroups(
+        cluster, observation, "spares", GROUPS, minimum=1, lives=lives, spares=int(lives), START_SECONDS="5"
+    )
+    started = GROUPS * 2
+    for victim in ((1, 0), (0, 1)):
+        run.wait_until(GROUPS)
+        if lives:
+            started += GROUPS * 2 if victim == (1, 0) else 1
+            run.wait_for("the spares", lambda: len([*run.ready.iterdir()]) == started)  # noqa: B023
+        before, killed = kill(run, victim)
+        run.wait_for_steps(STEPS)
+        run.wait_until(GROUPS)
+        own, other = (run.longest_step_seconds(group, killed) for group in (victim[0], 1 - victim[0]))
+        print(f"longest step of its group {own:.2f} s, of the other {other:.2f} s")
+        if lives:
+            await_others(run, before, [victim])
+            assert own < 5
+    print(f"{run.assert_equal_to_a_replay()} steps")
+
+
 def newcomer(run: ExactGroups, place: Place) -> int | None:
     """Return the first process that joins others in that place, and no child of it."""
     found = [pid for (group, rank, _), pid in run.living().items() if (group, rank) == place]
