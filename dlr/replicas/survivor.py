@@ -130,8 +130,8 @@ class Survivor:
 
     def break_off(self) -> None:
         """Wake whatever waits for others, since the round is over; for the thread of the line."""
-        self._groups.break_off()
         self.training.wake()
+        self._groups.break_off()
 
     def join(self) -> None:
         """Come into a round whose other processes live."""

@@ -396,7 +396,7 @@ def test_a_wait_for_other_groups_ends_with_the_round(world: World) -> None:
     made.break_off()
     with TrainingStep.of(8, made):
         raise RoundOverError
-    assert world.done == ["break off", "wake", "break off", "leave", "rest"] and world.sent == [Left(1)]
+    assert world.done == ["wake", "break off", "break off", "leave", "rest"] and world.sent == [Left(1)]
 
 
 @pytest.mark.parametrize("reduce_dtype", [None, torch.float64])
