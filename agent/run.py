@@ -161,7 +161,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     cleanup.callback(peers.close)
     progress, lingering = TrainingProgress(files, link.first_report, link.usage), Lingering(files, stacks)
     orphans = Orphans(files.marker, warm_start.sessions if warm_start is not None else tuple)
-    kept = _kept(me, warm_start if replicas is None else None, memory, orphans, files, cleanup)
+    kept = _kept(me, warm_start, memory, orphans, files, cleanup)
     reporter = link.reporter(
         AgentFacts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,

@@ -343,10 +343,6 @@ GROUP_RULES = (
         for field in ("shardScaling", "opportunistic")
     ),
     cel(
-        f"{_GROUPED} || self.elasticPolicy.spareProcesses == 0",
-        "elasticPolicy has replicaGroups or spareProcesses, and not both",
-    ),
-    cel(
         f"{_GROUPED} || self.elasticPolicy.replicaGroups.workers % self.elasticPolicy.nodeUnit == 0",
         "elasticPolicy.replicaGroups.workers must be a multiple of elasticPolicy.nodeUnit: each group is a "
         "world",

@@ -53,6 +53,14 @@ class AgentChannel:
             ) from self._end
         return self._membership
 
+    def renewed(self, round_: int) -> AgentChannel:
+        """Return that of another round of this process's group. The agent has ended the one before.
+
+        Raises:
+            OSError: the agent cannot be reached.
+        """
+        return AgentChannel(self._path, round_)
+
     def look(self) -> VersionGroups:
         """Ask for the groups that take part now; this process need not be ready to.
 

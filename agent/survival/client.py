@@ -26,6 +26,10 @@ class AgentGoneError(ConnectionError):
     """The agent has closed the line: no round will follow."""
 
 
+class RoundOverError(Exception):
+    """The round is over, and with it what this process waits for."""
+
+
 @dataclass(frozen=True)
 class HandedRound:
     """The next round, as the agent hands it over."""

@@ -138,6 +138,8 @@ class Checkpointer:
         self._pid = os.getpid()
         self._hook = register_optimizer_step_pre_hook(self._before_step)
         atexit.register(self._at_exit)
+        self._live: Stayed | None = None
+        """What this process has brought along from the start before; None after `load`."""
         self._groups: SavingGroups | None = None
         """The replica groups, in a job that has such."""
         self.lives_on = False
@@ -218,9 +220,9 @@ class Checkpointer:
             )
         return self._load()
 
-    def _load(self, stayed: Stayed | None = None) -> int | None:
+    def _load(self) -> int | None:
         self.wait()
-        self._loaded = True
+        self._loaded, stayed, self._live = True, self._live, None
         is_live = stayed is not None and stayed.form is not None and stayed.form == self._form()
         live = stayed.mark if stayed is not None and is_live else None
         try:
@@ -283,22 +285,15 @@ class Checkpointer:
         """Whether this start ends by plan after the step that was saved last, and this process lives on."""
         return self._stayed is not None
 
-    def load_again(self) -> int | None:
-        """Load what the next start of the training processes begins with, in which this one lives.
+    def begin_again(self) -> None:
+        """Begin the next start of the training processes, in which this one lives. `rest` comes first.
 
-        `rest` comes first. The environment is that of the next start.
-
-        Returns:
-            the step that was loaded; None if there is none.
-
-        Raises:
-            DamagedCheckpointError, StorageError, MismatchError: as `load`.
+        The environment is that of the next start.
         """
         self._refuse_forks()
-        stayed = self._stayed
+        self._live = self._stayed
         self._begin_start()
         self._storage.begin_start(self._here, self._trouble)
-        return self._load(stayed)
 
     def wait(self) -> None:
         """Wait until what is being saved may change: call it right before the optimizer's step.
@@ -568,7 +563,7 @@ class Checkpointer:
         self._storage.leave()
         mark = Mark(self._here.round, step, self._here.rank, self._here.world_size)
         self._stayed = Stayed(mark, self._form())
-        if not self._save(step, to_storage and self._writes):
+        if self._has_state and not self._save(step, to_storage and self._writes):
             logger.warning("step %s is not saved: the next start goes on from an earlier one", step)
         self._storage.finish()
 

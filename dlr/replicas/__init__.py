@@ -56,7 +56,8 @@ def join(
         outer: with `sync_every`, makes the optimizer that steps the parameters, of which it is given the
             list, by what the groups have changed.
         resizable: whether nothing that depends on the rank or the size of the world is from before the loop,
-            so that processes that live on (docs/elasticity.md) go on in a world of another size, too.
+            so that processes that live on (docs/elasticity.md) go on in a world of another size, too. In
+            replica groups, which keep their size, it has no effect.
 
     Raises:
         ValueError: `sync_every` and `outer` do not fit together, or `start` and `checkpoint`; or the outer

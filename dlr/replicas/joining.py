@@ -14,7 +14,8 @@ from dlr.replicas.group import OwnGroup
 from dlr.replicas.outer import OuterReplicas
 from dlr.replicas.replicas import Replicas
 from dlr.replicas.state import further
-from dlr.replicas.survivor import Survivor, survivor_of_process
+from dlr.replicas.survivor import LivingProcess, survivor_of_process
+from dlr.replicas.training_step import Mortal
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -49,32 +50,31 @@ def join_over(
     if checkpoint is not None:
         everything |= further(checkpoint.state, everything)
     own = OwnGroup(process_group)
+    process = _process(everything, optimizers, checkpoint, resizable=resizable and isinstance(way, Alone))
     if sync_every is None or outer is None:
-        survivor = _survivor(way, everything, optimizers, checkpoint, resizable=resizable)
-        replicas = Replicas(everything, optimizers, start, own, way, checkpoint, survivor=survivor)
+        replicas = Replicas(everything, optimizers, start, own, way, checkpoint, process=process)
     else:
-        replicas = OuterReplicas(everything, optimizers, start, own, way, sync_every, outer, checkpoint)
+        replicas = OuterReplicas(
+            everything, optimizers, start, own, way, sync_every, outer, checkpoint, process
+        )
     for each in everything.values():
         if isinstance(each, Epochs | ElasticShards):
             each.deal_to(replicas)
-    replicas.load_unless_others_train()
+    if not process.joins:  # else it can ask nobody before its loop
+        replicas.load_unless_others_train()
     return replicas
 
 
-def _survivor(
-    way: Channel,
+def _process(
     state: MutableMapping[str, Any],
     optimizers: Sequence[Optimizer],
     checkpoint: Checkpointer | None,
     *,
     resizable: bool,
-) -> Survivor | None:
-    """Return what lets this process live on when a peer dies; None where it ends then.
-
-    It takes a checkpoint that the dead one's successor loads, too, and a job without replica groups.
-    """
-    if checkpoint is None or not isinstance(way, Alone):
-        return None
+) -> LivingProcess:
+    """Return what lets this process live on when a peer dies: it takes a checkpoint."""
+    if checkpoint is None:
+        return Mortal()
     modules = [each for each in state.values() if isinstance(each, torch.nn.Module)]
     return survivor_of_process(checkpoint, modules, optimizers, resizable=resizable)
 

@@ -11,6 +11,7 @@ from functools import partial
 from math import inf
 
 from agent.replicas.facts import VersionGroups
+from agent.survival.client import RoundOverError
 from dlr.replicas.channel import Channel
 from dlr.replicas.exchange import BrokenError, Exchange, OvertakenError
 from dlr.replicas.group import OwnGroup
@@ -77,11 +78,16 @@ class Awaiting:
 
 
 class GroupVersions:
-    """The versions of the groups, as one rank of a group sees them."""
+    """The versions of the groups, as one rank of a group sees them in one round of its group.
 
-    def __init__(self, channel: Channel, own: OwnGroup) -> None:
+    Args:
+        is_round_over: whether the round is over, and with it all waits.
+    """
+
+    def __init__(self, channel: Channel, own: OwnGroup, is_round_over: Callable[[], bool]) -> None:
         self._channel = channel
         self._own = own
+        self._is_round_over = is_round_over
         self._absences = Absences()
         self.changed = threading.Condition()
         """Notified of each new version, and of whatever else may end a wait for other groups."""
@@ -101,14 +107,21 @@ class GroupVersions:
         membership = self._channel.membership
         return 0 if membership is None else membership.version
 
+    def is_overtaken(self, version: int) -> bool:
+        """Whether nothing of a version matters any more: there is a newer one, or the round is over."""
+        return self._is_round_over() or self.newest > version
+
     def await_membership(self, newest: int, *, has_met: bool) -> VersionGroups:
         """Wait for a version of at least that number in which this group takes part.
 
         Args:
             has_met: whether these processes have taken part in an earlier version.
+
+        Raises:
+            RoundOverError: the round is over.
         """
         awaiting = Awaiting(newest, has_met, self._absences)
-        while True:
+        while not self._is_round_over():
             seen = self._channel.membership
             awaiting, found = awaiting.after(seen, time.monotonic)
             self._absences = awaiting.absences
@@ -124,9 +137,10 @@ class GroupVersions:
                     if seconds < inf:
                         logger.warning("left out again: waiting %.0f s before this group takes part", seconds)
                     wait_for(self.changed, partial(self._has_news_since, seen), seconds=seconds)
+        raise RoundOverError("the round is over, in which this group waits to take part")
 
     def _has_news_since(self, seen: VersionGroups | None) -> bool:
-        return self._channel.membership != seen
+        return self._is_round_over() or self._channel.membership != seen
 
     def succeeds(self, exchange: Exchange, act: Callable[[], object]) -> bool:
         """Do something in a version with the other groups, and return whether it is done.

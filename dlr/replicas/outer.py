@@ -7,7 +7,7 @@ gradients are, an outer optimizer steps the global parameters by it, and all gro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +15,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dlr.replicas.channel import Channel
+from dlr.replicas.checkpointers import GroupCheckpointer
 from dlr.replicas.gradients import local, parameters_of
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.protocol import Computed, Do
-from dlr.replicas.replicas import GroupCheckpointer, OnCommit, Replicas, Until
-from dlr.replicas.survivor import TrainingStep
+from dlr.replicas.replicas import OnCommit, Replicas, Until
+from dlr.replicas.survivor import LivingProcess
+from dlr.replicas.training_step import TrainingStep
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 
@@ -84,7 +86,7 @@ class OuterReplicas(Replicas):
         sync_every: number of inner steps of a round.
         make_optimizer: makes the outer optimizer of the model's parameters.
         start: number of inner steps that the state has.
-        checkpoint: as `Replicas` has it.
+        checkpoint, process: as `Replicas` has them.
     """
 
     _least_exchange_seconds = OUTER_EXCHANGE_SECONDS
@@ -99,10 +101,11 @@ class OuterReplicas(Replicas):
         sync_every: int,
         make_optimizer: MakeOptimizer,
         checkpoint: GroupCheckpointer | None = None,
+        process: LivingProcess | None = None,
     ) -> None:
         self._global = GlobalParameters(parameters_of(optimizers), make_optimizer)
         shared = {**state, "outer": self._global.optimizer, INNER_STEP: start}
-        super().__init__(shared, optimizers, start, own, channel, checkpoint, sync_every)
+        super().__init__(shared, optimizers, start, own, channel, checkpoint, sync_every, process)
         self._sync_every = sync_every
         self._after_step: list[OnCommit] = []
 
@@ -131,27 +134,37 @@ class OuterReplicas(Replicas):
         self._begin_loop(total, until)
         while self._next is not Do.LEAVE:
             self._watch.begin()
-            yield from self._inner_steps(total)
-            self._global.restore()
-            self._advance(Computed(self._state[INNER_STEP]))
+            if (yield from self._inner_steps(total)):
+                self._process.carry_through(self._make_outer_step)
         self._watch.begin()
 
-    def _inner_steps(self, total: int | None) -> Iterator[TrainingStep]:
-        """Count the steps to the end of a round."""
+    def _make_outer_step(self) -> None:
+        self._global.restore()
+        self._advance(Computed(self._state[INNER_STEP]))
+
+    def _inner_steps(self, total: int | None) -> Generator[TrainingStep, None, bool]:
+        """Count the steps to the end of a round; return whether it was not broken off."""
         while True:
             step: int = self._state[INNER_STEP]
-            yield TrainingStep(step)
+            yield from self._living_step(step)
+            if self._process.next_round():
+                return False
             self._state[INNER_STEP] = step + 1
             for act in self._after_step:
                 act(step, self._at.contributing)
             if (step + 1) % self._sync_every == 0 or step + 1 == total:
-                return
+                return True
 
     def average(self) -> None:
         """Leave the gradients as they are: those of inner steps are the group's own."""
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._watch.check(optimizer)
+
+    def begin_round(self) -> None:
+        """As `Replicas` has it; without a checkpoint, the inner steps begin with the first."""
+        self._state[INNER_STEP] = 0
+        super().begin_round()
 
     # --- what the protocol asks for ----------------------------------------------------------------------
 

@@ -265,6 +265,15 @@ class ReplicaState:
         standing = self.standing.after_loading(step // self.sync_every, version)
         return replace(self, standing=standing, inner_steps=step)
 
+    def in_next_round(self) -> ReplicaState:
+        """Return that of a process that lives on into another round of its group.
+
+        What it has may be of half a step, and differs from what newcomers have: so it begins as those do,
+        without a step, and with a checkpoint that may be newer.
+        """
+        standing = GroupStanding.at_start(0, has_checkpoints=True)
+        return ReplicaState(standing, self.sync_every, self.total)
+
     def counting(self, member: MeetingGroup) -> ReplicaState:
         """Return it with other steps that the group has taken part in."""
         return replace(self, standing=replace(self.standing, counted=member))

@@ -1,91 +1,39 @@
-"""Groups that train together and fail alone: `join`, and the loop over steps.
+"""Groups that train together and fail alone: the loop over steps, as docs/groups.md has it.
 
-    dist.init_process_group()                              # this group's ranks
-    replicas = dlr.replicas.join(model, optimizer)
-    for step in replicas.steps(10_000):
-        loss = criterion(model(batch(step)))
-        loss.backward()                                    # averaged over the groups while it runs
-        optimizer.step()                                   # applied by all groups, or by none
-
-docs/groups.md tells what happens at a failure. As torchft has it (https://github.com/meta-pytorch/torchft),
-but who takes part comes from the job's ElasticWorld.
+As torchft has it (https://github.com/meta-pytorch/torchft), but who takes part comes from the job's
+ElasticWorld.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
-from agent.replicas.facts import VersionGroups
 from agent.torch_compat import process_groups
 from dlr.checkpoint.tensors import is_distributed
 from dlr.data.groups import Contribution
 from dlr.replicas import protocol
-from dlr.replicas.agreement import GroupStanding, MeetingGroup, agree, agree_on_round
+from dlr.replicas.agreement import GroupStanding
 from dlr.replicas.average import Average
 from dlr.replicas.channel import Channel
-from dlr.replicas.exchange import Exchange, Seat
+from dlr.replicas.checkpointers import GroupCheckpointer
 from dlr.replicas.gradients import GradientWatch, buckets_of, local, parameters_of
 from dlr.replicas.group import OwnGroup
-from dlr.replicas.healing import Healing
-from dlr.replicas.news import GroupVersions
-from dlr.replicas.patience import GroupPace, Patience
-from dlr.replicas.protocol import (
-    Applied,
-    Commit,
-    Computed,
-    Do,
-    Event,
-    Healed,
-    Loaded,
-    LoopStarted,
-    Meet,
-    Met,
-    NotMet,
-    Quorum,
-    ReplicaState,
-    ReportPosition,
-    TrainingEnded,
-    Voted,
-)
-from dlr.replicas.survivor import Survivor, TrainingStep
-
-EXCHANGE_SECONDS = 60.0
-"""Time limit of an exchange of gradients, or of a state, to which all groups have come, beside what its bytes
-take."""
-SLOWEST_BYTES_PER_SECOND = 16 << 20
-"""Bytes of parameters that an exchange takes a second for. Their state has up to eight times as many, so that
-is a network of one gigabit a second."""
+from dlr.replicas.meetings import EXCHANGE_SECONDS, Meetings, seconds_for
+from dlr.replicas.patience import GroupPace
+from dlr.replicas.protocol import Do, Event, Quorum, ReplicaState
+from dlr.replicas.survivor import LivingProcess
+from dlr.replicas.training_step import Mortal, TrainingStep
 
 Until = Callable[[], bool]
 OnCommit = Callable[[int, Sequence[int]], None]
 """Is called after each step with its number, and with the indices of the groups whose gradients are in it."""
-
-
-def seconds_for(parameters: Iterable[Tensor]) -> float:
-    """Return how long the state of parameters may be on its way, by its size."""
-    return sum(local(each.detach()).nbytes for each in parameters) / SLOWEST_BYTES_PER_SECOND
-
-
-class GroupCheckpointer(Protocol):
-    """A `dlr.checkpoint.Checkpointer`, as far as groups need it."""
-
-    def load_beyond(self, step: int) -> int | None:
-        """Bring back the newest checkpoint if it is of a later step; return its step, or None."""
-
-    def join(self, groups: Replicas, loads: bool) -> int | None:
-        """Save as one of these groups from now on; load the newest checkpoint if asked.
-
-        Returns:
-            the step that was loaded, or None.
-        """
 
 
 class Replicas:
@@ -99,7 +47,7 @@ class Replicas:
         start: number of steps that the state has.
         checkpoint: that the groups begin with where none of them trains; None for none.
         sync_every: number of inner steps of a round; None where each step is averaged.
-        survivor: what lets this process live on when a peer dies; None where it ends then.
+        process: what lets this process live on when a peer dies, or has it end.
     """
 
     _least_exchange_seconds = EXCHANGE_SECONDS
@@ -114,14 +62,13 @@ class Replicas:
         channel: Channel,
         checkpoint: GroupCheckpointer | None = None,
         sync_every: int | None = None,
-        survivor: Survivor | None = None,
+        process: LivingProcess | None = None,
     ) -> None:
         self._state = state
-        self._survivor = survivor
+        self._process = process or Mortal()
+        self._process.training = self
         self._own = own
-        self._channel = channel
         self._checkpoint = checkpoint
-        self._news = GroupVersions(channel, own)
         self._pace = GroupPace()
         parameters = parameters_of(optimizers)
         self._buckets = buckets_of(parameters)
@@ -140,12 +87,7 @@ class Replicas:
         self._next: Do | None = None
         """What the script is to do; None before the first."""
         self._until: Until | None = None
-        self._meeting: VersionGroups | None = None
-        """The version in which this process meets others, or has met them."""
-        self._exchange: Exchange | None = None
-        """The exchange of that version; None before the first, and while this process is in none."""
-        self._healing: Healing | None = None
-        """The state that is on its way from or to this process."""
+        self._meetings = self._meetings_over(channel)
         self._average = Average(self._buckets)
         self._scalers = [each for each in state.values() if isinstance(each, torch.amp.GradScaler)]
         self._is_scaled = any(each.is_enabled() for each in self._scalers)
@@ -194,8 +136,8 @@ class Replicas:
 
         Where the others end before this group has met them, `steps` begins with the checkpoint.
         """
-        if self._checkpoint is not None and not (self._survivor is not None and self._survivor.joins):
-            membership = self._channel.look()
+        if self._checkpoint is not None:
+            membership = self._meetings.channel.look()
             (version, _), (_, others) = self._own.span(membership.version, len(membership.others))
             step = self._checkpoint.join(self, others == 0)
             if others == 0:
@@ -225,22 +167,23 @@ class Replicas:
             quorum = self._quorum()
             sends = len(quorum.membership.groups) > 1 and quorum.counts(self.applied)
             self._watch.begin(sends=sends and self._is_whole)
-            try:
-                yield TrainingStep.of(self.applied, self._survivor)
-            except GeneratorExit:
-                if self._survivor is not None:
-                    self._survivor.give_up()
-                raise
-            if self._survivor is not None and (loaded := self._survivor.next_round()) is not None:
-                self._begin_again(self._survivor, loaded)
+            yield from self._living_step(self.applied)
+            if self._process.next_round():
                 continue
             if self._at.is_open:
                 raise RuntimeError(
                     f"step {self.applied} ended without optimizer.step(): the other groups wait for this "
                     "one's gradients; call optimizer.step() or replicas.average() in each step"
                 )
-            self._advance(Applied())
+            self._process.carry_through(lambda: self._advance(protocol.Applied()))
         self._watch.begin()
+
+    def _living_step(self, number: int) -> Iterator[TrainingStep]:
+        try:
+            yield TrainingStep.of(number, self._process)
+        except GeneratorExit:
+            self._process.give_up()
+            raise
 
     def _begin_loop(self, total: int | None, until: Until | None) -> None:
         """Meet the others; one loop that follows another could not tell which one they are in."""
@@ -250,32 +193,11 @@ class Replicas:
                 "returns enters it where the others are; epoch, at = divmod(step, steps_per_epoch)"
             )
         self._until, self._at = until, replace(self._at, total=total)
-        self._news.follow()
-        if self._survivor is not None and self._survivor.joins:
-            self._begin_again(self._survivor, self._survivor.join())
+        if self._process.joins:
+            self._process.join()
         else:
-            self._advance(LoopStarted())
-
-    def _begin_again(self, survivor: Survivor, step: int) -> None:
-        """Go on from a step that was loaded, in a round whose processes have all loaded it.
-
-        Where a peer dies before they have met, they do so in the next round.
-        """
-        loaded: int | None = step
-        while loaded is not None:
-            with TrainingStep.of(loaded, survivor):
-                self._meet_from(loaded)
-            loaded = survivor.next_round()
-
-    def _meet_from(self, step: int) -> None:
-        self._disconnect()
-        self._average = Average(self._buckets)
-        for scaler in self._scalers:  # which refuses to unscale twice before an update
-            scaler._per_optimizer_states.clear()
-        standing = GroupStanding.at_start(0, has_checkpoints=True)
-        state = ReplicaState(standing, self._at.sync_every, self._at.total)
-        self._at = state.after_loading(step, self._channel.look().version)
-        self._advance(LoopStarted())
+            self._meetings.news.follow()
+            self._advance(protocol.LoopStarted())
 
     def average(self) -> None:
         """Make the gradients their mean over the groups; return when all groups that live have it.
@@ -289,7 +211,7 @@ class Replicas:
             TypeError: a gradient is sparse.
         """
         if self._at.is_open:
-            self._advance(Computed())
+            self._advance(protocol.Computed())
 
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -306,7 +228,40 @@ class Replicas:
         for hook in self._hooks:
             hook.remove()
         self._watch.close()
-        self._disconnect()
+        self._meetings.disconnect()
+
+    # --- from one round of the group into the next -------------------------------------------------------
+
+    def wake(self) -> None:
+        """End all waits for other groups, since the round is over; for any thread."""
+        self._meetings.news.notify()
+
+    def leave_round(self) -> None:
+        """Take no part in the round any more."""
+        self._meetings.disconnect()
+        self._watch.begin()
+        self._at = replace(self._at, is_open=False)  # what the script does until then counts for nobody
+
+    def begin_round(self) -> None:
+        """Load or take over a state, in a round whose groups are formed, and come to its next step."""
+        self._meetings = self._meetings_over(self._meetings.channel.renewed(self._process.round))
+        self._average = Average(self._buckets)
+        for scaler in self._scalers:  # which refuses to unscale twice before an update
+            scaler._per_optimizer_states.clear()
+        self._at = self._at.in_next_round()
+        self.load_unless_others_train()
+        self._meetings.news.follow()
+        self._advance(protocol.LoopStarted())
+
+    def _meetings_over(self, channel: Channel) -> Meetings:
+        return Meetings(
+            self._own,
+            channel,
+            self._device,
+            self._exchange_seconds,
+            lambda: self._pace.patience_seconds if self._at.member.trained else None,
+            lambda: self._process.is_round_over,
+        )
 
     # --- in backward and optimizer.step ------------------------------------------------------------------
 
@@ -321,7 +276,7 @@ class Replicas:
 
     def _send(self, number: int) -> None:
         """Send a bucket that backward has filled."""
-        exchange = self._joined_exchange()
+        exchange = self._meetings.exchange
         if not exchange.is_overtaken:
             self._average.send(exchange, number)
 
@@ -343,23 +298,23 @@ class Replicas:
             case Do.DROP_GRADIENTS:
                 self._average.drop(scaled=self._is_scaled)
             case Do.BEGIN_HEAL:
-                self._healing = self._begin_heal()
+                self._meetings.begin_heal(self._quorum().agreement, self._state)
             case Do.END_HEAL:
                 self._end_heal()
             case Do.DISCONNECT:
-                self._disconnect()
-            case Commit(step, groups):
+                self._meetings.disconnect()
+            case protocol.Commit(step, groups):
                 self._commit(step, groups)
-            case ReportPosition(version, applied):
-                self._channel.at(version, applied)
+            case protocol.ReportPosition(version, applied):
+                self._meetings.channel.at(version, applied)
 
     def _answer_to(self, act: protocol.Act) -> Event | None:
         """Carry out an act, and return its answer; None if the script has it."""
         match act:
-            case Meet(newest):
-                return self._join_version(newest)
+            case protocol.Meet(newest):
+                return self._meetings.join(newest, self._at)
             case Do.MEET_AGAIN:
-                return self._agree_on_quorum()
+                return self._meetings.agree(self._at)
             case Do.LOAD:
                 return self._load()
             case Do.HEAL:
@@ -372,133 +327,69 @@ class Replicas:
                 self._next = act
         return None
 
-    # --- quorums -----------------------------------------------------------------------------------------
-
-    def _join_version(self, newest: int) -> Event:
-        """Connect to the others of a version, and agree with them."""
-        membership = self._news.await_membership(newest, has_met=self._at.quorum is not None)
-        number = membership.version
-        (lowest,), (highest,) = self._own.span(number)
-        if lowest < highest:
-            return NotMet(highest)
-        self._disconnect()
-        assert membership.place is not None
-        self._meeting, self._healing = membership, None
-        self._exchange = Exchange(
-            Seat(number, self._own.rank, membership.place, len(membership.groups)),
-            lambda: self._channel.open_store(number),
-            self._device,
-            lambda: self._news.newest > number,
-            self._news.changed,
-            Patience(
-                lambda: self._pace.patience_seconds if self._at.member.trained else None,
-                self._exchange_seconds,
-                lambda places: self._channel.late(number, membership.indices(places)),
-                lambda: self._channel.broken(number),
-            ),
-        )
-        self._exchange.start()
-        return self._agree_on_quorum()
-
-    def _agree_on_quorum(self) -> Event:
-        """Agree with the groups of the version in which this process meets them."""
-        membership, exchange = self._meeting, self._joined_exchange()
-        assert membership is not None
-        met: list[MeetingGroup] = []
-        mine = self._at.as_member(membership.version)
-        quorum, agreed = None, [-1] * 5
-        if self._news.succeeds(exchange, lambda: met.extend(exchange.meet(mine))):
-            rule = agree if self._at.sync_every is None else agree_on_round
-            quorum = Quorum(membership, rule(met))
-            agreed = quorum.agreement.to_numbers()
-        lowest, highest = self._own.span(*agreed)
-        return Met(quorum) if quorum is not None and lowest == highest else NotMet(membership.version + 1)
-
-    def _disconnect(self) -> None:
-        """Close the exchange, if there is one, so that the others learn at once that this process left."""
-        if self._exchange is not None:
-            self._exchange.close()
-            self._exchange = None
-
     def _load(self) -> Event:
         """Begin with the newest checkpoint, if it is newer than the state."""
-        assert self._checkpoint is not None and self._meeting is not None
+        assert self._checkpoint is not None
         step = self._checkpoint.load_beyond(self._at.steps_of_state)
         self._note_loaded(step)
-        return Loaded(step, self._meeting.version)
+        return protocol.Loaded(step, self._meetings.version)
 
     def _note_loaded(self, step: int | None) -> None:
         """Take in that the state is that of a checkpoint now; None if there was none."""
 
-    # --- heals -------------------------------------------------------------------------------------------
-
-    def _begin_heal(self) -> Healing:
-        agreement, exchange = self._quorum().agreement, self._joined_exchange()
-        healing = Healing(agreement, exchange, self._state, self._device, self._news.changed)
-        healing.begin()
-        return healing
-
     def _heal(self) -> Event:
         """Give or take the state now. All ranks load it afterwards, or none does."""
-        ok = True
-        if self._quorum().heals:
-            self._healing = self._begin_heal()
-            ok = self._news.succeeds(self._joined_exchange(), self._healing.wait)
+        ok, quorum = True, self._quorum()
+        if quorum.heals:
+            self._meetings.begin_heal(quorum.agreement, self._state)
+            ok = self._meetings.succeeds(self._meetings.wait_for_heal)
         (all_ok,), _ = self._own.span(ok)
-        return Healed(bool(all_ok))
+        return protocol.Healed(bool(all_ok))
 
     def _end_heal(self) -> None:
-        if self._healing is not None:
-            self._healing.load()
-            self._healing = None
-
-    def _wait_for_heal(self) -> None:
-        if self._healing is not None:
-            self._healing.wait()
-
-    # --- commits -----------------------------------------------------------------------------------------
+        self._meetings.end_heal()
 
     def _vote_on_commit(self) -> Event:
         """Average and agree."""
-        quorum, exchange, step = self._quorum(), self._joined_exchange(), self.applied
+        quorum, exchange, step = self._quorum(), self._meetings.exchange, self.applied
         has_all = ends = False
 
         def average() -> None:
             nonlocal has_all, ends
             count = len(quorum.contributors(step))
             self._average.finish(exchange, count, contributes=quorum.counts(step))
-            self._wait_for_heal()
+            self._meetings.wait_for_heal()
             ends = self._until is not None and self._until()
             has_all = True
             ends = exchange.vote(ends=ends)
 
         self._watch.end()
-        ok = self._news.succeeds(exchange, average)
+        ok = self._meetings.succeeds(average)
         (all_ok, all_have, _, _), (_, _, anyone_ends, newest) = self._own.span(
-            ok, has_all, ends, self._news.newest
+            ok, has_all, ends, self._meetings.news.newest
         )
-        return Voted(bool(all_ok), bool(all_have), bool(anyone_ends), newest)
+        return protocol.Voted(bool(all_ok), bool(all_have), bool(anyone_ends), newest)
 
     def _commit(self, step: int, groups: Sequence[int]) -> None:
         self._average = Average(self._buckets)
-        is_shared = self._joined_exchange().seat.size > 1
+        is_shared = self._meetings.exchange.seat.size > 1
         self._pace.note(time.monotonic() if is_shared else None)
         for act in self._on_commit:
             act(step, groups)
 
     def _vote_on_end(self) -> Event:
         """Leave when all groups have applied the last step: until then one may need this one's state."""
-        exchange, has_state = self._joined_exchange(), False
+        exchange, has_state = self._meetings.exchange, False
 
         def agree_to_end() -> None:
             nonlocal has_state
-            self._wait_for_heal()
+            self._meetings.wait_for_heal()
             has_state = True
             exchange.vote()
 
-        ok = self._news.succeeds(exchange, agree_to_end)
-        (all_ok, all_have, _), (_, _, newest) = self._own.span(ok, has_state, self._news.newest)
-        return TrainingEnded(bool(all_ok), bool(all_have), newest)
+        ok = self._meetings.succeeds(agree_to_end)
+        (all_ok, all_have, _), (_, _, newest) = self._own.span(ok, has_state, self._meetings.news.newest)
+        return protocol.TrainingEnded(bool(all_ok), bool(all_have), newest)
 
     def _quorum(self) -> Quorum:
         if self._at.quorum is None:
@@ -506,7 +397,3 @@ class Replicas:
                 "the groups meet in `for step in replicas.steps(…)`: use it for the loop over steps"
             )
         return self._at.quorum
-
-    def _joined_exchange(self) -> Exchange:
-        assert self._exchange is not None
-        return self._exchange

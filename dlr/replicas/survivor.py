@@ -8,7 +8,8 @@
 
 The agent says when a round is over, and hands the next one over (`agent.survival`). In between this process
 leaves what it waits in; then it forms its groups again with who has the dead one's place, loads the
-checkpoint that the agents have agreed upon, and makes that step again. docs/elasticity.md has the whole.
+checkpoint that the agents have agreed upon, or takes over the state of other replica groups, and goes on from
+there. docs/elasticity.md has the whole.
 
 It leaves in `with step`, and goes on when the loop asks for its next step. What the script does in between
 can use no group, and saves nothing: a newcomer does not do it.
@@ -19,12 +20,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -34,16 +31,18 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 
 from agent.facts.place import Place
-from agent.survival.client import HandedRound, RoundLine
+from agent.survival.client import HandedRound, RoundLine, RoundOverError
 from agent.survival.messages import Left, Lost, Unable
 from agent.torch_compat import living_modules, reconfigure, unconnected
 from agent.torch_compat.versions import can_reform_groups
-from crds.failure_texts import PeerDeathTexts
 from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
 from crds.progress_record import ENV_ROUND
 from crds.stack_offer import offer_stacks
 from dlr import progress
+from dlr.replicas.broken_steps import is_made_again
+from dlr.replicas.checkpointers import LivingCheckpointer
 from dlr.replicas.first_steps import prepare_steps
+from dlr.replicas.training_step import LivingTraining, Mortal
 
 logger = logging.getLogger(__name__)
 
@@ -51,23 +50,6 @@ FIRST_LOOK_SECONDS = 0.001
 LONGEST_LOOK_SECONDS = 0.25
 LOOK_SHARE = 0.1
 """Time between two looks whether all ranks have come, as a share of the time waited."""
-
-
-class LivingCheckpointer(Protocol):
-    """A `dlr.checkpoint.Checkpointer`, as far as a process needs it that lives on."""
-
-    def rest(self) -> None:
-        """Wait until nothing is written into the agent's memory any more."""
-
-    def load_again(self) -> int | None:
-        """Load what the next start begins with; return its step, or None."""
-
-    lives_on: bool
-    """Whether this process can live on."""
-
-    @property
-    def stays(self) -> bool:
-        """Whether the round ends by plan after the step that was saved last, and this process goes on."""
 
 
 class LivingGroups(Protocol):
@@ -90,42 +72,6 @@ class LivingGroups(Protocol):
 
     def break_off(self) -> None:
         """Wake whatever waits in a collective of theirs."""
-
-
-class RoundOverError(Exception):
-    """The round is over before its groups are formed."""
-
-
-class TrainingStep(int):
-    """A step of the loop: as an int, how many steps come before it, so that the first is 0.
-
-    `dlr.report` and `Checkpointer.step` take it as it is, and count it by its `number`. `with step:` makes
-    the step again where a peer dies in it.
-    """
-
-    _survivor: Survivor | None = None
-
-    @property
-    def number(self) -> int:
-        """The number of steps that the training has with this one, as all of dlr counts: the first is 1."""
-        return self + 1
-
-    @classmethod
-    def of(cls, number: int, survivor: Survivor | None) -> TrainingStep:
-        """Return a step of a process that lives on, or of one that does not."""
-        step = cls(number)
-        step._survivor = survivor
-        return step
-
-    def __enter__(self) -> TrainingStep:
-        if self._survivor is not None:
-            self._survivor.enter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        return self._survivor is not None and self._survivor.ends(error)
 
 
 class Survivor:
@@ -160,11 +106,13 @@ class Survivor:
         self._checkpoint = checkpoint
         self._modules = modules
         self._optimizers = optimizers
-        self._round = int(environ[ENV_ROUND])
+        self.round = int(environ[ENV_ROUND])
         self._place = Place.in_round(environ)
         """The place that the modules are made for."""
         self._is_resizable = resizable
         self._local_rank = int(environ["LOCAL_RANK"])
+        self.training: LivingTraining
+        """What this process does in its rounds."""
         self.joins = ENV_JOINS in environ
         """Whether this process takes the place of one whose peers live."""
         self._is_spare = ENV_SPARE in environ
@@ -175,19 +123,29 @@ class Survivor:
 
     # --- in the loop --------------------------------------------------------------------------------------
 
-    def join(self) -> int:
-        """Take part in a round whose other processes live; return the step to go on from."""
+    @property
+    def is_round_over(self) -> bool:
+        """Whether the agent has ended the round."""
+        return self._line.is_over(self.round)
+
+    def break_off(self) -> None:
+        """Wake whatever waits for others, since the round is over; for the thread of the line."""
+        self.training.wake()
+        self._groups.break_off()
+
+    def join(self) -> None:
+        """Come into a round whose other processes live."""
         unconnected.make_connected()
         self._groups.adopt()
         bound_to = self._bound_place()
         if self._is_spare:
             prepare_steps(self._optimizers)
-        self._line.enter(self._local_rank, self._round, bound_to)
+        self._line.enter(self._local_rank, self.round, bound_to)
         self._has_entered = self._checkpoint.lives_on = True
         self._checkpoint.rest()  # what it began with is of another start, if this process is a spare
         if self._is_spare:
             self._take(self._line.next_round())
-        return self._form_and_load()
+        self._come_into_round()
 
     def enter(self) -> None:
         """Begin a step. With the first, this process becomes able to live on."""
@@ -196,12 +154,12 @@ class Survivor:
             return
         self._has_entered = True
         store = self._connect(os.environ)
-        if not self._groups.are_supported(self._round, store):
+        if not self._groups.are_supported(self.round, store):
             self._is_able = False
             return
         self._groups.adopt()
-        self._groups.form(self._round, store, self._place, self._await_all)
-        self._line.enter(self._local_rank, self._round, self._bound_place())
+        self._groups.form(self.round, store, self._place, self._await_all)
+        self._line.enter(self._local_rank, self.round, self._bound_place())
         self._checkpoint.lives_on = True
 
     def ends(self, error: BaseException | None) -> bool:
@@ -221,17 +179,27 @@ class Survivor:
             self._leave(error)
         return True
 
-    def next_round(self) -> int | None:
-        """Take the next round, if this one is over; return the step to go on from, or None.
+    def next_round(self) -> bool:
+        """Come into the next round, if this one is over; return whether it was.
 
         The loop asks when the script is done with a step.
         """
         if not self._is_able or not (self._has_left or self._is_over):
-            return None
+            return False
         if not self._has_left:
             self._leave(None)
         self._take(self._line.next_round())
-        return self._form_and_load()
+        self._come_into_round()
+        return True
+
+    def carry_through(self, act: Callable[[], None]) -> None:
+        """Do what the loop does between two steps; where a peer dies in it, come into the next round."""
+        try:
+            act()
+        except Exception as error:
+            if not (self._has_entered and self.ends(error)):
+                raise
+        self.next_round()
 
     def give_up(self) -> None:
         """Be an ordinary process from now on, since the script has ended its loop."""
@@ -267,15 +235,16 @@ class Survivor:
     @property
     def _is_over(self) -> bool:
         """Whether the agent has ended the round, or it has ended by plan."""
-        return self._line.is_over(self._round) or self._checkpoint.stays
+        return self.is_round_over or self._checkpoint.stays
 
     def _leave(self, error: Exception | None) -> None:
         """Leave the round: nothing here waits for its peers, or writes for the agent."""
         self._groups.break_off()
+        self.training.leave_round()
         if self._is_over:
-            logger.info("round %d is over: this process lives on", self._round)
+            logger.info("round %d is over: this process lives on", self.round)
         else:
-            logger.info("a peer is lost in round %d (%s): this process lives on", self._round, error)
+            logger.info("a peer is lost in round %d (%s): this process lives on", self.round, error)
         living_modules.reset_modules(self._modules)
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -285,25 +254,23 @@ class Survivor:
                 stream.flush()
         self._has_left = True
         if self._is_over:
-            self._line.send(Left(self._round))
+            self._line.send(Left(self.round))
         else:
-            self._line.send(Lost(self._round, f"{type(error).__name__}: {error}"))
+            self._line.send(Lost(self.round, f"{type(error).__name__}: {error}"))
 
-    def _form_and_load(self) -> int:
-        """Form the groups of the round, and load; take the next round where this one ends meanwhile.
-
-        Returns:
-            the step that was loaded; 0 where there is none.
-        """
+    def _come_into_round(self) -> None:
+        """Form the groups of the round, and begin it; take the next one where it ends meanwhile."""
         while True:
             try:
                 place = Place.in_round(os.environ)
-                self._groups.form(self._round, self._connect(os.environ), place, self._await_all)
+                self._groups.form(self.round, self._connect(os.environ), place, self._await_all)
                 if place != self._place:
                     logger.info("rank %d of %d is now rank %d of %d", *self._place, *place)
                     living_modules.resize(self._modules, self._optimizers)
                     self._place = place
-                return self._checkpoint.load_again() or 0
+                self._checkpoint.begin_again()
+                self.training.begin_round()
+                return
             except Exception as error:  # nothing in here is of the script's making but what it loads
                 if not (self._is_over or is_made_again(error, is_over=False)):
                     raise
@@ -316,7 +283,7 @@ class Survivor:
         for number, descriptor in handed.outputs.items():
             os.dup2(descriptor, number)
             os.close(descriptor)
-        self._round, self._has_left = handed.round, False
+        self.round, self._has_left = handed.round, False
         progress.begin_again()
         offer_stacks(os.environ)
 
@@ -328,60 +295,14 @@ class Survivor:
         """
         waited = 0.0
         while store.add(key, 0) < count:
-            if self._line.is_over(self._round):
+            if self._line.is_over(self.round):
                 raise RoundOverError
             seconds = min(max(FIRST_LOOK_SECONDS, LOOK_SHARE * waited), LONGEST_LOOK_SECONDS)
             self._line.rest(seconds)
             waited += seconds
 
 
-_peer_deaths = PeerDeathTexts(re.compile)
-_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
-_COMMUNICATES = (f"{_TORCH}distributed{os.sep}", f"{_TORCH}nn{os.sep}parallel{os.sep}")
-"""Folders of torch whose code communicates, or counts on what has been communicated: DDP's and FSDP's too."""
-MOST_CAUSES = 20
-"""Errors that are looked at behind one error."""
-
-
-def is_made_again(error: Exception | None, *, is_over: bool) -> bool:
-    """Tell whether a step is made again in the next round.
-
-    In a round that is over, a step that was broken off half way may raise any RuntimeError from inside torch,
-    and anything from inside torch.distributed, DDP and FSDP: those count as well as a peer's death, and an
-    error of the script's own code counts nowhere.
-
-    Args:
-        error: by which the step has ended; None where it has ended well.
-        is_over: its round is over.
-    """
-    if error is None:
-        return is_over
-    return any(_tells_of_peer(each) or (is_over and _is_broken_off(each)) for each in _with_causes(error))
-
-
-def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those that it followed from."""
-    for _ in range(MOST_CAUSES):
-        if error is None:
-            return
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def _tells_of_peer(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and _peer_deaths.explain(f"{type(error).__name__}: {error}")
-
-
-def _is_broken_off(error: BaseException) -> bool:
-    """Whether an error may come of a collective that was broken off, by the place where it was raised."""
-    place = ""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        place = frame.f_code.co_filename
-    return (
-        isinstance(error, dist.DistError)
-        or place.startswith(_COMMUNICATES)
-        or (isinstance(error, RuntimeError) and place.startswith(_TORCH))
-    )
+LivingProcess = Survivor | Mortal
 
 
 def take_variables(variables: Mapping[str, str]) -> None:
@@ -397,11 +318,11 @@ def survivor_of_process(
     optimizers: Sequence[Optimizer],
     *,
     resizable: bool,
-) -> Survivor | None:
-    """Return what lets this process live on when a peer dies; None where its agent or torch cannot."""
+) -> LivingProcess:
+    """Return what lets this process live on when a peer dies, where its agent and its torch can."""
     path = os.environ.get(ENV_WORLD_SOCKET)
     if not path or not dist.is_initialized() or not can_reform_groups(torch.__version__):
-        return None
-    groups = reconfigure.ReformableGroups()
-    line = RoundLine(path, groups.break_off)
-    return Survivor(line, groups, checkpoint, modules, optimizers, resizable=resizable)
+        return Mortal()
+    line, groups = RoundLine(path, lambda: survivor.break_off()), reconfigure.ReformableGroups()
+    survivor = Survivor(line, groups, checkpoint, modules, optimizers, resizable=resizable)
+    return survivor

@@ -52,13 +52,6 @@ BAD: dict[str, tuple[Edit, str]] = {
         lambda spec, worker, groups: spec["elasticPolicy"].update(shardScaling={}),
         "elasticPolicy has replicaGroups or shardScaling, and not both",
     ),
-    "spare processes": (
-        lambda spec, worker, groups: (
-            spec["elasticPolicy"].update(spareProcesses=1),
-            worker.update(memoryCheckpoint={"size": "1Gi"}),
-        ),
-        "elasticPolicy has replicaGroups or spareProcesses, and not both",
-    ),
     "groups that are no whole units": (
         lambda spec, worker, groups: spec["elasticPolicy"].update(nodeUnit=3),
         "elasticPolicy.replicaGroups.workers must be a multiple of elasticPolicy.nodeUnit: each group is a world",

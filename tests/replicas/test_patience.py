@@ -20,6 +20,7 @@ from crds.grouping import (
 )
 from dlr.replicas import join
 from dlr.replicas import patience as module
+from dlr.replicas.meetings import EXCHANGE_SECONDS, seconds_for
 from dlr.replicas.news import Awaiting, ReportLeftOut, WaitForVersion
 from dlr.replicas.patience import (
     FORGET_ABSENCES_SECONDS,
@@ -34,7 +35,6 @@ from dlr.replicas.patience import (
     Patience,
     ReadWaiting,
 )
-from dlr.replicas.replicas import EXCHANGE_SECONDS, seconds_for
 
 WITHIN_SECONDS = 300.0
 

@@ -13,6 +13,8 @@ The invariants, as failures name them:
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.played.schedule import Schedule, play_seeds
@@ -36,6 +38,7 @@ def settings_of(chance: Schedule) -> Settings:
         total=random.choice((None, 4, 9)),
         sync_every=random.choice((None, None, 3)),
         saves=random.choice((False, True)),
+        lives=random.choice((False, True)),
     )
 
 
@@ -119,15 +122,23 @@ def play(seed: int, settings: Settings | None = None) -> list[str]:
 
 
 def test_a_group_that_began_with_others_who_are_gone_takes_over_the_state_of_a_later_beginning() -> None:
-    assert play(31_473) == []
+    assert play(31_473, replace(settings_of(Schedule(31_473)), lives=False)) == []
 
 
 def test_a_checkpoint_of_a_last_round_that_was_shorter_is_newer_than_one_of_the_round_before() -> None:
-    assert play(519_248) == []
+    assert play(519_248, replace(settings_of(Schedule(519_248)), lives=False)) == []
 
 
 def test_groups_train_as_one_through_all_that_goes_wrong() -> None:
     play_seeds(play, 250)
+
+
+def test_groups_train_as_one_where_processes_live_on() -> None:
+    def living(seed: int) -> list[str]:
+        settings = replace(settings_of(Schedule(seed)), size=2 + seed % 2, saves=True, lives=True)
+        return play(seed, settings)
+
+    play_seeds(living, 150)
 
 
 @pytest.mark.parametrize("size", [1, 2])

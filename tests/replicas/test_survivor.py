@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ import torch
 
 import dlr.replicas
 from agent.facts.place import Place
-from agent.survival.client import HandedRound
+from agent.survival.client import HandedRound, RoundOverError
 from agent.survival.messages import Enters, FromProcess, Left, Lost, Unable
 from agent.torch_compat import living_modules, reconfigure
 from crds.names import ENV_JOINS, ENV_SPARE
 from crds.progress_record import ENV_ROUND
 from dlr.replicas import survivor as survivor_module
-from dlr.replicas.survivor import Survivor, TrainingStep
+from dlr.replicas.survivor import Survivor
+from dlr.replicas.training_step import Mortal, TrainingStep
 
 PEER_DIED = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:5")
 
@@ -32,8 +34,6 @@ class World:
         """The newest round that the agent has ended."""
         self.round = 1
         self.stays = self.lives_on = False
-        self.step = 7
-        """The step of the checkpoint."""
         self.has_late_group = False
         self.dies_in: list[int] = []
         """Rounds that end while the groups are formed."""
@@ -95,10 +95,19 @@ class World:
     def rest(self) -> None:
         self.done.append("rest")
 
-    def load_again(self) -> int:
+    def begin_again(self) -> None:
         self.stays = False
-        self.done.append("load")
-        return self.step
+
+    # the training
+
+    def wake(self) -> None:
+        self.done.append("wake")
+
+    def leave_round(self) -> None:
+        self.done.append("leave")
+
+    def begin_round(self) -> None:
+        self.done.append("begin")
 
 
 @pytest.fixture
@@ -121,7 +130,9 @@ def survivor(world: World, *optimizers: torch.optim.Optimizer, resizable: bool =
     all_: Any = world
     environ = {ENV_ROUND: "1", "LOCAL_RANK": "0", "RANK": "1", "WORLD_SIZE": "4"}
     connect = lambda _: torch.distributed.HashStore()  # noqa: E731
-    return Survivor(all_, all_, all_, [], optimizers, environ, connect, resizable=resizable)
+    made = Survivor(all_, all_, all_, [], optimizers, environ, connect, resizable=resizable)
+    made.training = world
+    return made
 
 
 def begun(world: World, *, resizable: bool = False) -> Survivor:
@@ -141,11 +152,11 @@ def test_a_step_that_a_peers_death_has_ended_is_left_there_and_made_again_when_t
     made = begun(world)
     with TrainingStep.of(8, made):
         raise PEER_DIED
-    assert world.done == ["break off", "rest"]
+    assert world.done == ["break off", "leave", "rest"]
     assert world.sent == [Lost(1, f"RuntimeError: {PEER_DIED}")]
-    assert made.next_round() == 7
-    assert world.done[2:] == ["form 2", "load"] and world.sent[1:] == []
-    assert made.next_round() is None
+    assert made.next_round()
+    assert world.done[3:] == ["form 2", "begin"] and world.sent[1:] == []
+    assert not made.next_round()
 
 
 def test_in_a_world_of_another_size_modules_are_made_to_fit_before_the_state_is_loaded(world: World) -> None:
@@ -155,7 +166,7 @@ def test_in_a_world_of_another_size_modules_are_made_to_fit_before_the_state_is_
         with TrainingStep.of(8, made):
             raise PEER_DIED
         made.next_round()
-        assert world.done[2:] == [f"form {world.round}", *fits, "load"]
+        assert world.done[3:] == [f"form {world.round}", *fits, "begin"]
 
 
 def test_modules_are_made_to_fit_in_the_round_that_follows_one_in_which_they_could_not(world: World) -> None:
@@ -164,7 +175,7 @@ def test_modules_are_made_to_fit_in_the_round_that_follows_one_in_which_they_cou
     with TrainingStep.of(8, made):
         raise PEER_DIED
     made.next_round()
-    assert world.done[-3:] == ["form 3", "resize to 3", "load"]
+    assert world.done[-3:] == ["form 3", "resize to 3", "begin"]
 
 
 def test_a_group_of_some_ranks_binds_a_process_to_its_place_and_says_so(
@@ -185,7 +196,7 @@ def test_what_follows_a_step_in_the_loop_finds_no_groups_and_what_it_raises_in_a
         raise PEER_DIED
     with step:
         raise ValueError("an evaluation without its peers")
-    assert world.done == ["break off", "rest"] and len(world.sent) == 1
+    assert world.done == ["break off", "leave", "rest"] and len(world.sent) == 1
 
 
 def test_a_step_that_ends_well_in_a_round_that_is_over_is_left_too(world: World) -> None:
@@ -194,15 +205,15 @@ def test_a_step_that_ends_well_in_a_round_that_is_over_is_left_too(world: World)
     with TrainingStep.of(8, made):
         pass
     assert world.sent == [Left(1)]
-    assert made.next_round() == 7
+    assert made.next_round()
 
 
 def test_a_process_that_stays_at_a_planned_change_waits_for_the_next_round(world: World) -> None:
     made = begun(world)
     with TrainingStep.of(8, made):
         world.stays = True
-    assert world.sent == [Left(1)] and world.done == ["break off", "rest"]
-    assert made.next_round() == 7
+    assert world.sent == [Left(1)] and world.done == ["break off", "leave", "rest"]
+    assert made.next_round()
 
 
 def test_a_plan_that_a_step_sees_after_its_with_is_followed_at_the_next(world: World) -> None:
@@ -210,7 +221,7 @@ def test_a_plan_that_a_step_sees_after_its_with_is_followed_at_the_next(world: W
     with TrainingStep.of(8, made):
         pass
     world.stays = True
-    assert made.next_round() == 7 and world.sent == [Left(1)]
+    assert made.next_round() and world.sent == [Left(1)]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +316,7 @@ def test_a_round_that_ends_while_its_groups_are_formed_is_left_as_any_other(worl
     world.dies_in = [2, 3]
     with TrainingStep.of(8, made):
         raise PEER_DIED
-    assert made.next_round() == 7
+    assert made.next_round()
     assert world.sent[1:] == [Left(2), Left(3)]
 
 
@@ -321,7 +332,7 @@ def test_a_loop_that_ends_in_a_step_that_was_to_be_made_again_says_so(world: Wor
     made.give_up()
     assert isinstance(world.sent[-1], Unable) and not world.lives_on
     world.over = 1
-    assert made.next_round() is None
+    assert not made.next_round()
 
 
 @pytest.mark.parametrize("in_step", [False, True])
@@ -332,22 +343,26 @@ def test_a_group_that_was_made_in_the_loop_makes_an_ordinary_process(world: Worl
         world.has_late_group = True
         raise PEER_DIED
     assert world.sent == [Unable("a late group")] and not world.lives_on
-    assert made.next_round() is None
+    assert not made.next_round()
 
 
 def test_a_scaler_that_was_about_to_step_begins_the_step_again() -> None:
     model = torch.nn.Linear(2, 1)
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
     training = dlr.replicas.join(model, optimizer, state={"scaler": scaler})
-    broken = [True]
+    checkpoint: Any = SimpleNamespace(join=lambda *_: 0)
+    training._checkpoint, broken = checkpoint, [True]
 
-    class Lives:
-        joins = False
-        enter = give_up = staticmethod(lambda: None)
-        ends = staticmethod(lambda error: error is not None)
-        next_round = staticmethod(lambda: 0 if broken and broken.pop() else None)
+    class Lives(Mortal):
+        def ends(self, error: BaseException | None) -> bool:
+            return error is not None
 
-    training._survivor = Lives()  # type: ignore[assignment]
+        def next_round(self) -> bool:
+            if is_over := bool(broken and broken.pop()):
+                training.begin_round()
+            return is_over
+
+    training._process = Lives()
     made = []
     for step in training.steps(2):
         with step:
@@ -363,36 +378,25 @@ def test_a_scaler_that_was_about_to_step_begins_the_step_again() -> None:
     assert made == [0, 0, 1]
 
 
-def test_a_peer_that_dies_before_all_have_met_again_costs_one_more_round(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    training: Any = dlr.replicas.join(model, optimizer)
-    span, dies, rounds = training._own.span, [False, True], [5, 6]
+def test_a_peer_that_dies_between_two_steps_costs_a_round_and_no_error(world: World) -> None:
+    made = begun(world)
 
-    def die(*numbers: int) -> Any:
-        if dies and dies.pop(0):
-            raise PEER_DIED
-        return span(*numbers)
+    def die() -> None:
+        raise PEER_DIED
 
-    class Lives:
-        joins = True
-        enter = give_up = staticmethod(lambda: None)
-        join = staticmethod(lambda: 4)
-        ends = staticmethod(lambda error: error is PEER_DIED)
-        next_round = staticmethod(lambda: rounds.pop(0) if rounds and training._own.span is die else None)
+    made.carry_through(die)
+    assert world.done == ["break off", "leave", "rest", "form 2", "begin"]
+    with pytest.raises(RuntimeError):
+        survivor(world).carry_through(die)
 
-    training._survivor = Lives()
-    made = []
-    for step in training.steps(8):
-        with step:
-            made.append(int(step))
-            model(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
-        if int(step) == 4:
-            monkeypatch.setattr(training._own, "span", die)
-    assert made == [4, 6, 7]
+
+def test_a_wait_for_other_groups_ends_with_the_round(world: World) -> None:
+    made = begun(world)
+    world.over = 1
+    made.break_off()
+    with TrainingStep.of(8, made):
+        raise RoundOverError
+    assert world.done == ["wake", "break off", "break off", "leave", "rest"] and world.sent == [Left(1)]
 
 
 @pytest.mark.parametrize("reduce_dtype", [None, torch.float64])

@@ -7,7 +7,7 @@ with torch, threads and sockets is done by callbacks here; all decisions are the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -88,6 +88,8 @@ class Settings:
     sync_every: int | None = None
     saves: bool = False
     """Whether there are checkpoints."""
+    lives: bool = False
+    """Whether processes live on where a peer of their group dies, and its memory has a checkpoint."""
 
 
 class World:
@@ -262,14 +264,20 @@ class Agent:
         report = self.roster.summary()
         return Status(self.round, self.is_formed, phase, report and replace(report, version=0, step=0))
 
-    def start(self) -> None:
-        """Start the group's processes."""
+    def start(self, left: Mapping[int, Process] | None = None) -> None:
+        """Start the group's processes.
+
+        Args:
+            left: those that have left the round before and live on if they can, by rank.
+        """
         if not self.is_wanted or self.is_formed:
             return
+        living = left if left and self.world.settings.lives and self.memory.steps else {}
         self.round, self.is_formed = self.round + 1, True
         self.spans, self.log, self.found = {}, [], {}
         self.carry_out(self.roster.begin(self.round, self.world.settings.size))
-        self.processes = [Process(self, rank) for rank in range(self.world.settings.size)]
+        ranks = range(self.world.settings.size)
+        self.processes = [Process(self, rank, living.get(rank)) for rank in ranks]
         self.report()
 
     def see(self, groups: GroupsView) -> None:
@@ -323,11 +331,15 @@ class Agent:
         )
 
     def bury(self) -> None:
+        """End the round: who lives and answers leaves it."""
+        world, left = self.world, dict[int, Process]()
         for process in self.processes:
-            process.die()
+            if process.lives and process.still_until <= world.schedule.now:
+                left[process.rank] = process
+            process.die()  # what it does in the round
         self.is_formed = False
         self.report()
-        self.world.schedule.after(self.world.pause(2.0), "start", self.start)
+        world.schedule.after(world.pause(2.0), "start", partial(self.start, left))
 
     def remove(self) -> None:
         self.is_wanted = False
@@ -343,9 +355,13 @@ class Agent:
 
 
 class Process:
-    """A rank: carries out what the protocol asks for, as `dlr.replicas.replicas` does with torch and threads."""
+    """A rank in a round: carries out what the protocol asks for, as `dlr.replicas` does with torch and threads.
 
-    def __init__(self, agent: Agent, rank: int) -> None:
+    Args:
+        before: the same process in the round before; None for a new one.
+    """
+
+    def __init__(self, agent: Agent, rank: int, before: Process | None = None) -> None:
         self.agent, self.world, self.rank = agent, agent.world, rank
         self.place = agent.index, agent.round
         self.name = f"group {agent.index} rank {rank} of round {agent.round}"
@@ -365,6 +381,8 @@ class Process:
         self.at = ReplicaState(
             GroupStanding.at_start(0, has_checkpoints=settings.saves), settings.sync_every, settings.total
         )
+        if before is not None:
+            self.parameters, self.at = before.parameters, before.at.in_next_round()
         self.gradient: Gradient | None = None
         self.mean: tuple[Gradient, ...] | None = None
         """Gradients that the script has in hand, its own or the mean of some; None for none."""

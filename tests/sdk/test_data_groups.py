@@ -108,12 +108,21 @@ class Fleet:
 
     Args:
         make: makes a rank of so many: what deals to it, its replicas, and `learn`.
+        lives: whether the first rank of a group lives on when the others die.
     """
 
     def __init__(
-        self, make: Callable[[int, int], Any], groups: int, ranks: int, state: dict[str, Any] | None = None
+        self,
+        make: Callable[[int, int], Any],
+        groups: int,
+        ranks: int,
+        state: dict[str, Any] | None = None,
+        *,
+        lives: bool = False,
     ) -> None:
-        self._make, self._ranks = make, ranks
+        self._make, self._ranks, self._lives = make, ranks, lives
+        self._left: dict[int, Any] = {}
+        """First ranks of groups whose others have died, in the midst of a step."""
         self.groups = {index: self._group(state) for index in range(groups)}
         self._healing: dict[int, int] = {}
         """Steps to which a group contributes nothing yet."""
@@ -140,6 +149,8 @@ class Fleet:
     def join(self, index: int) -> None:
         if index not in self.groups:
             self.groups[index], self._healing[index] = self._group(None), 2
+            if index in self._left:
+                self.groups[index][0] = self._left.pop(index)
 
     def make_step(self, dying: Iterable[int] = ()) -> dict[int, list[Any]]:
         """Return what the groups that contribute have learned, as it is committed."""
@@ -152,8 +163,10 @@ class Fleet:
         dying = set(dying)
         if dying.issuperset(begun):  # without one that has the state, all would begin from a checkpoint
             dying.remove(begun[-1])
-        for index in dying:
-            self.groups.pop(index, None)
+        for index in dying & self.groups.keys():
+            ranks = self.groups.pop(index)
+            if self._lives:
+                self._left[index] = ranks[0]
             self._healing.pop(index, None)
         self._step += 1
         committed = [index for index in begun if index in self.groups]
@@ -186,14 +199,14 @@ events = st.lists(
 
 
 def run(
-    make: Make, groups: int, history: Sequence[Event], epochs: int = 2
+    make: Make, groups: int, history: Sequence[Event], epochs: int = 2, *, lives: bool = False
 ) -> Iterator[tuple[int, list[Any]]]:
     """Yield the epoch of each step, and what was learned in it."""
-    fleet = Fleet(ranks_by(make), groups, 2)
+    fleet = Fleet(ranks_by(make), groups, 2, lives=lives)
     quiet = Event(frozenset(), frozenset(), None)
     for event in itertools.chain(history, itertools.repeat(quiet)):
         if event.restart is not None:
-            fleet = Fleet(ranks_by(make), *event.restart, fleet.state)
+            fleet = Fleet(ranks_by(make), *event.restart, fleet.state, lives=lives)
         for index in event.joining:
             fleet.join(index)
         epoch = fleet.state["epoch"]
@@ -220,9 +233,17 @@ def once_an_epoch(steps: Iterable[tuple[int, list[Any]]], whole: list[Any], epoc
     constant=st.booleans(),
     groups=st.integers(1, 5),
     history=events,
+    lives=st.booleans(),
 )
 def test_every_sample_once_an_epoch_whatever_groups_die_in_a_step_join_heal_or_restart(
-    length: int, batch: int, micro: int | None, ahead: int, constant: bool, groups: int, history: list[Event]
+    length: int,
+    batch: int,
+    micro: int | None,
+    ahead: int,
+    constant: bool,
+    groups: int,
+    history: list[Event],
+    lives: bool,
 ) -> None:
     def make(rank: int, ranks: int) -> tuple[ElasticBatchSampler, ReadAhead]:
         sampler = ElasticBatchSampler(
@@ -235,7 +256,7 @@ def test_every_sample_once_an_epoch_whatever_groups_die_in_a_step_join_heal_or_r
         )
         return sampler, ReadAhead(sampler, ahead)
 
-    assert once_an_epoch(run(make, groups, history), list(range(length)))
+    assert once_an_epoch(run(make, groups, history, lives=lives), list(range(length)))
 
 
 FILES = {f"file-{number}": size for number, size in enumerate((7, 0, 12, 1, 30, 5))}
@@ -251,15 +272,21 @@ def stream(rank: int = 0, ranks: int = 1, **options: Any) -> ElasticStream:
     return ElasticStream(list(FILES), read, ranks, rank, **options)
 
 
-@given(ahead=st.integers(1, 5), constant=st.booleans(), groups=st.integers(1, 4), history=events)
+@given(
+    ahead=st.integers(1, 5),
+    constant=st.booleans(),
+    groups=st.integers(1, 4),
+    history=events,
+    lives=st.booleans(),
+)
 def test_every_sample_of_a_stream_once_an_epoch_whatever_happens_to_its_groups(
-    ahead: int, constant: bool, groups: int, history: list[Event]
+    ahead: int, constant: bool, groups: int, history: list[Event], lives: bool
 ) -> None:
     def make(rank: int, ranks: int) -> tuple[ElasticStream, ReadAhead]:
         one = stream(rank, ranks, constant_batch=constant)
         return one, ReadAhead(one, ahead)
 
-    assert once_an_epoch(run(make, groups, history), LINES)
+    assert once_an_epoch(run(make, groups, history, lives=lives), LINES)
 
 
 class Numbers(Dataset[int]):

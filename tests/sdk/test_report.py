@@ -17,7 +17,7 @@ import torch
 
 from crds.progress_record import ENV_PROGRESS_FILE, FIRST_NUMBER, RECORD_BYTES, WORD_BYTES, WORDS_OF_NUMBER
 from dlr import busy, checkpoint_saved, progress, report
-from dlr.replicas.survivor import TrainingStep
+from dlr.replicas.training_step import TrainingStep
 from tests.counting import calls
 
 pytestmark = pytest.mark.real

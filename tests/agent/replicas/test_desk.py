@@ -319,3 +319,10 @@ def test_a_process_that_gets_no_more_news_learns_that_instead_of_waiting_for_eve
     wait_for(lambda: len(process.times) > news)
     with pytest.raises(ConnectionError, match="cannot follow the replica groups any more"):
         _ = process.channel.membership
+
+
+def test_a_process_that_lives_on_asks_as_one_of_its_next_round(agent: Agent) -> None:
+    agent.desk.see(together(1, agent))
+    process = agent.process()
+    agent.desk.begin(ROUND + 1, 1)
+    assert process.channel.renewed(ROUND + 1).look().me == (agent.index, ROUND + 1)

@@ -1,0 +1,142 @@
+"""Replica groups whose processes live on when a peer of their group dies.
+
+DLR_TORCH_NEXT_PYTHON names the `python3` of an environment that has torch 2.14 or newer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection
+
+import pytest
+
+from crds.names import ENV_JOINS
+from e2e import processes
+from e2e.cluster import Capability, Cluster
+from e2e.exact_groups import ExactGroups
+from e2e.fixtures import rounds
+from e2e.observation import Observation
+
+pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
+GROUPS, WORKERS = 2, 3
+STEPS, ROUNDS = 30, 6
+
+Place = tuple[int, int]
+"""Group and rank."""
+
+
+def kill(run: ExactGroups, *victims: Place, more: int = STEPS) -> tuple[dict[int, list[int]], float]:
+    """Kill processes at once after some more steps of all groups; return the processes of all, and when."""
+    run.wait_for_steps(more)
+    before, now = run.wait_until(GROUPS), time.monotonic()
+    for group, rank in victims:
+        os.kill(before[group][rank], signal.SIGKILL)
+    return before, now
+
+
+def await_others(run: ExactGroups, before: dict[int, list[int]], victims: Collection[Place]) -> None:
+    """Wait until all groups train again, and check that all other processes are those from before."""
+
+    def is_whole() -> bool:
+        after = run.train()
+        return len(after) == GROUPS and all(
+            after[group][rank] != before[group][rank] for group, rank in victims
+        )
+
+    run.wait_for("all groups to train", is_whole)
+    after = run.wait_until(GROUPS)
+    everybody = {(group, rank) for group in range(GROUPS) for rank in range(len(before[group]))}
+    changed = {(group, rank) for group, rank in everybody if after[group][rank] != before[group][rank]}
+    assert changed == set(victims)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_killed_process_costs_its_group_no_other_process_and_the_other_group_nothing(
+    cluster: Cluster, observation: Observation, kind: str
+) -> None:
+    run = ExactGroups(cluster, observation, "living", GROUPS, minimum=1, lives=True, KIND=kind)
+    run.wait_until(GROUPS)
+    for victim in ((1, 0), (0, 1), (0, 0)):
+        before, killed = kill(run, victim)
+        run.wait_for_steps(STEPS, 1 - victim[0])
+        await_others(run, before, [victim])
+        own, other = (run.longest_step_seconds(group, killed) for group in (victim[0], 1 - victim[0]))
+        print(f"longest step of its group {own:.2f} s, of the other {other:.2f} s")
+    run.wait_for_steps(STEPS)
+    print(f"{run.assert_equal_to_a_replay()} steps")
+
+
+def test_all_others_live_on_when_several_die_at_once(cluster: Cluster, observation: Observation) -> None:
+    """Two of a group, one of each, two of each, and a whole group."""
+    run = ExactGroups(cluster, observation, "several", GROUPS, WORKERS, minimum=1, lives=True)
+    run.wait_until(GROUPS)
+    for victims in (
+        [(1, 0), (1, 2)],
+        [(0, 1), (1, 2)],
+        [(0, 0), (0, 1), (1, 0), (1, 1)],
+        [(0, 0), (0, 1), (0, 2)],
+    ):
+        before, _ = kill(run, *victims)
+        await_others(run, before, victims)
+    run.wait_for_steps(STEPS)
+    print(f"{run.assert_equal_to_a_replay()} steps")
+
+
+def test_groups_that_average_every_few_steps_live_on_too(cluster: Cluster, observation: Observation) -> None:
+    run = ExactGroups(cluster, observation, "rounds", GROUPS, minimum=1, lives=True, script=rounds.__file__)
+    run.wait_until(GROUPS)
+    for victims in ([(1, 0)], [(0, 1)], [(0, 0), (1, 1)]):
+        before, _ = kill(run, *victims, more=ROUNDS)
+        await_others(run, before, victims)
+    run.wait_for_steps(ROUNDS)
+    print(f"{len({line['step'] for line in run.assert_alike()})} rounds")
+
+
+def test_a_newcomer_that_dies_and_a_pod_that_goes_by_plan_cost_nobody_else(
+    cluster: Cluster, observation: Observation
+) -> None:
+    run = ExactGroups(cluster, observation, "newcomers", GROUPS, minimum=1, lives=True, grace_seconds=30)
+    run.wait_until(GROUPS)
+    before, _ = kill(run, (1, 1))
+    victim = observation.wait_for("the newcomer", lambda: newcomer(run, (1, 1)))
+    os.kill(victim, signal.SIGKILL)
+    await_others(run, before, [(1, 1)])
+    run.wait_for_steps(STEPS)
+    before = run.wait_until(GROUPS)
+    cluster.delete_pod(observation.namespace, run.pod_of(0, 1))
+    await_others(run, before, [(0, 1)])
+    run.wait_for_steps(STEPS)
+    print(f"{run.assert_equal_to_a_replay()} steps")
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_spare_process_saves_its_group_the_start_of_another(
+    cluster: Cluster, observation: Observation, lives: bool
+) -> None:
+    """A script that begins with five seconds of other work, for which a group that starts again waits."""
+    run = ExactGroups(
+        cluster, observation, "spares", GROUPS, minimum=1, lives=lives, spares=int(lives), START_SECONDS="5"
+    )
+    started = GROUPS * 2
+    for victim in ((1, 0), (0, 1)):
+        run.wait_until(GROUPS)
+        if lives:
+            started += GROUPS * 2 if victim == (1, 0) else 1
+            run.wait_for("the spares", lambda: len([*run.ready.iterdir()]) == started)  # noqa: B023
+        before, killed = kill(run, victim)
+        run.wait_for_steps(STEPS)
+        run.wait_until(GROUPS)
+        own, other = (run.longest_step_seconds(group, killed) for group in (victim[0], 1 - victim[0]))
+        print(f"longest step of its group {own:.2f} s, of the other {other:.2f} s")
+        if lives:
+            await_others(run, before, [victim])
+            assert own < 5
+    print(f"{run.assert_equal_to_a_replay()} steps")
+
+
+def newcomer(run: ExactGroups, place: Place) -> int | None:
+    """Return the first process that joins others in that place, and no child of it."""
+    found = [pid for (group, rank, _), pid in run.living().items() if (group, rank) == place]
+    return next((pid for pid in found if ENV_JOINS in processes.environment(pid)), None)
