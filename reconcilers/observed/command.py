@@ -7,24 +7,17 @@ somewhere; that one has begun, its mark says (`agent/report/launch_mark.py`).
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import re
 import shlex
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-import orjson
+from typing import Any
 
 from crds.dlrover import LAUNCHER, Option, options
 from crds.names import POD_COMMANDS
 
 Object = Mapping[str, Any]
-T = TypeVar("T")
-MOST_REMEMBERED = 1_024
-"""Results of one function of commands."""
 
 TORCHRUN = "torchrun"
 OURS = "dlr"
@@ -43,30 +36,6 @@ _KUBERNETES_REFERENCE = re.compile(r"\$\((\w+)\)")
 _SUBSTITUTION = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
 """`$((…))`, `$(…)` and the old form of the latter: one word each, which nobody here can know."""
 _OPERATORS = ";&|()<>"
-
-
-class Remembered(Generic[T]):
-    """Results of a function of a command and its variables, which each look at a job asks for.
-
-    They are kept by a digest: commands and variables of a thousand jobs would fill the memory.
-    """
-
-    def __init__(self, function: Callable[[Sequence[str], Mapping[str, str]], T]) -> None:
-        self._function = function
-        self._found: dict[bytes, T] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, words: Sequence[str], variables: Mapping[str, str]) -> T:
-        key = hashlib.sha256(orjson.dumps([words, variables])).digest()
-        with self._lock:
-            if key in self._found:
-                return self._found[key]
-        result = self._function(words, variables)
-        with self._lock:
-            self._found[key] = result
-            if len(self._found) > MOST_REMEMBERED:
-                del self._found[next(iter(self._found))]
-        return result
 
 
 @dataclass(frozen=True)
