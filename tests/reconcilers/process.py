@@ -221,6 +221,11 @@ class LaggingCache(Cache):
                 late = True
         return late
 
+    def deliver_one(self, resource: Resource) -> None:
+        """The oldest change that this watch has not told yet, if there is any."""
+        if self._positions[resource] < len(self._api.log.get(resource, ())):
+            self._deliver_one(resource, self._informers[resource])
+
     def _deliver_one(self, resource: Resource, informer: Informer) -> None:
         position = self._positions[resource]
         entry = self._api.log[resource][position]
