@@ -29,6 +29,7 @@ from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.condition import finding_of
 from reconcilers.nodecheck.job_checks import JobChecksView, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE, MOST_SECONDS, STEP_SECONDS
+from reconcilers.nodecheck.turns import Turns
 from reconcilers.observed.options import CordonOptions
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -50,7 +51,7 @@ BAD_DATES = (
 
 
 def stage(agents: Agents | None = None, nodes: Sequence[str] = SIX) -> Stage:
-    made = Stage(agents or Agents())
+    made = Stage(agents=agents or Agents())
     made.add_nodes(*nodes, created=NOW - timedelta(days=1))
     made.add_namespace(EVIL)
     made.add_namespace(VICTIM)
@@ -105,7 +106,7 @@ def victim(faulty: Sequence[str] = ()) -> tuple[ElasticJob, list[ElasticWorker]]
 
 async def standing_beside(made: Stage, faulty: Sequence[str] = ()) -> Standing:
     job, workers = victim(faulty)
-    checks = await JobChecksView(made, made.stores).of(job, workers)  # type: ignore[arg-type]
+    checks = await JobChecksView(made.process.client, made.stores).of(job, workers)
     return standing_of(job, workers, checks, None, later(60))
 
 
@@ -247,7 +248,7 @@ async def test_a_check_that_answers_in_the_last_second_ends_within_its_bound_and
             made.act("hold")
             await made.reconcile("hold")
         assert set(made.verdicts("hold").values()) == {"Healthy"}
-        called = made.reconciler.next_after(made.get(NODECHECKS, "hold"))
+        called = Turns(made.stores).next_after(made.get(NODECHECKS, "hold"))
     assert called == [Request(OPS, "nightly"), Request(VICTIM, "mine"), Request(EVIL, "next")]
     with made.within(OPS):
         await made.play("nightly")
@@ -288,7 +289,7 @@ async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_tr
         assert "a check in another namespace had it for all of timeoutSeconds (60 s)" in told.message
         assert EVIL not in told.message and "hold" not in told.message
         found = [ElasticWorker.model_validate(raw) for raw in made.stores.store(ELASTICWORKERS).list(VICTIM)]
-        checks = await JobChecksView(made, made.stores).of(job, found)  # type: ignore[arg-type]
+        checks = await JobChecksView(made.process.client, made.stores).of(job, found)
         policy = job.spec.node_check.model_copy(update={"enabled": True})
         wanting = job.model_copy(update={"spec": job.spec.model_copy(update={"node_check": policy})})
         assert standing_of(wanting, found, checks, None, later(61)).unvetted == frozenset()

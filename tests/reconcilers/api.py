@@ -144,6 +144,10 @@ class Api:
     def list(self, resource: Resource) -> list[JSON]:
         return [obj for _, obj in sorted(self.objects.get(resource, {}).items(), key=lambda item: item[0][1])]
 
+    def said(self, name: str | None = None) -> list[tuple[str, str]]:
+        """(reason, message) of the Events of all objects, or of those of this name."""
+        return [(event.reason, event.message) for event in self.events if name in (None, event.name)]
+
     def now(self) -> str:
         return (NOW + timedelta(seconds=self.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -166,6 +170,14 @@ class Api:
         if resource in WITH_STATUS and obj.get("status"):
             made = self.patch(resource, made["metadata"]["name"], {"status": obj["status"]}, "status")
         return made
+
+    def put(self, resource: Resource, obj: JSON, namespace: str = NAMESPACE) -> JSON:
+        """Store it, valid or not."""
+        metadata = {"uid": f"uid-{self.version + 1}", "creationTimestamp": self.now()} | obj["metadata"]
+        if resource.namespaced:
+            metadata.setdefault("namespace", namespace)
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        return self._put(resource, kind | obj | {"metadata": metadata})
 
     def patch(self, resource: Resource, name: str, body: JSON, subresource: str | None = None) -> JSON:
         namespace = NAMESPACE if resource.namespaced else None

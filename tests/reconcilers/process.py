@@ -139,17 +139,18 @@ class Process:
         return True
 
     async def reconcile(self, controller: str, request: Request) -> Result:
-        return await self._controllers[controller]._loop._reconciler.reconcile(request)
+        try:
+            return await self._controllers[controller]._loop._reconciler.reconcile(request)
+        except BaseException as error:
+            if self.dead:
+                raise Killed from error
+            raise
 
     async def _look(self, wish: Wish) -> None:
         name, request = wish
         try:
             result = await self.reconcile(name, request)
-        except BaseException as error:
-            if self.dead:
-                raise Killed from error
-            if not isinstance(error, Exception):
-                raise
+        except Exception as error:
             self._failed(wish, error)
             return
         assert not self.dead, f"{name} goes on after its death"

@@ -144,10 +144,6 @@ class Stage(Api):
         condition = next(c for c in status["conditions"] if c["type"] == "Applied")
         return condition["reason"], condition["message"]
 
-    def said(self) -> list[tuple[str, str]]:
-        """(reason, message) of all Events."""
-        return [(event.reason, event.message) for event in self.events]
-
     def workers(self) -> list[JSON]:
         return sorted(self.list(ELASTICWORKERS), key=lambda worker: int(worker["spec"]["index"]))
 
