@@ -9,23 +9,23 @@ from controller.store import Change
 from crds.grouping import is_grouped
 from reconcilers.groups.reconciler import ReplicaGroupsReconciler
 from reconcilers.predicates import change_of
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import reporter
+from reconcilers.runtime.reconciled import ReconciledCondition
+from reconcilers.runtime.tools import Tools
 
 WORKERS = 8
 
 
-def add(manager: Manager, clock: Clock) -> None:
+def add(manager: Manager, tools: Tools) -> None:
     """Register the controller with the manager."""
-    reconciler = ReplicaGroupsReconciler(manager.client, manager.cache, manager.recorder, clock)
+    reconciler = ReplicaGroupsReconciler(tools)
     (
         ControllerBuilder(manager, "replicagroups")
         .for_(ELASTICJOBS, predicate=more_of_a_grouped_job)
         .owns(ELASTICJOBS, predicate=more_of_a_group)
         .owns(ELASTICWORLDS)
-        .reports_to(reporter(manager, "replicagroups", ELASTICJOBS, clock))
+        .reports_to(ReconciledCondition(tools, "replicagroups", ELASTICJOBS))
         .with_workers(WORKERS)
         .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
     )

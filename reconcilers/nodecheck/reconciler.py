@@ -14,12 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from controller.cache import Cache
-from controller.client import AsyncClient
-from controller.contact import Contact
 from controller.errors import NotFound
-from controller.events import EventRecorder, EventType
-from controller.reconciler import Reconciler, Request, Result
+from controller.events import EventType
+from controller.reconciler import Request, Result
 from controller.slices import Slices, computed
 from controller.wording import counted
 from crds import names
@@ -75,8 +72,9 @@ from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.observed.status_patch import merge_patch, validated
 from reconcilers.runtime.acts import write_status
-from reconcilers.runtime.clock import LONG_AGO, Clock
+from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
+from reconcilers.runtime.tools import Tools, WithTools
 
 SLACK_SECONDS = 0.05
 WAITING_SECONDS = 60.0
@@ -122,25 +120,15 @@ class _Turn:
             self.look_again_seconds = seconds if current is None else min(seconds, current)
 
 
-class NodeCheckReconciler(Reconciler):
-    def __init__(
-        self,
-        client: AsyncClient,
-        cache: Cache,
-        recorder: EventRecorder,
-        contact: Contact,
-        clock: Clock,
-        most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
-    ) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._contact = contact
-        self._clock = clock
-        self._view = CheckView(cache, client)
-        self._workers = CheckWorkers(client, cache, clock.monotonic, most_workers)
-        self._since = Observations(cache.store(NODECHECKS), clock.monotonic)
-        self._waiting = Observations(cache.store(NODECHECKS), clock.monotonic)
-        self._turns = Turns(cache)
+class NodeCheckReconciler(WithTools):
+    def __init__(self, tools: Tools, most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE) -> None:
+        super().__init__(tools)
+        monotonic, checks = tools.clock.monotonic, tools.cache.store(NODECHECKS)
+        self._view = CheckView(tools.cache, tools.client)
+        self._making = CheckWorkers(tools.client, tools.cache, monotonic, most_workers)
+        self._since = Observations(checks, monotonic)
+        self._waiting = Observations(checks, monotonic)
+        self._turns = Turns(tools.cache)
         self.next_after = self._turns.next_after
         """Returns the checks that look again when one is through with nodes."""
 
@@ -260,8 +248,8 @@ class NodeCheckReconciler(Reconciler):
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
         workers = await self._view.workers_of(turn.check)
         missing = await computed(len(turn.status.nodes), nodes_without_worker, turn.check, workers)
-        missing = self._workers.not_taken(turn.check, missing)
-        refused = await self._workers.make(turn.check, missing[:MOST_AT_ONCE])
+        missing = self._making.not_taken(turn.check, missing)
+        refused = await self._making.make(turn.check, missing[:MOST_AT_ONCE])
         if len(missing) > MOST_AT_ONCE:
             turn.look_again_within(0.0)
         _, ended = await self._ended(turn, AGENTS, ended_gathering)

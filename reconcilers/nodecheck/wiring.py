@@ -25,10 +25,10 @@ from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_JOB
 from reconcilers.observed.trust import Trust
 from reconcilers.predicates import appears, change_of, more_than_status
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.managed_by import OfOurJobs
-from reconcilers.runtime.reconciled import reporter
+from reconcilers.runtime.reconciled import ReconciledCondition
+from reconcilers.runtime.tools import Tools
 from reconcilers.worker.assignment import OtherOwner
 from reconcilers.worker.reconciler import job_keys
 
@@ -38,21 +38,21 @@ TIMEOUT_SECONDS = 600.0
 
 
 def add(
-    manager: Manager, clock: Clock, options: PodOptions, strategies: Strategies, owners: list[OtherOwner]
+    manager: Manager, tools: Tools, options: PodOptions, strategies: Strategies, owners: list[OtherOwner]
 ) -> None:
     """Register both controllers with the manager, and what jobs and workers have to do with checks."""
     cache = manager.cache
     add_indexes(cache)
-    strategies.vetter = vetter_of(manager.client, cache)
+    strategies.vetter = vetter_of(tools.client, cache)
     owners.append(owner_of(cache, options.check_image))
-    _add_checks(manager, clock, options)
+    _add_checks(manager, tools, options)
     (
         ControllerBuilder(manager, "checkcompanion")
         .for_(NODECHECKS, predicate=more_than_status)
         .owns(NETWORKPOLICIES, predicate=more_than_status)
-        .reports_to(reporter(manager, "checkcompanion", NODECHECKS, clock))
+        .reports_to(ReconciledCondition(tools, "checkcompanion", NODECHECKS))
         .with_workers(WORKERS)
-        .build(CheckCompanionReconciler(manager.client, manager.cache, manager.recorder))
+        .build(CheckCompanionReconciler(tools))
     )
 
 
@@ -61,7 +61,7 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(NODECHECKS, BY_TURN, turn_keys)
 
 
-def _add_checks(manager: Manager, clock: Clock, options: PodOptions) -> None:
+def _add_checks(manager: Manager, tools: Tools, options: PodOptions) -> None:
     cache = manager.cache
     jobs, checks = cache.store(ELASTICJOBS), cache.store(NODECHECKS)
 
@@ -76,9 +76,7 @@ def _add_checks(manager: Manager, clock: Clock, options: PodOptions) -> None:
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         return requests_for(checks.by_index(BY_JOB, f"{namespace}/{name}"))
 
-    reconciler = NodeCheckReconciler(
-        manager.client, cache, manager.recorder, manager.contact, clock, options.workers_per_namespace
-    )
+    reconciler = NodeCheckReconciler(tools, options.workers_per_namespace)
     (
         ControllerBuilder(manager, "nodecheck")
         .for_(NODECHECKS)
@@ -87,7 +85,7 @@ def _add_checks(manager: Manager, clock: Clock, options: PodOptions) -> None:
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
         .watches(NODECHECKS, reconciler.next_after, predicate=makes_way)
         .serves_first(Trust(cache).is_administrators)
-        .reports_to(reporter(manager, "nodecheck", NODECHECKS, clock))
+        .reports_to(ReconciledCondition(tools, "nodecheck", NODECHECKS))
         .with_workers(WORKERS)
         .with_timeout(TIMEOUT_SECONDS)
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))

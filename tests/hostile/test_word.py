@@ -36,6 +36,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.world.vetting import Standing
 from tests.reconcilers.build import BAD, GOOD, NOW, later
+from tests.reconcilers.caches import tools_of
 from tests.reconcilers.check_stage import Agents, Stage
 
 EVIL, VICTIM, OPS = "evil", "team-a", "ops"
@@ -420,7 +421,7 @@ async def test_an_unreadable_report_keeps_neither_other_checks_nor_administrator
         assert found.pop("n1") == "Faulty" and set(found.values()) == {"Healthy"}
     client = NodeClient(made)
     clock = Clock(lambda: later(20), lambda: 20.0)
-    cordons = NodeCordonReconciler(client, made.stores, Ignore(), clock, CordonOptions())  # type: ignore[arg-type]
+    cordons = NodeCordonReconciler(tools_of(made.stores, client, Ignore(), clock=clock), CordonOptions())
     await cordons.reconcile(Request(None, "n1"))
     assert client.patches[0]["spec"]["taints"][0]["key"] == names.TAINT_UNHEALTHY
     client.patches.clear()
