@@ -41,6 +41,7 @@ from reconcilers.predicates import (
     appears,
     goes,
     halts_or_goes_on,
+    is_granted,
     is_news_of_node,
     more_silent_peers,
     more_than_a_renewal,
@@ -200,6 +201,7 @@ def add_workers(
         .owns(LEASES, predicate=more_than_a_renewal)
         .watches(ELASTICWORKERS, silent_peers_of, predicate=more_silent_peers)
         .watches(ELASTICJOBS, owned_workers, predicate=appears)
+        .watches(ELASTICJOBS, owned_workers, predicate=is_granted)
         .watches(ELASTICJOBS, workers_of_job, predicate=halts_or_goes_on)
         .watches(NODES, workers_on_node, predicate=is_news_of_node)
         .watches(SERVICEACCOUNTS, workers_beside, predicate=goes)
