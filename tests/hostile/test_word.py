@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -23,20 +22,16 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
-from reconcilers.cordon.reconciler import NodeCordonReconciler
 from reconcilers.findings.finished import FinishedCheck
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.condition import finding_of
 from reconcilers.nodecheck.job_checks import JobChecksView, standing_of
 from reconcilers.nodecheck.reconciler import MOST_AT_ONCE, MOST_SECONDS, STEP_SECONDS
 from reconcilers.nodecheck.turns import Turns
-from reconcilers.observed.options import CordonOptions
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.world.vetting import Standing
 from tests.reconcilers.build import BAD, GOOD, NOW, later
-from tests.reconcilers.caches import tools_of
 from tests.reconcilers.check_stage import Agents, Stage
 
 EVIL, VICTIM, OPS = "evil", "team-a", "ops"
@@ -391,23 +386,6 @@ def poisoned(made: Stage, date: str, **status: Any) -> None:
         made.add_check("e-check-1", jobName="e")
 
 
-@dataclass
-class NodeClient:
-    made: Stage
-    patches: list[dict[str, Any]] = field(default_factory=list)
-
-    async def patch(
-        self, _: Any, name: str, patch: dict[str, Any], __: None = None, **___: Any
-    ) -> dict[str, Any]:
-        self.patches.append(patch)
-        return self.made.get(NODES, name)
-
-
-class Ignore:
-    def event(self, *_: Any) -> None:
-        """Nobody listens."""
-
-
 @pytest.mark.parametrize("date", BAD_DATES)
 async def test_an_unreadable_report_keeps_neither_other_checks_nor_administrators_cordons_from_being_made(
     date: str,
@@ -419,14 +397,12 @@ async def test_an_unreadable_report_keeps_neither_other_checks_nor_administrator
     with made.within(OPS):
         found = made.verdicts("innocent-looking")
         assert found.pop("n1") == "Faulty" and set(found.values()) == {"Healthy"}
-    client = NodeClient(made)
-    clock = Clock(lambda: later(20), lambda: 20.0)
-    cordons = NodeCordonReconciler(tools_of(made.stores, client, Ignore(), clock=clock), CordonOptions())
-    await cordons.reconcile(Request(None, "n1"))
-    assert client.patches[0]["spec"]["taints"][0]["key"] == names.TAINT_UNHEALTHY
-    client.patches.clear()
-    await cordons.reconcile(Request(None, "n5"))
-    assert client.patches == [], "the word of a tenant's exit code takes a node from others"
+    made.seconds += 20
+    await made.process.reconcile("nodecordon", Request(None, "n1"))
+    assert made.get(NODES, "n1")["spec"]["taints"][0]["key"] == names.TAINT_UNHEALTHY
+    version = made.version
+    await made.process.reconcile("nodecordon", Request(None, "n5"))
+    assert made.version == version, "the word of a tenant's exit code takes a node from others"
 
 
 # --- reports that say anything -----------------------------------------------------------------------------

@@ -243,7 +243,7 @@ class Api:
         if changed == current:
             return current
         if changed.get("spec") != current.get("spec"):
-            changed["metadata"] = changed["metadata"] | {"generation": metadata["generation"] + 1}
+            changed["metadata"] = changed["metadata"] | {"generation": metadata.get("generation", 1) + 1}
         self._validate(resource, changed, status_alone=write.subresource == "status")
         if resource is ELASTICWORKERS and (why := _out_of_order(current, changed)):
             raise Invalid(422, "Invalid", f"{write}: {why}")
