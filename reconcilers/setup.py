@@ -54,7 +54,7 @@ from reconcilers.recheck import wiring as recheck
 from reconcilers.roles import wiring as roles
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
+from reconcilers.runtime.managed_by import OfOurJobs, build_for_jobs
 from reconcilers.runtime.reconciled import ReconciledCondition, UnreadableReconciler
 from reconcilers.runtime.tools import Tools
 from reconcilers.scale.writer import pods_job
@@ -140,17 +140,11 @@ def add_indexes(cache: Cache) -> None:
 def add_jobs(manager: Manager, tools: Tools, options: PodOptions, strategies: Strategies) -> None:
     most, vetter = options.workers_per_namespace, strategies.vetter
     jobs = ElasticJobReconciler(tools, most, strategies.plan, vetter)
-    controller = (
-        ControllerBuilder(manager, "elasticjob")
-        .for_(ELASTICJOBS)
-        .owns(ELASTICWORKERS, predicate=more_than_progress)
-        .owns(ELASTICWORLDS)
-        .reports_to(ReconciledCondition(tools, "elasticjob", ELASTICJOBS))
-        .with_workers(JOB_WORKERS)
-    )
+    controller = ControllerBuilder(manager, "elasticjob").for_(ELASTICJOBS)
+    controller.owns(ELASTICWORKERS, predicate=more_than_progress).owns(ELASTICWORLDS)
     for wake in vetter.wakes:
         controller.watches(wake.resource, wake.jobs_of, predicate=wake.predicate)
-    controller.build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, own_key))
+    build_for_jobs(controller, jobs, tools, JOB_WORKERS)
 
 
 def add_workers(
@@ -232,12 +226,10 @@ def add_companions(
         .for_(ELASTICJOBS, predicate=more_than_status)
         .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
         .owns(NETWORKPOLICIES, predicate=more_than_status)
-        .reports_to(ReconciledCondition(tools, "jobcompanion", ELASTICJOBS))
-        .with_workers(COMPANION_WORKERS)
     )
     for hold in holds:
         hold.watch(controller)
-    controller.build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
+    build_for_jobs(controller, reconciler, tools, COMPANION_WORKERS)
 
 
 def _add_unreadable(manager: Manager, tools: Tools) -> None:

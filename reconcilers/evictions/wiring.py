@@ -16,8 +16,7 @@ from reconcilers.evictions.reconciler import EvictionReconciler
 from reconcilers.observed.announced import announcement
 from reconcilers.predicates import change_of, wakes_by_device_taints
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import ReconciledCondition
+from reconcilers.runtime.managed_by import build_for_jobs
 from reconcilers.runtime.tools import Tools
 from reconcilers.worker.companions import EvictionHold
 from reconcilers.worker.reconciler import BY_NODE
@@ -51,16 +50,9 @@ def add(manager: Manager, tools: Tools, holds: list[EvictionHold]) -> None:
         return held_seconds(job, notices.of(job))
 
     holds.append(EvictionHold(held, watch))
-    reconciler = EvictionReconciler(tools, notices)
-    controller = (
-        ControllerBuilder(manager, "evictions")
-        .for_(ELASTICJOBS, predicate=moves_otherwise)
-        .owns(ELASTICWORKERS, predicate=runs_elsewhere)
-        .reports_to(ReconciledCondition(tools, "evictions", ELASTICJOBS))
-        .with_workers(WORKERS)
-    )
-    watch(controller)
-    controller.build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
+    controller = ControllerBuilder(manager, "evictions").for_(ELASTICJOBS, predicate=moves_otherwise)
+    watch(controller.owns(ELASTICWORKERS, predicate=runs_elsewhere))
+    build_for_jobs(controller, EvictionReconciler(tools, notices), tools, WORKERS)
 
 
 @change_of

@@ -13,8 +13,7 @@ from reconcilers.gang.reconciler import GangReconciler
 from reconcilers.observed.containers import has_ended
 from reconcilers.predicates import change_of, more_than_status
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import ReconciledCondition
+from reconcilers.runtime.managed_by import build_for_jobs
 from reconcilers.runtime.tools import Tools
 from reconcilers.worker.assignment import Gate
 
@@ -25,14 +24,8 @@ def add(manager: Manager, tools: Tools, gates: list[Gate]) -> None:
     """Register the controller with the manager, and the gate that Pods of gangs wait at."""
     choice = GangChoice(tools.client, tools.cache.store(ELASTICJOBS), tools.clock.monotonic)
     gates.append(GangGate(tools, choice))
-    reconciler = GangReconciler(tools, choice)
-    (
-        ControllerBuilder(manager, "gang")
-        .for_(ELASTICJOBS, predicate=concerns_gang)
-        .reports_to(ReconciledCondition(tools, "gang", ELASTICJOBS))
-        .with_workers(WORKERS)
-        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
-    )
+    controller = ControllerBuilder(manager, "gang").for_(ELASTICJOBS, predicate=concerns_gang)
+    build_for_jobs(controller, GangReconciler(tools, choice), tools, WORKERS)
 
 
 def concerns_gang(change: Change) -> bool:

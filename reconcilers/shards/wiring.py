@@ -10,8 +10,7 @@ from reconcilers.observed.containers import has_ended
 from reconcilers.observed.ownership import BY_OWNER, owner_uids
 from reconcilers.predicates import change_of, without_report
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import ReconciledCondition
+from reconcilers.runtime.managed_by import build_for_jobs
 from reconcilers.runtime.tools import Tools
 from reconcilers.shards.metrics import ShardMetrics
 from reconcilers.shards.reconciler import (
@@ -35,15 +34,9 @@ def add(manager: Manager, tools: Tools) -> None:
         reconciler.note_deletion(change)
         return more_of_a_puller(change)
 
-    (
-        ControllerBuilder(manager, "shards")
-        .for_(ELASTICJOBS, predicate=more_of_a_pulled_job)
-        .owns(SHARDSETS)
-        .watches(ELASTICWORKERS, job_of_puller, predicate=wakes)
-        .reports_to(ReconciledCondition(tools, "shards", ELASTICJOBS))
-        .with_workers(WORKERS)
-        .build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
-    )
+    controller = ControllerBuilder(manager, "shards").for_(ELASTICJOBS, predicate=more_of_a_pulled_job)
+    controller.owns(SHARDSETS).watches(ELASTICWORKERS, job_of_puller, predicate=wakes)
+    build_for_jobs(controller, reconciler, tools, WORKERS)
     manager.metrics_registry.register(ShardMetrics(cache, lambda: manager.is_leader))
 
 
