@@ -1,7 +1,7 @@
 """`dlrover-run` in a training Pod: `dlr run`, which takes DLRover's flags too and obeys what it can of them.
 
-What belongs to the job is not for an agent to decide: the ElasticJob's warning `LauncherFlagsIgnored` tells
-which field says it, and the log does once. docs/from-dlrover.md has the whole table.
+What belongs to the job is not for an agent to decide: the log says once which field does it.
+docs/from-dlrover.md has the whole table.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from crds.elasticjob import ElasticJob
 from reconcilers.job.reconciler import ElasticJobReconciler
 from reconcilers.observed.builder import heartbeat_seconds
 from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
+from reconcilers.runtime.tools import Tools
 
 JOB = "big"
 BEATS = 100
@@ -96,7 +97,9 @@ class Fleet:
     def job_reconciler(self) -> ElasticJobReconciler:
         """Another one, which nothing wakes."""
         made = self.controller
-        return ElasticJobReconciler(made.client, made.cache, made.recorder, made.client.contact, made.clock)
+        return ElasticJobReconciler(
+            Tools(made.client, made.cache, made.recorder, made.client.contact, made.clock)
+        )
 
     def submit(self) -> Object:
         return self.server.create(ELASTICJOBS, job_of(self.size))

@@ -16,7 +16,7 @@ class ControllerBuilder:
 
     def __init__(self, manager: Manager, name: str) -> None:
         self._manager = manager
-        self._name = name
+        self.name = name
         self._for: Resource | None = None
         self._for_unreadable = False
         self._sources: list[WatchSource] = []
@@ -39,7 +39,7 @@ class ControllerBuilder:
     def owns(self, resource: Resource, *, predicate: Predicate | None = None) -> ControllerBuilder:
         """Objects that the `for_` resource makes: a change leads to their controller owner."""
         if self._for is None:
-            raise ValueError(f"controller {self._name!r}: say for_ before owns")
+            raise ValueError(f"controller {self.name!r}: say for_ before owns")
         return self.watches(resource, controller_owner(self._for), predicate=predicate)
 
     def watches(
@@ -77,11 +77,11 @@ class ControllerBuilder:
     def build(self, reconciler: Reconciler) -> Controller:
         """Registers the controller with the manager, which runs it."""
         if self._for is None and not self._for_unreadable:
-            raise ValueError(f"controller {self._name!r} is for no resource: call for_")
+            raise ValueError(f"controller {self.name!r} is for no resource: call for_")
         manager = self._manager
-        queue = make_queue(self._name, manager.queue_metrics, self._flow_of, self._goes_first)
+        queue = make_queue(self.name, manager.queue_metrics, self._flow_of, self._goes_first)
         loop = ReconcileLoop(
-            self._name,
+            self.name,
             queue,
             reconciler,
             workers=self._workers,
@@ -90,9 +90,9 @@ class ControllerBuilder:
             reporter=self._reporter,
         )
         controller = (
-            UnreadableController(self._name, queue, loop)
+            UnreadableController(self.name, queue, loop)
             if self._for_unreadable
-            else Controller(self._name, self._sources, queue, loop)
+            else Controller(self.name, self._sources, queue, loop)
         )
         manager.add(controller)
         return controller

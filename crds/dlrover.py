@@ -31,8 +31,6 @@ class Flag(NamedTuple):
     """The field of the ElasticJob's spec that asks for the same."""
     setting: str = ""
     """What that field has to be; empty for the flag's own value."""
-    workers: int = 0
-    """It asks for something only in jobs of this many workers or more."""
     remark: str = ""
     """Why it is not obeyed, where no field asks for the same."""
 
@@ -50,7 +48,7 @@ FLAGS: Mapping[str, Flag] = {
         Flag("precheck", takes_value=True, off=("0",), field="nodeCheck.enabled", setting="true"),
         Flag("exclude-straggler", field="nodeCheck.excludeStragglers", setting="true"),
         Flag("node-unit", takes_value=True, field="elasticPolicy.nodeUnit"),
-        Flag("auto-config", field="nodeCheck.enabled", setting="true", workers=4),
+        Flag("auto-config", field="nodeCheck.enabled", setting="true"),
         Flag("auto-tunning", remark="nothing here tunes batch size or learning rate"),
         Flag("save-at-breakpoint", remark="the script itself saves, when it gets SIGTERM"),
         Flag("training-port", takes_value=True, remark="every round takes ports that are free"),

@@ -59,8 +59,17 @@ def more_than_status(obj: Object) -> object:
     status = obj.get("status", {})
     needed = (status.get("scaling") or {}).get("base"), status.get("migrations")
     has_begun = bool((status.get("rendezvous") or {}).get("round"))
-    is_queued = (status.get("admission") or {}).get("workers") == 0
-    return generation_of(obj), has_ended(obj), is_queued, has_begun, *needed, *said
+    return generation_of(obj), has_ended(obj), _is_queued(obj), has_begun, *needed, *said
+
+
+def is_granted(change: Change) -> bool:
+    """A queue grants a job its first Pods. Workers that were looked at before are due at no time."""
+    old, new = change.old, change.new
+    return old is not None and new is not None and _is_queued(old) and not _is_queued(new)
+
+
+def _is_queued(job: Object) -> bool:
+    return (job.get("status", {}).get("admission") or {}).get("workers") == 0
 
 
 @change_of

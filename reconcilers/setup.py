@@ -41,6 +41,7 @@ from reconcilers.predicates import (
     appears,
     goes,
     halts_or_goes_on,
+    is_granted,
     is_news_of_node,
     more_silent_peers,
     more_than_a_renewal,
@@ -53,8 +54,9 @@ from reconcilers.recheck import wiring as recheck
 from reconcilers.roles import wiring as roles
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SCALEPLANS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import UnreadableReconciler, reporter
+from reconcilers.runtime.managed_by import OfOurJobs, build_for_jobs
+from reconcilers.runtime.reconciled import ReconciledCondition, UnreadableReconciler
+from reconcilers.runtime.tools import Tools
 from reconcilers.scale.writer import pods_job
 from reconcilers.scaleplan import wiring as scaleplan
 from reconcilers.shapes import SHAPES
@@ -96,25 +98,26 @@ def add_all(
         queues: jobs wait in queues of Kueue.
     """
     clock = clock or Clock()
+    tools = Tools(manager.client, manager.cache, manager.recorder, manager.contact, clock)
     manager.cache.keep_only(SHAPES)
     add_indexes(manager.cache)
     strategies, gates, owners, holds = Strategies(), list[Gate](), list[OtherOwner](), list[EvictionHold]()
     roles.add(strategies)
-    gang.add(manager, clock, gates)
-    kueue.add(manager, clock, gates, is_wanted=queues)
-    nodecheck.add(manager, clock, pods or PodOptions(), strategies, owners)
-    add_jobs(manager, clock, pods or PodOptions(), strategies)
-    autoscaling.add(manager, clock)
-    evictions.add(manager, clock, holds)
-    scaleplan.add(manager, clock, strategies.counts_fault)
-    groups.add(manager, clock)
-    shards.add(manager, clock)
-    tracing.add(manager, clock)
-    add_workers(manager, clock, pods or PodOptions(), strategies, gates, owners, dials)
-    add_companions(manager, clock, strategies, holds, (pods or PodOptions()).controller_namespace)
-    cordon.add(manager, clock, cordons or CordonOptions())
-    recheck.add(manager, clock, cordons or CordonOptions())
-    _add_unreadable(manager, clock)
+    gang.add(manager, tools, gates)
+    kueue.add(manager, tools, gates, is_wanted=queues)
+    nodecheck.add(manager, tools, pods or PodOptions(), strategies, owners)
+    add_jobs(manager, tools, pods or PodOptions(), strategies)
+    autoscaling.add(manager, tools)
+    evictions.add(manager, tools, holds)
+    scaleplan.add(manager, tools, strategies.counts_fault)
+    groups.add(manager, tools)
+    shards.add(manager, tools)
+    tracing.add(manager, tools)
+    add_workers(manager, tools, pods or PodOptions(), strategies, gates, owners, dials)
+    add_companions(manager, tools, strategies, holds, (pods or PodOptions()).controller_namespace)
+    cordon.add(manager, tools, cordons or CordonOptions())
+    recheck.add(manager, tools, cordons or CordonOptions())
+    _add_unreadable(manager, tools)
     manager.metrics_registry.register(JobMetrics(manager.cache, clock, lambda: manager.is_leader))
 
 
@@ -134,34 +137,19 @@ def add_indexes(cache: Cache) -> None:
     device_taints.add_indexes(cache)
 
 
-def add_jobs(manager: Manager, clock: Clock, options: PodOptions, strategies: Strategies) -> None:
+def add_jobs(manager: Manager, tools: Tools, options: PodOptions, strategies: Strategies) -> None:
     most, vetter = options.workers_per_namespace, strategies.vetter
-    jobs = ElasticJobReconciler(
-        manager.client,
-        manager.cache,
-        manager.recorder,
-        manager.contact,
-        clock,
-        most,
-        strategies.plan,
-        vetter,
-    )
-    controller = (
-        ControllerBuilder(manager, "elasticjob")
-        .for_(ELASTICJOBS)
-        .owns(ELASTICWORKERS, predicate=more_than_progress)
-        .owns(ELASTICWORLDS)
-        .reports_to(reporter(manager, "elasticjob", ELASTICJOBS, clock))
-        .with_workers(JOB_WORKERS)
-    )
+    jobs = ElasticJobReconciler(tools, most, strategies.plan, vetter)
+    controller = ControllerBuilder(manager, "elasticjob").for_(ELASTICJOBS)
+    controller.owns(ELASTICWORKERS, predicate=more_than_progress).owns(ELASTICWORLDS)
     for wake in vetter.wakes:
         controller.watches(wake.resource, wake.jobs_of, predicate=wake.predicate)
-    controller.build(OfOurJobs(jobs, manager.cache, ELASTICJOBS, own_key))
+    build_for_jobs(controller, jobs, tools, JOB_WORKERS)
 
 
 def add_workers(
     manager: Manager,
-    clock: Clock,
+    tools: Tools,
     options: PodOptions,
     strategies: Strategies,
     gates: Sequence[Gate],
@@ -199,18 +187,7 @@ def add_workers(
         names_of = (each["name"] for each in owners_of if each.get("controller"))
         return Request(request.namespace, next(names_of, request.name))
 
-    pods = WorkerReconciler(
-        manager.client,
-        cache,
-        manager.recorder,
-        manager.contact,
-        clock,
-        options,
-        strategies.assign,
-        gates,
-        owners,
-        dials,
-    )
+    pods = WorkerReconciler(tools, options, strategies.assign, gates, owners, dials)
     controller = (
         ControllerBuilder(manager, "elasticworker")
         .for_(ELASTICWORKERS, predicate=more_than_an_agents_later_reports)
@@ -218,13 +195,14 @@ def add_workers(
         .owns(LEASES, predicate=more_than_a_renewal)
         .watches(ELASTICWORKERS, silent_peers_of, predicate=more_silent_peers)
         .watches(ELASTICJOBS, owned_workers, predicate=appears)
+        .watches(ELASTICJOBS, owned_workers, predicate=is_granted)
         .watches(ELASTICJOBS, workers_of_job, predicate=halts_or_goes_on)
         .watches(NODES, workers_on_node, predicate=is_news_of_node)
         .watches(SERVICEACCOUNTS, workers_beside, predicate=goes)
         .watches(ROLES, workers_beside, predicate=goes)
         .watches(ROLEBINDINGS, workers_beside, predicate=goes)
         .in_flows(owner)
-        .reports_to(reporter(manager, "elasticworker", ELASTICWORKERS, clock))
+        .reports_to(ReconciledCondition(tools, "elasticworker", ELASTICWORKERS))
         .with_workers(WORKER_WORKERS)
     )
     wakes_by_device_taints(controller, cache, controller_owner(ELASTICWORKERS))
@@ -236,37 +214,33 @@ def add_workers(
 
 def add_companions(
     manager: Manager,
-    clock: Clock,
+    tools: Tools,
     strategies: Strategies,
     holds: Sequence[EvictionHold],
     controller_namespace: str,
 ) -> None:
     service_of = strategies.service_of
-    reconciler = CompanionReconciler(
-        manager.client, manager.cache, manager.recorder, service_of, holds, controller_namespace
-    )
+    reconciler = CompanionReconciler(tools, service_of, holds, controller_namespace)
     controller = (
         ControllerBuilder(manager, "jobcompanion")
         .for_(ELASTICJOBS, predicate=more_than_status)
         .owns(PODDISRUPTIONBUDGETS, predicate=more_than_status)
         .owns(NETWORKPOLICIES, predicate=more_than_status)
-        .reports_to(reporter(manager, "jobcompanion", ELASTICJOBS, clock))
-        .with_workers(COMPANION_WORKERS)
     )
     for hold in holds:
         hold.watch(controller)
-    controller.build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
+    build_for_jobs(controller, reconciler, tools, COMPANION_WORKERS)
 
 
-def _add_unreadable(manager: Manager, clock: Clock) -> None:
+def _add_unreadable(manager: Manager, tools: Tools) -> None:
     """Report unreadable objects; their conditions have the name of the controller that withdraws them."""
     conditions = {
-        resource: reporter(manager, controller, resource, clock)
+        resource: ReconciledCondition(tools, controller, resource)
         for controller, resource in (
             ("elasticjob", ELASTICJOBS),
             ("nodecheck", NODECHECKS),
             ("scaleplan", SCALEPLANS),
         )
     }
-    reconciler = UnreadableReconciler(manager.cache, manager.recorder, conditions)
+    reconciler = UnreadableReconciler(tools, conditions)
     ControllerBuilder(manager, "unreadable").for_unreadable().build(reconciler)

@@ -47,8 +47,6 @@ def test_a_job_seen_and_steered_with_kubectl(cluster: Cluster, observation: Obse
         assert '"held" deleted' in kubectl("delete", "ej", "held")
         assert "unchanged" in kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
     jobs.wait_until_training(observation, 2)
-    ignored = jobs.warning(observation.job("digits"), "LauncherFlagsIgnored")
-    assert "--network-check: set the job's spec.nodeCheck.enabled: true" in ignored["message"]
     following = [follow_log(kubectl, "digits-worker-0-1") for kubectl in kubectls]
     for kubectl in kubectls:
         table = kubectl("get", "ej,ew")
@@ -67,6 +65,8 @@ def test_a_job_seen_and_steered_with_kubectl(cluster: Cluster, observation: Obse
         assert "condition met" in kubectl(*asked, timeout_seconds=2 * FINISHED_SECONDS)
         followed, _ = follow.communicate(timeout=FINISHED_SECONDS)
         assert "test accuracy" in followed, "logs -f follows to the end of the container and stops"
+        ignored = "--network-check: set the job's spec.nodeCheck.enabled: true"
+        assert f"dlrover-run: not obeyed: {ignored}" in followed
         ended = json.loads(kubectl("get", "ej", "digits", "-o", "json"))
         assert jobs.condition(ended, "Succeeded")["status"] == "True"
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from controller.cache import Cache
-from controller.client import AsyncClient
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NODES, Object
+from controller.reconciler import Request, Result
+from controller.resources import Object
 from controller.slices import computed, let_go
 from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from reconcilers.autoscaling import growth, profile, usage
 from reconcilers.autoscaling.plan import SizePlan, SizeSeen, plan_autoscaling
@@ -19,24 +15,17 @@ from reconcilers.goodput.goodput import with_comparable_steps
 from reconcilers.observed.ownership import BY_OWNER, staying, workers_owned_by
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.acts import tell, write_status
-from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.scale.writer import ScaleWriter
 
 
-class AutoscalingReconciler(Reconciler):
+class AutoscalingReconciler(WithTools):
     """Sizes one job as its history, its own figures and free room have it."""
 
-    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._clock = clock
-        self._jobs = cache.store(ELASTICJOBS)
-        self._workers = cache.store(ELASTICWORKERS)
-        self._nodes = cache.store(NODES)
-        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
-        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
-        self._scale = ScaleWriter(client, cache, recorder, clock)
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._scale = ScaleWriter(tools)
 
     async def reconcile(self, request: Request) -> Result:
         """Look at the job of this name."""

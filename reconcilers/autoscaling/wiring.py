@@ -6,22 +6,15 @@ from controller.builder import ControllerBuilder
 from controller.manager import Manager
 from reconcilers.autoscaling.reconciler import AutoscalingReconciler
 from reconcilers.predicates import more_than_progress
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import reporter
+from reconcilers.runtime.managed_by import build_for_jobs
+from reconcilers.runtime.tools import Tools
 
 WORKERS = 8
 
 
-def add(manager: Manager, clock: Clock) -> None:
+def add(manager: Manager, tools: Tools) -> None:
     """Register the controller with the manager. Most looks end at once: few jobs are sized by it."""
-    reconciler = AutoscalingReconciler(manager.client, manager.cache, manager.recorder, clock)
-    (
-        ControllerBuilder(manager, "autoscaling")
-        .for_(ELASTICJOBS)
-        .owns(ELASTICWORKERS, predicate=more_than_progress)
-        .reports_to(reporter(manager, "autoscaling", ELASTICJOBS, clock))
-        .with_workers(WORKERS)
-        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
-    )
+    controller = ControllerBuilder(manager, "autoscaling").for_(ELASTICJOBS)
+    controller.owns(ELASTICWORKERS, predicate=more_than_progress)
+    build_for_jobs(controller, AutoscalingReconciler(tools), tools, WORKERS)

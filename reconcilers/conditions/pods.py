@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from functools import partial, reduce
-
-from pydantic.alias_generators import to_snake
+from functools import partial
 
 from controller.wording import and_more, counted
 from crds import names
-from crds.dlrover import LAUNCHER, Ignored, ignored, options
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.job_status import JobWarning
@@ -18,10 +15,8 @@ from crds.model import Condition, ConditionData, ConditionStatus
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.failure.rules import unfit_patterns
 from reconcilers.look import DesiredJob, WarningState
-from reconcilers.observed.command import Remembered, command_words, launches_in
 from reconcilers.observed.conditions import data_of
 from reconcilers.observed.domains import labels_of
-from reconcilers.observed.minimum import expanded_words, known_variables
 from reconcilers.observed.slots import extra_slots, training_types, wanted_slots
 from reconcilers.observed.start import STARTED
 from reconcilers.observed.worker_state import OF_THE_TEMPLATE, REFUSALS, hindered_by, runs, stuck_by
@@ -214,44 +209,3 @@ def patterns_not_applied(_: JobWarning | None, look: DesiredJob) -> WarningState
         return None
     more = counted(len(found) - 1, "further pattern is", "further patterns are")
     return WarningState(f"{found[0]}; {more} not applied" if found[1:] else found[0])
-
-
-LAUNCHER_FLAGS_IGNORED = "LauncherFlagsIgnored"
-
-
-def launcher_flags_ignored(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges DLRover's flags in the workers' command, which its launcher asks its master for.
-
-    Here fields of the ElasticJob set it. Flags whose fields are set likewise are left out.
-    """
-    found = ignored_flags(look.job)
-    return WarningState(f"not obeyed by {LAUNCHER}: {'; '.join(found)}") if found else None
-
-
-def ignored_flags(job: ElasticJob) -> list[str]:
-    """What to do about each flag that the launcher ignores and the job does not say itself."""
-    worker = job.spec.replica_specs.get(names.WORKER)
-    if worker is None:
-        return []
-    container = worker.template["spec"]["containers"][0]
-    variables = known_variables(worker, job.spec.envs, container)
-    return [
-        flag.advice
-        for flag in _ignored(command_words(container), variables)
-        if worker.replicas >= flag.flag.workers and not _says_itself(job, flag)
-    ]
-
-
-@Remembered
-def _ignored(words: Sequence[str], variables: Mapping[str, str]) -> Sequence[Ignored]:
-    """What the first of DLRover's launchers in a command ignores."""
-    arguments = next((each.arguments for each in launches_in(words) if each.name == LAUNCHER), ())
-    return ignored(options(expanded_words(arguments, variables)))
-
-
-def _says_itself(job: ElasticJob, flag: Ignored) -> bool:
-    """Whether the job's field is what the flag asks for."""
-    if not flag.flag.field:
-        return False
-    path = map(to_snake, flag.flag.field.split("."))
-    return str(reduce(getattr, path, job.spec)).lower() == flag.setting

@@ -92,7 +92,6 @@ WARNINGS = (
     ),
     WarningKind(pods.NODES_WITHOUT_DOMAIN, pods.without_domain, _withdraw, "Warning"),
     WarningKind(pods.PATTERNS_NOT_APPLIED, pods.patterns_not_applied, event="Warning"),
-    WarningKind(pods.LAUNCHER_FLAGS_IGNORED, pods.launcher_flags_ignored),
     WarningKind(pods.MASTER_IGNORED, pods.master_ignored, event="Normal"),
 )
 

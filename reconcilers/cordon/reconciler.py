@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from controller.cache import Cache
-from controller.client import AsyncClient
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.resources import NODES
 from controller.wording import shortened
 from crds import names
@@ -31,7 +28,7 @@ from reconcilers.observed.domains import AUTO, domain_of
 from reconcilers.observed.hardware import NodeFault, own_fault
 from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.runtime.acts import write_status
-from reconcilers.runtime.clock import Clock
+from reconcilers.runtime.tools import Tools, WithTools
 
 BY_CORDON = "cordon"
 """Index of Nodes: under `CORDONED`, those that take room under the limit."""
@@ -44,19 +41,14 @@ OURS = (names.TAINT_UNHEALTHY, "NoSchedule")
 """Key and effect of our taint."""
 
 
-class NodeCordonReconciler(Reconciler):
+class NodeCordonReconciler(WithTools):
     """Must not look at two nodes at once: each cordon takes room from the next."""
 
-    def __init__(
-        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock, options: CordonOptions
-    ) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._clock = clock
+    def __init__(self, tools: Tools, options: CordonOptions) -> None:
+        super().__init__(tools)
         self._options = options
-        self._accusations = cache.shared(Accusations)
-        self._nodes = cache.store(NODES)
-        self._findings = cache.shared(NodeFindings)
+        self._accusations = tools.cache.shared(Accusations)
+        self._findings = tools.cache.shared(NodeFindings)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._nodes.get(None, request.name)
@@ -181,16 +173,15 @@ class NodeCordonReconciler(Reconciler):
         return {"type": type_} | stated | {"lastHeartbeatTime": now, "lastTransitionTime": since}
 
 
-class NodeRecordReconciler(Reconciler):
+class NodeRecordReconciler(WithTools):
     """Keeps on each Node its record, and how fast its class of hardware was at first.
 
     Apart from the cordon, which looks at one node at a time: a check of 10,000 nodes writes to each of them.
     """
 
-    def __init__(self, client: AsyncClient, cache: Cache) -> None:
-        self._client = client
-        self._nodes = cache.store(NODES)
-        self._findings = cache.shared(NodeFindings)
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._findings = tools.cache.shared(NodeFindings)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._nodes.get(None, request.name)

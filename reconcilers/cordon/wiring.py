@@ -29,15 +29,15 @@ from reconcilers.observed.domains import AUTO, domain_of
 from reconcilers.observed.options import CordonMode, CordonOptions
 from reconcilers.observed.trust import CLUSTER, Trust, may_cordon
 from reconcilers.predicates import change_of, without_report
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
+from reconcilers.runtime.tools import Tools
 
 WORKERS = 1
 """No more: two cordons at once could both take the last place under the limit."""
 RECORD_WORKERS = 16
 
 
-def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
+def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
     """Register both controllers with the manager.
 
     Nodes that the limit holds back are looked at again by time: whatever gives room wakes none of them.
@@ -87,7 +87,7 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
         .watches(NAMESPACES, all_nodes, predicate=cordon_label_changes)
         .with_workers(WORKERS)
-        .build(NodeCordonReconciler(manager.client, cache, manager.recorder, clock, options))
+        .build(NodeCordonReconciler(tools, options))
     )
     (
         ControllerBuilder(manager, "noderecord")
@@ -95,7 +95,7 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .watches(NODECHECKS, tested)
         .watches(NAMESPACES, all_nodes, predicate=cordon_label_changes)
         .with_workers(RECORD_WORKERS)
-        .build(NodeRecordReconciler(manager.client, cache))
+        .build(NodeRecordReconciler(tools))
     )
 
 

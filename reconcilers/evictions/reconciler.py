@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from controller.cache import Cache
-from controller.client import AsyncClient
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.resources import Object
 from controller.store import ObjectMemory
 from crds import names
@@ -20,26 +17,19 @@ from reconcilers.evictions.plan import EvictionNotice, FindWorker, event_of, hel
 from reconcilers.observed.ownership import belongs_to
 from reconcilers.observed.workers import worker_name
 from reconcilers.runtime.acts import tell
-from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.scale.permission import own_write
 from reconcilers.scale.request import is_merged
 from reconcilers.scale.writer import ScaleWriter
 
 
-class EvictionReconciler(Reconciler):
+class EvictionReconciler(WithTools):
     """Moves the workers of one job away from nodes that announce evictions."""
 
-    def __init__(
-        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock, notices: Notices
-    ) -> None:
-        self._recorder = recorder
+    def __init__(self, tools: Tools, notices: Notices) -> None:
+        super().__init__(tools)
         self._notices = notices
-        self._jobs = cache.store(ELASTICJOBS)
-        self._workers = cache.store(ELASTICWORKERS)
-        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
-        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
-        self._scale = ScaleWriter(client, cache, recorder, clock)
+        self._scale = ScaleWriter(tools)
         self._lapsed: ObjectMemory[frozenset[str]] = self._jobs.memory()
         """Nodes, by job, of which it is reported that evictions are not held back any more."""
 

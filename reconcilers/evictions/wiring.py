@@ -15,22 +15,21 @@ from reconcilers.evictions.plan import held_seconds
 from reconcilers.evictions.reconciler import EvictionReconciler
 from reconcilers.observed.announced import announcement
 from reconcilers.predicates import change_of, wakes_by_device_taints
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import reporter
+from reconcilers.runtime.managed_by import build_for_jobs
+from reconcilers.runtime.tools import Tools
 from reconcilers.worker.companions import EvictionHold
 from reconcilers.worker.reconciler import BY_NODE
 
 WORKERS = 4
 
 
-def add(manager: Manager, clock: Clock, holds: list[EvictionHold]) -> None:
+def add(manager: Manager, tools: Tools, holds: list[EvictionHold]) -> None:
     """Register the controller with the manager, and what holds budgets. Most looks end at once: few nodes
     announce evictions, and a Node wakes the jobs of its own workers alone."""
     cache = manager.cache
     cache.add_index(NODES, BY_ANNOUNCED, announced_keys)
-    notices, workers = Notices(cache, clock), cache.store(ELASTICWORKERS)
+    notices, workers = Notices(cache, tools.clock), cache.store(ELASTICWORKERS)
     job_of = controller_owner(ELASTICJOBS)
 
     def jobs_on(node: Object) -> Iterable[Request]:
@@ -51,16 +50,9 @@ def add(manager: Manager, clock: Clock, holds: list[EvictionHold]) -> None:
         return held_seconds(job, notices.of(job))
 
     holds.append(EvictionHold(held, watch))
-    reconciler = EvictionReconciler(manager.client, cache, manager.recorder, clock, notices)
-    controller = (
-        ControllerBuilder(manager, "evictions")
-        .for_(ELASTICJOBS, predicate=moves_otherwise)
-        .owns(ELASTICWORKERS, predicate=runs_elsewhere)
-        .reports_to(reporter(manager, "evictions", ELASTICJOBS, clock))
-        .with_workers(WORKERS)
-    )
-    watch(controller)
-    controller.build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
+    controller = ControllerBuilder(manager, "evictions").for_(ELASTICJOBS, predicate=moves_otherwise)
+    watch(controller.owns(ELASTICWORKERS, predicate=runs_elsewhere))
+    build_for_jobs(controller, EvictionReconciler(tools, notices), tools, WORKERS)
 
 
 @change_of

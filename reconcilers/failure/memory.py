@@ -18,7 +18,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.model import ResourceRequirements
 from reconcilers.observed.resources import format_bytes, is_for_amount, mapping, resources_of, whole
-from reconcilers.observed.suitable import Placement, Sizes, allocatable, amounts_of, others_of
+from reconcilers.observed.suitable import Sizes, allocatable, amounts_of, may_take, others_of
 from reconcilers.observed.worker_state import REFUSALS, stuck_by
 
 MEMORY = "memory"
@@ -68,8 +68,8 @@ class MemoryRoom:
         """
         Args:
             workers: all of the job's, who share in `spec.resourceLimits.memory`.
-            nodes: as the API server has them. No Pod is given more than the largest on which it may be could
-                allocate to it.
+            nodes: as the API server has them. No Pod is given more than the largest could allocate to it
+                that plainly may take it, or has had one of its type.
         """
         self._job = job
         self._workers = workers
@@ -112,11 +112,11 @@ class MemoryRoom:
             asked = amounts_of([first, *others_of(spec.template["spec"])])
             asked.pop(MEMORY, None)
             homes = {worker.status.node_name for worker in self._workers if worker.spec.type == type_}
-            placement = Placement(spec.template)
+            of_template = spec.template["spec"]
             found = [
                 node
                 for node in Sizes(self._nodes).with_room_for(asked)
-                if mapping(node.get("metadata")).get("name") in homes or placement.takes(node)
+                if mapping(node.get("metadata")).get("name") in homes or may_take(node, of_template, asked)
             ]
             largest = max((int(allocatable(node, MEMORY)) for node in found or self._nodes), default=0)
             self._most[type_] = largest - min(largest // LEAST_SHARE, LEFT_BYTES)

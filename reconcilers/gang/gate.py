@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import NotFound
-from controller.events import EventRecorder
 from controller.resources import PODS, Object
 from controller.store import ObjectMemory
 from crds import names
@@ -28,6 +25,7 @@ from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import BY_JOB, belongs_to, is_leftover
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import not_served, retry_seconds
+from reconcilers.runtime.tools import Tools
 from reconcilers.worker.assignment import STARTS_PER_SECOND, Obstacle
 
 ANSWER_SECONDS = 0.2
@@ -64,20 +62,12 @@ class GroupAnswer:
 class GangGate:
     """Holds the workers of a gang back until its PodGroup is there, as its job wants it."""
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        cache: Cache,
-        recorder: EventRecorder,
-        choice: GangChoice,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._recorder = recorder
+    def __init__(self, tools: Tools, choice: GangChoice) -> None:
+        self._client, self._recorder = tools.client, tools.recorder
         self._choice = choice
-        self._monotonic = monotonic
-        self._jobs = jobs = cache.store(ELASTICJOBS)
-        self._pods = cache.store(PODS)
+        self._monotonic = monotonic = tools.clock.monotonic
+        self._jobs = jobs = tools.cache.store(ELASTICJOBS)
+        self._pods = tools.cache.store(PODS)
         self._answers: ObjectMemory[GroupAnswer] = jobs.memory()
         self._counts: ObjectMemory[tuple[float, int]] = jobs.memory()
         self._dropped: ObjectMemory[bool] = jobs.memory()

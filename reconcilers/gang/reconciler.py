@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import NotFound, Refused
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.resources import Object
-from crds.elasticjob import ElasticJob
 from crds.grouping import is_grouped
 from reconcilers.gang.choice import ASK_AGAIN_SECONDS, GangChoice
 from reconcilers.gang.podgroup import UNAVAILABLE_RETRY_SECONDS, PodGroup, is_up, pod_group_of
 from reconcilers.observed.ownership import belongs_to, spares_its_own
-from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import not_served
+from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.worker.companions import RECHECK_SECONDS, Companions
 
 GOING_SECONDS = 2.0
 """Time between two looks at a deleted PodGroup that waits for its last Pod, as Pods may wait for the next."""
 
 
-class GangReconciler(Reconciler):
-    def __init__(
-        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, choice: GangChoice
-    ) -> None:
-        self._companions = Companions(client, recorder)
+class GangReconciler(WithTools):
+    def __init__(self, tools: Tools, choice: GangChoice) -> None:
+        super().__init__(tools)
+        self._companions = Companions(tools)
         self._choice = choice
-        self._jobs = cache.store(ELASTICJOBS)
-        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
 
     async def reconcile(self, request: Request) -> Result:
         """Keep the PodGroup. Pods that wait say that the cluster does not serve such groups."""

@@ -12,27 +12,20 @@ from reconcilers.gang.gate import GangGate
 from reconcilers.gang.reconciler import GangReconciler
 from reconcilers.observed.containers import has_ended
 from reconcilers.predicates import change_of, more_than_status
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import reporter
+from reconcilers.runtime.managed_by import build_for_jobs
+from reconcilers.runtime.tools import Tools
 from reconcilers.worker.assignment import Gate
 
 WORKERS = 4
 
 
-def add(manager: Manager, clock: Clock, gates: list[Gate]) -> None:
+def add(manager: Manager, tools: Tools, gates: list[Gate]) -> None:
     """Register the controller with the manager, and the gate that Pods of gangs wait at."""
-    choice = GangChoice(manager.client, manager.cache.store(ELASTICJOBS), clock.monotonic)
-    gates.append(GangGate(manager.client, manager.cache, manager.recorder, choice, clock.monotonic))
-    reconciler = GangReconciler(manager.client, manager.cache, manager.recorder, choice)
-    (
-        ControllerBuilder(manager, "gang")
-        .for_(ELASTICJOBS, predicate=concerns_gang)
-        .reports_to(reporter(manager, "gang", ELASTICJOBS, clock))
-        .with_workers(WORKERS)
-        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
-    )
+    choice = GangChoice(tools.client, tools.cache.store(ELASTICJOBS), tools.clock.monotonic)
+    gates.append(GangGate(tools, choice))
+    controller = ControllerBuilder(manager, "gang").for_(ELASTICJOBS, predicate=concerns_gang)
+    build_for_jobs(controller, GangReconciler(tools, choice), tools, WORKERS)
 
 
 def concerns_gang(change: Change) -> bool:

@@ -12,11 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import AlreadyExists, Forbidden, NotFound, Refused
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.resources import Object
 from controller.slices import computed
 from controller.store import ObjectMemory
@@ -30,24 +27,20 @@ from reconcilers.observed.groups import made_group
 from reconcilers.observed.ownership import BY_OWNER, in_namespace, is_leftover, owner_uids, spares_its_own
 from reconcilers.observed.run_policy import seconds_to_expiry
 from reconcilers.runtime.acts import carry_out, deleted, in_parallel, tell, telling_refusals, write_status
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
+from reconcilers.runtime.tools import Tools, WithTools
 
 WORKERS_OF_A_GROUP = 5
 """Number of ElasticWorkers that take as long to read as the ElasticJob of a group."""
 
 
-class ReplicaGroupsReconciler(Reconciler):
+class ReplicaGroupsReconciler(WithTools):
     """Keeps the groups of jobs that have any; other jobs are the ElasticJob reconciler's."""
 
-    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._clock = clock
-        self._jobs = cache.store(ELASTICJOBS)
-        self._worlds = cache.store(ELASTICWORLDS)
-        self._parse = cache.models(ELASTICJOBS, ElasticJob)
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._worlds = tools.cache.store(ELASTICWORLDS)
         self._written_at: ObjectMemory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
         self._made: ObjectMemory[dict[int, str]] = self._jobs.memory()
@@ -60,7 +53,7 @@ class ReplicaGroupsReconciler(Reconciler):
         raw = self._jobs.get(request.namespace, request.name)
         if raw is None or spares_its_own(raw) or not is_grouped(raw):
             return Result()
-        job, now = self._parse.parse(raw), self._clock.now()
+        job, now = self._parse_job.parse(raw), self._clock.now()
         if job.metadata.deletion_timestamp is not None and job.status.finished:
             return Result()  # garbage collection takes the groups of one that is deleted
         metadata = job.metadata
@@ -125,7 +118,7 @@ class ReplicaGroupsReconciler(Reconciler):
         for found in owned:
             index = index_of(job, found["metadata"]["name"])
             if index is not None and not found["metadata"].get("deletionTimestamp"):
-                groups.update((index, each) for each in self._parse.readable([found]))
+                groups.update((index, each) for each in self._parse_job.readable([found]))
         return dict(sorted(groups.items()))
 
     def _paced(self, raw: Object, plan: GroupsPlan) -> tuple[GroupsPlan, float | None]:

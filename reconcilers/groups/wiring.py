@@ -9,26 +9,19 @@ from controller.store import Change
 from crds.grouping import is_grouped
 from reconcilers.groups.reconciler import ReplicaGroupsReconciler
 from reconcilers.predicates import change_of
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import reporter
+from reconcilers.runtime.managed_by import build_for_jobs
+from reconcilers.runtime.tools import Tools
 
 WORKERS = 8
 
 
-def add(manager: Manager, clock: Clock) -> None:
+def add(manager: Manager, tools: Tools) -> None:
     """Register the controller with the manager."""
-    reconciler = ReplicaGroupsReconciler(manager.client, manager.cache, manager.recorder, clock)
-    (
-        ControllerBuilder(manager, "replicagroups")
-        .for_(ELASTICJOBS, predicate=more_of_a_grouped_job)
-        .owns(ELASTICJOBS, predicate=more_of_a_group)
-        .owns(ELASTICWORLDS)
-        .reports_to(reporter(manager, "replicagroups", ELASTICJOBS, clock))
-        .with_workers(WORKERS)
-        .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
-    )
+    controller = ControllerBuilder(manager, "replicagroups")
+    controller.for_(ELASTICJOBS, predicate=more_of_a_grouped_job)
+    controller.owns(ELASTICJOBS, predicate=more_of_a_group).owns(ELASTICWORLDS)
+    build_for_jobs(controller, ReplicaGroupsReconciler(tools), tools, WORKERS)
 
 
 def more_of_a_grouped_job(change: Change) -> bool:

@@ -13,12 +13,8 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf
 
-from controller.cache import Cache
-from controller.client import AsyncClient
-from controller.contact import Contact
 from controller.errors import Refused
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.resources import Object
 from controller.slices import computed, let_go
 from controller.store import ObjectMemory
@@ -29,37 +25,30 @@ from reconcilers.job.seen import NOBODY, JobReader, Vetter
 from reconcilers.look import ObservedJob
 from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
 from reconcilers.runtime.acts import Act, RequestVerb, carry_out, tell, telling_refusals, write_status
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
+from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.scale.request import is_left_over
 from reconcilers.scale.writer import withdraw
 
 LOOK_AGAIN_SLACK_SECONDS = 0.01
 
 
-class ElasticJobReconciler(Reconciler):
+class ElasticJobReconciler(WithTools):
     def __init__(
         self,
-        client: AsyncClient,
-        cache: Cache,
-        recorder: EventRecorder,
-        contact: Contact,
-        clock: Clock,
+        tools: Tools,
         most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
         plan: Callable[[ObservedJob, datetime], JobPlan] = plan_job,
         vetter: Vetter = NOBODY,
     ) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._contact = contact
-        self._clock = clock
+        super().__init__(tools)
         self._plan_of = plan
-        self._view = JobReader(cache, clock, most_workers, vetter)
-        self._worlds = cache.store(ELASTICWORLDS)
-        self._written_at: ObjectMemory[float] = cache.store(ELASTICJOBS).memory()
+        self._view = JobReader(tools.cache, tools.clock, most_workers, vetter)
+        self._worlds = tools.cache.store(ELASTICWORLDS)
+        self._written_at: ObjectMemory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
-        self._refused: ObjectMemory[tuple[str, float]] = cache.store(ELASTICJOBS).memory()
+        self._refused: ObjectMemory[tuple[str, float]] = self._jobs.memory()
         """Why the API server last refused ElasticWorkers, and until when none is created, by job, on the
         monotonic clock. Each worker that is there leads to looks, which must not try to create all that are
         missing each time."""

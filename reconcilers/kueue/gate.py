@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import Forbidden, NotFound
 from controller.resources import Object
 from controller.store import ObjectMemory, Store
@@ -18,6 +16,7 @@ from reconcilers.observed.ownership import BY_OWNER, in_namespace
 from reconcilers.observed.slots import slot_count
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import retry_seconds
+from reconcilers.runtime.tools import Tools
 from reconcilers.worker.assignment import Obstacle
 
 FLAVOR_SECONDS = 60.0
@@ -50,14 +49,13 @@ def workloads_of(store: Store, namespace: str, job_uid: str) -> list[Workload]:
 class QueueGate:
     """Holds the Pods of jobs in queues back until they are granted."""
 
-    def __init__(
-        self, client: AsyncClient, cache: Cache, pods: PodsOfJobs, monotonic: Callable[[], float]
-    ) -> None:
-        self._client = client
+    def __init__(self, tools: Tools, pods: PodsOfJobs) -> None:
+        cache = tools.cache
+        self._client = tools.client
         self._jobs = cache.store(ELASTICJOBS)
         self._workloads = cache.store(WORKLOADS)
         self._pods = pods
-        self._monotonic = monotonic
+        self._monotonic = tools.clock.monotonic
         self._flavors: dict[str, tuple[Object, float]] = {}
         self._granted: ObjectMemory[tuple[Workload, list[Object]]] = cache.store(ELASTICWORKERS).memory()
         """By worker, the Workload that its Pod is charged to, and what is asked of it."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import AlreadyExists, ApiError, Forbidden, NotFound, Refused
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.resources import Object, Resource
 from controller.store import ObjectMemory
 from crds import names
@@ -47,10 +44,10 @@ from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import BY_JOB, belongs_to, spares_its_own
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import write_status
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.managed_by import is_managed_here
 from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal, not_served, retry_seconds
+from reconcilers.runtime.tools import Tools, WithTools
 
 FACTS_SECONDS = 30.0
 AGAIN_SECONDS = 5.0
@@ -73,22 +70,15 @@ class QueueFacts:
     """Why they are those of before; empty if they could be read."""
 
 
-class KueueReconciler(Reconciler):
+class KueueReconciler(WithTools):
     """Keeps the Workloads of one job, and what they grant in its status."""
 
-    def __init__(
-        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock, pods: PodsOfJobs
-    ) -> None:
-        self._client = client
-        self._cache = cache
-        self._recorder = recorder
-        self._clock = clock
-        self._pods = pods
-        self._jobs = cache.store(ELASTICJOBS)
-        self._workloads = cache.store(WORKLOADS)
-        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
-        self._slices = Observations(self._jobs, clock.monotonic)
-        self._replaced = Observations(self._jobs, clock.monotonic)
+    def __init__(self, tools: Tools, pods: PodsOfJobs) -> None:
+        super().__init__(tools)
+        self._counts = pods
+        self._workloads = tools.cache.store(WORKLOADS)
+        self._slices = Observations(self._jobs, tools.clock.monotonic)
+        self._replaced = Observations(self._jobs, tools.clock.monotonic)
         self._facts: ObjectMemory[tuple[object, float, QueueFacts]] = self._jobs.memory()
         self._refused: ObjectMemory[str] = self._jobs.memory()
         """Why the last write of a Workload was refused, by job."""
@@ -117,7 +107,7 @@ class KueueReconciler(Reconciler):
         if facts.unreadable and workloads.current is None:
             await self._grant_none(job, raw, queue, facts.unreadable)
             return Result(AGAIN_SECONDS)
-        pods = self._pods.count(job)
+        pods = self._counts.count(job)
         wish = wish_of(job, queue, facts.priority, facts.growth_priority)
         if not owned and queue and (name := prebuilt_name(raw)) and not job.status.finished:
             return await self._adopt(job, raw, wish, name)
@@ -175,7 +165,7 @@ class KueueReconciler(Reconciler):
         ]
         if not left:
             return Result()
-        if self._pods.is_left(key):
+        if self._counts.is_left(key):
             return Result(GONE_SECONDS)
         for found in left:
             await self._carry_out(let_go(found))

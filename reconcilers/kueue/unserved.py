@@ -6,10 +6,7 @@ says why it waits. Without its label it has left its queue, and has no limit.
 
 from __future__ import annotations
 
-from controller.cache import Cache
-from controller.client import AsyncClient
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.resources import Object
 from crds.phases import JobPhase
 from reconcilers.kueue.workload import FINALIZER, QUEUE_LABEL, queue_of
@@ -17,6 +14,7 @@ from reconcilers.observed.ownership import spares_its_own
 from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.managed_by import is_managed_here
+from reconcilers.runtime.tools import WithTools
 
 _MESSAGE = (
     "nobody serves the queue: the controller runs without --kueue. Start it with --kueue, or take the label "
@@ -24,13 +22,8 @@ _MESSAGE = (
 )
 
 
-class UnservedQueueReconciler(Reconciler):
+class UnservedQueueReconciler(WithTools):
     """Says in a job with something granted that nobody asks its queue any more."""
-
-    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder) -> None:
-        self._client = client
-        self._jobs = cache.store(ELASTICJOBS)
-        self._recorder = recorder
 
     async def reconcile(self, request: Request) -> Result:
         """Look at the job of this name, and change what it says of its queue.

@@ -18,9 +18,9 @@ from reconcilers.kueue.workload import WORKLOADS, job_uids, queue_of
 from reconcilers.observed.containers import has_ended
 from reconcilers.observed.ownership import BY_JOB, BY_OWNER
 from reconcilers.predicates import change_of, generation_of
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
-from reconcilers.runtime.reconciled import reporter
+from reconcilers.runtime.reconciled import ReconciledCondition
+from reconcilers.runtime.tools import Tools
 from reconcilers.scale.writer import pods_job
 from reconcilers.worker.assignment import Gate
 
@@ -28,27 +28,27 @@ WORKERS = 4
 KEPT = Shape({"spec": 50_000, "status": 50_000}, metadata=("finalizers",))
 
 
-def add(manager: Manager, clock: Clock, gates: list[Gate], *, is_wanted: bool) -> None:
+def add(manager: Manager, tools: Tools, gates: list[Gate], *, is_wanted: bool) -> None:
     """Register the controller with the manager, and the gate that Pods wait at, where queues are wanted."""
     cache = manager.cache
     if not is_wanted:
-        unserved = UnservedQueueReconciler(manager.client, cache, manager.recorder)
+        unserved = UnservedQueueReconciler(tools)
         ControllerBuilder(manager, "kueue").for_(ELASTICJOBS, predicate=_has_grant).build(unserved)
         return
     cache.keep_only({WORKLOADS: KEPT})
     cache.watch_optionally(WORKLOADS, f"{names.LABEL_MANAGED_BY}={names.MANAGER}")
     cache.add_index(WORKLOADS, BY_OWNER, job_uids)
     cache.add_index(WORKLOADS, BY_JOB, _job_of)
-    pods = PodsOfJobs(cache, clock.monotonic)
-    gates.append(QueueGate(manager.client, cache, pods, clock.monotonic))
-    reconciler = KueueReconciler(manager.client, cache, manager.recorder, clock, pods)
+    pods = PodsOfJobs(cache, tools.clock.monotonic)
+    gates.append(QueueGate(tools, pods))
+    reconciler = KueueReconciler(tools, pods)
     (
         ControllerBuilder(manager, "kueue")
         .for_(ELASTICJOBS, predicate=_asks)
         .owns(WORKLOADS)
         .watches(WORKLOADS, _as_requests(_job_of))
         .watches(PODS, _as_requests(pods_job), predicate=_counts)
-        .reports_to(reporter(manager, "kueue", ELASTICJOBS, clock))
+        .reports_to(ReconciledCondition(tools, "kueue", ELASTICJOBS))
         .with_workers(WORKERS)
         .build(reconciler)
     )

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import Refused
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.resources import NETWORKPOLICIES, Object, Resource
 from crds import names
 from crds.elasticworker import ElasticWorker
@@ -30,6 +27,7 @@ from reconcilers.observed.builder import (
     pod_of,
 )
 from reconcilers.runtime.kinds import NODECHECKS
+from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.worker.assignment import OtherAssignment
 from reconcilers.worker.companions import Companions, network_policy_of
 from reconcilers.worker.pod_refusal import PodSource
@@ -149,13 +147,14 @@ def _ask_for_gpus(container: Object, node: Object | None) -> None:
         resources["limits"] = {**(resources.get("limits") or {}), GPU_RESOURCE: gpus}
 
 
-class CheckCompanionReconciler(Reconciler):
+class CheckCompanionReconciler(WithTools):
     """Keeps the NetworkPolicy of a NodeCheck with Pods of its own."""
 
-    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder) -> None:
-        self._companions = Companions(client, recorder)
-        self._checks = cache.store(NODECHECKS)
-        self._policies = cache.store(NETWORKPOLICIES)
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._companions = Companions(tools)
+        self._checks = tools.cache.store(NODECHECKS)
+        self._policies = tools.cache.store(NETWORKPOLICIES)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._checks.get(request.namespace, request.name)

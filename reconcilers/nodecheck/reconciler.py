@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from controller.cache import Cache
-from controller.client import AsyncClient
-from controller.contact import Contact
 from controller.errors import NotFound
-from controller.events import EventRecorder, EventType
-from controller.reconciler import Reconciler, Request, Result
+from controller.events import EventType
+from controller.reconciler import Request, Result
 from controller.slices import Slices, computed
 from controller.wording import counted
 from crds import names
@@ -35,8 +32,6 @@ from reconcilers.findings.finished import is_finished, newest_on
 from reconcilers.findings.machine import created_at
 from reconcilers.findings.reference import references_on, speeds_of
 from reconcilers.nodecheck import status as check_status
-from reconcilers.nodecheck.claiming import Claiming, Permit
-from reconcilers.nodecheck.claims import HOLD_SECONDS, WAITING_FOR_AGENTS, WAITING_FOR_CHECK, YIELDED
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,
@@ -69,6 +64,7 @@ from reconcilers.nodecheck.steps import (
     nodes_without_worker,
     settled_nodes,
 )
+from reconcilers.nodecheck.turns import WAITING_FOR_CHECK, Contested, Turns, left_out, reason_to_wait
 from reconcilers.nodecheck.view import CheckView, CheckWorkers
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.observations import Observations
@@ -76,21 +72,25 @@ from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.observed.status_patch import merge_patch, validated
 from reconcilers.runtime.acts import write_status
-from reconcilers.runtime.clock import LONG_AGO, Clock
+from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
+from reconcilers.runtime.tools import Tools, WithTools
 
 SLACK_SECONDS = 0.05
-WAITING_SECONDS = 600.0
-"""Longest time until a check that waits for others looks again. It does sooner when they make way; but nodes
-can become free without that, as when a job's workers move or a Node's labels change."""
+WAITING_SECONDS = 60.0
+"""Longest time until a check that waits for others looks again. The first of those that wait do sooner, when
+others are through with nodes."""
 BEHIND_SECONDS = 0.5
 """Time until a look at what the API server has and the cache has yet to show."""
 CONSEQUENCES_SECONDS = 600.0
 """Time for which a controller keeps a finished check, however old: the nodes' cordons and records have yet to
 follow from it."""
 IDLE, AGENTS = "idle", "agents"
-GATHERING = (IDLE, AGENTS)
-"""Waits before the first step; at most HOLD_SECONDS if the check is no administrator's."""
+WAITING_FOR_AGENTS = "WaitingForAgents"
+STEP_SECONDS = 300.0
+"""Longest step, gathering included, of a check that is no administrator's."""
+MOST_SECONDS = 1_800.0
+"""Age from which on such a check begins no further round: others may wait for its nodes."""
 MOST_AT_ONCE = 500
 """Workers that one look makes, so that other checks have their turn."""
 NO_GPU = Out("it has no nvidia.com/gpu, which was asked for", reason="NoGPU")
@@ -120,35 +120,23 @@ class _Turn:
             self.look_again_seconds = seconds if current is None else min(seconds, current)
 
 
-class NodeCheckReconciler(Reconciler):
-    def __init__(
-        self,
-        client: AsyncClient,
-        cache: Cache,
-        recorder: EventRecorder,
-        contact: Contact,
-        clock: Clock,
-        most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE,
-    ) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._contact = contact
-        self._clock = clock
-        self._view = CheckView(cache, client)
-        self._workers = CheckWorkers(client, cache, clock.monotonic, most_workers)
-        self._since = Observations(cache.store(NODECHECKS), clock.monotonic)
-        self._waiting = Observations(cache.store(NODECHECKS), clock.monotonic)
-        self._claiming = Claiming(cache, clock.monotonic, lambda check: self.have_looked_at(check))
-        self.made_way = self._claiming.made_way
-        """Returns whom a check concerns that makes way."""
-        self.have_looked_at: Callable[[Request], object] = lambda check: None
-        """Has the controller look at another check."""
+class NodeCheckReconciler(WithTools):
+    def __init__(self, tools: Tools, most_workers: int = DEFAULT_WORKERS_PER_NAMESPACE) -> None:
+        super().__init__(tools)
+        monotonic, checks = tools.clock.monotonic, tools.cache.store(NODECHECKS)
+        self._view = CheckView(tools.cache, tools.client)
+        self._making = CheckWorkers(tools.client, tools.cache, monotonic, most_workers)
+        self._since = Observations(checks, monotonic)
+        self._waiting = Observations(checks, monotonic)
+        self._turns = Turns(tools.cache)
+        self.next_after = self._turns.next_after
+        """Returns the checks that look again when one is through with nodes."""
 
     async def reconcile(self, request: Request) -> Result:
         try:
             return await self._look(request)
         finally:
-            self._claiming.looked(request)
+            self._turns.looked(request)
 
     async def _look(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)
@@ -183,10 +171,6 @@ class NodeCheckReconciler(Reconciler):
         if not turn.status.nodes:
             begin = self._begin_nodes(turn) if turn.job is None else self._begin_job(turn, turn.job)
             return await begin
-        yielded, left_seconds = await self._claiming.to_yield(turn.check)
-        if yielded:
-            return await self._yield(turn, yielded)
-        turn.look_again_within(left_seconds)
         if turn.status.phase is NodeCheckPhase.PENDING:
             return await self._gather(turn)
         return await self._carry_on(turn)
@@ -229,14 +213,14 @@ class NodeCheckReconciler(Reconciler):
         if has_no_room(turn.check.spec, scope):
             return self._refuse(turn, too_many(len(scope.nodes)))
         is_patient = not is_of_job or not self._is_overdue(turn, WAITING_FOR_CHECK, self._waiting)
-        permit = await self._claiming.take(turn.check, scope.nodes, without_contested=not is_patient)
-        if permit.is_refused and is_patient:
-            return self._wait_for_others(turn, permit)
+        contested = await self._turns.take(turn.check, scope.nodes)
+        if contested and is_patient:
+            return self._wait_for_others(turn, contested)
         await slices.pause()
         nodes = self._view.nodes(scope.nodes)
         needs_gpu = turn.check.spec.accelerator is Accelerator.NVIDIA_GPU
         withdrawn = {name: NO_GPU for name, raw in nodes.items() if needs_gpu and lacks_gpu(raw)}
-        withdrawn |= permit.left_out(turn.check)
+        withdrawn |= left_out(contested, turn.check.spec.timeout_seconds)
         await slices.pause()
         made = turn.check.metadata.creation_timestamp or LONG_AGO
         as_of = max([made, *map(created_at, nodes.values())])
@@ -264,8 +248,8 @@ class NodeCheckReconciler(Reconciler):
         """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
         workers = await self._view.workers_of(turn.check)
         missing = await computed(len(turn.status.nodes), nodes_without_worker, turn.check, workers)
-        missing = self._workers.not_taken(turn.check, missing)
-        refused = await self._workers.make(turn.check, missing[:MOST_AT_ONCE])
+        missing = self._making.not_taken(turn.check, missing)
+        refused = await self._making.make(turn.check, missing[:MOST_AT_ONCE])
         if len(missing) > MOST_AT_ONCE:
             turn.look_again_within(0.0)
         _, ended = await self._ended(turn, AGENTS, ended_gathering)
@@ -278,24 +262,12 @@ class NodeCheckReconciler(Reconciler):
             return check_status.waiting(turn.status, WAITING_FOR_AGENTS, message, turn.now)
         status = check_status.settled(turn.status, ended, turn.now)
         nodes = set(status.nodes) - settled_nodes(status)
-        permit = await self._claiming.take(turn.check, nodes)
-        return self._wait_for_others(turn, permit) if permit.is_refused else self._start(turn, status)
+        contested = await self._turns.take(turn.check, nodes)
+        return self._wait_for_others(turn, contested) if contested else self._start(turn, status)
 
-    def _wait_for_others(self, turn: _Turn, permit: Permit) -> NodeCheckStatus:
-        turn.look_again_within(permit.rest_seconds or WAITING_SECONDS)
-        reason = permit.reason_to_wait(turn.check)
-        return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason, turn.now)
-
-    async def _yield(self, turn: _Turn, nodes: Collection[str]) -> NodeCheckStatus:
-        """Leave nodes to checks that wait for them. The workers go first, so a crash is made good."""
-        if turn.check.spec.job_name is None:
-            workers = await self._view.workers_of(turn.check)
-            await self._workers.delete(worker for worker in workers if worker.spec.node_name in nodes)
-        left = counted(len(nodes), "node is", "nodes are")
-        turn.event("Normal", "Yielded", f"{left} left to checks that waited for them")
-        return check_status.settled(
-            turn.status, StepResult(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now
-        )
+    def _wait_for_others(self, turn: _Turn, contested: Contested) -> NodeCheckStatus:
+        turn.look_again_within(WAITING_SECONDS)
+        return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason_to_wait(contested), turn.now)
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
@@ -358,7 +330,7 @@ class NodeCheckReconciler(Reconciler):
         step = next_step(history, fleet, settings)
         if isinstance(step, ProbeRound):
             published = check_status.in_round(status, step, participants, turn.now)
-            if has_room_for_round(spec, published):
+            if has_room_for_round(spec, published) and not self._has_had_its_time(turn):
                 turn.event("Normal", "RoundStarted", check_status.describe_round(step))
                 return published
             step = conclude(investigate(history, fleet, settings), settings)
@@ -369,6 +341,10 @@ class NodeCheckReconciler(Reconciler):
         status, findings = check_status.without_replaced(status, step.nodes, nodes, turn.now)
         findings = with_all_evidence(status, findings, fleet, nodes, tested_gpus(participants), turn.now)
         return self._finish(turn, status, findings)
+
+    def _has_had_its_time(self, turn: _Turn) -> bool:
+        age_seconds = (turn.now - (turn.status.start_time or turn.now)).total_seconds()
+        return age_seconds >= MOST_SECONDS and not self._view.is_administrators(turn.check)
 
     def _finish(self, turn: _Turn, status: NodeCheckStatus, findings: Sequence[Finding]) -> NodeCheckStatus:
         verdicts = {finding.node: finding.verdict for finding in findings}
@@ -398,8 +374,8 @@ class NodeCheckReconciler(Reconciler):
         age = (since or self._since).age_seconds(turn.check.metadata.uid, str(step))
         age = min(age, self._clock.monotonic() - self._contact.since)
         limit: float = turn.check.spec.timeout_seconds
-        if step in GATHERING and not self._view.is_administrators(turn.check):
-            limit = min(limit, HOLD_SECONDS)
+        if since is None and not self._view.is_administrators(turn.check):
+            limit = min(limit, STEP_SECONDS)
         if age >= limit:
             return True
         turn.look_again_within(limit - age + SLACK_SECONDS)

@@ -16,20 +16,19 @@ from crds.nodecheck import NodeCheck
 from reconcilers.findings.finished import is_finished
 from reconcilers.job.seen import Vetter, Wake
 from reconcilers.job.strategy import Strategies
-from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
-from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.condition import KIND
 from reconcilers.nodecheck.job_checks import JobChecksView
 from reconcilers.nodecheck.pod import CheckAssignment, CheckCompanionReconciler
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
+from reconcilers.nodecheck.turns import BY_TURN, turn_keys, waits
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_JOB
 from reconcilers.observed.trust import Trust
 from reconcilers.predicates import appears, change_of, more_than_status
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.managed_by import OfOurJobs
-from reconcilers.runtime.reconciled import reporter
+from reconcilers.runtime.reconciled import ReconciledCondition
+from reconcilers.runtime.tools import Tools
 from reconcilers.worker.assignment import OtherOwner
 from reconcilers.worker.reconciler import job_keys
 
@@ -39,30 +38,30 @@ TIMEOUT_SECONDS = 600.0
 
 
 def add(
-    manager: Manager, clock: Clock, options: PodOptions, strategies: Strategies, owners: list[OtherOwner]
+    manager: Manager, tools: Tools, options: PodOptions, strategies: Strategies, owners: list[OtherOwner]
 ) -> None:
     """Register both controllers with the manager, and what jobs and workers have to do with checks."""
     cache = manager.cache
     add_indexes(cache)
-    strategies.vetter = vetter_of(manager.client, cache)
+    strategies.vetter = vetter_of(tools.client, cache)
     owners.append(owner_of(cache, options.check_image))
-    _add_checks(manager, clock, options)
+    _add_checks(manager, tools, options)
     (
         ControllerBuilder(manager, "checkcompanion")
         .for_(NODECHECKS, predicate=more_than_status)
         .owns(NETWORKPOLICIES, predicate=more_than_status)
-        .reports_to(reporter(manager, "checkcompanion", NODECHECKS, clock))
+        .reports_to(ReconciledCondition(tools, "checkcompanion", NODECHECKS))
         .with_workers(WORKERS)
-        .build(CheckCompanionReconciler(manager.client, manager.cache, manager.recorder))
+        .build(CheckCompanionReconciler(tools))
     )
 
 
 def add_indexes(cache: Cache) -> None:
     """Index what is looked up besides names."""
-    cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
+    cache.add_index(NODECHECKS, BY_TURN, turn_keys)
 
 
-def _add_checks(manager: Manager, clock: Clock, options: PodOptions) -> None:
+def _add_checks(manager: Manager, tools: Tools, options: PodOptions) -> None:
     cache = manager.cache
     jobs, checks = cache.store(ELASTICJOBS), cache.store(NODECHECKS)
 
@@ -77,23 +76,20 @@ def _add_checks(manager: Manager, clock: Clock, options: PodOptions) -> None:
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         return requests_for(checks.by_index(BY_JOB, f"{namespace}/{name}"))
 
-    reconciler = NodeCheckReconciler(
-        manager.client, cache, manager.recorder, manager.contact, clock, options.workers_per_namespace
-    )
-    controller = (
+    reconciler = NodeCheckReconciler(tools, options.workers_per_namespace)
+    (
         ControllerBuilder(manager, "nodecheck")
         .for_(NODECHECKS)
         .owns(ELASTICWORKERS, predicate=more_of_an_answer)
         .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
-        .watches(NODECHECKS, reconciler.made_way, predicate=makes_way)
+        .watches(NODECHECKS, reconciler.next_after, predicate=makes_way)
         .serves_first(Trust(cache).is_administrators)
-        .reports_to(reporter(manager, "nodecheck", NODECHECKS, clock))
+        .reports_to(ReconciledCondition(tools, "nodecheck", NODECHECKS))
         .with_workers(WORKERS)
         .with_timeout(TIMEOUT_SECONDS)
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
     )
-    reconciler.have_looked_at = controller.look_at
 
 
 def checked_job(check: Object) -> Iterable[Request]:
@@ -143,8 +139,8 @@ def ends(change: Change) -> bool:
 def begins_or_ends(check: Object) -> object:
     """A job goes by the end of a check, its verdicts, and a wait for another; not by its rounds."""
     status = check.get("status", {})
-    waits = _waits_for_check(check)
-    return status.get("phase"), waits, status.get("nodeSets"), check["metadata"].get("deletionTimestamp")
+    seen = status.get("phase"), waits(check), status.get("nodeSets")
+    return *seen, check["metadata"].get("deletionTimestamp")
 
 
 @change_of
@@ -166,14 +162,6 @@ def more_of_a_jobs_checks(job: Object) -> object:
 
 def _is_over(check: Object) -> bool:
     return is_finished(check) or bool(check["metadata"].get("deletionTimestamp"))
-
-
-def _waits_for_check(check: Object) -> bool:
-    """Return whether a check waits for another one."""
-    conditions = check.get("status", {}).get("conditions") or ()
-    return any(
-        (c["type"], c["status"], c["reason"]) == ("Running", "False", WAITING_FOR_CHECK) for c in conditions
-    )
 
 
 def _left_behind(check: Object) -> object:

@@ -8,8 +8,8 @@ the flag. Where nothing says so: no fewer than `replicas`, or than are needed, w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import re2
@@ -17,7 +17,7 @@ import re2
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.job_spec import ReplicaSpec
-from reconcilers.observed.command import MAX_TEXT, Remembered, command_words, flags_in
+from reconcilers.observed.command import MAX_TEXT, command_words, flags_in
 from reconcilers.observed.slots import base_of
 
 Variables = Mapping[str, str]
@@ -28,8 +28,8 @@ quadratic time."""
 _RANGE = re.compile(r"([0-9]{1,6}):([0-9]{1,6})")
 MAX_EXPANDED = 1_024
 """Characters of a word with the values of its variables."""
-MAX_WORDS = 1_024
-"""Words of a launcher's command that are read with the values of variables."""
+MOST_REMEMBERED = 512
+"""Commands, of up to `MAX_TEXT` characters each."""
 _QUOTES = str.maketrans("", "", "\"'\\")
 
 
@@ -56,17 +56,18 @@ def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:
     """MIN, if the command or the environment gives a range that can be made out."""
     container = worker.template["spec"]["containers"][0]
     variables = known_variables(worker, envs, container)
-    return _least(command_words(container), variables)
-
-
-@Remembered
-def _least(words: Sequence[str], variables: Variables) -> int | None:
-    said = [flag.value or "" for flag in flags_in(words) if flag.name == "nnodes"]
-    found = _RANGE.fullmatch(expanded(said[0] if said else variables.get("PET_NNODES", ""), variables))
+    said = _nnodes(command_words(container))
+    found = _RANGE.fullmatch(expanded(variables.get("PET_NNODES", "") if said is None else said, variables))
     if found is None:
         return None
     least, most = int(found[1]), int(found[2])
     return max(least, 1) if least <= most else None
+
+
+@lru_cache(maxsize=MOST_REMEMBERED)
+def _nnodes(words: Sequence[str]) -> str | None:
+    """What the command says for `--nnodes`; each look at a job asks."""
+    return next((flag.value or "" for flag in flags_in(words) if flag.name == "nnodes"), None)
 
 
 def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Mapping[str, Any]) -> Variables:
@@ -81,17 +82,6 @@ def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Map
         else:
             known[name] = str(plain)
     return known
-
-
-def expanded_words(words: Iterable[str], variables: Variables) -> list[str]:
-    """Return the first words with the values of variables, `MAX_WORDS` and `MAX_TEXT` characters at most."""
-    left, found = MAX_TEXT, list[str]()
-    for word in islice(words, MAX_WORDS):
-        found.append(expanded(word, variables))
-        left -= len(found[-1]) + 1
-        if left < 0:
-            return found[:-1]
-    return found
 
 
 def expanded(text: str, variables: Variables) -> str:

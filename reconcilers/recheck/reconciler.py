@@ -5,12 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import AlreadyExists
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NODES, Object
+from controller.reconciler import Request, Result
+from controller.resources import Object
 from crds import names
 from crds.cordon import read_acted
 from reconcilers.findings.finished import is_finished
@@ -28,8 +25,8 @@ from reconcilers.recheck.policy import (
     repaired_at,
     taint_keys,
 )
-from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
+from reconcilers.runtime.kinds import NODECHECKS
+from reconcilers.runtime.tools import Tools, WithTools
 
 BY_NODE = "recheck"
 """Index of our NodeChecks by the cordoned node; those that have not ended are under `UNFINISHED`, too."""
@@ -40,20 +37,14 @@ WAIT_SECONDS = 300.0
 """Time until a node looks again for partners, or for its turn."""
 
 
-class RecheckReconciler(Reconciler):
+class RecheckReconciler(WithTools):
     """Must not look at two nodes at once, which would choose the same partners."""
 
-    def __init__(
-        self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock, namespace: str
-    ) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._clock = clock
+    def __init__(self, tools: Tools, namespace: str) -> None:
+        super().__init__(tools)
         self._namespace = namespace
-        self._nodes = cache.store(NODES)
-        self._checks = cache.store(NODECHECKS)
-        self._workers = cache.store(ELASTICWORKERS)
-        self._trust = Trust(cache)
+        self._checks = tools.cache.store(NODECHECKS)
+        self._trust = Trust(tools.cache)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._nodes.get(None, request.name)

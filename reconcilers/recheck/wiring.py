@@ -17,14 +17,14 @@ from reconcilers.recheck.reconciler import (
     check_keys,
     recheck_view,
 )
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import NODECHECKS
+from reconcilers.runtime.tools import Tools
 
 WORKERS = 1
 """No more: two looks at once could choose the same partners."""
 
 
-def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
+def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
     """Register the controller, where dlr cordons nodes."""
     if options.mode is not CordonMode.ENFORCE:
         return
@@ -39,5 +39,5 @@ def add(manager: Manager, clock: Clock, options: CordonOptions) -> None:
         .for_(NODES, predicate=change_of(recheck_view))
         .watches(NODECHECKS, cordoned_node)
         .with_workers(WORKERS)
-        .build(RecheckReconciler(manager.client, cache, manager.recorder, clock, options.namespace))
+        .build(RecheckReconciler(tools, options.namespace))
     )

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from controller.builder import ControllerBuilder
 from controller.cache import Cache
 from controller.reconciler import Reconciler, Request, Result
 from controller.resources import Object, Resource
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS
+from reconcilers.runtime.reconciled import ReconciledCondition
+from reconcilers.runtime.tools import Tools
+
+
+def build_for_jobs(controller: ControllerBuilder, reconciler: Reconciler, tools: Tools, workers: int) -> None:
+    """Put a reconciler of ElasticJobs to work: jobs show what it cannot cope with."""
+    reporter = ReconciledCondition(tools, controller.name, ELASTICJOBS)
+    ours = OfOurJobs(reconciler, tools.cache, ELASTICJOBS, own_key)
+    controller.reports_to(reporter).with_workers(workers).build(ours)
 
 
 class OfOurJobs(Reconciler):

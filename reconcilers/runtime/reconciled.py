@@ -10,13 +10,8 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import InvalidStatus
-from controller.events import EventRecorder
-from controller.manager import Manager
 from controller.reconciler import (
-    Reconciler,
     ReconcileReporter,
     ReconcileTimeout,
     Request,
@@ -27,8 +22,8 @@ from controller.resources import Object, Resource
 from crds.model import ConditionStatus, first_fault
 from crds.texts import shortened
 from reconcilers.runtime.acts import write_status
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.tools import Tools, WithTools
 
 RECONCILED = "Reconciled"
 ERROR_LIMIT = 400
@@ -38,21 +33,11 @@ ERROR_LIMIT = 400
 class ReconciledCondition(ReconcileReporter):
     """Reporter of one controller; of two that look at the same objects, each withdraws its own condition."""
 
-    def __init__(
-        self,
-        controller: str,
-        resource: Resource,
-        client: AsyncClient,
-        cache: Cache,
-        recorder: EventRecorder,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, tools: Tools, controller: str, resource: Resource) -> None:
         self._controller = controller
         self._resource = resource
-        self._client = client
-        self._store = cache.store(resource)
-        self._recorder = recorder
-        self._clock = clock
+        self._client, self._recorder, self._clock = tools.client, tools.recorder, tools.clock
+        self._store = tools.cache.store(resource)
 
     async def failed(self, request: Request, error: Exception) -> None:
         raw = self._store.get(request.namespace, request.name)
@@ -123,11 +108,6 @@ def sentence(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {text}; the controller tries again, and its log says more"
 
 
-def reporter(manager: Manager, controller: str, resource: Resource, clock: Clock) -> ReconciledCondition:
-    """Return the reporter of a controller, about objects of a kind."""
-    return ReconciledCondition(controller, resource, manager.client, manager.cache, manager.recorder, clock)
-
-
 def condition_in(raw: Object) -> Object:
     """The condition; empty if there is none."""
     conditions: list[Object] = (raw.get("status") or {}).get("conditions") or []
@@ -147,18 +127,15 @@ def _owner(worker: Object) -> Object:
 REASON = "Unreadable"
 
 
-class UnreadableReconciler(Reconciler):
+class UnreadableReconciler(WithTools):
     """Reports one object; a request has its resource in front of its name.
 
     Args:
         conditions: by resource, who writes the condition; others have none.
     """
 
-    def __init__(
-        self, cache: Cache, recorder: EventRecorder, conditions: Mapping[Resource, ReconciledCondition]
-    ) -> None:
-        self._cache = cache
-        self._recorder = recorder
+    def __init__(self, tools: Tools, conditions: Mapping[Resource, ReconciledCondition]) -> None:
+        super().__init__(tools)
         self._conditions = conditions
 
     async def reconcile(self, request: Request) -> Result:

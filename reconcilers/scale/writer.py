@@ -9,7 +9,6 @@ from typing import Any
 from controller.cache import Cache
 from controller.client import AsyncClient
 from controller.errors import Refused
-from controller.events import EventRecorder
 from controller.resources import PODS, Object
 from controller.store import ObjectMemory
 from crds import names
@@ -17,9 +16,9 @@ from crds.elasticjob import ElasticJob
 from reconcilers.observed.ownership import BY_JOB, number_label
 from reconcilers.observed.slots import Slot, vacant_slots
 from reconcilers.runtime.acts import tell
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal
+from reconcilers.runtime.tools import Tools
 from reconcilers.scale.request import REFUSED_SECONDS, RefusedRequest, ScaleRequest, ScaleWrite, differing
 from reconcilers.scale.uptake import Vacant
 
@@ -88,11 +87,9 @@ async def withdraw(client: AsyncClient, job: ElasticJob, version: str) -> None:
 class ScaleWriter:
     """Writes requests of dlr's own, and remembers which were refused."""
 
-    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._clock = clock
-        self._refused: ObjectMemory[tuple[RefusedRequest, float]] = cache.store(ELASTICJOBS).memory()
+    def __init__(self, tools: Tools) -> None:
+        self._client, self._recorder, self._clock = tools.client, tools.recorder, tools.clock
+        self._refused: ObjectMemory[tuple[RefusedRequest, float]] = tools.cache.store(ELASTICJOBS).memory()
         """The job's last request that was refused, and when, on the monotonic clock."""
 
     def refused(self, job: ElasticJob) -> RefusedRequest | None:

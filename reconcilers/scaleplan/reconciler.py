@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import Conflict, NotFound
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NODES, Object
+from controller.reconciler import Request, Result
+from controller.resources import Object
 from controller.slices import computed
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
@@ -17,8 +14,8 @@ from crds.grouping import is_grouped
 from crds.scaleplan import ScalePlan
 from reconcilers.observed.ownership import staying, workers_owned_by
 from reconcilers.runtime.acts import carry_out
-from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
+from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
+from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.scale.permission import CountsFault, no_fault
 from reconcilers.scale.request import is_merged
 from reconcilers.scale.writer import write_into
@@ -30,28 +27,14 @@ MOST_VERDICTS = 100
 """Number of ends of plans that one look writes. Each of them wakes the job's plans, so others follow."""
 
 
-class ScalePlanReconciler(Reconciler):
+class ScalePlanReconciler(WithTools):
     """Judges the ScalePlans of one job, and writes the newest that can be carried out into the job."""
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        cache: Cache,
-        recorder: EventRecorder,
-        clock: Clock,
-        counts_fault: CountsFault = no_fault,
-    ) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._clock = clock
+    def __init__(self, tools: Tools, counts_fault: CountsFault = no_fault) -> None:
+        super().__init__(tools)
         self._counts_fault = counts_fault
-        self._plans = cache.store(SCALEPLANS)
-        self._jobs = cache.store(ELASTICJOBS)
-        self._workers = cache.store(ELASTICWORKERS)
-        self._nodes = cache.store(NODES)
-        self._parse = cache.models(SCALEPLANS, ScalePlan)
-        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
-        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
+        self._plans = tools.cache.store(SCALEPLANS)
+        self._parse = tools.cache.models(SCALEPLANS, ScalePlan)
 
     async def reconcile(self, request: Request) -> Result:
         """Look at the plans of the job of this name."""

@@ -8,28 +8,21 @@ from controller.resources import Object
 from crds import names
 from reconcilers.observed.containers import has_ended
 from reconcilers.predicates import change_of, generation_of
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import reporter
+from reconcilers.runtime.managed_by import build_for_jobs
+from reconcilers.runtime.tools import Tools
 from reconcilers.scale.permission import CountsFault
 from reconcilers.scaleplan.reconciler import BY_OWNER_JOB, ScalePlanReconciler, owner_job, planned_job
 
 WORKERS = 2
 
 
-def add(manager: Manager, clock: Clock, counts_fault: CountsFault) -> None:
+def add(manager: Manager, tools: Tools, counts_fault: CountsFault) -> None:
     """Register the controller with the manager."""
     manager.cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
-    plans = ScalePlanReconciler(manager.client, manager.cache, manager.recorder, clock, counts_fault)
-    (
-        ControllerBuilder(manager, "scaleplan")
-        .for_(ELASTICJOBS, predicate=asked_or_over)
-        .watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
-        .reports_to(reporter(manager, "scaleplan", ELASTICJOBS, clock))
-        .with_workers(WORKERS)
-        .build(OfOurJobs(plans, manager.cache, ELASTICJOBS, own_key))
-    )
+    controller = ControllerBuilder(manager, "scaleplan").for_(ELASTICJOBS, predicate=asked_or_over)
+    controller.watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
+    build_for_jobs(controller, ScalePlanReconciler(tools, counts_fault), tools, WORKERS)
 
 
 @change_of

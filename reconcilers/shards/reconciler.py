@@ -12,11 +12,8 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import Conflict
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.resources import Object
 from controller.slices import computed, let_go
 from controller.store import Change
@@ -39,8 +36,8 @@ from reconcilers.observed.ownership import (
     workers_owned_by,
 )
 from reconcilers.runtime.acts import tell, telling_refusals, write_status
-from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
+from reconcilers.runtime.kinds import ELASTICJOBS, SHARDSETS
+from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.scale.writer import ScaleWriter
 from reconcilers.shards.by_shards import IdleWorker, holders_of, scaling_of
 from reconcilers.shards.plan import SetWrite, ShardsPlan, ShardsSeen, StoredSet, plan_shards
@@ -65,19 +62,13 @@ class _Found:
     """All workers of the job that are not on their way out, if their count follows the sets."""
 
 
-class ShardsReconciler(Reconciler):
-    def __init__(self, client: AsyncClient, cache: Cache, recorder: EventRecorder, clock: Clock) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._clock = clock
-        self._jobs = cache.store(ELASTICJOBS)
-        self._workers = cache.store(ELASTICWORKERS)
-        self._sets = cache.store(SHARDSETS)
-        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
-        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
-        self._scale = ScaleWriter(client, cache, recorder, clock)
-        self._leased = Observations(self._jobs, clock.monotonic)
-        self._idle = Observations(self._workers, clock.monotonic)
+class ShardsReconciler(WithTools):
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._sets = tools.cache.store(SHARDSETS)
+        self._scale = ScaleWriter(tools)
+        self._leased = Observations(self._jobs, tools.clock.monotonic)
+        self._idle = Observations(self._workers, tools.clock.monotonic)
         self._last_words: defaultdict[Request, dict[str, Object]] = defaultdict(dict)
         """Workers that were deleted since the last look at their job, by uid. What they have done of a lease
         is done once more if the controller dies before that look."""

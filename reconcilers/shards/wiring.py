@@ -9,10 +9,9 @@ from controller.store import Change
 from reconcilers.observed.containers import has_ended
 from reconcilers.observed.ownership import BY_OWNER, owner_uids
 from reconcilers.predicates import change_of, without_report
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
-from reconcilers.runtime.managed_by import OfOurJobs, own_key
-from reconcilers.runtime.reconciled import reporter
+from reconcilers.runtime.managed_by import build_for_jobs
+from reconcilers.runtime.tools import Tools
 from reconcilers.shards.metrics import ShardMetrics
 from reconcilers.shards.reconciler import (
     BY_PULLED_JOB,
@@ -24,26 +23,20 @@ from reconcilers.shards.reconciler import (
 WORKERS = 4
 
 
-def add(manager: Manager, clock: Clock) -> None:
+def add(manager: Manager, tools: Tools) -> None:
     """Register the controller with the manager."""
     cache = manager.cache
     cache.add_index(ELASTICWORKERS, BY_PULLED_JOB, owners_of_pullers)
     cache.add_index(SHARDSETS, BY_OWNER, owner_uids)
-    reconciler = ShardsReconciler(manager.client, cache, manager.recorder, clock)
+    reconciler = ShardsReconciler(tools)
 
     def wakes(change: Change) -> bool:
         reconciler.note_deletion(change)
         return more_of_a_puller(change)
 
-    (
-        ControllerBuilder(manager, "shards")
-        .for_(ELASTICJOBS, predicate=more_of_a_pulled_job)
-        .owns(SHARDSETS)
-        .watches(ELASTICWORKERS, job_of_puller, predicate=wakes)
-        .reports_to(reporter(manager, "shards", ELASTICJOBS, clock))
-        .with_workers(WORKERS)
-        .build(OfOurJobs(reconciler, cache, ELASTICJOBS, own_key))
-    )
+    controller = ControllerBuilder(manager, "shards").for_(ELASTICJOBS, predicate=more_of_a_pulled_job)
+    controller.owns(SHARDSETS).watches(ELASTICWORKERS, job_of_puller, predicate=wakes)
+    build_for_jobs(controller, reconciler, tools, WORKERS)
     manager.metrics_registry.register(ShardMetrics(cache, lambda: manager.is_leader))
 
 

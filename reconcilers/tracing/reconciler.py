@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from controller.cache import Cache
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.store import ObjectMemory
 from reconcilers.observed.ownership import BY_OWNER
-from reconcilers.runtime.clock import Clock
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.tracing.spans import TraceSpan, spans_of
 
 SETTLED = timedelta(seconds=15)
@@ -22,7 +20,7 @@ class SendSpans(Protocol):
     def __call__(self, job_uid: str, spans: Iterable[TraceSpan]) -> None: ...
 
 
-class TracingReconciler(Reconciler):
+class TracingReconciler(WithTools):
     """Has the spans of a job sent.
 
     A controller that begins to lead sends those of all jobs (again), under the same identifiers.
@@ -31,10 +29,8 @@ class TracingReconciler(Reconciler):
         send: takes spans that are over, and must not block.
     """
 
-    def __init__(self, cache: Cache, clock: Clock, send: SendSpans) -> None:
-        self._jobs = cache.store(ELASTICJOBS)
-        self._workers = cache.store(ELASTICWORKERS)
-        self._clock = clock
+    def __init__(self, tools: Tools, send: SendSpans) -> None:
+        super().__init__(tools)
         self._send = send
         self._sent: ObjectMemory[frozenset[str]] = self._jobs.memory()
         """Keys of spans that were sent, by job."""

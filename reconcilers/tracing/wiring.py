@@ -11,15 +11,15 @@ from controller.manager import Manager
 from controller.resources import Object
 from crds.trace import ENV_ENDPOINT
 from reconcilers.predicates import change_of
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.managed_by import OfOurJobs, own_key
+from reconcilers.runtime.tools import Tools
 from reconcilers.tracing.reconciler import TracingReconciler
 
 log = logging.getLogger(__name__)
 
 
-def add(manager: Manager, clock: Clock, environ: Mapping[str, str] = os.environ) -> None:
+def add(manager: Manager, tools: Tools, environ: Mapping[str, str] = os.environ) -> None:
     """Register the controller with the manager, where the environment names a collector."""
     if not environ.get(ENV_ENDPOINT):
         return
@@ -32,7 +32,7 @@ def add(manager: Manager, clock: Clock, environ: Mapping[str, str] = os.environ)
             error.name,
         )
         return
-    reconciler = TracingReconciler(manager.cache, clock, Collector().send)
+    reconciler = TracingReconciler(tools, Collector().send)
     (
         ControllerBuilder(manager, "tracing")
         .for_(ELASTICJOBS, predicate=has_another_past)

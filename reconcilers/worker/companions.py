@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from math import inf
 
 from controller.builder import ControllerBuilder
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, Refused
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
+from controller.reconciler import Request, Result
 from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICES, Object, Resource
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -31,6 +28,7 @@ from reconcilers.observed.slots import slot_count
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import is_refusal, not_served
+from reconcilers.runtime.tools import Tools, WithTools
 
 RECHECK_SECONDS = 60.0
 """Time between two looks at kinds that are not watched: they are few, or a cluster need not know them."""
@@ -58,9 +56,8 @@ class EvictionHold:
 class Companions:
     """Keeps one object beside the Pods of an owner as it is wanted."""
 
-    def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
-        self._client = client
-        self._recorder = recorder
+    def __init__(self, tools: Tools) -> None:
+        self._client, self._recorder = tools.client, tools.recorder
 
     async def keep(
         self, resource: Resource, owner: Object, found: Object | None, wanted: Object | None
@@ -126,24 +123,21 @@ class Companions:
             failures.append(error)
 
 
-class CompanionReconciler(Reconciler):
+class CompanionReconciler(WithTools):
     def __init__(
         self,
-        client: AsyncClient,
-        cache: Cache,
-        recorder: EventRecorder,
+        tools: Tools,
         service_of: ServiceOf = no_service,
         holds: Sequence[EvictionHold] = (),
         controller_namespace: str = "",
     ) -> None:
+        super().__init__(tools)
         self._controller_namespace = controller_namespace
-        self._companions = Companions(client, recorder)
+        self._companions = Companions(tools)
         self._service_of = service_of
         self._holds = holds
-        self._jobs = cache.store(ELASTICJOBS)
-        self._budgets = cache.store(PODDISRUPTIONBUDGETS)
-        self._policies = cache.store(NETWORKPOLICIES)
-        self._parse_job = cache.models(ELASTICJOBS, ElasticJob)
+        self._budgets = tools.cache.store(PODDISRUPTIONBUDGETS)
+        self._policies = tools.cache.store(NETWORKPOLICIES)
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)

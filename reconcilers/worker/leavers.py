@@ -8,11 +8,9 @@ for, nor is one whose grace is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controller.cache import Cache
-from controller.contact import Contact
 from controller.resources import NODES, PODS, Object
 from crds.agent_report import AgentState
 from crds.elasticworker import MAX_LEAVING, ElasticWorker, ElasticWorkerStatus, ExitClass, WorkerPhase
@@ -22,6 +20,7 @@ from reconcilers.observed.observations import Observations
 from reconcilers.observed.ownership import belongs_to
 from reconcilers.observed.silence import why_not_ready
 from reconcilers.observed.worker_state import ENDED
+from reconcilers.runtime.tools import Tools
 
 BY_SLOT = "slot"
 """Index of Pods, by `slot_keys`."""
@@ -71,12 +70,11 @@ class SlotPods:
     """The Pods of slots in the cache. A grace counts from when we first saw that the Pod leaves, and is never
     over before our own contact with the API server has lasted as long: a kubelet may have had none either."""
 
-    def __init__(self, cache: Cache, contact: Contact, monotonic: Callable[[], float]) -> None:
-        self._pods = cache.store(PODS)
-        self._nodes = cache.store(NODES)
-        self._contact = contact
-        self._monotonic = monotonic
-        self._leaving = Observations(self._pods, monotonic)
+    def __init__(self, tools: Tools) -> None:
+        self._pods, self._nodes = tools.cache.store(PODS), tools.cache.store(NODES)
+        self._contact = tools.contact
+        self._monotonic = tools.clock.monotonic
+        self._leaving = Observations(self._pods, tools.clock.monotonic)
 
     def of(self, worker: ElasticWorker) -> Leavers:
         """Return the Pods of a worker's slot."""

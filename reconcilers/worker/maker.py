@@ -5,13 +5,10 @@ A Pod comes last, since its agent begins with the others. What is refused is tri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from controller.cache import Cache
-from controller.client import AsyncClient
 from controller.errors import ApiError, Forbidden, Refused, Unavailable
-from controller.events import EventRecorder
 from controller.resources import EVENTS, LEASES, NODES, PODS, Object
 from controller.shape import Shape
 from controller.store import ObjectMemory
@@ -35,9 +32,9 @@ from reconcilers.observed.start import (
     warning_of,
 )
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK, POD_REFUSED
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
+from reconcilers.runtime.tools import Tools
 from reconcilers.worker.access import MISSED_RECHECK_SECONDS, OwnerKeys, WorkerAccess
 from reconcilers.worker.assignment import Assignment, Gate, Obstacle
 from reconcilers.worker.image_volumes import images_mount
@@ -56,12 +53,11 @@ _EVENT = Shape(
 class LatePods:
     """The Events of Pods that are late."""
 
-    def __init__(self, client: AsyncClient, cache: Cache, monotonic: Callable[[], float]) -> None:
-        self._client = client
-        self._monotonic = monotonic
-        self._starting = Observations(cache.store(PODS), monotonic)
-        jobs = cache.store(ELASTICJOBS)
-        self._asked: ObjectMemory[EventsRead] = jobs.memory()
+    def __init__(self, tools: Tools) -> None:
+        self._client = tools.client
+        self._monotonic = tools.clock.monotonic
+        self._starting = Observations(tools.cache.store(PODS), tools.clock.monotonic)
+        self._asked: ObjectMemory[EventsRead] = tools.cache.store(ELASTICJOBS).memory()
 
     async def hindrance_of(self, pod: Object, owner: Object) -> tuple[Hindrance | None, float | None]:
         """Why it does not start, if it is late; and seconds until it might be, or is to be looked at again.
@@ -104,26 +100,17 @@ STUCK_SECONDS = 30.0
 
 
 class PodMaker:
-    def __init__(
-        self,
-        client: AsyncClient,
-        cache: Cache,
-        recorder: EventRecorder,
-        clock: Clock,
-        options: PodOptions,
-        gates: Sequence[Gate] = (),
-    ) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._clock = clock
+    def __init__(self, tools: Tools, options: PodOptions, gates: Sequence[Gate] = ()) -> None:
+        cache = tools.cache
+        self._client, self._recorder, self._clock = tools.client, tools.recorder, tools.clock
         self._leases = cache.store(LEASES)
         self._jobs = cache.store(ELASTICJOBS)
         self._nodes = cache.store(NODES)
         self._agent = options.agent
-        self._access = WorkerAccess(client, cache)
-        self._keys = OwnerKeys(client, cache, clock.monotonic)
+        self._access = WorkerAccess(tools.client, cache)
+        self._keys = OwnerKeys(tools.client, cache, tools.clock.monotonic)
         self._gates = gates
-        self._leftovers = Observations(cache.store(ELASTICWORKERS), clock.monotonic)
+        self._leftovers = Observations(cache.store(ELASTICWORKERS), tools.clock.monotonic)
         self._random = options.random
 
     async def start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:

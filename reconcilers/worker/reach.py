@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from controller.cache import Cache
-from controller.client import AsyncClient
-from controller.contact import Contact
 from controller.errors import NotFound
 from controller.reconciler import Request
 from controller.resources import PODS, Object
@@ -29,8 +26,8 @@ from reconcilers.observed.reach import (
     silent_peers,
 )
 from reconcilers.observed.workers import worker_name
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
+from reconcilers.runtime.tools import Tools
 from reconcilers.worker.dialling import Dials
 
 BY_SILENT_PEER = "silent-peer"
@@ -66,14 +63,10 @@ def _key(owner_uid: str, index: int, incarnation: int) -> str:
 class Reach:
     """The workers that peers cannot reach."""
 
-    def __init__(
-        self, client: AsyncClient, cache: Cache, contact: Contact, clock: Clock, dials: Dials
-    ) -> None:
-        self._client = client
-        self._workers = cache.store(ELASTICWORKERS)
-        self._pods = cache.store(PODS)
-        self._contact = contact
-        self._monotonic = clock.monotonic
+    def __init__(self, tools: Tools, dials: Dials) -> None:
+        self._client, self._contact = tools.client, tools.contact
+        self._workers, self._pods = tools.cache.store(ELASTICWORKERS), tools.cache.store(PODS)
+        self._monotonic = tools.clock.monotonic
         self._dials = dials
         self._since: ObjectMemory[tuple[int, float]] = self._workers.memory()
         """Incarnation, and when peers of it were first seen to report it as silent."""

@@ -13,13 +13,9 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controller.cache import Cache
-from controller.client import AsyncClient
-from controller.contact import Contact
 from controller.errors import Conflict, NotFound, Refused
-from controller.events import EventRecorder
-from controller.reconciler import Reconciler, Request, Result
-from controller.resources import NODES, PODS, Object
+from controller.reconciler import Request, Result
+from controller.resources import PODS, Object
 from crds import names
 from crds.elasticworker import ElasticWorker, ElasticWorkerStatus
 from crds.model import ConditionStatus
@@ -41,9 +37,9 @@ from reconcilers.observed.start import Hindrance
 from reconcilers.observed.status_patch import validated_patch
 from reconcilers.observed.worker_state import ENDED, SCHEDULED
 from reconcilers.runtime.acts import in_parallel
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal, retry_seconds
+from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.worker.assignment import (
     STARTS_PER_SECOND,
     Assignment,
@@ -78,33 +74,23 @@ class UnrecordedPod:
     """Time of the first sight, on the monotonic clock."""
 
 
-class WorkerReconciler(Reconciler):
+class WorkerReconciler(WithTools):
     def __init__(
         self,
-        client: AsyncClient,
-        cache: Cache,
-        recorder: EventRecorder,
-        contact: Contact,
-        clock: Clock,
+        tools: Tools,
         options: PodOptions,
         assign_to_job: AssignToJob = JobAssignment,
         gates: Sequence[Gate] = (),
         owners: Sequence[OtherOwner] = (),
         dials: Dials | None = None,
     ) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._clock = clock
-        self._workers = cache.store(ELASTICWORKERS)
-        self._pods = cache.store(PODS)
-        self._nodes = cache.store(NODES)
-        self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
-        self._assignments = Assignments(cache, assign_to_job, owners)
-        self._silences = Silences(client, cache, contact, clock, dials or TcpDials(clock.monotonic))
-        self._maker = PodMaker(client, cache, recorder, clock, options, gates)
-        self._late = LatePods(client, cache, clock.monotonic)
-        self._taints = cache.shared(DeviceTaints)
-        self._slots = SlotPods(cache, contact, clock.monotonic)
+        super().__init__(tools)
+        self._assignments = Assignments(tools.cache, assign_to_job, owners)
+        self._silences = Silences(tools, dials or TcpDials(tools.clock.monotonic))
+        self._maker = PodMaker(tools, options, gates)
+        self._late = LatePods(tools)
+        self._taints = tools.cache.shared(DeviceTaints)
+        self._slots = SlotPods(tools)
         self._unrecorded: dict[Request, UnrecordedPod] = {}
         self._ending: dict[Request, Object] = {}
         """Pods whose end was seen and could not be written yet: once they are gone, nothing else says why."""

@@ -12,13 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from controller.cache import Cache
-from controller.client import AsyncClient
-from controller.contact import Contact
 from controller.errors import Forbidden, NotFound
 from controller.resources import LEASES, NODES, PODS, Object
 from controller.slices import Slices
-from controller.store import Change, ObjectMemory, Store
+from controller.store import Change, ObjectMemory
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from reconcilers.observed.builder import heartbeat_seconds, labels_of, owner_reference
 from reconcilers.observed.containers import containers_of, training_container
@@ -35,8 +32,8 @@ from reconcilers.observed.silence import (
     judge_silence,
     witness_of,
 )
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS
+from reconcilers.runtime.tools import Tools
 from reconcilers.worker.assignment import Assignment
 from reconcilers.worker.dialling import Dials
 from reconcilers.worker.reach import Reach
@@ -71,12 +68,9 @@ RESTART_SECONDS = 60.0
 class Heartbeats:
     """Ages of the workers' Leases."""
 
-    def __init__(
-        self, client: AsyncClient, leases: Store, pods: Store, contact: Contact, clock: Clock
-    ) -> None:
-        self._client = client
-        self._contact = contact
-        self._clock = clock
+    def __init__(self, tools: Tools) -> None:
+        pods, leases, clock = tools.cache.store(PODS), tools.cache.store(LEASES), tools.clock
+        self._client, self._contact, self._clock = tools.client, tools.contact, clock
         self._runs = Observations(pods, clock.monotonic)
         """By Pod, the run of its training container."""
         self._renewals = Observations(leases, clock.monotonic)
@@ -190,11 +184,10 @@ class _NodeLeaseRead:
 class NodeLeases:
     """What nodes say of themselves, beside their agents."""
 
-    def __init__(self, client: AsyncClient, nodes: Store, clock: Clock) -> None:
-        self._client = client
-        self._nodes = nodes
-        self._clock = clock
-        self._seen: ObjectMemory[_NodeLeaseRead] = nodes.memory()
+    def __init__(self, tools: Tools) -> None:
+        self._client, self._clock = tools.client, tools.clock
+        self._nodes = tools.cache.store(NODES)
+        self._seen: ObjectMemory[_NodeLeaseRead] = self._nodes.memory()
         self._is_forbidden = False
 
     async def witness(self, name: str, silent_seconds: float) -> NodeWitness:
@@ -275,18 +268,17 @@ class _Counted:
 
 
 class Silences:
-    def __init__(
-        self, client: AsyncClient, cache: Cache, contact: Contact, clock: Clock, dials: Dials
-    ) -> None:
-        self._clock = clock
+    def __init__(self, tools: Tools, dials: Dials) -> None:
+        cache = tools.cache
+        self._clock = tools.clock
         self._leases = cache.store(LEASES)
         self._workers = cache.store(ELASTICWORKERS)
         self._cache = cache
-        self._nodes = NodeLeases(client, cache.store(NODES), clock)
+        self._nodes = NodeLeases(tools)
         self._companies: dict[str, _Counted] = {}
         """Owners that had silent agents lately, by uid."""
-        self._reach = Reach(client, cache, contact, clock, dials)
-        self.heartbeats = Heartbeats(client, self._leases, cache.store(PODS), contact, clock)
+        self._reach = Reach(tools, dials)
+        self.heartbeats = Heartbeats(tools)
         cache.add_handler(LEASES, self.heartbeats.note)
         cache.add_handler(PODS, self.heartbeats.note_pod)
 

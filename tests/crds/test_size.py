@@ -67,7 +67,7 @@ DATA = {
     "TemplateChanged": {"count": 9_312},
 }
 OF_OTHER_JOBS = (
-    *("LauncherFlagsIgnored", "MasterReplicaIgnored"),  # of DLRover's YAML
+    "MasterReplicaIgnored",  # of DLRover's YAML
     *("ParameterServerHot", "TFConfigKept"),  # of one with parameter servers, which has no world
     "WorkersNotMade",  # of one that has hardly any
     *("NoSteps", "ProcessLingers"),  # of one that trains, or of one whose training is over

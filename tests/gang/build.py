@@ -10,9 +10,10 @@ from crds.elasticjob import ElasticJob
 from reconcilers.gang.choice import GangChoice
 from reconcilers.gang.gate import GangGate
 from reconcilers.observed.ownership import BY_JOB
+from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.scale.writer import pods_job
-from tests.reconcilers.caches import shaped_cache
+from tests.reconcilers.caches import shaped_cache, tools_of
 
 
 class Recorder:
@@ -41,4 +42,4 @@ def gate_of(
     for pod in pods:
         cache.store(PODS).apply(pod)
     choice = GangChoice(client, cache.store(ELASTICJOBS), monotonic)
-    return GangGate(client, cache, recorder or Recorder(), choice, monotonic)
+    return GangGate(tools_of(cache, client, recorder or Recorder(), clock=Clock(monotonic=monotonic)), choice)

@@ -21,6 +21,7 @@ from reconcilers.scale.writer import pods_job
 from reconcilers.shapes import SHAPES
 from reconcilers.worker.job_pod import build_job_pod
 from tests.reconcilers.build import job, worker
+from tests.reconcilers.caches import tools_of
 
 JSON = dict[str, Any]
 UID = "uid-digits"
@@ -69,7 +70,7 @@ def gate_of(owner: ElasticJob, found: JSON | None, flavor: JSON | None = None, p
         objects.append((PODS, {"metadata": metadata, "status": {"phase": "Running"}}))
     for resource, obj in objects:
         cache.store(resource).apply(obj)
-    return QueueGate(Flavors(flavor), cache, PodsOfJobs(cache, lambda: 0.0), lambda: 0.0)  # type: ignore[arg-type]
+    return QueueGate(tools_of(cache, Flavors(flavor)), PodsOfJobs(cache, lambda: 0.0))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 from controller.resources import NODES
 from reconcilers.kueue.workload import FINALIZER, PRIORITIES, PRIORITY_LABEL, QUEUE_LABEL, Workload
 from reconcilers.runtime.kinds import ELASTICJOBS
+from tests.kueue.cluster import GPU, Cluster
 from tests.kueue.statuses import Config
-from tests.kueue.test_reconcilers import GPU, HIGH, Cluster
+from tests.kueue.test_reconcilers import HIGH
 from tests.reconcilers.api import NAMESPACE
 from tests.reconcilers.cluster_model import Script, lose_node
 

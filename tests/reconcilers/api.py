@@ -144,6 +144,10 @@ class Api:
     def list(self, resource: Resource) -> list[JSON]:
         return [obj for _, obj in sorted(self.objects.get(resource, {}).items(), key=lambda item: item[0][1])]
 
+    def said(self, name: str | None = None) -> list[tuple[str, str]]:
+        """(reason, message) of the Events of all objects, or of those of this name."""
+        return [(event.reason, event.message) for event in self.events if name in (None, event.name)]
+
     def now(self) -> str:
         return (NOW + timedelta(seconds=self.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -166,6 +170,14 @@ class Api:
         if resource in WITH_STATUS and obj.get("status"):
             made = self.patch(resource, made["metadata"]["name"], {"status": obj["status"]}, "status")
         return made
+
+    def put(self, resource: Resource, obj: JSON, namespace: str = NAMESPACE) -> JSON:
+        """Store it, valid or not."""
+        metadata = {"uid": f"uid-{self.version + 1}", "creationTimestamp": self.now()} | obj["metadata"]
+        if resource.namespaced:
+            metadata.setdefault("namespace", namespace)
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        return self._put(resource, kind | obj | {"metadata": metadata})
 
     def patch(self, resource: Resource, name: str, body: JSON, subresource: str | None = None) -> JSON:
         namespace = NAMESPACE if resource.namespaced else None
@@ -200,7 +212,7 @@ class Api:
             raise AlreadyExists(409, "AlreadyExists", f"{resource.kind} {name} already exists")
         number = self.made[resource.plural, name] = self.made.get((resource.plural, name), 0) + 1
         uid = f"{resource.plural}/{name}#{number}"
-        uid = f"{zlib.crc32(uid.encode()):08x}-{uid}"  # of which eight characters tell objects apart
+        uid = f"{zlib.crc32(uid.encode()):08x}-{uid}"[:64]  # of which eight characters tell objects apart
         metadata |= {"uid": uid, "creationTimestamp": self.now()}
         metadata |= {"generation": 1} | ({"namespace": namespace} if namespace else {})
         body = _defaulted(_schemas().get(resource.kind, {}), body)
@@ -231,7 +243,7 @@ class Api:
         if changed == current:
             return current
         if changed.get("spec") != current.get("spec"):
-            changed["metadata"] = changed["metadata"] | {"generation": metadata["generation"] + 1}
+            changed["metadata"] = changed["metadata"] | {"generation": metadata.get("generation", 1) + 1}
         self._validate(resource, changed, status_alone=write.subresource == "status")
         if resource is ELASTICWORKERS and (why := _out_of_order(current, changed)):
             raise Invalid(422, "Invalid", f"{write}: {why}")

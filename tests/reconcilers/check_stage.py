@@ -1,37 +1,30 @@
-"""A whole NodeCheck without a server: the objects in stores, the real reconciler, and agents that answer as told.
+"""A whole NodeCheck over objects in memory: the real reconciler, whose caches are never late, and agents that answer as
+told.
 
-The reconciler is made anew whenever the test wants, so that nothing it remembers can matter.
+The controller is made anew whenever the test wants, so that nothing it remembers can matter.
 """
 
 from __future__ import annotations
 
-import copy
-import itertools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from types import SimpleNamespace
+from datetime import datetime
 from typing import Any
 
 from controller.cache import Cache
-from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from controller.errors import Forbidden
 from controller.reconciler import Request
 from controller.resources import NAMESPACES, NODES, Resource
+from crds import names
 from crds.nodecheck import NodeCheck
-from reconcilers.cordon import wiring as cordons
-from reconcilers.nodecheck import wiring as checks
-from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.nodecheck.scope import worker_name
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
-from reconcilers.setup import add_indexes
-from tests.reconcilers.api import merged
+from tests.reconcilers.api import NAMESPACE, Api, Entry, Write, merged
 from tests.reconcilers.build import GOOD, NOW, outcome, report
-from tests.reconcilers.caches import shaped_cache
+from tests.reconcilers.process import Killed, Lag, Process
 
 JSON = dict[str, Any]
-NAMESPACE = "default"
 
 
 @dataclass
@@ -60,38 +53,27 @@ def _figures(probe: JSON) -> Iterable[tuple[str, float]]:
 
 
 @dataclass
-class Stage:
+class Stage(Api):
     """Plays everybody but the reconciler."""
 
     agents: Agents = field(default_factory=Agents)
-    stores: Cache = field(default_factory=shaped_cache)
-    """The objects of the API server, too: it is never late."""
-    seconds: float = 0.0
     writes: list[JSON] = field(default_factory=list)
     """The status patches of NodeChecks."""
-    events: list[tuple[str, str, str]] = field(default_factory=list)
-    """(object, reason, message)."""
     crash: Callable[[], bool] = lambda: False
-    """Asked before each write: whether the controller is killed there."""
+    """Asked before and after each write: whether the controller is killed there."""
     dead: set[str] = field(default_factory=set)
     """Nodes on which no Pod ever starts."""
     refuses: Callable[[JSON], bool] = lambda obj: False
     """Asked before each object is made: whether a quota refuses it."""
     refused: list[str] = field(default_factory=list)
     """The names of what it refused."""
-    during_write: Callable[[], Awaitable[object]] | None = None
-    """What happens while the next status write is under way."""
     here: str = NAMESPACE
     """The namespace of all objects that are named."""
     accelerators: JSON = field(default_factory=lambda: {"kind": "cpu", "count": 2, "model": "a CPU"})
     """What each agent computes on."""
 
     def __post_init__(self) -> None:
-        add_indexes(self.stores)
-        checks.add_indexes(self.stores)
-        cordons.add_indexes(self.stores)
-        self._versions = itertools.count(1)
-        self.reconciler = self.new_reconciler()
+        self.restart()
 
     @contextmanager
     def within(self, namespace: str) -> Iterator[None]:
@@ -103,46 +85,29 @@ class Stage:
 
     # --- the objects --------------------------------------------------------------------------------------
 
-    def add_namespace(self, name: str, **labels: str) -> None:
-        self.put(NAMESPACES, {"metadata": {"name": name, "uid": f"namespace-{name}", "labels": labels}})
+    def find(self, resource: Resource, name: str, namespace: str | None = None) -> JSON | None:
+        return super().find(resource, name, namespace or self.here)
 
-    def put(self, resource: Resource, obj: JSON) -> JSON:
-        obj = copy.deepcopy(obj)
-        metadata = obj.setdefault("metadata", {})
-        if resource.namespaced:
-            metadata.setdefault("namespace", self.here)
-        metadata.setdefault("uid", self.uid(metadata["name"], metadata.get("namespace", NAMESPACE)))
-        metadata.setdefault("creationTimestamp", NOW.strftime("%Y-%m-%dT%H:%M:%SZ"))
-        metadata["resourceVersion"] = str(next(self._versions))
-        obj |= {"apiVersion": resource.api_version, "kind": resource.kind}
-        self.stores.store(resource).apply(obj)
-        return obj
+    def get(self, resource: Resource, name: str, namespace: str | None = None) -> JSON:
+        return super().get(resource, name, namespace or self.here)
 
-    @staticmethod
-    def uid(name: str, namespace: str) -> str:
-        return (f"uid-{name}" if namespace == NAMESPACE else f"uid-{namespace}-{name}")[:64]
+    def put(self, resource: Resource, obj: JSON, namespace: str | None = None) -> JSON:
+        return super().put(resource, obj, namespace or self.here)
 
-    def get(self, resource: Resource, name: str) -> JSON:
-        found = self.stores.store(resource).get(self.here if resource.namespaced else None, name)
-        assert found is not None, f"there is no {resource.kind} {name}"
-        return found
+    def _log(self, resource: Resource, entry: Entry) -> None:
+        super()._log(resource, entry)
+        self.process.cache.catch_up(resource)
 
     def update(self, resource: Resource, name: str, patch: JSON) -> None:
         self.put(resource, merged(self.get(resource, name), patch))
 
-    def delete(self, resource: Resource, name: str) -> None:
-        self.stores.store(resource).delete(self.get(resource, name))
+    def add_namespace(self, name: str, **labels: str) -> None:
+        self.put(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
 
-    def add_nodes(self, *names: str, created: datetime = NOW, **more: Any) -> None:
-        for name in names:
-            at = created.strftime("%Y-%m-%dT%H:%M:%SZ")
-            self.put(
-                NODES,
-                {
-                    "metadata": {"name": name, "creationTimestamp": at} | more.get("metadata", {}),
-                    "status": more.get("status", {}),
-                },
-            )
+    def add_nodes(self, *nodes: str, created: datetime = NOW, **more: Any) -> None:
+        for name in nodes:
+            metadata = {"name": name, "creationTimestamp": stamp(created)} | more.get("metadata", {})
+            self.put(NODES, {"metadata": metadata, "status": more.get("status", {})})
 
     def update_node(self, name: str, allocatable: Mapping[str, str]) -> None:
         self.update(NODES, name, {"status": {"allocatable": dict(allocatable)}})
@@ -157,11 +122,8 @@ class Stage:
     def add_check(
         self, name: str = "c", status: JSON | None = None, created: datetime = NOW, **spec: Any
     ) -> None:
-        at = created.strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.put(
-            NODECHECKS,
-            {"metadata": {"name": name, "creationTimestamp": at}, "spec": spec, "status": status or {}},
-        )
+        metadata = {"name": name, "creationTimestamp": stamp(created)}
+        self.put(NODECHECKS, {"metadata": metadata, "spec": spec, "status": status or {}})
 
     def add_job(self, name: str = "j", replicas: int = 2, **status: Any) -> None:
         template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
@@ -170,20 +132,13 @@ class Stage:
 
     def add_worker(self, index: int, node: str, job: str = "j", **agent: Any) -> None:
         """An idle worker of a job."""
-        owner = {"kind": "ElasticJob", "name": job, "uid": self.uid(job, self.here), "controller": True}
-        name = f"{job}-worker-{index}"
-        self.put(
-            ELASTICWORKERS,
-            {
-                "metadata": {
-                    "name": name,
-                    "ownerReferences": [owner],
-                    "labels": {"elastic.iml.github.io/job-name": job},
-                },
-                "spec": {"jobName": job, "type": "worker", "index": index, "incarnation": 1},
-            },
-        )
-        self.start(name, node, **agent)
+        uid = self.get(ELASTICJOBS, job)["metadata"]["uid"]
+        owner = {"apiVersion": ELASTICJOBS.api_version, "kind": "ElasticJob", "name": job, "uid": uid}
+        metadata = {"name": f"{job}-worker-{index}", "labels": {names.LABEL_JOB: job}}
+        metadata |= {"ownerReferences": [owner | {"controller": True}]}
+        spec = {"jobName": job, "type": "worker", "index": index, "incarnation": 1}
+        self.put(ELASTICWORKERS, {"metadata": metadata, "spec": spec})
+        self.start(f"{job}-worker-{index}", node, **agent)
 
     def start(self, worker: str, node: str, **agent: Any) -> None:
         """Its Pod runs, and its agent reports."""
@@ -198,13 +153,8 @@ class Stage:
 
     def end(self, worker: str, exit_class: str, message: str = "") -> None:
         """Its Pod has ended."""
-        raw = self.get(ELASTICWORKERS, worker)
-        end = {
-            "incarnation": raw["spec"]["incarnation"],
-            "exitClass": exit_class,
-            "message": message,
-            "time": "2026-01-01T00:00:00Z",
-        }
+        incarnation = self.get(ELASTICWORKERS, worker)["spec"]["incarnation"]
+        end = {"incarnation": incarnation, "exitClass": exit_class, "message": message, "time": stamp(NOW)}
         self.update(ELASTICWORKERS, worker, {"status": {"phase": "Failed", "lastExit": end}})
 
     def status(self, name: str = "c") -> JSON:
@@ -218,29 +168,44 @@ class Stage:
 
     # --- the controller -----------------------------------------------------------------------------------
 
-    def new_reconciler(self) -> NodeCheckReconciler:
-        clock = Clock(lambda: NOW + timedelta(seconds=self.seconds), lambda: self.seconds)
-        contact = SimpleNamespace(since=float("-inf"))
-        return NodeCheckReconciler(_Client(self), self.stores, _Recorder(self), contact, clock)
+    def restart(self) -> None:
+        self.process = Process(self, Lag(), self._before, lambda write: self._die_sometimes())
+
+    @property
+    def stores(self) -> Cache:
+        """What the controller sees."""
+        return self.process.cache
+
+    def _before(self, write: Write) -> None:
+        self._die_sometimes()
+        if write.verb == "create" and self.refuses(write.body):
+            self.refused.append(write.name)
+            raise Forbidden(403, "Forbidden", f"{write.name} is forbidden: exceeded quota")
+        if write.subresource == "status":
+            self.writes.append(write.body["status"])
+
+    def _die_sometimes(self) -> None:
+        if self.crash():
+            self.process.die()
 
     async def reconcile(self, name: str = "c") -> float | None:
         try:
-            result = await self.reconciler.reconcile(Request(self.here, name))
-        except _Killed:
-            self.reconciler = self.new_reconciler()
+            result = await self.process.reconcile("nodecheck", Request(self.here, name))
+        except Killed:
+            self.restart()
             return 0.0
         return result.requeue_after_seconds
 
     async def play(self, name: str = "c", patience: int = 200) -> NodeCheck:
         """From where it stands to its end; time passes only while nothing else does."""
         for _ in range(patience):
-            before = next(self._versions)
+            before = self.version
             again = await self.reconcile(name)
             raw = self.get(NODECHECKS, name)
             if raw["status"].get("phase") in ("Succeeded", "Failed"):
                 return NodeCheck.model_validate(raw)
             self.act(name)
-            if next(self._versions) == before + 1:  # nobody wrote anything
+            if self.version == before:  # nobody wrote anything
                 assert again is not None, f"stands still: {raw['status']}"
                 self.seconds += again
         raise AssertionError(f"no end in sight: {self.status(name)}")
@@ -250,7 +215,7 @@ class Stage:
     def act(self, name: str = "c") -> None:
         """Whatever Pods and agents do next."""
         raw = self.get(NODECHECKS, name)
-        for worker in self.stores.store(ELASTICWORKERS).list():
+        for worker in self.list(ELASTICWORKERS):
             node = worker["spec"].get("nodeName")
             if node and "status" not in worker and node not in self.dead:
                 with self.within(worker["metadata"]["namespace"]):
@@ -265,7 +230,7 @@ class Stage:
         status, spec = check["status"], check["spec"]
         job = spec.get("jobName")
         worker = f"{job}-worker-{index}" if job else worker_name(check["metadata"]["name"], index)
-        found = self.stores.store(ELASTICWORKERS).get(self.here, worker)
+        found = self.find(ELASTICWORKERS, worker)
         if found is None or found.get("status", {}).get("phase") != "Running":
             return
         uid = check["metadata"]["uid"]
@@ -283,71 +248,5 @@ class Stage:
             self.update(ELASTICWORKERS, worker, {"status": {"agent": {"check": check_report}}})
 
 
-class _Killed(Exception):
-    """The controller, with SIGKILL."""
-
-
-class _Recorder:
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def event(self, obj: JSON, type_: str, reason: str, message: str) -> None:
-        self._stage.events.append((obj["metadata"]["name"], reason, message))
-
-
-class _Client:
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    async def create(self, resource: Resource, obj: JSON, *, strict: bool = False) -> JSON:
-        self._die_sometimes()
-        if self._stage.refuses(obj):
-            self._stage.refused.append(obj["metadata"]["name"])
-            raise Forbidden(403, "Forbidden", f"{self._stage.refused[-1]} is forbidden: exceeded quota")
-        if self._stage.stores.store(resource).get(obj["metadata"]["namespace"], obj["metadata"]["name"]):
-            raise AlreadyExists(409, "AlreadyExists", "")
-        return self._stage.put(resource, obj)
-
-    async def patch(
-        self, resource: Resource, name: str, patch: JSON, namespace: str, *, subresource: str
-    ) -> JSON:
-        self._die_sometimes()
-        meanwhile, self._stage.during_write = self._stage.during_write, None
-        if meanwhile is not None:
-            await meanwhile()
-        with self._stage.within(namespace):
-            current = self._stage.get(resource, name)
-        if patch["metadata"]["resourceVersion"] != current["metadata"]["resourceVersion"]:
-            raise Conflict(409, "Conflict", "")
-        self._stage.writes.append(patch["status"])
-        done = self._stage.put(resource, merged(current, {"status": patch["status"]}))
-        self._die_sometimes()
-        return done
-
-    async def delete(self, resource: Resource, name: str, namespace: str, *, uid: str) -> None:
-        with self._stage.within(namespace):
-            assert self._stage.get(resource, name)["metadata"]["uid"] == uid
-            self._stage.delete(resource, name)
-
-    async def list(self, resource: Resource, namespace: str, *, label_selector: str, **_: Any) -> JSON:
-        found = self._stage.stores.store(resource).list(namespace)
-        return {"items": [obj for obj in found if _has_labels(obj, label_selector)]}
-
-    async def get(self, resource: Resource, name: str, namespace: str | None = None, **_: Any) -> JSON:
-        found = self._stage.stores.store(resource).get(namespace, name)
-        if found is None:
-            raise NotFound(404, "NotFound", "")
-        return found
-
-    async def list_page(self, resource: Resource, *, label_selector: str, page_size: int, **_: Any) -> JSON:
-        found = self._stage.stores.store(resource).list()
-        return {"items": [obj for obj in found if _has_labels(obj, label_selector)][:page_size]}
-
-    def _die_sometimes(self) -> None:
-        if self._stage.crash():
-            raise _Killed
-
-
-def _has_labels(obj: JSON, selector: str) -> bool:
-    wanted = dict(term.split("=") for term in selector.split(",") if term)
-    return bool(wanted.items() <= obj["metadata"].get("labels", {}).items())
+def stamp(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

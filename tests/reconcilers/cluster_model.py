@@ -52,7 +52,7 @@ def act(api: Api, script: Script) -> bool:
         _kubelet(api, pod)
     for pod in api.list(PODS):
         if pod["status"]["phase"] == "Running" and not _is_leaving(pod) and _is_alive(api, pod):
-            _agent(api, pod, script)
+            agent(api, pod, script)
     return api.version != version
 
 
@@ -158,7 +158,7 @@ def _fits(node: JSON, requirements: Any) -> bool:
 # --- agents ---------------------------------------------------------------------------------------------------
 
 
-def _agent(api: Api, pod: JSON, script: Script) -> None:
+def agent(api: Api, pod: JSON, script: Script) -> None:
     """What the agent in this Pod does next about the world and its check, as its own last report says."""
     worker = api.find(ELASTICWORKERS, pod["metadata"]["ownerReferences"][0]["name"])
     if worker is None:

@@ -139,17 +139,18 @@ class Process:
         return True
 
     async def reconcile(self, controller: str, request: Request) -> Result:
-        return await self._controllers[controller]._loop._reconciler.reconcile(request)
+        try:
+            return await self._controllers[controller]._loop._reconciler.reconcile(request)
+        except BaseException as error:
+            if self.dead:
+                raise Killed from error
+            raise
 
     async def _look(self, wish: Wish) -> None:
         name, request = wish
         try:
             result = await self.reconcile(name, request)
-        except BaseException as error:
-            if self.dead:
-                raise Killed from error
-            if not isinstance(error, Exception):
-                raise
+        except Exception as error:
             self._failed(wish, error)
             return
         assert not self.dead, f"{name} goes on after its death"
@@ -220,6 +221,11 @@ class LaggingCache(Cache):
                 self._deliver_one(resource, informer)
                 late = True
         return late
+
+    def deliver_one(self, resource: Resource) -> None:
+        """The oldest change that this watch has not told yet, if there is any."""
+        if self._positions[resource] < len(self._api.log.get(resource, ())):
+            self._deliver_one(resource, self._informers[resource])
 
     def _deliver_one(self, resource: Resource, informer: Informer) -> None:
         position = self._positions[resource]

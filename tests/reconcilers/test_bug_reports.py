@@ -13,6 +13,7 @@ import pytest
 
 from crds.agent_report import AgentReport, AgentState
 from crds.elasticworker import WorkerPhase
+from crds.names import HAS_BEGUN
 from reconcilers.observed.ending import LEFT_EARLY, PROCESS_FAILED
 from reconcilers.observed.options import AgentSource
 from reconcilers.worker.injection import INIT_CONTAINER, inject_agent
@@ -38,6 +39,8 @@ TRAP = ["bash", "-c", "trap 'echo leaving; exit 0' TERM; torchrun train.py & wai
 PLAIN = ["python", "-c", "import sys; sys.exit(3)"]
 BAD_OPTION = ["bash", "-c", "echo 'error: no such option: --batchsize' >&2; exit 2"]
 WORDS = "no dataset at /data/train"
+BEGUN = ended(0, message=f"dlr: torchrun {HAS_BEGUN}")
+"""With the mark of a launcher that was not heard."""
 
 
 def said(state: AgentState, **more: Any) -> AgentReport:
@@ -79,11 +82,11 @@ CASES = {
     "03 that stopped": Case(
         TO_TEE, "Succeeded", ended(0), "UserError", PROCESS_FAILED, said(AgentState.STOPPED, failure=RAISED)
     ),
-    "03 before its first report": Case(TYPO, "Succeeded", ended(0), "Unknown", LEFT_EARLY),
+    "03 before its first report": Case(TYPO, "Succeeded", BEGUN, "Unknown", LEFT_EARLY),
     "03 without injection": Case(TYPO, "Succeeded", ended(0), SUCCEEDED, inject=False),
     "03 that is done": Case(TO_TEE, "Succeeded", ended(0), SUCCEEDED, said=DONE),
     "04 while it trains": Case(TRAP, "Succeeded", ended(0), "Killed", LEFT_EARLY, TRAINS),
-    "04 before round 1": Case(TRAP, "Succeeded", ended(0), "Unknown", LEFT_EARLY),
+    "04 before round 1": Case(TRAP, "Succeeded", BEGUN, "Unknown", LEFT_EARLY),
     "06 a sidecar crashes": Case(TRAIN, "Failed", ended(0), SUCCEEDED, said=DONE, beside=(PROXY, ended(1))),
     "07 OnFailure": Case(BAD_OPTION, "Running", crash_loop(2), "UserError", policy="OnFailure"),
     "07 Always": Case(BAD_OPTION, "Running", crash_loop(2), "UserError", policy="Always"),

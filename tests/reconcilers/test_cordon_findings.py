@@ -27,12 +27,11 @@ from reconcilers.findings.faulty import decision_of, decisions_of, finding_of_wo
 from reconcilers.findings.finished import FinishedCheck, FinishedChecks
 from reconcilers.nodecheck.view import CheckView
 from reconcilers.observed.options import CordonMode, CordonOptions
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_indexes
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, later, node_sets, verdicts, worker
-from tests.reconcilers.caches import shaped_cache
+from tests.reconcilers.caches import shaped_cache, tools_of
 from tests.reconcilers.check_stage import Stage
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
@@ -224,7 +223,7 @@ async def test_of_many_accused_each_is_looked_at_once_and_the_limit_holds_by_cou
     raw["status"]["nodeSets"] = node_sets(fleet, dict.fromkeys(fleet[:accused], "Faulty"))
     cache.store(NODECHECKS).apply(raw)
     client = cast(Any, OwnWrites(cache))
-    reconciler = NodeCordonReconciler(client, cache, client, Clock(), options)
+    reconciler = NodeCordonReconciler(tools_of(cache, client, client), options)
     read = Counter[str]()
     for name in ("_state", "_has_room"):
         real = getattr(reconciler, name)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from controller.client import AsyncClient
 from controller.contact import Contact
-from controller.store import Change, Store
+from controller.resources import LEASES, PODS
+from controller.store import Change
 from crds.elasticworker import ElasticWorker
 from reconcilers.runtime.clock import Clock
 from reconcilers.worker.silences import Heartbeats
 from tests.reconcilers.build import pod, report, worker
+from tests.reconcilers.caches import shaped_cache, tools_of
 
 LEASE: dict[str, Any] = {
     "metadata": {"name": "digits-worker-0", "namespace": "default", "uid": "lease-0", "resourceVersion": "1"},
@@ -25,12 +26,11 @@ class Listener:
         self.seconds = 1_000.0
         contact = Contact(now=lambda: self.seconds, gap_seconds=float("inf"))
         contact.answered()
-        nobody = cast(AsyncClient, None)
-        self.leases, self.pods = Store(), Store()
+        cache = shaped_cache()
+        self.pods, self.leases = cache.store(PODS), cache.store(LEASES)
         self.leases.apply(LEASE)
-        self.heartbeats = Heartbeats(
-            nobody, self.leases, self.pods, contact, Clock(monotonic=lambda: self.seconds)
-        )
+        clock = Clock(monotonic=lambda: self.seconds)
+        self.heartbeats = Heartbeats(tools_of(cache, contact=contact, clock=clock))
 
     def age_after(self, seconds: float, of: dict[str, Any], spoken: ElasticWorker) -> float | None:
         self.seconds += seconds

@@ -148,7 +148,7 @@ def reading_beside(nodes: int) -> int:
             "nodes": [f"n{i}" for i in range(nodes)],
         }
         stage.add_check(f"other-{number}", status=verdict, nodeSelector={})
-    view = JobChecksView(stage, stage.stores)
+    view = JobChecksView(stage.process.client, stage.stores)
     asyncio.run(view.of(checked_job(2), WORKERS))
     return calls(lambda: asyncio.run(view.of(checked_job(2), WORKERS)))
 
@@ -169,14 +169,14 @@ async def test_a_verdict_on_an_earlier_machine_of_a_nodes_name_says_nothing_of_t
     stage.add_check("lab", status=ended, nodes=["b"])
     avoiding = at(0, "a")
     avoiding = avoiding.model_copy(update={"spec": avoiding.spec.model_copy(update={"faulty_nodes": ["b"]})})
-    checks = await JobChecksView(stage, stage.stores).of(checked_job(1), [avoiding])  # type: ignore[arg-type]
+    checks = await JobChecksView(stage.process.client, stage.stores).of(checked_job(1), [avoiding])
     standing = standing_of(checked_job(1), [avoiding], checks, None, AFTER)
     assert (standing.faulty_nodes, "b" in standing.cleared) == ((("b",), False) if counts else ((), True))
 
 
 def test_what_is_kept_of_a_finished_check_is_of_its_newest_version_and_goes_with_it() -> None:
     stage = CheckStage()
-    finished = FinishedChecks(stage.stores)  # type: ignore[arg-type]
+    finished = FinishedChecks(stage.stores)
     ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": ["a"]}
     for number in range(9):
         stage.add_check(f"c{number}", status=ended, nodeSelector={})
@@ -190,7 +190,7 @@ def test_what_is_kept_of_a_finished_check_is_of_its_newest_version_and_goes_with
     newest = newest_on("a", finished.on("a", "default"))
     assert newest is not None and newest.verdicts["a"] == "Faulty" and finished.accused("default") == {"a"}
     for number in range(9):
-        stage.delete(NODECHECKS, f"c{number}")
+        stage.remove(NODECHECKS, f"c{number}")
     assert finished.on("a", "default") == () and finished.accused("default") == set()
     stage.add_check("new", status=ended, nodeSelector={})
     finished.on("a", "default")
@@ -209,7 +209,7 @@ def test_very_many_checks_that_name_a_job_are_read_beside_the_event_loop(beside:
         stage.add_check(f"mine-{number}", status={"phase": "Failed"}, jobName="digits")
 
     async def look_size() -> int:
-        return (await JobChecksView(stage, stage.stores).of(checked_job(2), WORKERS)).look_size
+        return (await JobChecksView(stage.process.client, stage.stores).of(checked_job(2), WORKERS)).look_size
 
     assert asyncio.run(look_size()) >= 300
     assert beside == ["_of", "_read"]
@@ -222,7 +222,7 @@ async def test_others_have_a_turn_while_fresh_passes_are_looked_for(monkeypatch:
     stage.add_nodes(*nodes)
     ended = {"phase": "Succeeded", "completionTime": NOW.isoformat(), "nodes": nodes}
     stage.add_check("passed", status=ended, nodeSelector={})
-    view, turns = CheckView(stage.stores, stage), 0  # type: ignore[arg-type]
+    view, turns = CheckView(stage.stores, stage.process.client), 0
 
     async def another() -> None:
         nonlocal turns

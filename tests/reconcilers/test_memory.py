@@ -20,6 +20,7 @@ from reconcilers.failure.memory import (
     raised,
     refused_with_more,
 )
+from reconcilers.observed.builder import REQUIRED
 from reconcilers.observed.resources import whole
 from reconcilers.observed.worker_state import POD_REFUSED, SCHEDULED
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
@@ -147,6 +148,19 @@ def test_only_nodes_that_may_take_the_pod_are_a_cap() -> None:
     assert raise_(most, killed(), nodes=[LARGE[0], tainted])["limits"] == {"memory": "62Gi"}
     there = killed(nodeName="t")
     assert raise_(most, there, nodes=[LARGE[0], tainted])["limits"] == {"memory": "69Gi"}, "it has been there"
+    spec = most.spec.replica_specs["worker"].template["spec"]
+    spec["tolerations"] = [{"key": "a", "operator": "Exists"}]
+    assert raise_(most, killed(), nodes=[LARGE[0], tainted])["limits"] == {"memory": "69Gi"}
+    for asked in (
+        {"nodeSelector": {"zone": "a"}},
+        {"affinity": {"nodeAffinity": {REQUIRED: {"some": "terms"}}}},
+    ):
+        spec |= asked
+        assert raise_(most, killed(nodeName="t"), nodes=[LARGE[0], tainted])["limits"] == {"memory": "69Gi"}
+        assert raise_(most, killed(nodeName="n"), nodes=[LARGE[0] | {"metadata": {"name": "n"}}, tainted])[
+            "limits"
+        ] == {"memory": "62Gi"}
+        spec.pop(next(iter(asked)))
     nowhere = needing({"memory": "24Gi", GPU: "16"})
     assert raise_(nowhere, killed(), nodes=[gpus]) is not None, "where none is known, all count"
 

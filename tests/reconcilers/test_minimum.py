@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
-from reconcilers.observed.command import MOST_REMEMBERED, Remembered
 from reconcilers.observed.minimum import minimum_workers
 from tests.reconcilers.build import job
 
@@ -133,13 +132,3 @@ def test_range_to_the_number_of_nodes_gives_its_lower_end(least: int, replicas: 
     for written in (f"--nnodes={least}:$NODE_NUM", f"--nnodes {least}:${{WORKER_NUM}}"):
         owner = with_container(replicas, {"command": ["sh", "-c", f"torchrun {written} train.py"]})
         assert minimum_workers(owner) == min(max(least, 1), replicas)
-
-
-def test_what_is_remembered_of_commands_is_bounded_whatever_their_length() -> None:
-    asked = []
-    remembered = Remembered(lambda words, variables: asked.append(words) or len(words))
-    for number in range(MOST_REMEMBERED + 9):
-        assert remembered(("train", "x" * 1_000), {"A": str(number)}) == 2
-    assert remembered(("train", "x" * 1_000), {"A": str(number)}) == 2
-    assert len(asked) == MOST_REMEMBERED + 9
-    assert {len(key) for key in remembered._found} == {32} and len(remembered._found) == MOST_REMEMBERED

@@ -21,14 +21,15 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import CheckHistory
 from healthcheck.plan import ProbeRound, next_step
 from healthcheck.settings import Settings
-from reconcilers.nodecheck.claiming import MOST_WAITING, ClaimView
-from reconcilers.nodecheck.claims import in_the_way
 from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
+from reconcilers.nodecheck.turns import MOST_CALLED, WAITING_FOR_CHECK, Turns
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from tests.counting import calls
+from tests.reconcilers.api import NAMESPACE
 from tests.reconcilers.build import BAD, GOOD, NO_GPU, NOW, node_sets
-from tests.reconcilers.check_stage import NAMESPACE, Agents, Stage
+from tests.reconcilers.check_stage import Agents, Stage
+from tests.reconcilers.process import Process
 
 SIX = [f"node-{i}" for i in range(1, 7)]
 
@@ -39,7 +40,7 @@ def broken(*bad: str) -> Agents:
 
 
 def stage(nodes: Sequence[str] = SIX, agents: Agents | None = None, **spec: Any) -> Stage:
-    staged = Stage(agents or Agents())
+    staged = Stage(agents=agents or Agents())
     staged.add_nodes(*nodes)
     staged.add_check(nodes=list(nodes), **spec)
     return staged
@@ -74,8 +75,7 @@ async def test_the_write_ups_example_six_nodes_of_which_the_sixth_is_broken() ->
     assert check.status.faulty_nodes == [six] and staged.verdicts()[five] == "Healthy"
     assert staged.condition("Healthy")["reason"] == "FaultyNodes"
     assert staged.condition("Healthy")["message"] == "of 6 nodes, 1 faulty (node-6)"
-    told = [(reason, message) for name, reason, message in staged.events if name == "c"]
-    assert told == [
+    assert staged.said("c") == [
         ("CheckStarted", "6 nodes"),
         ("RoundStarted", "local tests: 6 nodes"),
         ("RoundFinished", "local tests: 6 of 6 nodes have answered"),
@@ -134,7 +134,13 @@ async def test_check_that_is_made_again_asks_for_no_worker_while_the_earlier_one
     staged, asked = stage(), list[str]()
     for node in SIX:
         index = SIX.index(node)
-        owner = {"kind": "NodeCheck", "name": "c", "uid": "uid-of-the-earlier", "controller": True}
+        owner = {
+            "apiVersion": NODECHECKS.api_version,
+            "kind": "NodeCheck",
+            "name": "c",
+            "uid": "uid-of-the-earlier",
+            "controller": True,
+        }
         metadata = {"name": f"c-check-{index}", "ownerReferences": [owner]}
         spec = {"checkName": "c", "type": "check", "index": index, "incarnation": 1, "nodeName": node}
         staged.put(ELASTICWORKERS, {"metadata": metadata, "spec": spec})
@@ -142,7 +148,7 @@ async def test_check_that_is_made_again_asks_for_no_worker_while_the_earlier_one
     await staged.reconcile()
     assert await staged.reconcile() and asked == [], "some time passes before the next look"
     for index in range(3):
-        staged.delete(ELASTICWORKERS, f"c-check-{index}")
+        staged.remove(ELASTICWORKERS, f"c-check-{index}")
     assert await staged.reconcile() == 0.0 and len(asked) == 2
     assert await staged.reconcile() and len(asked) == 3
 
@@ -213,7 +219,7 @@ async def test_new_controller_gives_everybody_the_whole_time_again() -> None:
         await staged.reconcile()
         staged.act()
     staged.seconds += 59
-    staged.reconciler = staged.new_reconciler()
+    staged.restart()
     assert await staged.reconcile() == pytest.approx(60, abs=0.1)
     assert staged.status()["phase"] == "Running"
 
@@ -346,7 +352,7 @@ async def test_selector_takes_the_nodes_with_the_labels() -> None:
 async def test_nodes_that_were_added_just_before_the_check_are_judged_by_a_controller_whose_clock_is_behind() -> (
     None
 ):
-    staged = Stage(Agents())
+    staged = Stage(agents=Agents())
     staged.add_nodes("node-1", created=NOW + timedelta(seconds=2))
     staged.add_check(nodes=["node-1"], created=NOW + timedelta(seconds=2))
     await staged.play()
@@ -371,16 +377,21 @@ async def test_a_check_waits_for_one_that_has_its_node_be_it_older_or_younger() 
     assert staged.verdicts("at1") == {"node-3": "Healthy"}
 
 
-async def test_check_of_the_same_second_waits_for_one_whose_begin_is_being_written() -> None:
+async def test_check_of_the_same_second_waits_for_one_whose_begin_is_being_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     staged = stage(SIX[:3])
+    client = staged.process.client
 
-    async def another_is_made() -> None:
-        staged.add_check("b", nodes=["node-3"])  # its uid comes first
+    async def another_is_made(*args: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        staged.add_check("b", nodes=["node-3"])
         looks.append(asyncio.create_task(staged.reconcile("b")))
         await asyncio.sleep(0)
+        return await client.patch(*args, **more)
 
     looks = list[asyncio.Task[float | None]]()
-    staged.during_write = another_is_made
+    monkeypatch.setattr(client, "patch", another_is_made)
     await staged.reconcile("c")
     await asyncio.gather(*looks)
     assert staged.status("c")["nodes"] == SIX[:3] and not staged.status("b").get("nodes")
@@ -421,7 +432,7 @@ async def test_nodes_that_all_passed_lately_are_healthy_at_once() -> None:
 
 
 async def test_only_the_others_are_tested_with_as_many_partners() -> None:
-    staged = Stage(broken("node-5"))
+    staged = Stage(agents=broken("node-5"))
     staged.add_nodes(*SIX, created=NOW - timedelta(days=1))
     passed_before(staged, "node-1", "node-2", "node-3", "node-4")
     staged.add_check(nodes=SIX, freshSeconds=60)
@@ -429,11 +440,8 @@ async def test_only_the_others_are_tested_with_as_many_partners() -> None:
     assert check.status.nodes == ["node-1", "node-2", "node-3", "node-5", "node-6"]
     assert check.status.workers == [0, 1, 2, 3, 4]
     assert check.status.reused == ["node-1", "node-2", "node-3"] and check.status.faulty_nodes == ["node-5"]
-    assert (
-        "c",
-        "CheckStarted",
-        "5 nodes, 3 of them have passed lately; 1 more passed lately and are left out",
-    ) in staged.events
+    told = "5 nodes, 3 of them have passed lately; 1 more passed lately and are left out"
+    assert ("CheckStarted", told) in staged.said("c")
 
 
 async def test_witnesses_are_as_old_as_their_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +452,7 @@ async def test_witnesses_are_as_old_as_their_last_pass(monkeypatch: pytest.Monke
         return next_step(history, fleet, settings)
 
     monkeypatch.setattr("reconcilers.nodecheck.reconciler.next_step", seen)
-    staged = Stage(broken("node-6"))
+    staged = Stage(agents=broken("node-6"))
     staged.add_nodes(*SIX, created=NOW - timedelta(days=9))
     passed_before(staged, *SIX[:5], seconds_ago=3 * 86_400)
     staged.add_check(nodes=SIX, freshSeconds=604_800)
@@ -456,7 +464,7 @@ async def test_witnesses_are_as_old_as_their_last_pass(monkeypatch: pytest.Monke
 
 
 def job_stage(agents: Agents | None = None, workers: int = 4, active: str | None = "c", **spec: Any) -> Stage:
-    staged = Stage(agents or Agents())
+    staged = Stage(agents=agents or Agents())
     staged.add_nodes(*SIX)
     staged.add_job(replicas=workers, **({"activeCheck": active} if active else {}))
     for index in range(workers):
@@ -476,9 +484,7 @@ async def test_job_check_waits_until_the_job_gives_its_workers_to_it() -> None:
         [0, 1, 2, 3],
         [1] * 4,
     )
-    assert not [reason for name, reason, _ in staged.events if name == "j"], (
-        "the job's reconciler tells of it"
-    )
+    assert not staged.said("j"), "the job's reconciler tells of it"
     assert len(staged.stores.store(ELASTICWORKERS).list()) == 4
 
 
@@ -584,7 +590,7 @@ async def test_suspicion_makes_earlier_passes_of_a_jobs_nodes_worthless() -> Non
 @pytest.mark.usefixtures("beside")
 async def test_a_check_of_a_job_of_hundreds_of_workers_comes_to_its_verdicts() -> None:
     some = [f"n{i}" for i in range(300)]
-    staged = Stage(Agents(passes=lambda round_, members: some[200] not in members))
+    staged = Stage(agents=Agents(passes=lambda round_, members: some[200] not in members))
     staged.add_nodes(*some)
     staged.add_job(replicas=len(some), activeCheck="c")
     for index, node in enumerate(some):
@@ -674,35 +680,54 @@ def test_nobody_who_answers_and_passes_is_ever_called_faulty(fleet: tuple[list[s
 
 async def test_two_controllers_at_once_publish_each_round_once() -> None:
     staged = stage(agents=broken("node-6"))
-    other = staged.new_reconciler()
+    other = Process(staged)
     while staged.status().get("phase") != "Succeeded":
         await staged.reconcile()
-        await other.reconcile(Request(NAMESPACE, "c"))
+        other.cache.catch_up()
+        await other.reconcile("nodecheck", Request(NAMESPACE, "c"))
         staged.act()
     assert staged.status()["faultyNodes"] == ["node-6"] and len(staged.published) == 5
 
 
 @pytest.mark.usefixtures("beside")
-def test_what_other_checks_want_is_looked_up_whatever_their_number_and_the_size_of_the_cluster() -> None:
+def test_who_has_a_node_is_looked_up_whatever_the_number_of_checks_and_the_size_of_the_cluster() -> None:
     """Checks for each node of a cluster, made by a loop in a shell, are looked at by each of them."""
 
-    def cost(nodes: int, checks: int, *, begun: bool) -> int:
+    def cost(count: int) -> int:
         staged = Stage()
-        staged.add_namespace(NAMESPACE, **{names.LABEL_MAY_CORDON: "true"})
-        staged.add_nodes(*(f"node-{i}" for i in range(nodes)))
-        for i in range(checks):
+        staged.add_nodes(*(f"node-{i}" for i in range(count)))
+        for i in range(count):
             staged.add_check(name=f"c{i}", nodes=[f"node-{i}"])
-            if begun and i:
-                staged.update(NODECHECKS, f"c{i}", {"status": {"phase": "Running", "nodes": [f"node-{i}"]}})
-        view = ClaimView(staged.stores)
-        mine = view.claim_of(NodeCheck.model_validate(staged.get(NODECHECKS, "c0")), ["node-0"])
-        asyncio.run(view.claims(mine))  # parses them
-        return calls(lambda: asyncio.run(view.claims(mine)))
+            staged.update(NODECHECKS, f"c{i}", {"status": {"phase": "Running", "nodes": [f"node-{i}"]}})
+        mine, me = NodeCheck.model_validate(staged.get(NODECHECKS, "c0")), Request(NAMESPACE, "c0")
 
-    assert cost(2_000, 400, begun=True) <= 1.1 * cost(
-        20, 20, begun=True
-    )  # the event loop has calls of its own
-    assert cost(2_000, 400, begun=False) <= cost(100, 2 * MOST_WAITING, begun=False) + 10 * 400
+        def take() -> None:
+            turns = Turns(staged.stores)
+            assert list(asyncio.run(turns.take(mine, ["node-0", "node-1"]))) == ["node-1"]
+            turns.looked(me)
+
+        take()  # it parses them
+        return calls(take)
+
+    assert cost(400) <= 1.1 * cost(20)  # the event loop has calls of its own
+
+
+def test_of_many_that_wait_a_few_look_when_one_has_ended_the_oldest_first() -> None:
+    staged = Stage()
+    waiting = {
+        "type": "Running",
+        "status": "False",
+        "reason": WAITING_FOR_CHECK,
+        "lastTransitionTime": ago(0),
+    }
+    for i in range(3 * MOST_CALLED):
+        status = {"phase": "Pending", "conditions": [waiting]}
+        staged.add_check(f"c{i}", created=NOW - timedelta(seconds=i), status=status, nodes=["n1"])
+    staged.add_check("over", nodes=["n1"], status={"phase": "Succeeded", "nodes": ["n1"]})
+    called = Turns(staged.stores).next_after(staged.get(NODECHECKS, "over"))
+    assert called == [
+        Request(NAMESPACE, f"c{i}") for i in range(3 * MOST_CALLED - 1, 2 * MOST_CALLED - 1, -1)
+    ]
 
 
 def test_a_look_at_a_check_of_one_node_costs_the_same_in_a_large_cluster() -> None:
@@ -714,18 +739,3 @@ def test_a_look_at_a_check_of_one_node_costs_the_same_in_a_large_cluster() -> No
 
     cost(1)
     assert cost(1_000) <= cost(10) + 100  # the event loop has calls of its own
-
-
-def test_an_administrators_check_goes_before_all_that_want_its_node_but_the_older_ones_of_its_kind() -> None:
-    staged = Stage()
-    staged.add_namespace(NAMESPACE, **{names.LABEL_MAY_CORDON: "true"})
-    staged.add_nodes("n1", "n2")
-    for i in range(3 * MOST_WAITING):
-        staged.add_check(name=f"c{i:03}", nodes=["n1"])
-    view = ClaimView(staged.stores)
-    checks = [NodeCheck.model_validate(raw) for raw in staged.stores.store(NODECHECKS).list()]
-    waits = {}
-    for check in checks:
-        mine = view.claim_of(check, ["n1"])
-        waits[mine.uid] = bool(in_the_way(mine, asyncio.run(view.claims(mine))))
-    assert [uid for uid, is_waiting in waits.items() if not is_waiting] == [min(waits)]

@@ -202,7 +202,7 @@ async def test_the_check_that_is_made_tells_a_repaired_node_from_a_broken_one(
     beside: list[str], is_broken: bool, expected: str
 ) -> None:
     """By the real checks: with one partner a broken node is not accused, and not passed either."""
-    staged = Stage(Agents(passes=lambda _, members: not (is_broken and "a" in members)))
+    staged = Stage(agents=Agents(passes=lambda _, members: not (is_broken and "a" in members)))
     staged.add_nodes("a", *beside)
     spec = check_of(node("a"), beside, "default", CordonedNode(finding(0)))["spec"]
     staged.add_check("c", **spec)

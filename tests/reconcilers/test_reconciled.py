@@ -10,14 +10,13 @@ from pydantic import ValidationError
 
 from controller.client import AsyncClient
 from controller.errors import Conflict, InvalidStatus, Unavailable
-from controller.events import EventRecorder
 from controller.reconciler import ReconcileTimeout, Request, TerminalError
 from controller.resources import Resource
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.reconciled import RECONCILED, ReconciledCondition, sentence
 from tests.reconcilers import build
-from tests.reconcilers.caches import shaped_cache
+from tests.reconcilers.caches import shaped_cache, tools_of
 
 DIGITS = Request("default", "digits")
 REFUSED = InvalidStatus(422, "Invalid", "status.retired: Too many: 10001: must have at most 10000 items")
@@ -38,8 +37,7 @@ class Server:
 
     def reporter(self, controller: str, resource: Resource = ELASTICJOBS) -> ReconciledCondition:
         clock = Clock(now=lambda: self.now)
-        recorder, client = cast(EventRecorder, self), cast(AsyncClient, self)
-        return ReconciledCondition(controller, resource, client, self.cache, recorder, clock)
+        return ReconciledCondition(tools_of(self.cache, self, self, clock=clock), controller, resource)
 
     async def patch(
         self, resource: Resource, name: str, body: dict[str, Any], namespace: str, *, subresource: str

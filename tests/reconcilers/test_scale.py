@@ -13,7 +13,7 @@ from controller.resources import PODS
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
 from tests.reconcilers.build import in_lists
-from tests.reconcilers.scale_stage import JOB, NAMESPACE, Stage
+from tests.reconcilers.scale_stage import JOB, Stage
 
 JSON = dict[str, Any]
 
@@ -154,7 +154,7 @@ async def test_count_edited_in_the_spec_is_told_with_whose_it_was() -> None:
     stage.edit_job(replicas=4)
     await stage.settle()
     assert members(stage)[1:] == [[0, 1, 2, 3]]
-    assert ("ScaleRequested", "from 2 to 4 workers, by spec") in stage.events
+    assert ("ScaleRequested", "from 2 to 4 workers, by spec") in stage.said()
     stage.edit_job(replicas=2)
     await stage.settle()
     assert members(stage)[2:] == [[0, 1]]
@@ -190,7 +190,7 @@ async def test_of_plans_made_within_one_second_the_later_one_holds_whenever_the_
     assert stage.phase("b") == ("Applied" if looks else "Superseded")
     if not looks:
         assert stage.told("b") == ("NewerPlan", "the ScalePlan a is newer")
-        assert ("Superseded", "the ScalePlan a is newer") in stage.events
+        assert ("Superseded", "the ScalePlan a is newer") in stage.said()
     assert stage.phase("a") == "Applied" and members(stage)[-1] == [0]
 
 
@@ -272,12 +272,12 @@ async def test_worker_that_ran_out_of_memory_gets_more_and_the_others_are_left_a
     stage = await training(2)
     end = {"incarnation": 1, "exitClass": "OOM", "time": "2026-01-01T12:00:00Z"}
     failed = {"status": {"phase": "Failed", "lastExit": end}}
-    stage.patch(ELASTICWORKERS, "j-worker-1", failed, status=True)
+    stage.patch(ELASTICWORKERS, "j-worker-1", failed, "status")
     await stage.settle()
     assert stage.memory() == {0: "1Gi", 1: "2Gi"}
     assert [worker["spec"]["incarnation"] for worker in stage.workers()] == [1, 2]
     raised = "j-worker-1 ran out of memory with 1Gi: its next Pod gets 2Gi"
-    assert ("MemoryRaised", raised) in stage.events
+    assert ("MemoryRaised", raised) in stage.said()
     stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "1536Mi"}}})
     await stage.settle()
     assert stage.phase() == "Applied" and sorted(stage.memory().values()) == ["1536Mi", "2Gi"]
@@ -295,7 +295,7 @@ async def test_members_that_fail_in_place_during_a_roll_do_not_stop_it() -> None
         ELASTICWORKERS,
         "j-worker-1",
         {"status": {"agent": {"state": "Failed", "observedRound": round_}}},
-        status=True,
+        "status",
     )
     await stage.settle()
     assert stage.phase() == "Applied" and stage.memory() == dict.fromkeys(range(3), "2Gi")
@@ -324,7 +324,7 @@ def outcome(stage: Stage) -> JSON:
     status = job["status"]
     return {
         "replicas": job["spec"]["replicaSpecs"]["worker"]["replicas"],
-        "plans": {p["metadata"]["name"]: p["status"]["phase"] for p in stage.truth.store(SCALEPLANS).list()},
+        "plans": {p["metadata"]["name"]: p["status"]["phase"] for p in stage.list(SCALEPLANS)},
         "members": in_lists(status["rendezvous"])["members"],
         "memory": stage.memory(),
         "retired": status["retired"],
@@ -449,8 +449,5 @@ def test_count_edited_after_a_plan_wins_whenever_it_comes(
     count = stage.job()["spec"]["replicaSpecs"]["worker"]["replicas"]
     assert count == 6 or not begun
     assert len(stage.formed()[-1]["members"]) == count
-    assert (
-        stage.truth.store(ELASTICJOBS).get(NAMESPACE, JOB)["status"]["replicaStatuses"]["worker"]["desired"]
-        == count
-    )
+    assert stage.job()["status"]["replicaStatuses"]["worker"]["desired"] == count
     check_worlds(stage, 1)

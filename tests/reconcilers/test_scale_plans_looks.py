@@ -9,10 +9,10 @@ import pytest
 
 from controller.errors import NotFound
 from controller.reconciler import Request
-from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
 from reconcilers.scaleplan.reconciler import BY_OWNER_JOB, ScalePlanReconciler, owner_job
 from tests.reconcilers.build import job
+from tests.reconcilers.caches import tools_of
 from tests.reconcilers.test_job_view import cached
 
 
@@ -48,6 +48,6 @@ async def test_very_many_plans_are_read_beside_the_event_loop_and_judged_some_a_
         cache.store(SCALEPLANS).apply(scale_plan(number))
     nobody: Any = Nobody()
     nobody.patch = AsyncMock(return_value={})
-    await ScalePlanReconciler(nobody, cache, nobody, Clock()).reconcile(Request("default", "digits"))
+    await ScalePlanReconciler(tools_of(cache, nobody, nobody)).reconcile(Request("default", "digits"))
     assert len(beside) >= 1
     assert nobody.patch.await_count == (10 if has_job else 100)

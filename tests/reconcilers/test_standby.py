@@ -241,7 +241,7 @@ async def test_a_failure_that_asks_for_a_new_pod_has_a_standby_step_in_meanwhile
         "time": later(stage.seconds).isoformat(),
     }
     failed = {"status": {"agent": report | {"state": "Failed", "failure": failure}}}
-    stage.patch(ELASTICWORKERS, "j-worker-1", failed, status=True)
+    stage.patch(ELASTICWORKERS, "j-worker-1", failed, "status")
     await stage.settle()
     assert members(stage) == [[0, 1], [0, 2]] and standbys(stage) == [1]
     assert stage.memory() == {0: "1Gi", 1: "2Gi", 2: "1Gi"}
@@ -258,7 +258,7 @@ async def test_a_standby_whose_pods_keep_failing_is_given_up_and_the_job_is_not(
         "without getting further: j-worker-2: no such file"
     )
     assert given_up(stage) == told
-    assert [said for said in stage.events if said[0] == "WorkersGivenUp"] == [("WorkersGivenUp", told)]
+    assert [said for said in stage.said() if said[0] == "WorkersGivenUp"] == [("WorkersGivenUp", told)]
 
     stage.remove(ELASTICWORKERS, "j-worker-2")  # somebody has mended what was wrong
     await stage.settle()
@@ -310,7 +310,7 @@ def fail_for_good(stage: Stage, index: int) -> None:
     }
     budget = {"spent": {"UserError": 3}, "exitClass": "UserError", "signature": "no such file", "alike": 3}
     failed = {"phase": "Failed", "lastExit": end, "failureBudget": budget}
-    stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], {"status": failed}, status=True)
+    stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], {"status": failed}, "status")
 
 
 def lose(stage: Stage, index: int) -> None:
@@ -324,7 +324,7 @@ def lose(stage: Stage, index: int) -> None:
         "time": later(stage.seconds).isoformat(),
     }
     gone = {"status": {"phase": "Failed", "lastExit": end, "message": "lost"}}
-    stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], gone, status=True)
+    stage.patch(ELASTICWORKERS, worker_["metadata"]["name"], gone, "status")
 
 
 # --- when the lost Pod is replaced -------------------------------------------------------------------------
@@ -362,12 +362,12 @@ async def test_a_standby_takes_the_place_of_rank_0_once_its_agent_has_reported_t
     (first, *_) = stage.workers()
     end = first["status"]["lastExit"] | {"exitClass": "Killed", "inGoodOrder": True}
     leaves = {"lastExit": end, "leavingPods": [first["status"]["podName"]]}
-    stage.patch(ELASTICWORKERS, first["metadata"]["name"], {"status": leaves}, status=True)
+    stage.patch(ELASTICWORKERS, first["metadata"]["name"], {"status": leaves}, "status")
     await look(stage)
     assert stage.job()["status"]["rendezvous"]["waitsFor"] == "processes of worker 0 still run"
     assert incarnations(stage) == [1, 1, 1]
     stopped = {"status": {"agent": first["status"]["agent"] | {"state": "Stopped"}}}
-    stage.patch(ELASTICWORKERS, first["metadata"]["name"], stopped, status=True)
+    stage.patch(ELASTICWORKERS, first["metadata"]["name"], stopped, "status")
     await look(stage)
     assert members(stage) == [[0, 1], [1, 2]]
 
@@ -378,7 +378,7 @@ async def test_a_controller_that_has_just_started_waits_no_longer_than_another()
     lose(stage, 1)
     await look(stage)
     world = stage.job()["status"]["rendezvous"] | {"formedAt": later(3 * 3600).isoformat()}
-    stage.patch(ELASTICJOBS, JOB, {"status": {"rendezvous": world}}, status=True)
+    stage.patch(ELASTICJOBS, JOB, {"status": {"rendezvous": world}}, "status")
     stage.restart()
     await look(stage)
     assert incarnations(stage) == [1, 1, 1]

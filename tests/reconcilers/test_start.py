@@ -21,12 +21,13 @@ from reconcilers.observed.start import (
     lacks_key,
     warning_of,
 )
+from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.shapes import kept_of_pod
 from reconcilers.worker.maker import LatePods
 from reconcilers.worker.worker_status import Observation, observe
 from tests.reconcilers.build import NOW, job, later, pod, worker
-from tests.reconcilers.caches import shaped_cache
+from tests.reconcilers.caches import shaped_cache, tools_of
 from tests.reconcilers.judging import judge, warnings
 
 JSON = dict[str, Any]
@@ -148,7 +149,7 @@ class Server:
             "metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}
         }
         self.cache.store(ELASTICJOBS).apply(self.owner)
-        self.late = LatePods(cast(AsyncClient, self), self.cache, lambda: self.seconds)
+        self.late = LatePods(tools_of(self.cache, self, clock=Clock(monotonic=lambda: self.seconds)))
 
     async def list_page(self, resource: Any, namespace: str, *, field_selector: str, **_: Any) -> JSON:
         self.asked += 1

@@ -39,7 +39,7 @@ async def test_a_validation_request_is_answered_by_one_condition(broken: bool) -
     made = rendered(NODES)
     assert (made["apiVersion"], made["kind"]) == (names.API_VERSION, PROVIDER["kind"])
     assert made["apiVersion"] == f"{PROVIDER['apiGroup']}/{PROVIDER['version']}"
-    staged = Stage(Agents(local=lambda node: BAD if broken and node == NODES[0] else GOOD))
+    staged = Stage(agents=Agents(local=lambda node: BAD if broken and node == NODES[0] else GOOD))
     staged.add_nodes(*NODES)
     staged.add_check(NAME, **made["spec"])
     await staged.play(NAME)

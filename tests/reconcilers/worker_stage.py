@@ -38,14 +38,6 @@ class Api(memory.Api):
     def names(self, resource: Resource) -> list[str]:
         return [obj["metadata"]["name"] for obj in self.list(resource)]
 
-    def put(self, resource: Resource, obj: JSON) -> JSON:
-        """Store it, valid or not."""
-        metadata = {"uid": f"uid-{self.version + 1}"} | obj["metadata"]
-        if resource.namespaced:
-            metadata.setdefault("namespace", NAMESPACE)
-        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
-        return self._put(resource, kind | obj | {"metadata": metadata})
-
     def patch(self, resource: Resource, name: str, body: JSON, subresource: str | None = None) -> JSON:
         return self.put(resource, merged(self.get(resource, name), body))
 

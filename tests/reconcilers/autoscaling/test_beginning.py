@@ -41,7 +41,7 @@ def stage(earlier: dict[str, Any] | None = None) -> Stage:
     made.edit_job(maxReplicas=8, template={"spec": {"containers": [container]}})
     spec = made.job()["spec"]
     if earlier is not None:
-        made.put(ELASTICJOBS, {"metadata": {"name": "j-1"}, "spec": spec, "status": earlier})
+        made.create(ELASTICJOBS, {"metadata": {"name": "j-1"}, "spec": spec, "status": earlier})
     return made
 
 
@@ -82,14 +82,14 @@ async def test_its_first_pods_have_the_memory_and_the_count_of_the_last() -> Non
     assert (status["rendezvous"]["round"], status["rendezvous"]["members"]) == (1, "0-2")
     assert (status["profile"]["outcome"], status["scaling"]["by"]) == ("Taken", "the profile of earlier jobs")
     told = "3 of type worker; memory 6144Mi for each of type worker: what j-1 came to"
-    assert [event for event in made.events if "Profile" in event[0]] == [("ProfileTaken", told)]
+    assert [event for event in made.said() if "Profile" in event[0]] == [("ProfileTaken", told)]
 
 
 async def test_what_the_last_came_to_is_waited_for_until_it_is_counted() -> None:
     made = stage(ENDED)
     await begin(made)
     assert "profile" not in made.job()["status"] and not made.workers()
-    made.patch(ELASTICJOBS, "j-1", {"status": {"usage": USAGE}}, status=True)
+    made.patch(ELASTICJOBS, "j-1", {"status": {"usage": USAGE}}, "status")
     await begin(made)
     assert made.job()["status"]["profile"]["outcome"] == "Taken"
 
@@ -100,7 +100,7 @@ async def test_the_first_of_its_name_begins_at_once_as_it_says_itself() -> None:
     status = made.job()["status"]
     assert (status["profile"]["outcome"], status["rendezvous"]["round"]) == ("NoHistory", 1)
     told = "no job of the name j has trained and finished yet, so this one begins as it says itself"
-    assert ("NoProfile", told) in made.events
+    assert ("NoProfile", told) in made.said()
 
 
 async def test_a_job_that_nobody_sizes_begins_after_some_seconds() -> None:
@@ -116,7 +116,7 @@ async def test_a_request_that_a_webhook_refuses_is_told_and_the_job_begins_witho
     made = stage(ENDED | {"usage": USAGE})
     made.denied = "budget of team ads is spent"
     await begin(made)
-    told = [message for reason, message in made.events if reason == "NoProfile"]
+    told = [message for reason, message in made.said() if reason == "NoProfile"]
     assert len(told) == 1 and told[0].endswith("budget of team ads is spent")
     assert made.job()["status"]["rendezvous"]["round"] == 1
 

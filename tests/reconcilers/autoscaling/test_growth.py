@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from controller.resources import PODS, Resource
+from controller.resources import PODS
 from crds.elasticjob import ElasticJob
 from reconcilers.autoscaling.growth import grow
 from reconcilers.observed.workers import Workers
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
-from tests.reconcilers.build import NOW, in_lists, job
+from tests.reconcilers.build import NOW, job
 from tests.reconcilers.scale_stage import JOB, Stage
 
 JSON = dict[str, Any]
@@ -34,58 +35,40 @@ class Training(Stage):
     """Worlds of so many workers end with the error of the script."""
     error: str = "ValueError: the batch cannot be divided by the world's size"
 
-    lingering: set[str] = field(default_factory=set)
-    """Pods that are deleted, and stay."""
-
-    def remove(self, resource: Resource, name: str) -> None:
-        if resource is not PODS or name not in self.lingering:
-            super().remove(resource, name)
-
-    def _say(self, name: str, status: JSON, state: str, observed_round: int) -> None:
-        super()._say(name, status, state, observed_round)
-        self._started = {**getattr(self, "_started", {}), name: (self.seconds, observed_round)}
-
-    def act_one(self, job: JSON, worker: JSON) -> None:
-        super().act_one(job, worker)
+    def act_one(self, worker: JSON) -> None:
+        super().act_one(worker)
         name = worker["metadata"]["name"]
         report = self.get(ELASTICWORKERS, name).get("status", {}).get("agent") or {}
         if report.get("state") != "Running":
             return
-        world = in_lists(job["status"]["rendezvous"])
-        began, round_ = self._started[name]
-        seconds = self.seconds - began
-        if len(world["members"]) == self.fails_with:
-            self._fail(name, round_)
+        size = len(self.members()[-1])
+        seconds = self.seconds - (datetime.fromisoformat(report["since"]) - NOW).total_seconds()
+        round_ = report["observedRound"]
+        if size == self.fails_with:
+            failure = {"sequence": round_, "round": round_, "exitCode": 1, "message": self.error}
+            failure["time"] = self.now()
+            self._report(worker, {"agent": {"state": "Failed", "failure": failure}})
             return
-        steps = int(seconds / self.pace(len(world["members"])))
+        steps = int(seconds / self.pace(size))
         told = {"round": round_, "firstStep": 1, "lastStep": 1 + steps, "steppingSeconds": seconds}
         said: JSON = {"rounds": [told]}
         if self.saves:
-            said["progress"] = {
-                "step": 1 + steps,
-                "time": self._time(),
-                "checkpointStep": steps // self.steps_a_checkpoint,
-            }
-        self.patch(ELASTICWORKERS, name, {"status": {"agent": said}}, status=True)
-
-    def _fail(self, name: str, round_: int) -> None:
-        failure = {"sequence": round_, "round": round_, "exitCode": 1, "message": self.error}
-        failure["time"] = self._time()
-        agent = {"state": "Failed", "failure": failure}
-        self.patch(ELASTICWORKERS, name, {"status": {"agent": agent}}, status=True)
+            checkpoint = steps // self.steps_a_checkpoint
+            said["progress"] = {"step": 1 + steps, "time": self.now(), "checkpointStep": checkpoint}
+        self._report(worker, {"agent": said})
 
     async def live(self, seconds: int, look_seconds: int = 5) -> None:
         until = self.seconds + seconds
         while self.seconds < until:
             for _ in range(4):
-                before = next(self._versions)
+                before = self.version
                 self.deliver_all()
                 await self.reconcile_plans()
                 await self.reconcile_job()
                 self.deliver_all()  # a cache sees what its own controller writes
                 await self.reconcile_size()
                 self.act()
-                if next(self._versions) == before + 1:  # nobody wrote anything
+                if self.version == before:  # nobody wrote anything
                     break
             self.seconds += look_seconds
 
@@ -95,15 +78,15 @@ class Training(Stage):
         for worker in self.workers():
             if worker["spec"]["index"] in slots:
                 found = {"phase": "Running", "nodeName": "node-0", "conditions": []}
-                self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
+                self._report(worker, found)
 
     def take(self, index: int, why: str = "Preempted", **status: Any) -> None:
         """Its Pod is preempted, or ends for another reason, and nothing of it finds another node."""
         self.unschedulable.add(index)
         (worker,) = [w for w in self.workers() if w["spec"]["index"] == index]
-        end = {"incarnation": worker["spec"]["incarnation"], "exitClass": why, "time": self._time()}
+        end = {"incarnation": worker["spec"]["incarnation"], "exitClass": why, "time": self.now()}
         found = {"phase": "Failed", "lastExit": end, **status}
-        self.patch(ELASTICWORKERS, worker["metadata"]["name"], {"status": found}, status=True)
+        self._report(worker, found)
 
     def members(self) -> list[list[int]]:
         return [world["members"] for world in self.formed()]
@@ -141,14 +124,14 @@ async def test_a_probe_without_a_node_disturbs_nobody_and_goes() -> None:
     assert counts.count(2) >= len(counts) // 4, "a third of the time nothing is asked for"
     assert stage.members() == [[0, 1]], "one world all the time"
     assert reasons == {"", "no node for 1 more worker within 60 s"}
-    assert not stage.truth.store(SCALEPLANS).list(), "growth makes no objects"
-    assert not [reason for reason, _ in stage.events if reason in ("Unschedulable", "ScaleRequested")]
+    assert not stage.list(SCALEPLANS), "growth makes no objects"
+    assert not [reason for reason, _ in stage.said() if reason in ("Unschedulable", "ScaleRequested")]
 
 
 def grant(stage: Training, workers: int, message: str = "", **more: Any) -> None:
     """What the job's queue grants from now on."""
     admission = {"queue": "team", "workers": workers, "message": message, **more}
-    stage.patch(ELASTICJOBS, JOB, {"status": {"admission": admission}}, status=True)
+    stage.patch(ELASTICJOBS, JOB, {"status": {"admission": admission}}, "status")
 
 
 async def test_a_probe_in_a_queue_makes_no_pod_until_it_is_granted_and_grows_by_what_is() -> None:
@@ -159,14 +142,14 @@ async def test_a_probe_in_a_queue_makes_no_pod_until_it_is_granted_and_grows_by_
         await stage.live(5)
         counts.append(stage.count())
         reasons.add(stage.known()["reason"])
-        assert len(stage.truth.store(PODS).list()) == 2
+        assert len(stage.list(PODS)) == 2
     assert set(counts) == {2, 3}
     assert counts.count(2) >= len(counts) // 4, "a third of the time nobody of the queue is held up"
     assert reasons == {"", f"no quota for 1 more worker within 60 s: {words}"}
     assert stage.members() == [[0, 1]]
     grant(stage, 3)
     await stage.live(180)
-    assert stage.members()[-1] == [0, 1, 2] and len(stage.truth.store(PODS).list()) == 3
+    assert stage.members()[-1] == [0, 1, 2] and len(stage.list(PODS)) == 3
 
 
 async def test_a_job_whose_queue_never_grants_more_is_not_probed_and_says_why() -> None:
@@ -196,7 +179,7 @@ async def test_room_for_two_is_one_growth_with_the_priority_of_the_extra_workers
     await stage.live(120)
     assert stage.members()[-1] == [0, 1, 2, 3]
     assert len(stage.members()) <= 3
-    pods = {p["metadata"]["name"]: p["spec"].get("priorityClassName") for p in stage.truth.store(PODS).list()}
+    pods = {p["metadata"]["name"]: p["spec"].get("priorityClassName") for p in stage.list(PODS)}
     assert pods == {
         "j-worker-0-1": None,
         "j-worker-1-1": None,
@@ -210,14 +193,13 @@ async def test_the_next_probe_does_not_wait_for_a_pod_that_a_dead_node_keeps() -
     """Its name is taken until its Node is gone; a new worker of the slot would be given back before that shows."""
     stage = await training(room=2)
     await stage.live(120)
-    stage.lingering.add("j-worker-3-1")
+    stage.patch(PODS, "j-worker-3-1", {"spec": {"nodeName": "node-2"}})
     stage.take(3, "NodeLost")
     await stage.live(10)
     assert (stage.count(), stage.members()[-1]) == (3, [0, 1, 2])
     stage.unschedulable.discard(4)
     await stage.live(300)
     assert (stage.count(), stage.members()[-1]) == (4, [0, 1, 2, 4])
-    stage.lingering.clear()
     stage.remove(PODS, "j-worker-3-1")
     await stage.live(10)
     assert stage.job()["status"]["retired"] == {"worker": "3"}
@@ -237,7 +219,7 @@ async def test_of_many_extra_workers_the_one_that_was_taken_goes_and_nobody_else
     assert stage.members() == [[0, 1, 3, 4, 5]], "one restart"
     assert {world["phase"] for world in stage.worlds} == {"Formed"}
     assert (stage.count(), [worker["spec"]["index"] for worker in stage.workers()]) == (5, [0, 1, 3, 4, 5])
-    told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
+    told = [message for reason, message in stage.said() if reason == "ExtraWorkersGivenBack"]
     assert told == ["1 extra worker is lost: its Pod was taken, or its node"]
 
 
@@ -254,12 +236,12 @@ async def test_an_extra_worker_that_never_starts_gives_its_node_back_whatever_el
     while stage.count() == 2:
         await stage.live(5)
     placed = {"nodeName": "node-0", "conditions": []}  # and its image is never pulled, say
-    stage.patch(ELASTICWORKERS, "j-worker-2", {"status": placed}, status=True)
+    stage.patch(ELASTICWORKERS, "j-worker-2", {"status": placed}, "status")
     await stage.live(2_000, look_seconds=20)
     assert stage.count() == 2
     reason = "1 extra worker is given back: not training 1800 s after having a node"
     assert stage.known()["reason"] == reason
-    assert ("ExtraWorkersGivenBack", reason) in stage.events
+    assert ("ExtraWorkersGivenBack", reason) in stage.said()
 
 
 async def test_an_extra_worker_whose_pods_fail_again_and_again_goes_and_the_job_trains_on() -> None:
@@ -273,7 +255,7 @@ async def test_an_extra_worker_whose_pods_fail_again_and_again_goes_and_the_job_
     assert (stage.count(), stage.members()) == (3, [[0, 1, 2]])
     reason = "1 extra worker is given back: no further Pod, after too many that failed"
     assert stage.known()["reason"] == reason
-    assert ("ExtraWorkersGivenBack", reason) in stage.events
+    assert ("ExtraWorkersGivenBack", reason) in stage.said()
     await stage.live(1_200, look_seconds=20)
     assert stage.count() == 3, "nothing is tried again for an hour"
 
@@ -288,7 +270,7 @@ async def test_a_script_that_fails_in_the_larger_world_trains_on_in_the_one_befo
         "two worlds for each try, of which each waits twice as long as the one before"
     )
     assert stage.known()["reason"].startswith("training failed soon after it grew from 2 to 4 workers: ")
-    told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
+    told = [message for reason, message in stage.said() if reason == "ExtraWorkersGivenBack"]
     assert len(told) == stage.known()["inVain"] >= 3
 
 
@@ -318,7 +300,7 @@ async def test_a_growth_that_is_lost_before_it_has_paid_is_in_vain(seconds: int,
     while len(stage.members()[-1]) == 2:
         await stage.live(5)
     restarts = {"goodput": {"seconds": {"Forming": 60.0}}}
-    stage.patch(ELASTICJOBS, "j", {"status": restarts}, status=True)
+    stage.patch(ELASTICJOBS, "j", {"status": restarts}, "status")
     await stage.live(seconds)
     stage.take(2)
     stage.take(3)
@@ -355,7 +337,7 @@ async def test_a_job_that_is_not_to_grow_any_more_comes_back_to_the_count_that_i
     await stage.live(60)
     assert (stage.count(), stage.members()) == (2, [*before, [0, 1]]), "in one restart"
     assert "growth" not in stage.job()["status"]
-    told = [message for reason, message in stage.events if reason == "ExtraWorkersGivenBack"]
+    told = [message for reason, message in stage.said() if reason == "ExtraWorkersGivenBack"]
     assert told == ["2 extra workers given back: elasticPolicy.opportunistic is gone from the job"]
 
 
@@ -398,25 +380,28 @@ async def test_what_an_earlier_job_of_the_name_has_asked_for_is_not_done_to_the_
     """A plan that it owns is there until garbage collection has taken it."""
     stage = await training(room=2)
     await stage.live(5)
-    owner = {"kind": "ElasticJob", "name": "j", "uid": stage.job()["metadata"]["uid"]}
+    owner = {"apiVersion": ELASTICJOBS.api_version, "kind": "ElasticJob", "name": "j"}
+    owner["uid"] = stage.job()["metadata"]["uid"]
     stage.remove(ELASTICJOBS, "j")
     for worker in stage.workers():
         stage.remove(ELASTICWORKERS, worker["metadata"]["name"])
     metadata = {"name": "late", "ownerReferences": [owner]}
     spec = {"ownerJob": "j", "replicaResourceSpecs": {"worker": {"replicas": 3}}}
-    stage.put(SCALEPLANS, {"metadata": metadata, "spec": spec})
+    stage.create(SCALEPLANS, {"metadata": metadata, "spec": spec})
     stage.add_job(2)
-    stage.deliver_all()
+    for _ in range(5):
+        stage.deliver_all()
+        await stage.look()
+    assert stage.plan("late").get("status") is None
     await stage.live(30)
     assert stage.count() == 2 == len(stage.workers())
-    assert stage.plan("late").get("status") is None
 
 
 async def test_what_a_webhook_refuses_is_asked_for_again_after_an_hour_and_said_until_then() -> None:
     stage = await training(room=2, denied="budget of team ads is spent")
 
     def tries() -> int:
-        return sum(reason == "ScaleRefused" for reason, _ in stage.events)
+        return sum(reason == "ScaleRefused" for reason, _ in stage.said())
 
     await stage.live(60)
     assert (stage.count(), tries()) == (2, 1)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import Enum
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from pydantic import TypeAdapter
 
 from agent.shards.holding import Holding
 from crds.agent_report import MAX_SHARDS_TEXT
-from crds.intervals import count, minus, of_numbers, to_text, union, whole
+from crds.intervals import count, minus, of_numbers, to_text, union
 from crds.leases import Lease
 from crds.shard_set import SetDefinition
 from crds.shard_set_status import ShardSetStatus
@@ -34,250 +32,14 @@ from reconcilers.shards.sets import (
 )
 from reconcilers.shards.telling import ending
 from tests.counting import calls
+from tests.reconcilers.shards.play import Act, Cluster
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
-
-
-@dataclass
-class Worker:
-    """An agent with one process, and the job as it sees it."""
-
-    index: int
-    incarnation: int
-    definition: SetDefinition
-    holding: Holding = field(init=False)
-    in_hand: tuple[int, int] | None = None
-    restoration: int = 0
-    """The set's last one, as far as the agent knows."""
-    waits_for: int = 0
-    """Before the set has had this one, its process is given nothing."""
-
-    def __post_init__(self) -> None:
-        self.holding = Holding(self.definition)
-
-    def see(self, job: tuple[SetState, ...]) -> None:
-        for each in job:
-            if each.restoration != self.restoration:
-                self.restoration, self.holding = each.restoration, Holding(self.definition)
-                self.in_hand = None
-        mine = [
-            held
-            for each in job
-            if each.definition.epoch == self.definition.epoch
-            for held in each.leases
-            if (held.worker, held.incarnation) == (self.index, self.incarnation)
-        ]
-        self.holding.follow(mine[0] if mine else None)
-
-
-def check_sets(
-    sets: Sequence[SetState], done: Sequence[int], may_lack: Callable[[SetState], bool] = lambda each: False
-) -> None:
-    """No element is in two places at a time, and none is lost."""
-    for each in sets:
-        leased = [held.elements for held in each.leases]
-        parts = [each.waiting, *leased, *(tried.elements for tried in each.tried), each.failed]
-        together = union(*parts)
-        assert sum(map(count, parts)) == count(together), "in two places"
-        lost = minus(minus(whole(each.definition.size), together), of_numbers(done))
-        assert not lost or may_lack(each), f"lost: {lost}"
-
-
-def work(worker: Any, choose: random.Random, poison: frozenset[int], done: list[int]) -> range:
-    """Take elements in hand, or come to the end of those in hand; return those that failed."""
-    if worker.in_hand is None:
-        worker.in_hand = worker.holding.take(choose.choice([1, 1, 3]))
-        return range(0)
-    part, worker.in_hand = worker.in_hand, None
-    if poisoned := [element for element in range(*part) if element in poison]:
-        worker.holding.fail(part, f"element {poisoned[0]} is bad")
-        return range(*part)
-    done += range(*part)
-    worker.holding.finish(part)
-    return range(0)
-
-
-def crash_in_place(worker: Any) -> None:
-    """Its process dies, and starts again in the same Pod."""
-    if worker.in_hand is not None:
-        worker.holding.put_back(worker.in_hand)
-        worker.in_hand = None
-
-
-class Disturbance(Enum):
-    """What may happen at any moment, by how often it does."""
-
-    WORK = 30.0
-    REPORT = 20.0
-    SEE = 15.0
-    LOOK = 20.5
-    KILLED_BEFORE_ITS_WRITE = 2.0
-    LEADS_NO_MORE = 2.1
-    LATE_WRITE = 2.2
-    DEATH = 2.3
-    CRASH_IN_PLACE = 2.4
-    NOBODY_PULLS = 2.5
-    FEWER = 0.5
-    MORE = 0.6
-
-
-class Cluster:
-    """An API server that takes a write only from the version it was decided from; workers that live and die."""
-
-    def __init__(
-        self, workers: int, definition: SetDefinition, poison: frozenset[int], choose: random.Random
-    ) -> None:
-        self.definition, self.poison, self.choose = definition, poison, choose
-        self.versions: list[tuple[SetState, ...]] = [()]
-        self.workers = {i: Worker(i, 1, definition) for i in range(workers)}
-        self.reports: dict[int, list[dict[str, Any]]] = {i: [] for i in range(workers)}
-        self.done: list[int] = []
-        self.failures: dict[int, list[int]] = {}
-        self.late: list[tuple[int, tuple[SetState, ...]]] = []
-        self.saved: list[int] = []
-        self.round = 0
-        self.heard: dict[int, int] | None = None
-        """The newest report of each worker that was looked at; None where a later look may see an older one,
-        as a new leader's may."""
-
-    @property
-    def job(self) -> tuple[SetState, ...]:
-        return self.versions[-1]
-
-    def look(self, lag: int, write: str) -> None:
-        """A controller looks, at reports that may be old, and writes now, never, or late."""
-        version = max(0, len(self.versions) - 1 - (lag if write == "late" else 0))
-        voices = []
-        for index, told in self.reports.items():
-            if told:
-                at = max(0, len(told) - 1 - self.choose.randint(0, lag))
-                if self.heard is not None:
-                    at = self.heard[index] = max(at, self.heard.get(index, 0))
-                incarnation, status = told[at]
-                voices.append(voice_of(index, incarnation, status))
-        alive = {worker.index: worker.incarnation for worker in self.workers.values()}
-        before = tuple(read_back(each) for each in self.versions[version])
-        now = NOW + timedelta(seconds=len(self.versions) / 2)
-        decided = lease(before, ShardPullers(alive, voices, len(alive)), now)
-        if write == "late":
-            self.late.append((version, decided))
-        elif write == "now":
-            self._write(version, decided)
-
-    def write_late(self) -> None:
-        for version, decided in self.late:
-            self._write(version, decided)
-        self.late = []
-
-    def _write(self, version: int, decided: tuple[SetState, ...]) -> None:
-        if version == len(self.versions) - 1 and decided != self.job:
-            self.versions.append(decided)
-            self.check()
-
-    def check(self) -> None:
-        check_sets(self.job, self.done, lambda each: each.restoration < self.round)
-        for each in self.job:
-            failed = Tried((0,) * (each.definition.retries + 1), each.failed)
-            for counted in () if self.heard is None else (*each.tried, *each.again, failed):
-                for element in (e for start, end in counted.elements for e in range(start, end)):
-                    tries = len(self.failures.get(element, ()))
-                    assert len(counted.workers) <= tries, f"{element} has failed {tries} times"
-
-    def report(self, worker: Worker) -> None:
-        self.reports[worker.index].append((worker.incarnation, worker.holding.to_status(MAX_SHARDS_TEXT)))
-
-    def work(self, worker: Worker) -> None:
-        if worker.waits_for <= worker.restoration:
-            for element in work(worker, self.choose, self.poison, self.done):
-                self.failures.setdefault(element, []).append(worker.index)
-
-    def go_back(self, lost: Worker) -> None:
-        """A worker is lost, and all go back to the last checkpoint."""
-        self.workers[lost.index] = Worker(lost.index, lost.incarnation + 1, self.definition)
-        self.done, self.round = list(self.saved), self.round + 1
-        undone = to_text(minus(whole(self.definition.size), of_numbers(self.done)))
-        for worker in self.workers.values():
-            crash_in_place(worker)
-            worker.waits_for = self.round
-            worker.holding.ask_for_restoration(self.round, undone)
-
-    def disturb(self, what: Disturbance, worker: Worker) -> None:  # noqa: C901 (a list of what may happen)
-        match what:
-            case Disturbance.WORK:
-                self.work(worker)
-            case Disturbance.REPORT:
-                self.report(worker)
-            case Disturbance.SEE:
-                worker.see(self.job)
-            case Disturbance.LOOK:
-                self.look(self.choose.choice([0, 0, 3]), "now")
-            case Disturbance.KILLED_BEFORE_ITS_WRITE:
-                self.look(2, "never")
-            case Disturbance.LEADS_NO_MORE:
-                self.look(2, "late")
-            case Disturbance.LATE_WRITE:
-                self.write_late()
-            case Disturbance.DEATH:
-                self.workers[worker.index] = Worker(worker.index, worker.incarnation + 1, self.definition)
-            case Disturbance.CRASH_IN_PLACE:
-                crash_in_place(worker)
-            case Disturbance.NOBODY_PULLS:
-                worker.holding.leaving = not worker.holding.leaving
-            case Disturbance.FEWER:
-                if len(self.workers) > 1:
-                    del self.workers[worker.index]
-            case Disturbance.MORE:
-                index = max(self.workers) + 1
-                self.workers[index] = Worker(index, 1, self.definition)
-                self.reports.setdefault(index, [])
-
-    def quiet(self) -> int:
-        """Without disturbances from here on, to the end."""
-        for rounds in range(20_000):
-            for worker in list(self.workers.values()):
-                worker.holding.leaving = False
-                worker.see(self.job)
-                if worker.waits_for > worker.restoration:  # as a process that comes later
-                    undone = to_text(minus(whole(self.definition.size), of_numbers(self.saved)))
-                    worker.holding.ask_for_restoration(self.round, undone)
-                self.work(worker)
-                self.report(worker)
-            self.look(0, "now")
-            if self.job and self.job[0].is_over:
-                return rounds
-        raise AssertionError(f"it never ends: {self.job}")
 
 
 def read_back(known: SetState) -> SetState:
     """As the API server gives it back."""
     return of_status(TypeAdapter(ShardSetStatus).validate_python(known.to_status().to_wire()))
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    workers=st.integers(1, 5),
-    size=st.integers(1, 60),
-    retries=st.integers(0, 3),
-    poison=st.frozensets(st.integers(0, 59), max_size=3),
-    acts=st.integers(0, 400),
-    in_order=st.booleans(),
-    seed=st.integers(0, 2**32),
-)
-def test_every_element_is_done_or_named_whatever_happens(
-    workers: int, size: int, retries: int, poison: frozenset[int], acts: int, in_order: bool, seed: int
-) -> None:
-    definition = SetDefinition("train", 0, size, "", retries, size)
-    cluster = Cluster(workers, definition, poison, random.Random(seed))
-    cluster.heard = {} if in_order else None
-    for _ in range(acts):
-        what = cluster.choose.choices(list(Disturbance), [act.value for act in Disturbance])[0]
-        cluster.disturb(what, cluster.choose.choice(list(cluster.workers.values())))
-    cluster.quiet()
-    (over,) = cluster.job
-    failed = {e for start, end in over.failed for e in range(start, end)}
-    assert set(cluster.done) | failed == set(range(size)), "lost"
-    assert over.done == size - len(failed)
-    assert not failed & set(cluster.done) or len(failed) <= 3 * len(poison), "named though it was done"
 
 
 @settings(max_examples=10, deadline=None)
@@ -289,27 +51,25 @@ def test_what_goes_back_with_a_checkpoint_is_in_the_model_once(
 ) -> None:
     """`done` is here what a model has learnt: a loss takes it back to the checkpoint, with the set."""
     definition = SetDefinition("train", 0, size, "", 3, 0)
-    cluster = Cluster(workers, definition, frozenset(), random.Random(seed))
-    others = {Disturbance.DEATH, Disturbance.NOBODY_PULLS, Disturbance.FEWER, Disturbance.MORE}
-    usual = [act for act in Disturbance if act not in others]
+    cluster = Cluster(1, definition, frozenset(), seed, workers=workers)
+    usual = [Act.WORK, Act.REPORT, Act.SEE, Act.LOOK, Act.KILLED_BEFORE_ITS_WRITE, Act.LEADS_NO_MORE]
+    usual += [Act.LATE_WRITE, Act.CRASH_IN_PLACE]
     for _ in range(acts):
-        worker = cluster.choose.choice(list(cluster.workers.values()))
         match cluster.choose.choices(["save", "loss", "usual"], [5, 3, 100])[0]:
-            case "save" if all(w.waits_for <= w.restoration for w in cluster.workers.values()):
+            case "save" if all(w.waits_for <= w.restoration for w in cluster.workers):
                 cluster.saved = list(cluster.done)
             case "loss":
-                cluster.go_back(worker)
+                cluster.go_back(cluster.choose.choice(cluster.workers))
             case _:
-                cluster.disturb(cluster.choose.choices(usual, [act.value for act in usual])[0], worker)
+                cluster.act(cluster.choose.choices(usual, [act.value for act in usual])[0])
     cluster.quiet()
     assert sorted(cluster.done) == list(range(size))
 
 
 def test_a_failed_element_is_tried_by_others_first_and_then_named() -> None:
-    cluster = Cluster(3, SetDefinition("train", 0, 50, "", 2, 1), frozenset({17}), random.Random(1))
-    cluster.choose = random.Random(4)
+    cluster = Cluster(1, SetDefinition("train", 0, 50, "", 2, 1), frozenset({17}), 4, workers=3)
     cluster.quiet()
-    (over,) = cluster.job
+    (over,) = cluster.sets
     assert 17 in {e for start, end in over.failed for e in range(start, end)}
     assert len(set(cluster.failures[17])) == 3, "each of the three has tried it"
     assert over.reason == "element 17 is bad"
@@ -318,14 +78,14 @@ def test_a_failed_element_is_tried_by_others_first_and_then_named() -> None:
 def test_what_failed_is_not_leased_again_before_its_worker_has_heard_that_it_counts() -> None:
     """Two looks at one report: an agent that saw the second alone took the new lease for failed as well."""
     definition = SetDefinition("train", 0, 1, "", 3, 0)
-    alone, tries = Worker(0, 1, definition), 0
+    alone, tries = Holding(definition), 0
     sets: tuple[SetState, ...] = ()
     for _ in range(20):
-        alone.see(sets)
-        if (part := alone.holding.take(1)) is not None:
+        alone.follow(next((held for each in sets for held in each.leases), None))
+        if (part := alone.take(1)) is not None:
             tries += 1
-            alone.holding.fail(part, "bad")
-        voice = voice_of(0, 1, alone.holding.to_status(MAX_SHARDS_TEXT))
+            alone.fail(part, "bad")
+        voice = voice_of(0, 1, alone.to_status(MAX_SHARDS_TEXT))
         for _ in range(2):
             sets = lease(sets, ShardPullers({0: 1}, [voice], 1), NOW)
     assert sets[0].failed == ((0, 1),) and tries == 4
