@@ -155,25 +155,21 @@ class Api:
         date = answer.headers.get("Date")
         return self._client.read(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
 
-    def create(
-        self, kind: Resource, body: JSON, *, dry_run: bool = False, as_user: str | None = None
-    ) -> tuple[JSON, list[str]]:
+    def create(self, kind: Resource, body: JSON) -> tuple[JSON, list[str]]:
         """The created object, and the server's warnings. Unknown and doubled fields are refused."""
-        parameters = _writing(dry_run) | {"fieldValidation": "Strict"}
-        headers = {"Impersonate-User": as_user} if as_user else {}
-        answer = self._send("POST", kind, query=parameters, body=body, headers=headers)
+        parameters = _writing() | {"fieldValidation": "Strict"}
+        answer = self._send("POST", kind, query=parameters, body=body)
         return self._client.read(answer), _warnings(answer)
 
-    def patch(self, kind: Resource, *steps: str, patch: JSON, dry_run: bool = False) -> JSON:
+    def patch(self, kind: Resource, *steps: str, patch: JSON) -> JSON:
         """The object of that name, or its subresource of the name that follows, after a JSON merge patch."""
-        query = _writing(dry_run)
         return self._client.read(
-            self._send("PATCH", kind, *steps, query=query, body=patch, content_type=MERGE_PATCH)
+            self._send("PATCH", kind, *steps, query=_writing(), body=patch, content_type=MERGE_PATCH)
         )
 
     def apply(self, kind: Resource, manifest: JSON, *, dry_run: bool = False) -> JSON:
         """The object after a server-side apply of dlr's, which takes fields that others have set."""
-        query, name = _writing(dry_run) | {"force": "true"}, manifest["metadata"]["name"]
+        query, name = _writing(dry_run=dry_run) | {"force": "true"}, manifest["metadata"]["name"]
         return self._client.read(
             self._send("PATCH", kind, name, query=query, body=manifest, content_type=APPLY_PATCH)
         )
@@ -223,7 +219,7 @@ class Api:
         return kind.path(None if all_namespaces or not kind.namespaced else self.namespace, *steps)
 
 
-def _writing(dry_run: bool) -> dict[str, str | int]:
+def _writing(*, dry_run: bool = False) -> dict[str, str | int]:
     """Return the parameters of a write: the field manager, and `dryRun`, with which nothing is stored."""
     parameters: dict[str, str | int] = {"fieldManager": names.MANAGER}
     return parameters | {"dryRun": "All"} if dry_run else parameters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import subprocess
 import sys
 import threading
@@ -379,17 +378,13 @@ def test_doctor_finds_what_is_missing(server: Server, dlr: Dlr, tmp_path: Path) 
     changed = copy.deepcopy(server.as_admin("GET", jobs)["spec"]["versions"])
     changed[0]["additionalPrinterColumns"].pop()
     server.as_admin("PATCH", jobs, {"spec": {"versions": changed}})
-    texts = {line["topic"]: line["text"] for line in json.loads(dlr("doctor", "-o", "json").out)}
-    assert (
-        "It may not get pods, list pods, watch pods, create pods and 1 more."
-        in (texts["controller's rights"])
-    )
-    assert "elasticjobs.elastic.iml.github.io of another version than this dlr" in texts["crds"]
+    texts = {line["topic"]: line["text"] for line in dlr("doctor", "-o", "json").json}
+    assert texts["rights"].startswith("dlr-controller of another version than this dlr")
+    assert texts["crds"].startswith("elasticjobs.elastic.iml.github.io of another version than this dlr")
+    assert texts["admission"].startswith("All ")
 
     # Somebody who may do nothing gets an answer all the same.
     token = server.token("dlr-system", "dlr-controller")
     nobody = server.kubeconfig_of(token, tmp_path / "nobody")
     lines = dlr("doctor", "-o", "json", "--kubeconfig", str(nobody)).json
-    rights = next(line for line in lines if line["topic"] == "rights")
-    assert rights["text"].startswith("You may not get customresourcedefinitions.apiextensions.k8s.io")
     assert any(line["text"].startswith("Could not be checked: ") for line in lines)

@@ -230,7 +230,7 @@ def _substance(live: JSON) -> JSON:
 def _refused(manifest: JSON, error: ApiError) -> CommandError:
     hint = ""
     if isinstance(error, Forbidden):
-        hint = " Whoever installs dlr needs the rights that `dlr doctor` lists."
+        hint = " An installer needs the rights of a cluster-admin."
     elif isinstance(error, NotFound) and not error.names_object:
         hint = " See `dlr doctor`."
     return CommandError(f"{kinds.title_of(manifest)}: {error}{hint}")
