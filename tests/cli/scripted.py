@@ -225,13 +225,12 @@ def _as_stored(done: JSON, nodes: list[str]) -> JSON:
     }
 
 
-def check_worker(index: int, report: JSON | None = None, *, uid: str = "uid-check", **status: Any) -> JSON:
-    """The worker of a check on node-INDEX, and what its agent reports for the check."""
-    said = {"agent": {"incarnation": 1, "check": {"uid": uid} | report}} if report else {}
+def check_worker(index: int, **status: Any) -> JSON:
+    """The worker of a check on node-INDEX."""
     return {
         "metadata": {"name": f"node-check-abcde-check-{index}", "namespace": "default"},
         "spec": {"type": "check", "index": index, "incarnation": 1, "nodeName": f"node-{index}"},
-        "status": {"phase": "Running", "nodeName": f"node-{index}"} | said | status,
+        "status": {"phase": "Running", "nodeName": f"node-{index}"} | status,
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from crds.nodecheck import Accelerator
 from dlr.commands.errors import CouldNotTell
 from dlr.commands.output import Format, cell, print_json, show, table, verdict_line
 from dlr.job.wording import significant
@@ -27,18 +26,13 @@ FIGURES = {
 }
 
 
-def check_this_machine(accelerator: str | None, output: Format) -> LocalHealth:
+def check_this_machine(output: Format, *, gpu: bool) -> LocalHealth:
     """Run the probes and show them.
 
     Raises:
-        CouldNotTell: there is no GPU, and one was asked for, or the probes know no such accelerator.
+        CouldNotTell: there is no GPU, and one was asked for.
     """
-    if accelerator not in (None, *Accelerator):
-        raise CouldNotTell(
-            f"The accelerator {accelerator!r} is unknown here; there are {' and '.join(Accelerator)}."
-        )
-    gpu = accelerator == Accelerator.NVIDIA_GPU
-    results = run_local(gpu, _show_progress, cpu_only=accelerator == Accelerator.NONE)
+    results = run_local(gpu, _show_progress)
     verdict = judge(results)
     if output is Format.JSON:
         shown = [_as_json(result) for result in results]
