@@ -13,7 +13,6 @@ and an `Origin` that is not this server's is a page that asks across sites.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import os
 import secrets
@@ -72,8 +71,6 @@ class Dashboard:
         self._fleet = Feed(FleetView(api, all_namespaces=all_namespaces))
         self._jobs: OrderedDict[tuple[str, str], tuple[JobView, Feed]] = OrderedDict()
         self._streams = 0
-        self.opened = asyncio.Event()
-        """A browser has asked for the page."""
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])
@@ -96,7 +93,6 @@ class Dashboard:
             raise
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
-        self.opened.set()
         return _file(STATIC / "index.html", "text/html")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:

@@ -12,7 +12,6 @@ from dlr.job.case import Case
 from dlr.job.group_rows import COLUMNS, rows
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, JobTimeline, life_of, title
-from dlr.job.timeline.tables import tables_of
 from dlr.job.verdict import verdict
 from tests.cli.scripted import worker
 from tests.cli.test_job_groups import group, grouped
@@ -113,12 +112,7 @@ def test_the_verdict_says_whether_the_others_trained_on() -> None:
     )
 
 
-def test_tables_and_picture_speak_of_versions_and_groups(drawn: JobTimeline) -> None:
-    _, failures, versions, lanes = tables_of(drawn)
-    assert (versions.heading, versions.columns) == ("Versions", ("AT", "UTC", "VERSION", "GROUPS", "WHY"))
-    assert versions.rows[1] == ("1m", "00:01:00", "2", "0,2", "without group 1: x")
-    assert failures.rows[0] == ("1m", "00:01:00", "group-1", "Killed", "3s", "worker-1: signal 9")
-    assert lanes.rows[1] == ("group-1", "", "2", "1")
+def test_the_picture_speaks_of_versions_and_groups(drawn: JobTimeline) -> None:
     picture = svg_file(drawn, "")
     assert "version 1, groups 0-2: with groups 0-2" in picture and "round 1, workers" not in picture
 

@@ -76,7 +76,7 @@ def test_defect_at_one_job_hides_no_others(monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
-@pytest.mark.parametrize("words", ["status", "diagnose", "timeline --text", "logs --failed"])
+@pytest.mark.parametrize("words", ["status", "diagnose", "timeline", "logs --failed"])
 def test_job_that_cannot_be_read_is_a_sentence(server: Script, dlr: Dlr, words: str) -> None:
     status = LATER["members"] | LATER["history"]
     server.answers |= {
@@ -150,7 +150,7 @@ def test_terminal_obeys_nothing_of_a_failure(server: Script, dlr: Dlr) -> None:
         f"GET {WITHIN}/nodechecks": listing(),
         "GET /api/v1/namespaces/default/events": listing(),
     }
-    for command in ("status -w", "status", "diagnose", "timeline --text", "logs --failed"):
+    for command in ("status -w", "status", "diagnose", "logs --failed"):
         word, *options = command.split()
         shown = dlr("job", word, "digits", *options)
         assert "\x1b" not in shown.out + shown.err and "\x07" not in shown.out + shown.err, command
