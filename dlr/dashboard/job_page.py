@@ -89,7 +89,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
             "slowSince": _slow_since(case, life) if life else None,
         },
         "groups": _groups(case),
-        "ranks": grid(case.job, [] if is_grouped(case.job) else case.workers, top.odd, case.now),
+        "ranks": grid(case, top.odd),
         "nodes": _nodes(case),
         "nodeEvidence": _sentences(evidence, "Nodes"),
         "events": _events(case),

@@ -19,8 +19,9 @@ from dlr.job.goodput import account_of
 from dlr.job.lookup import find_nodes, get_job, groups_of, shard_sets_of, workers_of
 from dlr.job.progress import JobProgress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report, warnings_of
+from dlr.job.timeline.episodes import PastFailure
 from dlr.job.timeline.life import JobTimeline, NoHistory, life_of
-from dlr.job.wording import in_command, parse_time, plain, utc_now
+from dlr.job.wording import EPOCH, in_command, parse_time, plain, utc_now
 from dlr.kube.api import EVENTS, JSON, NODECHECKS, NODES, Api
 from dlr.kube.errors import ApiError, Forbidden
 from reconcilers.goodput.goodput import AFTER_A_FAILURE
@@ -131,6 +132,16 @@ class Case:
             return life_of(self.job, self.workers, ratio, self.now, self.groups)
         except NoHistory:
             return None
+
+    @cached_property
+    def failure_of(self) -> dict[str, PastFailure]:
+        """Return the last failure of each worker that was blamed for one lately."""
+        return {each.worker: each for each in self.life.failures} if self.life else {}
+
+    def seconds_since(self, failure: PastFailure) -> float:
+        """Return the age of one of the life's failures."""
+        submitted = parse_time(self.job["metadata"]["creationTimestamp"]) or EPOCH
+        return (self.now - submitted).total_seconds() - failure.at
 
     @property
     def trains(self) -> bool:

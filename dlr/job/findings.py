@@ -33,7 +33,7 @@ from dlr.job.advice import (
     too_large,
 )
 from dlr.job.case import Case, Sentence, sentence
-from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, failures_of, worker_failures
+from dlr.job.failures import Culprit, are_near, failures_of
 from dlr.job.nodes import words_of_checks
 from dlr.job.odd_ranks import ranks_behind
 from dlr.job.wording import age, duration, in_command, parse_time
@@ -440,25 +440,14 @@ def _said(advice: str, case: Case, **more: str) -> str:
 
 
 def _failed_nodes(case: Case, culprit: Culprit) -> list[str]:
-    """The culprit's node first, then those of workers that failed by the same class at that moment."""
+    """The culprit's node first, then those on which Pods ended by the same class at that moment."""
     nodes = [culprit.node] if culprit.node else []
     for worker in case.workers:
-        status = worker.get("status") or {}
-        ended = status.get("lastExit") or {}
-        alike = (
-            each.what == culprit.failure["exitClass"]
-            for each in worker_failures(worker)
-            if _at(each, culprit)
-        )
-        if any(alike) and (node := ended.get("nodeName") or status.get("nodeName")):
-            nodes.append(node)
+        ended = (worker.get("status") or {}).get("lastExit") or {}
+        is_alike = ended.get("exitClass") == culprit.failure["exitClass"] and are_near(ended, culprit.failure)
+        if is_alike and ended.get("nodeName"):
+            nodes.append(ended["nodeName"])
     return list(dict.fromkeys(nodes))[:MOST_NODES]
-
-
-def _at(failure: WorkerFailure, culprit: Culprit) -> bool:
-    """Whether they failed at one moment: in one round, or, of Pods, by the clock."""
-    rounds = {failure.round, culprit.failure.get("round")}
-    return len(rounds) == 1 if None not in rounds else abs(failure.time - culprit.time) <= SAME_MOMENT
 
 
 RULES: tuple[Callable[[Case], Iterator[JobFinding]], ...] = (

@@ -1,17 +1,18 @@
-"""The lines of a status that are about workers, one each; pure functions of plain objects and `now`."""
+"""The lines of a status that are about workers, one each. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
 from statistics import median
 
-from controller.wording import counted
+from controller.wording import counted, first_line
 from crds import names
-from dlr.job.failures import by_cause, worker_failure
+from crds.elasticworker import ExitClass
+from dlr.job.case import Case
+from dlr.job.failures import by_cause
 from dlr.job.report import Row, current_report, ranks, sort_workers, state_of
-from dlr.job.wording import significant
+from dlr.job.wording import EPOCH, duration, parse_time, significant
 from dlr.kube.api import JSON
 
 COLUMNS = ("RANK", "POD", "NODE", "STATE", "STEP", "S/STEP", "RESTARTS", "LAST FAILURE")
@@ -23,10 +24,10 @@ AT_EASE = ("Running", "Succeeded", "Standby")
 """States of a worker without trouble."""
 
 
-def rows(job: JSON, workers: Sequence[JSON], now: datetime) -> list[Row]:
-    rank_of = ranks(job)
-    blamed = (job.get("status") or {}).get("lastFailure")
-    return [_row(worker, rank_of, blamed, now) for worker in sort_workers(workers)]
+def rows(case: Case, workers: Sequence[JSON]) -> list[Row]:
+    """Return a row for COLUMNS of each of these workers of a job."""
+    rank_of = ranks(case.job)
+    return [_row(case, worker, rank_of) for worker in sort_workers(workers)]
 
 
 def narrow(row: Row) -> Row:
@@ -58,7 +59,7 @@ def _seconds_per_step(worker: JSON) -> float | None:
     return speed
 
 
-def _row(worker: JSON, rank_of: dict[int, int], blamed: JSON | None, now: datetime) -> Row:
+def _row(case: Case, worker: JSON, rank_of: dict[int, int]) -> Row:
     spec, status = worker["spec"], worker.get("status") or {}
     progress = current_report(worker).get("progress") or {}
     speed = _seconds_per_step(worker)
@@ -70,8 +71,23 @@ def _row(worker: JSON, rank_of: dict[int, int], blamed: JSON | None, now: dateti
         progress.get("step"),
         None if speed is None else significant(speed),
         _restarts(status),
-        worker_failure(worker, now, blamed),
+        _last_failure(case, worker),
     )
+
+
+def _last_failure(case: Case, worker: JSON) -> str | None:
+    """Describe the end of the worker's Pod, or the failure that it was blamed for, if that was later."""
+    found = []
+    if blamed := case.failure_of.get(worker["metadata"]["name"]):
+        found.append((case.seconds_since(blamed), blamed.what, blamed.text))
+    end = (worker.get("status") or {}).get("lastExit") or {}
+    if end and end["exitClass"] != ExitClass.SUCCEEDED and not end.get("planned"):
+        seconds = (case.now - (parse_time(end["time"]) or EPOCH)).total_seconds()
+        found.append((seconds, end["exitClass"], first_line(end.get("message")) or end.get("reason") or ""))
+    if not found:
+        return None
+    seconds, what, text = min(found)
+    return f"{what}, {duration(seconds)} ago" + (f": {text}" if text else "")
 
 
 def _restarts(status: JSON) -> str:

@@ -77,7 +77,7 @@ def test_missing_package_is_named_in_one_sentence(blocked: str, words: list[str]
 
 
 def test_defect_of_dlr_is_no_verdict_on_the_machine_either(dlr: Dlr, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise KeyError("figures")
 
     monkeypatch.setattr("dlr.commands.node_check.command.check_this_machine", broken)

@@ -15,7 +15,7 @@ from crds import names
 from dlr.dashboard import fleet, ranks
 from dlr.dashboard.fleet import fleet_page, strip_of
 from dlr.dashboard.job_page import MOST_FAILURES, job_page
-from dlr.dashboard.ranks import MOST_CELLS, cells_of, grid
+from dlr.dashboard.ranks import MOST_CELLS, grid, rows_of
 from dlr.job.case import Case
 from dlr.job.wording import parse_time
 from tests.cli.scripted import event, job, worker
@@ -220,14 +220,14 @@ def test_usage_has_curves_of_rank_0_and_a_line_about_all_pods() -> None:
 
 
 def test_a_worker_has_its_own_usage_in_its_row() -> None:
-    drawn = grid(troubled_job(), with_usage(troubled_workers()), [], NOW)
-    assert drawn["columns"][-4:] == ["cpu", "memory", "gpu", "gpuMemory"]
+    drawn = grid(case(workers=with_usage(troubled_workers())), [])
+    assert drawn["columns"][-4:] == ("cpu", "memory", "gpu", "gpuMemory")
     assert [row[-4:] for row in drawn["cells"]] == [
         [2.0, 4.0, 90.0, 70.0],
         [3.0, 4.0, 50.0, 71.0],
         [4.0, 4.0, None, None],
     ]
-    ended = grid(troubled_job(phase="Succeeded"), with_usage(troubled_workers()), [], NOW)
+    ended = grid(case(troubled_job(phase="Succeeded"), with_usage(troubled_workers())), [])
     assert {value for row in ended["cells"] for value in row[-4:]} == {None}
 
 
@@ -339,21 +339,16 @@ def test_page_of_thousands_of_workers_in_trouble_is_bounded() -> None:
 def test_cell_tells_how_far_behind_and_how_much_slower_a_rank_is() -> None:
     workers = troubled_workers()
     workers[0]["status"]["agent"]["progress"] = {"step": 391, "time": at(299), "secondsPerStep": 0.84}
-    first, second, _ = cells_of(troubled_job(), workers, [], NOW)
-    assert (first.rank, first.lag, first.slowness, first.failed) == (0, 10, 2.0, "")
-    assert (second.lag, second.slowness, second.failed, second.failed_seconds_ago) == (
-        0,
-        1.0,
-        "UserError",
-        240,
-    )
+    first, second, _ = rows_of(case(workers=workers), [])
+    assert (first["rank"], first["lag"], first["slowness"], first["class"]) == (0, 10, 2.0, "")
+    assert (second["lag"], second["slowness"], second["class"], second["ago"]) == (0, 1.0, "UserError", 240)
 
 
 def test_rank_that_died_of_a_peer_has_not_failed_by_itself() -> None:
     text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
     workers = troubled_workers()
     workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
-    assert cells_of(troubled_job(), workers, [], NOW)[0].failed == ""
+    assert rows_of(case(workers=workers), [])[0]["class"] == ""
 
 
 @settings(max_examples=30)
@@ -366,7 +361,7 @@ def test_each_cell_is_the_worst_of_its_workers(count: int, most: int, bad: set[i
     made = job(workers=count, rendezvous={"round": 1, "members": f"0-{count - 1}" if count else ""})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "MOST_CELLS", most)
-        drawn = grid(made, workers, [], NOW)
+        drawn = grid(case(made, workers), [])
     assert len(drawn["cells"]) <= most
     assert drawn["workers"] == count
     if count:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -38,6 +38,7 @@ class DoctorLine:
 
 def verdicts(facts: ClusterFacts) -> list[DoctorLine]:
     """One line or more a topic, in the order in which one would mend things."""
+    objects: Iterator[Callable[[ClusterFacts], Iterator[DoctorLine]]]
     objects = (partial(_objects, topic=topic) for topic in dict.fromkeys(TOPICS.values()))
     return [
         line for judge in (_server, *objects, _dlrover, _controller, _agent, _kueue) for line in judge(facts)

@@ -40,7 +40,7 @@ def render(case: Case, console: Console) -> RenderableType:
         shown = workers.most_telling(case.job, case.workers, most_workers)
     left_out = len(case.workers) - len(shown)
     parts: list[RenderableType] = [head]
-    if worker_rows := workers.rows(case.job, shown, case.now):
+    if worker_rows := workers.rows(case, shown):
         parts += [Text(""), _workers(worker_rows, console, taken + event_count)]
         if left_out:
             parts.append(Text(f"… and {counted(left_out, 'more worker')}: dlr job status … | less", "dim"))
