@@ -10,8 +10,7 @@ from crds.grouping import is_grouped
 from dlr.dashboard.curves import FIGURES, usage_of
 from dlr.job.case import Case
 from dlr.job.odd_ranks import OddRanks
-from dlr.job.report import current_report, is_finished, ranks, state_of
-from dlr.job.workers import AT_EASE
+from dlr.job.report import AT_EASE, current_report, is_finished, ranks, state_of
 from dlr.kube.api import JSON
 
 MOST_CELLS = 4_096
@@ -48,8 +47,8 @@ def rows_of(case: Case, odd: Sequence[OddRanks]) -> list[JSON]:
     """Return a row for each worker, in rank order, without a rank last.
 
     `lag` is how many steps it is behind the furthest, `slowness` its step time over the median of all;
-    `class` and `ago` are of its last failure, `odd` is the place of its gravest kind, and the last columns are
-    what its Pod uses now.
+    `class` and `ago` are of its last failure, `odd` is the place of its gravest kind, and the last columns
+    are what its Pod uses now.
     """
     rank_of = ranks(case.job)
     kind_of = {index: number for number, kind in reversed([*enumerate(odd)]) for index in kind.indices}

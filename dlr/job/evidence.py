@@ -16,11 +16,10 @@ from dlr.job.facts import Fact, facts_of, remarks_of
 from dlr.job.failures import by_cause, failures_of
 from dlr.job.groups import training
 from dlr.job.nodes import NAMED, node_states, words_of_checks
-from dlr.job.report import state_of
+from dlr.job.report import AT_EASE, state_of
 from dlr.job.timeline.life import clock_of
 from dlr.job.verdict import JobVerdict
 from dlr.job.wording import duration, in_command, loss, parse_time, plain
-from dlr.job.workers import AT_EASE
 from dlr.kube.api import JSON
 
 MOST = 5

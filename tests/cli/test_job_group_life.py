@@ -9,7 +9,7 @@ import pytest
 from crds import names
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
-from dlr.job.group_rows import COLUMNS, rows
+from dlr.job.members import members_of
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, JobTimeline, life_of, title
 from dlr.job.verdict import verdict
@@ -127,11 +127,9 @@ def test_a_life_of_many_groups_shows_those_with_failures_and_counts_the_rest() -
 
 def test_a_group_that_is_back_says_when_it_failed_how_and_after_which_time_it_trained() -> None:
     of = case()
-    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows(of.job, of.workers, of.life)]
-    assert table[1]["LAST FAILURE"] == "4m ago, back after 3s: Killed, worker-1: signal 9"
+    assert members_of(of).rows[1]["LAST FAILURE"] == "4m ago, back after 3s: Killed, worker-1: signal 9"
     away = Case(whole(), workers(), (), NOW, groups=[*groups()[:2], _away()])
-    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows(away.job, away.workers, away.life)]
-    assert table[2]["LAST FAILURE"] == "10s ago, not back yet: Killed, worker-1: signal 9"
+    assert members_of(away).rows[2]["LAST FAILURE"] == "10s ago, not back yet: Killed, worker-1: signal 9"
 
 
 def _away() -> JSON:
@@ -160,7 +158,7 @@ def test_a_page_of_groups_grows_with_their_number_and_no_faster() -> None:
         ]
         every = [with_failure(index, *range(20, 140, 25)) for index in range(groups)]
         of = Case(whole(), crowd, (), NOW, groups=every)
-        assert of.life is not None and svg_file(of.life, "") and rows(of.job, crowd, of.life)
+        assert of.life is not None and svg_file(of.life, "") and members_of(of).rows
         assert len([each for each in of.life.failures if each.outage]) == 5 * groups
         assert of.account is not None
 

@@ -404,7 +404,7 @@ def test_the_page_of_a_job_with_1000_groups_shows_those_that_fail_and_names_how_
 ):
     together = [{"index": each, "round": 1} for each in range(1000) if each != 998]
     groups = [
-        {"index": each, "phase": "Running", "round": 1, "version": 7, "restarts": each == 997}
+        {"index": each, "phase": "Running", "round": 1, "version": 7, "restarts": int(each == 997)}
         for each in range(1000)
     ]
     made = grouped(groups=groups, membership={"version": 7, "groups": together})

@@ -9,15 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.wording import counted
-from crds.grouping import group_name, is_grouped
 from dlr.commands.output import NARROW_WIDTH, cell, plain_lines, table, verdict_line
-from dlr.job import group_rows, report, workers
+from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.facts import Fact, facts_of, remarks_of
 from dlr.job.goodput import time_by_state
+from dlr.job.members import members_of
 from dlr.job.tones import terminal_style
 from dlr.job.verdict import verdict
-from dlr.job.wording import age, in_command
+from dlr.job.wording import age
 
 MOST_EVENTS = 10
 FEWEST_EVENTS = 3
@@ -28,46 +28,23 @@ LINES_AROUND_TABLES = 5
 
 def render(case: Case, console: Console) -> RenderableType:
     """Draw all of it, or on a terminal as much as there is room for."""
-    head = _head(case, with_bars=console.is_terminal)
-    if is_grouped(case.job):
-        return _with_groups(case, console, head)
-    notes = [cell(note) for note in workers.notes(case.workers)]
-    shown, event_count, taken = case.workers, MOST_EVENTS, 0
+    head, members = _head(case, with_bars=console.is_terminal), members_of(case)
+    notes = [cell(note) for note in members.notes]
+    columns, rows, event_count, taken = members.columns, members.rows, MOST_EVENTS, 0
     if console.is_terminal:
         taken = len(console.render_lines(Group(head, *notes))) + LINES_AROUND_TABLES
-        lines, most_events = console.height - taken, min(len(case.events), MOST_EVENTS)
-        most_workers, event_count = room(lines, len(case.workers), most_events)
-        shown = workers.most_telling(case.job, case.workers, most_workers)
-    left_out = len(case.workers) - len(shown)
-    parts: list[RenderableType] = [head]
-    if worker_rows := workers.rows(case, shown):
-        parts += [Text(""), _workers(worker_rows, console, taken + event_count)]
-        if left_out:
-            parts.append(Text(f"… and {counted(left_out, 'more worker')}: dlr job status … | less", "dim"))
-        parts += notes
-    return Group(*parts, *_events(case, console, event_count))
-
-
-def _with_groups(case: Case, console: Console, head: RenderableType) -> Group:
-    """Draw a job with replica groups: a line for each group in place of the workers'."""
-    rows, event_count = group_rows.rows(case.job, case.workers, case.life), MOST_EVENTS
-    columns: Sequence[str] = group_rows.COLUMNS
-    width: int | None = None
-    left_out = 0
-    if console.is_terminal:
-        lines = console.height - len(console.render_lines(head)) - LINES_AROUND_TABLES
-        most, event_count = room(lines, len(rows), min(len(case.events), MOST_EVENTS))
-        left_out, width = max(0, len(rows) - most), console.width
-        rows = group_rows.most_telling(rows, most)
+        most, event_count = room(console.height - taken, len(rows), min(len(case.events), MOST_EVENTS))
+        rows = members.most_telling(most)
         if console.width <= NARROW_WIDTH:
-            columns, rows = group_rows.NARROW_COLUMNS, [group_rows.narrow(row) for row in rows]
+            columns, rows = members.narrow(rows)
     parts: list[RenderableType] = [head]
     if rows:
-        parts += [Text(""), table(columns, rows, width)]
-        if left_out:
-            parts.append(Text(f"… and {counted(left_out, 'more group')}: dlr job status … | less", "dim"))
-        one = in_command(case.job["metadata"], group_name(case.name, 0))
-        parts.append(Text(f"one group and its workers: dlr job status {one}", "dim"))
+        lines = [tuple(row[column] for column in columns) for row in rows]
+        parts += [Text(""), _members(columns, lines, console, taken + event_count)]
+        if left_out := len(members.rows) - len(rows):
+            more = counted(left_out, f"more {members.noun}")
+            parts.append(Text(f"… and {more}: dlr job status … | less", "dim"))
+        parts += notes
     return Group(*parts, *_events(case, console, event_count))
 
 
@@ -79,13 +56,12 @@ def _events(case: Case, console: Console, count: int) -> list[RenderableType]:
     return [Text(""), table(report.EVENT_COLUMNS, rows, console.width if console.is_terminal else None)]
 
 
-def _workers(rows: Sequence[report.Row], console: Console, other_lines: int) -> Table | Text:
-    """Return the table of workers: failures in full where all of it fits, else a line each."""
+def _members(
+    columns: Sequence[str], rows: Sequence[report.Row], console: Console, other_lines: int
+) -> Table | Text:
+    """Return the table of members: failures in full where all of it fits, else a line each."""
     if not console.is_terminal:
-        return Text("\n".join(plain_lines(workers.COLUMNS, rows)), no_wrap=True)
-    columns: Sequence[str] = workers.COLUMNS
-    if console.width <= NARROW_WIDTH:
-        columns, rows = workers.NARROW_COLUMNS, [workers.narrow(row) for row in rows]
+        return Text("\n".join(plain_lines(columns, rows)), no_wrap=True)
     whole = table(columns, rows)
     fits = len(console.render_lines(whole)) + other_lines <= console.height
     return whole if fits else table(columns, rows, console.width)
