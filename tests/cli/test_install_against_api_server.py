@@ -17,7 +17,6 @@ import yaml
 
 import crds
 import deploy
-from dlr.commands.install import installer
 from dlr.kube import api
 from tests.cli.conftest import Result
 from tests.deploy.api_server import GROUP, Server, collection_of, eventually, running_server
@@ -158,7 +157,6 @@ class Rollout:
     def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         self._server = server
         monkeypatch.setattr(api, "EMBEDDED_VERSION", "+another")
-        monkeypatch.setattr(installer, "POLL_SECONDS", 0.05)
 
     def ready(self, count: int) -> None:
         generation = self._server.as_admin("GET", DEPLOYMENT)["metadata"]["generation"]

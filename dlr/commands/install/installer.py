@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
-from controller.errors import ApiError, Forbidden, NotFound, Unavailable
+from controller.errors import ApiError, Forbidden, NotFound
 from controller.resources import CRDS, LEASES
 from crds import names
 from dlr.commands.errors import CommandError
 from dlr.commands.install import kinds, others
-from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_registry
+from dlr.commands.install.images import Images, of_no_registry
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
 from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, PODS, Api, Resource, is_embedded
+from dlr.kube.following import until_finished
 
-POLL_SECONDS = 1.0
 EMBEDDED_LEASE_NAMESPACE = "kube-system"
 _BOOKKEEPING = ("resourceVersion", "generation", "managedFields")
 _CRD_PLURALS = ("elasticjobs", "elasticworkers", "elasticworlds", "nodechecks", "scaleplans", "shardsets")
@@ -81,19 +80,13 @@ class Installer:
             return self._api.find(kinds.DEPLOYMENTS, label_selector=label_selector)
 
     def warn_of_images(self, images: Images) -> None:
-        """Warn of images that no node can pull, and of those by tag if others are by digest."""
+        """Warn of images that no node can pull."""
         unnamed = of_no_registry(images.complete())
         if unnamed and not self._is_embedded():
             print(
                 f"dlr: warning: {', '.join(unnamed)} would come from Docker Hub, which has none of dlr's. "
                 "Unless all nodes have them already, name those that you have pushed with --image, "
                 "--agent-image and --check-image.",
-                file=sys.stderr,
-            )
-        if tagged := by_tag_beside_a_digest(images.complete()):
-            print(
-                f"dlr: warning: {', '.join(tagged)} may become another image, as a tag can be moved; "
-                "name --image, --agent-image and --check-image by their digests, as @sha256:….",
                 file=sys.stderr,
             )
 
@@ -150,28 +143,16 @@ class Installer:
         Raises CommandError with the last reading when the time is over.
         """
         last = ""
-        for reading in _changes(read, time.monotonic() + timeout_seconds):
-            if reading.ready:
-                return reading
-            print(f"Waiting: {reading.sentence}", flush=True)
+        for reading in until_finished(read, lambda found: found.ready, within_seconds=timeout_seconds):
+            if not reading.ready and reading.sentence != last:
+                print(f"Waiting: {reading.sentence}", flush=True)
             last = reading.sentence
+        if reading.ready:
+            return reading
         raise CommandError(
             f"After {timeout_seconds:.0f} s dlr is not ready: {last} All is applied; `dlr doctor` says more, "
             "and `dlr install` can be run again."
         )
-
-
-def _changes(read: Callable[[], Reading], deadline: float) -> Iterator[Reading]:
-    last: Reading | None = None
-    while last is None or time.monotonic() < deadline:
-        try:
-            reading = read()
-        except Unavailable as outage:
-            reading = Reading(False, str(outage))
-        if reading != last:
-            yield reading
-        last = reading
-        time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
 def get_or_none(api: Api, kind: Resource, name: str) -> JSON | None:

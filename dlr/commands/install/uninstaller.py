@@ -11,8 +11,8 @@ from dlr.commands.errors import CommandError
 from dlr.commands.install import kinds, others
 from dlr.commands.install.installer import get_or_none, live_crds
 from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, NODECHECKS, PODS, Api, Resource
+from dlr.kube.following import until_finished
 
-POLL_SECONDS = 0.5
 _SHARED = tuple(f"ClusterRole/dlr-{name}" for name in ("view", "edit", "admin", "metrics-reader"))
 """What all installations of a cluster have in common, beside the CRDs."""
 
@@ -146,12 +146,14 @@ class Uninstaller:
         self._wait(kinds.title_of(document), left, deadline)
 
     def _wait(self, what: str, left: Callable[[], list[str]], deadline: float) -> None:
-        while not self._dry_run and (remaining := left()):
-            if time.monotonic() > deadline:
-                raise CommandError(
-                    f"{what} not gone in time ({', '.join(remaining)}); run it again to go on from here."
-                )
-            time.sleep(POLL_SECONDS)
+        if self._dry_run:
+            return
+        seconds = max(0.0, deadline - time.monotonic())
+        *_, remaining = until_finished(left, lambda names: not names, within_seconds=seconds)
+        if remaining:
+            raise CommandError(
+                f"{what} not gone in time ({', '.join(remaining)}); run it again to go on from here."
+            )
 
     def _say_what_is_left(self, crds: Sequence[JSON], *, delete_crds: bool) -> None:
         if not self._deleted:
