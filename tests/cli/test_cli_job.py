@@ -79,7 +79,7 @@ class TestSubmit:
     ) -> None:
         server.answers[f"POST {GROUP_PATH}/team-a/elasticjobs"] = job(namespace="team-a")
         file = job_file(tmp_path, namespace="team-a")
-        assert dlr("job", "submit", "-f", file, "-o", "json").json["metadata"]["namespace"] == "team-a"
+        assert "elasticjob team-a/digits created" in dlr("job", "submit", "-f", file).out
         contradicted = dlr("job", "submit", "-f", file, "-n", "team-b")
         assert contradicted.exit_code == 2
         assert "job.yaml:5: the job says namespace 'team-a' and --namespace says 'team-b'" in contradicted.err

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +11,7 @@ import pytest
 
 from controller.errors import AlreadyExists, Unavailable
 from dlr.client.image import UNUSED_IMAGE
+from dlr.commands import options
 from dlr.commands.application import run
 from dlr.commands.errors import CommandError
 from dlr.commands.map import command
@@ -28,15 +27,12 @@ TASK = LineTask("echo", 2, LINES.digest, 1, 2, 9)
 
 
 class Cluster:
-    """An API server that fails at the n-th request, and may be interrupted while it takes one."""
+    """An API server that fails at the n-th request."""
 
     namespace = "default"
 
-    def __init__(
-        self, fails_at: int = 0, error: BaseException | None = None, interrupted: Resource | None = None
-    ) -> None:
+    def __init__(self, fails_at: int = 0, error: BaseException | None = None) -> None:
         self.requests, self._fails_at, self._error = 0, fails_at, error
-        self._interrupted = interrupted
         self.there: dict[tuple[str, str], dict[str, Any]] = {}
 
     def create(self, kind: Resource, body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -44,8 +40,6 @@ class Cluster:
         key = kind.plural, body["metadata"]["name"]
         if key in self.there:
             raise AlreadyExists(409, "AlreadyExists", "there is one")
-        if kind is self._interrupted:
-            signal.raise_signal(signal.SIGINT)  # as Ctrl-C does, before the answer is there
         self.there[key] = body | {"metadata": body["metadata"] | {"uid": f"uid-{self.requests}"}}
         return self.there[key], []
 
@@ -83,24 +77,6 @@ def test_whenever_it_ends_half_way_nothing_is_left(request_: int, error: BaseExc
     with pytest.raises((type(error), CommandError)):
         made_in(cluster)
     assert not cluster.there
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Whoever starts the tests in the background may have SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("kind", [ELASTICJOBS, CONFIGMAPS])
-def test_who_is_interrupted_while_it_is_made_leaves_no_job(kind: Resource) -> None:
-    cluster = Cluster(interrupted=kind)
-    with pytest.raises(KeyboardInterrupt):
-        made_in(cluster)
-    assert not cluster.there
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_no_pod_waits_for_lines_and_who_attaches_has_them() -> None:
@@ -175,10 +151,8 @@ def test_the_embedded_cluster_needs_no_image(
     version: str, needs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
-    monkeypatch.setattr(command, "connect", lambda *_: None)
-    monkeypatch.setattr(
-        command, "Api", lambda _: SimpleNamespace(version=lambda: ({"gitVersion": version}, None))
-    )
+    api = SimpleNamespace(version=lambda: ({"gitVersion": version}, None))
+    monkeypatch.setattr(options.Cluster, "api", lambda _: api)
     asked: list[MapWorkers] = []
 
     def submit_none(api: Any, name: str, task: LineTask, lines: Any, run_in: MapWorkers) -> Any:

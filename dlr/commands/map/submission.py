@@ -10,7 +10,6 @@ from pathlib import Path
 
 from dlr.commands.creation import create
 from dlr.commands.errors import CommandError
-from dlr.commands.interrupts import deferred
 from dlr.commands.map.manifest import (
     MapWorkers,
     chunks_of,
@@ -62,10 +61,9 @@ def submit(api: Api, name: str, task: LineTask, lines: Lines | None, workers: Ma
     except LinesError as error:
         raise CommandError(f"{error}.") from error
     with ExitStack() as undo:
-        with deferred():  # else nobody would know whether there is a job now
-            body = job_of(name, task, workers, len(chunks))
-            job = create(api, ELASTICJOBS, body, partial(_refusal, api, name))
-            undo.callback(_take_back, api, name)
+        body = job_of(name, task, workers, len(chunks))
+        job = create(api, ELASTICJOBS, body, partial(_refusal, api, name))
+        undo.callback(_take_back, api, name)
         for config_map in config_maps(name, job["metadata"]["uid"], chunks):
             api.create(CONFIGMAPS, config_map)
         job = api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": False}})

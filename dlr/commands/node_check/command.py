@@ -17,15 +17,16 @@ from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
 from dlr.commands.node_check.record import show_record
 from dlr.commands.options import (
+    Cluster,
     Context,
     Kubeconfig,
-    Namespace,
     Output,
     complete_job_name,
     complete_node_names,
     none_empty,
     number,
     object_name,
+    with_options,
 )
 from dlr.commands.output import Format
 from dlr.job.check_outcome import EXIT_CODES
@@ -100,7 +101,9 @@ TtlSeconds = Annotated[
 
 
 @checks.callback()
+@with_options("cluster", Cluster)
 def command(
+    cluster: Cluster,
     invocation: typer.Context,
     nodes: Nodes = None,
     selector: Selector = None,
@@ -114,10 +117,7 @@ def command(
     straggler_ratio: StragglerRatio = None,
     topology: Topology = None,
     ttl_seconds: TtlSeconds = None,
-    namespace: Namespace = None,
     output: Output = Format.TABLE,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Check nodes: devices, and network in pairs.
 
@@ -147,7 +147,7 @@ def command(
         "spec": subject(nodes or (), selector, job) | how,
     }
     try:
-        _make(Api(connect(kubeconfig, context, namespace)), check, output, wait=wait)
+        _make(cluster.api(), check, output, wait=wait)
     except (CouldNotTell, Interrupted):
         raise
     except (ApiError, CommandError) as error:

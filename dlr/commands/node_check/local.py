@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from dlr.commands.errors import CouldNotTell
 from dlr.commands.output import Format, cell, print_json, show, table, verdict_line
 from dlr.job.wording import significant
+from dlr.kube.waiting import show_passing
 from healthcheck.local import LocalHealth, judge
 from healthcheck.measurements import Metric
 from healthcheck.probes.device_state import GPU_COUNT
@@ -51,9 +51,7 @@ def check_this_machine(output: Format, *, gpu: bool) -> LocalHealth:
 
 
 def _show_progress(probe: str, result: ProbeReport | None) -> None:
-    """Name the probe that runs, in a line on a terminal's standard error."""
-    if sys.stderr.isatty():
-        print("\r\033[K" + (f"{probe} …" if result is None else ""), end="", file=sys.stderr, flush=True)
+    show_passing("" if result else f"{probe} …")
 
 
 def _row(result: ProbeReport) -> tuple[object, ...]:
