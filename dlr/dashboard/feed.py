@@ -44,7 +44,6 @@ class Feed:
         self._newest: Update | None = None
         self._reader: asyncio.Task[None] | None = None
         self._number = 0
-        self._reading = threading.Lock()
         self._logged = ""
         """The trouble whose traceback was logged last."""
 
@@ -65,7 +64,6 @@ class Feed:
                 self._reader.cancel()
                 self._reader = None
                 self._newest = None  # who comes later is not shown what is old
-                threading.Thread(target=self._rest, name="dlr-dashboard", daemon=True).start()
 
     async def _newer_than(self, number: int) -> Update:
         async with self._changed:
@@ -91,20 +89,11 @@ class Feed:
                 self._changed.notify_all()
             await asyncio.sleep(pause_seconds(cpu_seconds, took_seconds, in_trouble=trouble is not None))
 
-    def _rest(self) -> None:
-        with self._reading:
-            if self.is_idle:
-                self.view.rest()
-
     def _read(self) -> tuple[float, bytes | None, str | None]:
         """Return, from a thread, the CPU seconds used, and the page as JSON or why there is none."""
         began = time.thread_time()
         try:
-            with self._reading:  # a thread whose reader was given up may still be at it
-                if self.is_idle:  # and so may this one be: the view rests, and nobody would tell it again
-                    return 0.0, None, None
-                read = self.view.read()
-                page: bytes | None = orjson.dumps(read)  # null for what is infinite: JSON has none
+            page: bytes | None = orjson.dumps(self.view.read())  # null for what is infinite: JSON has none
             trouble = None
         except ApiError as failed:
             page, trouble = None, f"{failed}"

@@ -51,11 +51,7 @@ ROUTINE = frozenset({"Scheduled", "Pulling", "Pulled", "Created", "Started", "Ki
 """Reasons of Events that every Pod has."""
 
 
-def job_page(case: Case, unread: Sequence[str]) -> JSON:
-    """
-    Args:
-        unread: a sentence for each kind of objects that may not be read.
-    """
+def job_page(case: Case) -> JSON:
     top = verdict(case)
     evidence = {section.title: section for section in sections(case, top)}
     metadata, life = case.job["metadata"], case.life
@@ -95,7 +91,7 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
         "nodeEvidence": _sentences(evidence, "Nodes"),
         "events": _events(case),
         "logRank": _log_rank(case, top.odd),
-        "unread": [text[:MOST_TEXT] for text in unread],
+        "unread": [text[:MOST_TEXT] for text in case.unread],
     }
 
 

@@ -196,7 +196,7 @@ class TestStatus:
         done = dlr("job", "status", "digits", *options)
         assert done.exit_code == 0
         assert "Succeeded" in done.out
-        assert done.err == "dlr: warning: without Events: events is forbidden\n"
+        assert done.err == "dlr: warning: Events could not be read: events is forbidden\n"
 
     def test_text_from_the_cluster_is_never_obeyed(self, server: Script, dlr: Dlr) -> None:
         script_job(server, phase="[red]Pending[/red]")

@@ -151,7 +151,7 @@ def test_the_first_reason_names_the_cause(
     assert found.cause == verdict(staged()).cause == cause
     for words in said:
         assert words in found.sentence.text
-    assert job_page(staged(), [])["findings"][0]["text"] == found.sentence.text, "so does the page's"
+    assert job_page(staged())["findings"][0]["text"] == found.sentence.text, "so does the page's"
 
 
 def test_failure_that_was_survived_is_the_reason_and_the_state_says_how_the_job_is() -> None:
@@ -180,12 +180,12 @@ def test_a_check_that_finds_many_nodes_is_a_verdict_and_one_screen(count: int) -
     nodes = [{"metadata": {"name": each}, "status": not_ready} for each in bad]
     of = case(troubled_job(), workers, checks=[check], nodes=nodes)
     made = sections(of, verdict(of))
-    whole = page(of, made, [])
+    whole = page(of, made)
     text = " ".join(" ".join(whole).split())
     assert whole[0] == "Verdict" and "faulty, 1m40s ago: node-1: it failed with node-1-peer" in text
     assert text.count("node-1-peer") == 1
     assert len(made[0].sentences) == 1 and len(whole) < 70
-    screen = one_screen(page(of, made, [], spaced=False), 30, of.in_command)
+    screen = one_screen(page(of, made, spaced=False), 30, of.in_command)
     assert len(screen) <= 29 and screen[0] == "Verdict"
     assert any("dlr job diagnose digits -n default | less" in line for line in screen)
 

@@ -139,7 +139,7 @@ def _away() -> JSON:
 
 
 def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
-    page = job_page(case(), [])
+    page = job_page(case())
     assert page["groups"]["shown"][0]["LAST FAILURE"].endswith("worker-1: signal 9")
     assert [(each["worker"], each["seconds"]) for each in page["failures"]] == [
         ("group-2", 3), ("group-0", 3), ("group-1", 3),

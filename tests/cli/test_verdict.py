@@ -328,8 +328,8 @@ def test_programs_read_in_one_word_whether_to_start_a_job_again(
     top = verdict(found)
     assert top.next_start.startswith(expected)
     assert top.findings[0].advice[0].text.startswith(expected)
-    made_json = diagnose.as_json(found, top, sections(found, top), [])
-    assert made_json["next"] == job_page(found, [])["next"] == top.next_start
+    made_json = diagnose.as_json(found, top, sections(found, top))
+    assert made_json["next"] == job_page(found)["next"] == top.next_start
 
 
 def test_a_job_that_never_failed_has_no_such_word() -> None:
@@ -371,13 +371,13 @@ def outputs(made: JSON) -> dict[str, str]:
     whole = case(made)
     screen = Console(file=io.StringIO(), width=400)
     screen.print(render(whole, screen))
-    page = diagnose.page(whole, sections(whole, verdict(whole)), [], width=2_000, spaced=False)
+    page = diagnose.page(whole, sections(whole, verdict(whole)), width=2_000, spaced=False)
     picture = svg_file(whole.life, verdict(whole).text) if whole.life else ""
     heading = re.findall(r'class="head">(.*?)</text>', picture)
     return {
         "status": screen.file.getvalue().splitlines()[0].strip("● "),  # type: ignore[attr-defined]
         "diagnosis": page[1].strip(" -"),
-        "page": job_page(whole, [])["headline"]["text"],
+        "page": job_page(whole)["headline"]["text"],
         "fleet": fleet_page([made], troubled_workers()[:1], NOW)["jobs"][0]["verdict"]["text"],
         "timeline": " ".join(heading),
     }

@@ -52,8 +52,8 @@ def _show(case: Case, output: Format) -> None:
 
 
 def _warn_of_unread(case: Case) -> None:
-    if case.without_events:
-        print(f"dlr: warning: without Events: {plain(case.without_events)}", file=sys.stderr)
+    for text in case.unread:
+        print(f"dlr: warning: {plain(text)}", file=sys.stderr)
 
 
 def _as_json(case: Case) -> JSON:
