@@ -17,7 +17,7 @@ import typer
 
 from crds import names
 from dlr.commands.errors import CommandError
-from dlr.commands.options import namespace_name, not_empty
+from dlr.commands.options import Context, Kubeconfig, namespace_name, not_empty
 from dlr.commands.output import LOG_FORMAT
 from dlr.kube.connection import Connection, connect
 from reconcilers.observed.options import (
@@ -46,15 +46,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-Kubeconfig = Annotated[
-    str | None,
-    typer.Option(
-        "--kubeconfig",
-        callback=not_empty,
-        help="Instead of $KUBECONFIG, the Pod's own account, or ~/.kube/config.",
-    ),
-]
-Context = Annotated[str | None, typer.Option(callback=not_empty, help="The kubeconfig's context to use.")]
 Namespace = Annotated[
     str | None,
     typer.Option("--namespace", "-n", callback=namespace_name, help="Look after this namespace only."),

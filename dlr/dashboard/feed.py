@@ -71,10 +71,6 @@ class Feed:
                 await self._changed.wait()
             return self._newest
 
-    @property
-    def is_idle(self) -> bool:
-        return self._subscribers == 0
-
     async def _read_on(self) -> None:
         page = b"null"
         while True:

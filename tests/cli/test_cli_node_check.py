@@ -342,8 +342,4 @@ class TestHistory:
         rows = [" ".join(line.split()[1:]) for line in shown.out.splitlines()]
         assert shown.exit_code == 0
         assert rows[1:3] == ["ops/nightly-2 Faulty 1 2 node-3, node-4", "ops/nightly-1 Healthy 2 0 -"]
-        assert (
-            "in 2 checks 3 tests with other nodes passed and 2 failed; 1 of the checks found it faulty; in 1"
-            in shown.out
-        )
         assert dlr("node-check", "history", "node-1", "-o", "json").json[0]["source"] == "ops/nightly-2"

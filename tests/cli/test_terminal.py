@@ -134,7 +134,7 @@ def completed(words: str) -> list[str]:
 
 
 def test_shell_completion_knows_the_commands() -> None:
-    looks = {"list", "status", "logs", "stacks", "events", "timeline", "diagnose", "trace"}
+    looks = {"list", "status", "logs", "stacks", "timeline", "diagnose", "trace"}
     assert set(completed("dlr job ")) == looks | {"submit", "launch", "scale", "suspend", "resume", "delete"}
 
 

@@ -272,19 +272,6 @@ def test_fewer_workers_are_advised_only_where_the_job_may_want_fewer(least: int 
     assert ("minReplicas" in advice.text) is says
 
 
-def test_after_a_failure_for_want_of_memory_the_advice_says_what_was_given() -> None:
-    last = {"worker": "digits-worker-1", "rank": 1, "exitClass": "OOM", "exitCode": 137, "time": at(290)}
-    made, workers = troubled_job(lastFailure=last, failures={"OOM": 2}), troubled_workers()
-    container = made["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]
-    container["resources"] = {"limits": {"memory": "700Mi"}}
-    workers[1]["spec"]["resources"] = {"limits": {"memory": "2800Mi"}}
-    ((_, advice),) = [each.advice for each in of(made, workers).findings if each.cause == "OOM"]
-    assert advice.text.startswith("Nothing is to be done") and "700Mi → 1400Mi → 2800Mi" in advice.text
-    del workers[1]["spec"]["resources"]
-    ((_, advice),) = [each.advice for each in of(made, workers).findings if each.cause == "OOM"]
-    assert advice.text.startswith("Nothing is to be done where the template has a limit of memory")
-
-
 @pytest.mark.parametrize(
     "message",
     [

@@ -235,12 +235,6 @@ async def test_log_that_cannot_be_is_a_sentence(served: Served, query: str, stat
     assert said in text
 
 
-async def test_many_jobs_that_nobody_looks_at_any_more_make_room(served: Served) -> None:
-    for number in range(40):
-        status, _, _ = await served.get(f"log?namespace=default&name=job-{number}&rank=0")
-        assert status == 200
-
-
 async def test_nobody_asks_the_api_server_while_nobody_looks(served: Served) -> None:
     async with served.events(JOB_QUERY) as until:
         await until(lambda told: told["page"])

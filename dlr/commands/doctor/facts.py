@@ -13,8 +13,8 @@ from controller.resources import LEASES
 from dlr.commands.doctor import queues
 from dlr.commands.doctor.queues import KueueFacts
 from dlr.commands.install import others
-from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE, get_or_none
-from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, DEPLOYMENTS, kind_of, title_of
+from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE, deployments_of, get_or_none
+from dlr.commands.install.kinds import CONTROLLER, CONTROLLER_LABEL, kind_of, title_of
 from dlr.kube.api import JSON, NODES, PODS, Api, is_embedded
 
 Found = TypeVar("Found")
@@ -89,9 +89,6 @@ def gather(api: Api, documents: Sequence[JSON]) -> ClusterFacts:
             refused[name] = str(error)
             return None
 
-    def deployments(label: str) -> list[JSON]:
-        return api.find(DEPLOYMENTS, all_namespaces=True, label_selector=label)
-
     def objects(topic: str) -> dict[str, JSON]:
         found = {title: _live(api, each) for title, each in begun.wanted(topic).items()}
         return {title: live for title, live in found.items() if live is not None}
@@ -100,8 +97,10 @@ def gather(api: Api, documents: Sequence[JSON]) -> ClusterFacts:
     return replace(
         begun,
         objects={topic: seen(topic, partial(objects, topic)) for topic in topics},
-        operators=seen("operators", lambda: others.dlrover_operators(deployments(others.DLROVER_LABEL))),
-        controllers=seen("controllers", lambda: deployments(CONTROLLER_LABEL)),
+        operators=seen(
+            "operators", lambda: others.dlrover_operators(deployments_of(api, others.DLROVER_LABEL))
+        ),
+        controllers=seen("controllers", lambda: deployments_of(api, CONTROLLER_LABEL)),
         pods=seen("pods", lambda: api.find(PODS, label_selector=CONTROLLER_LABEL)),
         lease=seen("lease", lambda: _lease(api, version)),
         kueue=seen("kueue", lambda: queues.look(api)),

@@ -51,9 +51,9 @@ class Installer:
                 f"There is no namespace {self._jobs_namespace}; make it first: "
                 f"kubectl create namespace {self._jobs_namespace}"
             )
-        controllers = self._deployments(kinds.CONTROLLER_LABEL, "controller of dlr")
+        controllers = deployments_of(api, kinds.CONTROLLER_LABEL)
         foreign = others.foreign_crds(live_crds(api))
-        managers = self._deployments(others.DLROVER_LABEL, "operator of DLRover's")
+        managers = deployments_of(api, others.DLROVER_LABEL)
         refusal = others.why_not_beside(
             controllers, api.namespace, self._jobs_namespace
         ) or others.why_not_instead_of_dlrover(
@@ -64,20 +64,6 @@ class Installer:
         )
         if refusal:
             raise CommandError(refusal)
-
-    def _deployments(self, label_selector: str, what: str) -> list[JSON]:
-        """Return Deployments of all namespaces, or of the installation's own if no others may be listed."""
-        try:
-            return self._api.find(kinds.DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
-        except Forbidden as refusal:
-            if self._jobs_namespace is None:
-                raise
-            print(
-                f"dlr: warning: whether another {what} looks after namespace {self._jobs_namespace} "
-                f"could not be checked: {refusal}",
-                file=sys.stderr,
-            )
-            return self._api.find(kinds.DEPLOYMENTS, label_selector=label_selector)
 
     def warn_of_images(self, images: Images) -> None:
         """Warn of images that no node can pull."""
@@ -161,6 +147,10 @@ def get_or_none(api: Api, kind: Resource, name: str) -> JSON | None:
         return api.get(kind, name)
     except NotFound:
         return None
+
+
+def deployments_of(api: Api, label_selector: str) -> list[JSON]:
+    return api.find(kinds.DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
 
 
 def live_crds(api: Api) -> list[JSON]:

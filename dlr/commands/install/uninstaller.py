@@ -9,7 +9,7 @@ from controller.errors import NotFound
 from controller.resources import LEASES
 from dlr.commands.errors import CommandError
 from dlr.commands.install import kinds, others
-from dlr.commands.install.installer import get_or_none, live_crds
+from dlr.commands.install.installer import deployments_of, get_or_none, live_crds
 from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, NODECHECKS, PODS, Api, Resource
 from dlr.kube.following import until_finished
 
@@ -37,9 +37,7 @@ class Uninstaller:
     def run(self, timeout_seconds: float, *, delete_crds: bool) -> None:
         """Raises CommandError if it is another's, if jobs run, or if something is not gone in time."""
         deadline = time.monotonic() + timeout_seconds
-        controllers = self._api.find(
-            kinds.DEPLOYMENTS, all_namespaces=True, label_selector=kinds.CONTROLLER_LABEL
-        )
+        controllers = deployments_of(self._api, kinds.CONTROLLER_LABEL)
         refusal = others.why_not_taken_away(controllers, self._api.namespace, self._jobs_namespace)
         if refusal:
             raise CommandError(refusal)

@@ -30,7 +30,7 @@ def render(case: Case, console: Console) -> RenderableType:
     """Draw all of it, or on a terminal as much as there is room for."""
     head, members = _head(case, with_bars=console.is_terminal), members_of(case)
     notes = [cell(note) for note in members.notes]
-    columns, rows, event_count, taken = members.columns, members.rows, MOST_EVENTS, 0
+    columns, rows, event_count, taken = members.columns, members.rows, len(case.events), 0
     if console.is_terminal:
         taken = len(console.render_lines(Group(head, *notes))) + LINES_AROUND_TABLES
         most, event_count = room(console.height - taken, len(rows), min(len(case.events), MOST_EVENTS))
