@@ -141,8 +141,10 @@ def controller(
 ) -> None:
     """Run the controller."""
     from controller.connection import POD_SOURCE
+    from controller.errors import ApiError
+    from controller.leader.elector import LeadershipLost
     from controller.manager import ManagerOptions
-    from controller.serving.servers import Listen
+    from controller.serving.servers import Listen, ServeError
     from reconcilers.setup import WATCHED_BY_LABEL
     from reconcilers.shapes import memory_units
 
@@ -167,18 +169,6 @@ def controller(
 
         own_namespace = manager.options.lease_namespace or names.SYSTEM_NAMESPACE
         add_all(manager, CordonOptions(cordon, cordon_limit, own_namespace), pods, queues=kueue)
-
-    _run(connection, options, add_reconcilers)
-
-
-def _run(
-    connection: Connection,
-    options: ManagerOptions,
-    add_reconcilers: Callable[[Manager], None],
-) -> None:
-    from controller.errors import ApiError
-    from controller.leader.elector import LeadershipLost
-    from controller.serving.servers import ServeError
 
     try:
         asyncio.run(_manage(connection, options, add_reconcilers))

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -121,25 +121,14 @@ def _body(page: bytes, trouble: str | None) -> bytes:
 
 async def in_thread(work: Callable[[], Result]) -> Result:
     """Its result, or what it raises. The thread is a daemon: Ctrl-C need not wait until a server answers."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
+    done = Future[Result]()
+    done.set_running_or_notify_cancel()  # who gives up does not cancel it
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = work()
+            done.set_result(work())
         except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, result, error)
+            done.set_exception(raised)
 
     threading.Thread(target=run, name="dlr-dashboard", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)

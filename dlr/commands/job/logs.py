@@ -42,7 +42,7 @@ LAST_LINE_SECONDS = 0.5
 FAILED_LINES = 100
 """The number of lines with --failed and without --tail."""
 LOOK_BACK = timedelta(minutes=15)
-"""The part of the log that is read first, so that a week's log need not be read for its end."""
+"""The part of the log that is read: a week's log need not be read for its end."""
 CLOSE_BEHIND = timedelta(seconds=1)
 """A dying process's last words reach the log a little after its end was seen."""
 
@@ -147,12 +147,9 @@ def _pod_log(api: Api, culprit: Culprit, most: int) -> list[str]:
     if culprit.pod is None:
         return []
     try:
-        parameters = parameters_of(api.get(PODS, culprit.pod))
         since = (culprit.time - LOOK_BACK).strftime("%Y-%m-%dT%H:%M:%SZ")
-        recent = parameters | {"sinceTime": since}
-        for each in (recent, parameters):
-            if lines := _lines_before(api, culprit, each, most):
-                return lines
+        parameters = parameters_of(api.get(PODS, culprit.pod)) | {"sinceTime": since}
+        return _lines_before(api, culprit, parameters, most)
     except ApiError as failure:
         if failure.reason in ("NotFound", "BadRequest"):  # the Pod, or its container's log, is gone
             return []
@@ -160,7 +157,7 @@ def _pod_log(api: Api, culprit: Culprit, most: int) -> list[str]:
             raise
         why = f"the log of Pod {culprit.pod} cannot be read: {failure}"
         print(f"dlr: warning: {plain(why)}", file=sys.stderr)  # its node may be what failed
-    return []
+        return []
 
 
 def _lines_before(api: Api, culprit: Culprit, parameters: dict[str, str | int], most: int) -> list[str]:
