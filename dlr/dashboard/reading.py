@@ -59,7 +59,7 @@ class JobView:
         """By rank, the worker and its Pod, as read last."""
 
     def read(self) -> JSON:
-        with naming_what_cannot_be_read(self.api, self.name):
+        with naming_what_cannot_be_read(self.name):
             case = read_case(self.api, self.name)
             self.pods = {} if is_grouped(case.job) else _pods(case.job, case.workers)
             return job_page(case)

@@ -137,11 +137,8 @@ class Api:
             self._send("PATCH", kind, name, query=query, body=manifest, content_type=APPLY_PATCH)
         )
 
-    def delete(self, kind: Resource, name: str, *, dry_run: bool = False) -> None:
-        parameters: dict[str, str | int] = {"propagationPolicy": "Background"}
-        if dry_run:
-            parameters["dryRun"] = "All"
-        self._send("DELETE", kind, name, query=parameters)
+    def delete(self, kind: Resource, name: str) -> None:
+        self._send("DELETE", kind, name, query={"propagationPolicy": "Background"})
 
     def log(self, pod: str, parameters: dict[str, str | int], *, follow: bool) -> ResponseStream[str]:
         """The lines of a container's log. Followed, it may be silent for as long as the container is."""

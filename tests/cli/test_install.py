@@ -50,10 +50,7 @@ def test_images_of_no_registry() -> None:
         (None, None),
         (["--leader-elect", "--lease-namespace=dlr-system"], None),
         (["--namespace=a"], "a"),
-        (["--namespace", "a", "--leader-elect"], "a"),
-        (["-n", "a"], "a"),
-        (["-na"], "a"),
-        (["--namespace=a", "-n", "b"], "b"),
+        (["--namespace=b", "--namespace=a"], "a"),
     ],
 )
 def test_the_namespace_that_a_controller_is_given(arguments: list[str] | None, scope: str | None) -> None:

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from dlr.commands.application import application, with_options_behind
+from dlr.commands.application import application
 from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS
 from dlr.commands.output import table
 from dlr.kube import waiting
@@ -107,21 +107,6 @@ def test_no_column_pushes_the_reason_off_a_narrow_terminal(
     column = lines[0].index(headers[-1])
     assert "".join(line[column:].replace(" ", "") for line in lines[1:]) == WHY.replace(" ", "")
     assert "…" not in "".join(lines)
-
-
-@pytest.mark.parametrize(
-    ("words", "put"),
-    [
-        ("-n a job list", "job list -n a"),
-        ("job -n a list -A", "job list -n a -A"),
-        ("--context=c -n a job status x", "job status --context=c -n a x"),
-        ("-n a node-check history node-1", "node-check -n a history node-1"),
-        ("", ""),
-        ("-n a", "-n a"),
-    ],
-)
-def test_options_of_the_cluster_may_stand_in_front_as_in_kubectl(words: str, put: str) -> None:
-    assert with_options_behind(words.split()) == put.split()
 
 
 def completed(words: str) -> list[str]:

@@ -122,9 +122,6 @@ def uninstall(
         bool,
         typer.Option("--delete-crds", help="The CRDs too, and with them every ElasticJob that there is."),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Let the API server check everything and delete nothing.")
-    ] = False,
     timeout_seconds: Timeout = 120.0,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -139,7 +136,7 @@ def uninstall(
     from dlr.kube.connection import connect
 
     api = Api(connect(kubeconfig, context, namespace))
-    Uninstaller(api, documents, jobs_namespace, dry_run=dry_run).run(timeout_seconds, delete_crds=delete_crds)
+    Uninstaller(api, documents, jobs_namespace).run(timeout_seconds, delete_crds=delete_crds)
 
 
 @with_options("wanted", Installation)

@@ -22,16 +22,12 @@ class Uninstaller:
 
     documents: all that an installation there may have
     jobs_namespace: the namespace that its controller looks after; None: all
-    dry_run: nothing is deleted
     """
 
-    def __init__(
-        self, api: Api, documents: Sequence[JSON], jobs_namespace: str | None, *, dry_run: bool
-    ) -> None:
+    def __init__(self, api: Api, documents: Sequence[JSON], jobs_namespace: str | None) -> None:
         self._api = api
         self._documents = documents
         self._jobs_namespace = jobs_namespace
-        self._dry_run = dry_run
         self._deleted = 0
 
     def run(self, timeout_seconds: float, *, delete_crds: bool) -> None:
@@ -105,12 +101,12 @@ class Uninstaller:
 
     def _delete_named(self, api: Api, kind: Resource, name: str, title: str = "") -> None:
         try:
-            api.delete(kind, name, dry_run=self._dry_run)
+            api.delete(kind, name)
         except NotFound:
             return
         self._deleted += 1
         shown = title or f"{kind.kind.lower()}/{api.namespace}/{name}"
-        print(f"{shown} deleted{' (dry run)' if self._dry_run else ''}", flush=True)
+        print(f"{shown} deleted", flush=True)
 
     def _delete_namespace(self, deadline: float) -> None:
         for document in self._documents:
@@ -119,8 +115,7 @@ class Uninstaller:
             live = get_or_none(self._api, NAMESPACES, self._api.namespace)
             if live is None or not kinds.is_ours(live):
                 return
-            pods = [] if self._dry_run else self._api.find(PODS)
-            if pods:
+            if self._api.find(PODS):
                 print(f"namespace/{self._api.namespace} left: there are Pods of others in it")
                 return
             self._delete(document)
@@ -144,8 +139,6 @@ class Uninstaller:
         self._wait(kinds.title_of(document), left, deadline)
 
     def _wait(self, what: str, left: Callable[[], list[str]], deadline: float) -> None:
-        if self._dry_run:
-            return
         seconds = max(0.0, deadline - time.monotonic())
         *_, remaining = until_finished(left, lambda names: not names, within_seconds=seconds)
         if remaining:

@@ -35,7 +35,7 @@ def diagnose(
     output: Output = Format.TABLE,
 ) -> None:
     """Say on one page how a job is, why, and what to do."""
-    with naming_what_cannot_be_read(api, name):
+    with naming_what_cannot_be_read(name):
         with waiting_for("what there is to know of the job"):
             case = read_case(api, name)
         top = verdict(case)

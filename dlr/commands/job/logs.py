@@ -70,10 +70,10 @@ def logs(
     if failed:
         if rank is not None or follow:
             raise UsageError("--failed finds the rank and the Pod itself; drop --rank and -f.")
-        with naming_what_cannot_be_read(api, name):
+        with naming_what_cannot_be_read(name):
             _print_failed(api, name, tail_lines)
         return
-    with naming_what_cannot_be_read(api, name):
+    with naming_what_cannot_be_read(name):
         job, found = job_and_workers(api, lambda: get_job(api, name), await_them=follow)
         workers = choose_workers(job, found, rank)
     if follow:

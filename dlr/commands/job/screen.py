@@ -13,9 +13,7 @@ from dlr.commands.output import NARROW_WIDTH, cell, plain_lines, table, verdict_
 from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.facts import Fact, facts_of, remarks_of
-from dlr.job.goodput import time_by_state
 from dlr.job.members import members_of
-from dlr.job.tones import terminal_style
 from dlr.job.verdict import verdict
 from dlr.job.wording import age
 
@@ -28,7 +26,7 @@ LINES_AROUND_TABLES = 5
 
 def render(case: Case, console: Console) -> RenderableType:
     """Draw all of it, or on a terminal as much as there is room for."""
-    head, members = _head(case, with_bars=console.is_terminal), members_of(case)
+    head, members = _head(case, with_bar=console.is_terminal), members_of(case)
     notes = [cell(note) for note in members.notes]
     columns, rows, event_count, taken = members.columns, members.rows, len(case.events), 0
     if console.is_terminal:
@@ -78,7 +76,7 @@ def room(lines: int, worker_count: int, event_count: int) -> tuple[int, int]:
     return shown, max(1, min(event_count, lines - shown - 1))
 
 
-def _head(case: Case, *, with_bars: bool) -> RenderableType:
+def _head(case: Case, *, with_bar: bool) -> RenderableType:
     """Draw the verdict, and facts below it."""
     top = verdict(case)
     head = Table.grid(padding=(0, 2))
@@ -88,7 +86,7 @@ def _head(case: Case, *, with_bars: bool) -> RenderableType:
     made = age(metadata["creationTimestamp"], case.now)
     lines = [("Job", cell(f"{metadata['namespace']}/{metadata['name']}, made {made} ago"))]
     facts = [*remarks_of(case), *facts_of(case)]
-    lines += [(fact.label, _text(case, fact, with_bar=with_bars)) for fact in facts]
+    lines += [(fact.label, _text(case, fact, with_bar=with_bar)) for fact in facts]
     if report.phase(case.job) == "Failed" and case.status.get("lastFailure"):
         lines.append(("", Text(f"its log: dlr job logs {case.in_command} --failed", "dim")))
     for label, line in lines:
@@ -102,23 +100,7 @@ def _text(case: Case, fact: Fact, *, with_bar: bool) -> Text:
         word, _, rest = fact.text.partition(" ")
         return Text.assemble(cell(word), " ", cell(rest))
     if with_bar and fact.label == "Progress" and case.progress and case.progress.share is not None:
-        return _bar([(case.progress.share, "green")]) + line
-    if with_bar and fact.label == "Time" and case.account:
-        seconds = time_by_state(case.account, case.job, case.now)
-        for state in seconds:
-            line.highlight_words([f"{state} "], terminal_style(state))  # so that the line is the bar's legend
-        total = sum(seconds.values())
-        return _bar([(value / total, terminal_style(state)) for state, value in seconds.items()]) + line
+        full = round(case.progress.share * BAR_WIDTH)
+        bar = Text.assemble(("━" * full, "green"), ("─" * (BAR_WIDTH - full), "dim"), "  ")
+        return bar + line
     return line
-
-
-def _bar(shares: Sequence[tuple[float, str]]) -> Text:
-    """Return stretches of a bar, each as long as its share; the rest is a thin line."""
-    bar, reached, drawn = Text(), 0.0, 0
-    for share, style in shares:
-        reached += share
-        until = round(reached * BAR_WIDTH)
-        bar.append("━" * (until - drawn), style)
-        drawn = until
-    bar.append("─" * (BAR_WIDTH - drawn), "dim")
-    return bar.append("  ")

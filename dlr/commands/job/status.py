@@ -36,7 +36,7 @@ def status(
     output: Output = Format.TABLE,
 ) -> None:
     """Show a job on one screen: phase, world, workers, Events."""
-    with naming_what_cannot_be_read(api, name):
+    with naming_what_cannot_be_read(name):
         if watch:
             _watch(api, name, output)
         else:

@@ -31,7 +31,7 @@ def timeline(
     path = output or Path(f"{name}.svg")
     if path.suffix.lower() != ".svg":
         raise UsageError(f"{path}: a timeline is a file that ends with .svg.")
-    with naming_what_cannot_be_read(api, name):
+    with naming_what_cannot_be_read(name):
         case = read_people(api, name, with_events=False)
         if case.life is None:
             raise CommandError(f"ElasticJob {name!r} has no history yet; its controller has to see it first.")
