@@ -325,23 +325,16 @@ class TestLogs:
 
         def silent(_request: Request) -> JSON:
             ended.wait(300)
-            return job(phase="Failed")
+            return NO_JOB
 
         server.answers[f"GET {WORKERS}/digits-worker-1"] = worker(1)
         server.answers[f"GET {WORKERS}/digits-worker-2"] = silent
-
-        def send(_line: str) -> None:
-            raise BrokenPipeError
-
-        following = logs.Following(connect(None, None, None), job(), [worker(1), worker(2)], None, send)
+        followed = logs.followed(connect(None, None, None), job(), [worker(1), worker(2)], None)
         try:
-            with pytest.raises(BrokenPipeError):
-                following.join()
+            assert next(followed) == "[digits-worker-1] one"
+            followed.close()
         finally:
-            server.answers[f"GET {JOBS}/digits"] = NO_JOB
             ended.set()
-            for thread in following._threads:
-                thread.join(300)
 
     def test_of_all_are_shown_though_one_node_does_not_answer_now(self, server: Script, dlr: Dlr) -> None:
         script_job(server)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
 
 from controller.errors import ApiError, Forbidden, NotFound
 from controller.resources import CRDS, LEASES
@@ -19,16 +18,6 @@ from dlr.kube.following import until_finished
 EMBEDDED_LEASE_NAMESPACE = "kube-system"
 _BOOKKEEPING = ("resourceVersion", "generation", "managedFields")
 _CRD_PLURALS = ("elasticjobs", "elasticworkers", "elasticworlds", "nodechecks", "scaleplans", "shardsets")
-
-
-class ApplyOutcome(StrEnum):
-    """The end of an apply, for a person."""
-
-    CREATED = "created"
-    CONFIGURED = "configured"
-    UNCHANGED = "unchanged"
-    LEFT = "left as it is: it was there before dlr"
-    NOT_TRIED = "created, untried: the API server cannot try it before there is its namespace"
 
 
 class Installer:
@@ -170,8 +159,8 @@ def require_served(api: Api, manifests: Iterable[JSON]) -> None:
                 raise _refused(manifest, error) from error
 
 
-def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> ApplyOutcome:
-    """Apply a manifest. With `dry_run` the API server does all of it but the storing.
+def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> str:
+    """Apply a manifest, and return what became of it; with `dry_run` the API server stores nothing.
 
     A namespace that is somebody else's is left alone: its labels decide which Pods may run in it.
 
@@ -182,15 +171,15 @@ def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> ApplyOutcome:
     try:
         live = get_or_none(scoped, kind, manifest["metadata"]["name"])
         if live is not None and manifest["kind"] == "Namespace" and not kinds.is_ours(live):
-            return ApplyOutcome.LEFT
+            return "left as it is: it was there before dlr"
         applied = scoped.apply(kind, manifest, dry_run=dry_run)
     except ApiError as error:
         if dry_run and isinstance(error, NotFound) and error.names_object:
-            return ApplyOutcome.NOT_TRIED
+            return "created, untried: the API server cannot try it before there is its namespace"
         raise _refused(manifest, error) from error
     if live is None:
-        return ApplyOutcome.CREATED
-    return ApplyOutcome.UNCHANGED if _substance(applied) == _substance(live) else ApplyOutcome.CONFIGURED
+        return "created"
+    return "unchanged" if _substance(applied) == _substance(live) else "configured"
 
 
 def _substance(live: JSON) -> JSON:
