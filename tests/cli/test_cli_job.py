@@ -222,19 +222,6 @@ class TestStatus:
         assert done.exit_code == 0
         assert [line.split()[1] for line in done.out.splitlines()] == ["Running,", "Succeeded,"]
 
-    def test_watch_sits_out_a_server_that_cannot_answer_now(self, server: Script, dlr: Dlr) -> None:
-        script_job(server)
-        server.answers[f"GET {JOBS}/digits"] = [
-            job(phase="Running", rendezvous=WORLD),
-            Answer(503, "<html>a proxy's page</html>"),
-            job(phase="Succeeded", rendezvous=WORLD),
-        ]
-        done = dlr("job", "status", "digits", "--watch")
-        assert done.exit_code == 0
-        assert [line.split()[1] for line in done.out.splitlines()] == ["Running,", "Succeeded,"]
-        assert "cannot answer now (503: " in done.err
-        assert "html" not in done.err
-
     def test_list_that_expires_between_two_pages_is_read_as_a_whole(self, server: Script, dlr: Dlr) -> None:
         script_job(server)
         whole = server.answers[f"GET {WORKERS}"]

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from dlr.commands.job.screen import render
 from dlr.dashboard.fleet import fleet_page
-from dlr.dashboard.job_page import job_page
-from dlr.job.case import Case
 from dlr.job.progress import total_steps
 from tests.cli.scripted import GROUP_PATH, Script, listing, worker
 from tests.cli.troubled import NOW, RAISED, troubled_job, troubled_workers
@@ -89,39 +83,6 @@ def test_total_of_an_annotation_is_a_number_that_can_be_reckoned_with(text: str,
     made["metadata"]["annotations"] = {"elastic.iml.github.io/total-steps": text}
     assert total_steps(made) == total
     json.dumps(fleet_page([made], troubled_workers()[:1], NOW), allow_nan=False)
-
-
-def words_of(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
-    """The paths of all texts in it."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(inner, dict | list):
-            yield from words_of(inner, *path, key)
-        elif isinstance(inner, str):
-            yield *path, key
-
-
-def test_word_that_a_later_version_adds_keeps_no_screen_from_being_drawn() -> None:
-    def made() -> tuple[Any, Any]:
-        of = troubled_job()
-        of["status"]["rendezvous"]["resume"] = {"tier": "memory", "step": 89}
-        return of, copy.deepcopy(troubled_workers())
-
-    drawn = 0
-    for part in (0, 1):
-        for *path, last in words_of(made()[part]):
-            if "status" not in path or last in ("members", "createdAt"):
-                continue  # what is read by its form, and not by its word
-            objects = made()
-            at_fault = objects[part]
-            for key in path:
-                at_fault = at_fault[key]
-            at_fault[last] = "FromALaterVersion"
-            case, console = Case(*objects, [], NOW), Console(file=io.StringIO(), width=100)
-            console.print(render(case, console))
-            fleet_page([objects[0]], objects[1], NOW)
-            job_page(case)
-            drawn += 1
-    assert drawn > 50
 
 
 def test_terminal_obeys_nothing_of_a_failure(server: Script, dlr: Dlr) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import time
 from contextlib import aclosing
 from pathlib import Path
 
@@ -19,8 +17,8 @@ from dlr.dashboard.server import FILES, STATIC, Dashboard, serve, why_refused
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
-from tests.cli.scripted import Answer, kubeconfig_for, listing, pod, refusal, worker
-from tests.cli.troubled import at, life, troubled_job
+from tests.cli.scripted import Answer, kubeconfig_for, pod, refusal
+from tests.cli.troubled import troubled_job
 from tests.dashboard.conftest import JOB, WAIT_SECONDS, WITHIN, Served
 
 pytestmark = pytest.mark.real
@@ -263,41 +261,6 @@ async def test_port_that_is_taken_is_a_sentence(served: Served) -> None:
     with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be listened on"):
         async with serve(Dashboard(Api(connect(None, None, None))), port):
             pass
-
-
-async def test_event_loop_does_none_of_the_work_for_ten_thousand_workers(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the CPU time of each of its callbacks: how late it is depends on the machine."""
-    made = troubled_job()
-    made["status"]["rendezvous"]["members"] = "0-9999"
-    served.api.answers[JOB] = made
-    progress = {"step": 400, "time": at(299), "secondsPerStep": 0.4}
-    report = {"incarnation": 1, "state": "Running", "progress": progress}
-    workers = (
-        worker(index, agent=report, history=[life(1, f"node-{index}", 0, 5)]) for index in range(10_000)
-    )
-    body = json.dumps(listing(*workers))
-    served.api.answers[f"GET {WITHIN}/elasticworkers"] = Answer(200, body, {})
-    longest = 0.0
-    run = asyncio.Handle._run
-
-    def timed(handle: asyncio.Handle) -> None:
-        nonlocal longest
-        began = time.thread_time()
-        run(handle)
-        longest = max(longest, time.thread_time() - began)
-
-    async with served.events(JOB_QUERY) as until:
-        monkeypatch.setattr(asyncio.Handle, "_run", timed)
-        gc.disable()  # whichever thread comes to a collection pays for all
-        try:
-            told = await until(lambda told: told["page"])
-        finally:
-            gc.enable()
-        monkeypatch.setattr(asyncio.Handle, "_run", run)
-    assert told["page"]["ranks"]["workers"] == 10_000
-    assert longest < 0.05
 
 
 def test_large_page_is_made_less_often() -> None:
