@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -105,50 +102,6 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
-
-
-class ScriptedServer(Script):
-    """A script behind a port."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                answer = server.answer(asked(self.command, self.path, self.rfile.read(length)))
-                if isinstance(answer.body, Iterator):
-                    self._stream(answer)
-                    return
-                self.send_response(answer.status)
-                for name, value in ({"Content-Length": str(len(answer.data))} | answer.headers).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(answer.data)
-
-            def _stream(self, answer: Answer) -> None:
-                self.send_response(answer.status)
-                self.end_headers()
-                with contextlib.suppress(OSError):  # nobody listens any more
-                    for line in answer.body:
-                        self.wfile.write(json.dumps(line).encode() + b"\n")
-
-            do_POST = do_PATCH = do_DELETE = do_GET
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        return Handler
 
 
 def refusal(code: int, reason: str, message: str, **details: Any) -> Answer:

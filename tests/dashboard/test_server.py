@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 import yaml
 
+from dlr.dashboard import feed
 from dlr.dashboard.feed import Feed, pause_seconds
 from dlr.dashboard.reading import FleetView
 from dlr.dashboard.server import FILES, STATIC, Dashboard, serve, why_refused
@@ -184,19 +185,21 @@ async def test_credentials_that_have_expired_are_got_anew(served: Served) -> Non
     assert (told["trouble"], told["page"]["name"]) == (None, "digits")
 
 
-async def test_defect_in_a_page_is_told_and_the_next_one_is_tried(
-    served: Served, caplog: pytest.LogCaptureFixture
+async def test_defect_in_a_page_is_told_and_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = troubled_job()
-    del broken["metadata"]["creationTimestamp"]
-    served.api.answers[JOB] = broken
-    async with served.events(JOB_QUERY) as until:
-        told = await until(lambda told: told["trouble"])
-        assert "dlr cannot make this page (KeyError" in told["trouble"]
-        await until(lambda told: told["trouble"])
-        assert len(caplog.records) == 1, "its traceback is logged once"
-        served.api.answers[JOB] = troubled_job()
-        await until(lambda told: told["page"] and not told["trouble"])
+    class Broken:
+        def read(self) -> dict[str, float]:
+            raise RuntimeError("a defect")
+
+    monkeypatch.setattr(feed, "TROUBLE_WAIT_SECONDS", 0.02)
+    async with aclosing(Feed(Broken()).updates()) as updates:
+        for _ in range(2):
+            assert (
+                "dlr cannot make this page (RuntimeError"
+                in json.loads((await anext(updates)).body)["trouble"]
+            )
+    assert len(caplog.records) == 1
 
 
 async def test_log_of_a_rank_is_its_end(served: Served) -> None:
