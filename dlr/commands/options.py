@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -64,13 +63,6 @@ def none_empty(values: list[str] | None) -> list[str] | None:
     for value in values or ():
         not_empty(value)
     return values
-
-
-def number(value: float | None) -> float | None:
-    """Refuse, as a `callback`, a number that is infinite or none."""
-    if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a finite number.")
-    return value
 
 
 def namespace_name(value: str | None) -> str | None:

@@ -13,7 +13,7 @@ import typer
 
 import deploy
 from dlr.commands.install.images import Images, images_of
-from dlr.commands.options import Context, Kubeconfig, number, with_options
+from dlr.commands.options import Context, Kubeconfig, with_options
 from dlr.kube.errors import UsageError
 
 ControllerNamespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the controller runs.")]
@@ -43,9 +43,7 @@ PriorityClass = Annotated[
 Queues = Annotated[
     bool, typer.Option("--kueue", help="With rights on Kueue's Workloads: jobs can wait in its queues.")
 ]
-Timeout = Annotated[
-    float, typer.Option("--timeout", callback=number, help="How many seconds to wait at most.", min=0)
-]
+Timeout = Annotated[float, typer.Option("--timeout", help="How many seconds to wait at most.", min=0)]
 
 
 @dataclass(frozen=True)

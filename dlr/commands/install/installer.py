@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from controller.errors import ApiError, Forbidden, NotFound
 from controller.resources import CRDS, LEASES
@@ -67,7 +67,6 @@ class Installer:
 
     def apply(self, documents: Sequence[JSON], timeout_seconds: float) -> None:
         """Apply all of them, and say what became of each. CRDs are served before anything else is made."""
-        require_served(self._api, documents)
         crds = [document for document in documents if document["kind"] == "CustomResourceDefinition"]
         for document in crds:
             self._apply(document)
@@ -146,17 +145,6 @@ def live_crds(api: Api) -> list[JSON]:
     """Return the live CRDs among those of an installation."""
     found = (get_or_none(api, CRDS, f"{plural}.{names.GROUP}") for plural in _CRD_PLURALS)
     return [crd for crd in found if crd is not None]
-
-
-def require_served(api: Api, manifests: Iterable[JSON]) -> None:
-    """Check, before anything is written, that the API server knows all kinds; raise CommandError if not."""
-    for manifest in {manifest["kind"]: manifest for manifest in manifests}.values():
-        try:
-            scoped = api.within(manifest["metadata"].get("namespace"))
-            scoped.get(kinds.kind_of(manifest), manifest["metadata"]["name"])
-        except NotFound as error:
-            if not error.names_object:
-                raise _refused(manifest, error) from error
 
 
 def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> str:

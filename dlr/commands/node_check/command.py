@@ -24,7 +24,6 @@ from dlr.commands.options import (
     complete_job_name,
     complete_node_names,
     none_empty,
-    number,
     object_name,
     with_options,
 )
@@ -76,7 +75,6 @@ StragglerRatio = Annotated[
     float | None,
     _how(
         metavar="TIMES",
-        callback=number,
         help="A node so many times slower than the median, each time, is slow. Default: 1.5.",
     ),
 ]
