@@ -141,7 +141,7 @@ Group = Annotated[
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterOptions:
     """The cluster that a command's options name; nothing is read before it is asked for."""
 
     namespace: Namespace = None
@@ -174,7 +174,7 @@ def with_options(parameter: str, made_of: Callable[..., Any]) -> Callable[[Comma
 
 
 def _api(namespace: Namespace = None, kubeconfig: Kubeconfig = None, context: Context = None) -> Api:
-    return Cluster(namespace, kubeconfig, context).api()
+    return ClusterOptions(namespace, kubeconfig, context).api()
 
 
 with_cluster = with_options("api", _api)

@@ -96,7 +96,7 @@ def test_the_embedded_cluster_needs_no_image(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
     api = SimpleNamespace(version=lambda: ({"gitVersion": version}, None))
-    monkeypatch.setattr(options.Cluster, "api", lambda _: api)
+    monkeypatch.setattr(options.ClusterOptions, "api", lambda _: api)
     asked: list[MapWorkers] = []
 
     def submit_none(api: Any, name: str, task: LineTask, lines: Any, run_in: MapWorkers) -> Any:

@@ -14,7 +14,7 @@ from dlr.client.image import default_image
 from dlr.client.manifest import JobLaunch, new_name, objects
 from dlr.client.program import InImage, program_of
 from dlr.commands.options import (
-    Cluster,
+    ClusterOptions,
     complete_job_name,
     new_job_name,
     none_empty,
@@ -99,9 +99,9 @@ Env = Annotated[
 ]
 
 
-@with_options("cluster", Cluster)
+@with_options("cluster", ClusterOptions)
 def launch(
-    cluster: Cluster,
+    cluster: ClusterOptions,
     script: Script,
     arguments: Arguments = None,
     workers: Workers = None,

@@ -10,7 +10,7 @@ import typer
 
 from dlr.commands.creation import create
 from dlr.commands.job.file import STDIN, JobFile, read_jobs
-from dlr.commands.options import Cluster, none_empty, with_options
+from dlr.commands.options import ClusterOptions, none_empty, with_options
 from dlr.convert.dlrover import OF_REPLICAS, OF_SPEC
 from dlr.kube.api import ELASTICJOBS, Api
 from dlr.kube.errors import ApiError, StatusCause, UsageError
@@ -18,9 +18,9 @@ from dlr.kube.errors import ApiError, StatusCause, UsageError
 STRICT_DECODING = re.compile(r'(unknown|duplicate) field "([^"]+)"')
 
 
-@with_options("cluster", Cluster)
+@with_options("cluster", ClusterOptions)
 def submit(
-    cluster: Cluster,
+    cluster: ClusterOptions,
     files: Annotated[
         list[str],
         typer.Option(

@@ -19,7 +19,7 @@ from dlr.commands.map.follow import conclude, follow, interrupted
 from dlr.commands.map.manifest import MapWorkers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
 from dlr.commands.options import (
-    Cluster,
+    ClusterOptions,
     complete_job_name,
     new_job_name,
     not_empty,
@@ -105,9 +105,9 @@ Cpu = Annotated[str, typer.Option(help="Of a slot, such as 500m.", rich_help_pan
 Memory = Annotated[str, typer.Option(help="Of a slot, such as 2Gi.", rich_help_panel=WHERE)]
 
 
-@with_options("cluster", Cluster)
+@with_options("cluster", ClusterOptions)
 def command(
-    cluster: Cluster,
+    cluster: ClusterOptions,
     command_line: CommandLine = None,
     workers: WorkerRange = "1",
     slots: Slots = 1,
@@ -225,7 +225,7 @@ def read_template(path: str | None) -> JSON:
     return {key: found[key] for key in ("metadata", "spec") if key in found}
 
 
-def _image_of(template: JSON, cluster: Cluster) -> str:
+def _image_of(template: JSON, cluster: ClusterOptions) -> str:
     """Return the image where no option names one: the template may, and the embedded cluster needs none.
 
     Raises:

@@ -17,7 +17,7 @@ from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
 from dlr.commands.node_check.record import show_record
 from dlr.commands.options import (
-    Cluster,
+    ClusterOptions,
     Context,
     Kubeconfig,
     Output,
@@ -99,9 +99,9 @@ TtlSeconds = Annotated[
 
 
 @checks.callback()
-@with_options("cluster", Cluster)
+@with_options("cluster", ClusterOptions)
 def command(
-    cluster: Cluster,
+    cluster: ClusterOptions,
     invocation: typer.Context,
     nodes: Nodes = None,
     selector: Selector = None,
