@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
@@ -16,7 +16,11 @@ from crds.ranges import to_text
 from tests.reconcilers.build import node_sets, verdicts_in
 
 JSON = dict[str, Any]
+Dlr = Callable[..., Any]
+"""The command, as the fixture `dlr` calls it."""
 GROUP_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces"
+JOBS, WORKERS = f"{GROUP_PATH}/default/elasticjobs", f"{GROUP_PATH}/default/elasticworkers"
+PODS, EVENTS = "/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/events"
 CREATED = "2026-01-01T00:00:00Z"
 
 

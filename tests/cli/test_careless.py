@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.cli.scripted import Script
-
-Dlr = Callable[..., Any]
+from tests.cli.scripted import Dlr, Script
 
 JOB = {
     "apiVersion": "elastic.iml.github.io/v1alpha1",

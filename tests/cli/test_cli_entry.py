@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from dlr.commands.job.commands import JobCommands
 from dlr.commands.lazy import LazyGroup
 from localcluster import supervisor
 from localcluster.paths import Home
-
-Dlr = Callable[..., Any]
+from tests.cli.scripted import Dlr
 
 
 def run_without(blocked: str, *words: str) -> subprocess.CompletedProcess[str]:

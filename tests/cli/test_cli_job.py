@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,25 @@ from dlr.job.report import world_line
 from dlr.kube import following
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
-from tests.cli.scripted import GROUP_PATH, Answer, Request, Script, event, job, listing, pod, refusal, worker
+from tests.cli.scripted import (
+    EVENTS,
+    GROUP_PATH,
+    JOBS,
+    JSON,
+    PODS,
+    WORKERS,
+    Answer,
+    Dlr,
+    Request,
+    Script,
+    event,
+    job,
+    listing,
+    pod,
+    refusal,
+    worker,
+)
 
-Dlr = Callable[..., Any]
-JSON = dict[str, Any]
-JOBS = f"{GROUP_PATH}/default/elasticjobs"
-WORKERS = f"{GROUP_PATH}/default/elasticworkers"
-PODS = "/api/v1/namespaces/default/pods"
-EVENTS = "/api/v1/namespaces/default/events"
 WORLD = {
     "round": 3,
     "phase": "Formed",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
 
 from dlr.commands.node_check import news
 from tests.cli.scripted import (
+    EVENTS,
     GROUP_PATH,
+    JSON,
+    WORKERS,
     Answer,
     Clock,
+    Dlr,
     Script,
     check_worker,
     condition,
@@ -22,13 +25,9 @@ from tests.cli.scripted import (
     refusal,
 )
 
-Dlr = Callable[..., Any]
-JSON = dict[str, Any]
 CHECKS = f"{GROUP_PATH}/default/nodechecks"
 CHECK = f"{CHECKS}/node-check-abcde"
 NODE = "/api/v1/nodes/node-1"
-EVENTS = "/api/v1/namespaces/default/events"
-WORKERS = f"{GROUP_PATH}/default/elasticworkers"
 GONE = refusal(404, "NotFound", 'nodechecks "node-check-abcde" not found', name="node-check-abcde")
 GEMM = {"gemm_bf16_tflops": 612.0}
 MEMBERS = {"nodes": ["node-0", "node-1"], "workers": [0, 1], "incarnations": [1, 1]}

@@ -13,8 +13,7 @@ import deploy
 from dlr.commands.doctor.facts import ClusterFacts
 from dlr.commands.doctor.queues import FRAMEWORK, KueueFacts
 from dlr.commands.doctor.verdicts import Level, verdicts
-
-JSON = dict[str, Any]
+from tests.cli.scripted import JSON
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DOCUMENTS = deploy.documents()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,11 +18,11 @@ import crds
 import deploy
 from dlr.kube import api
 from tests.cli.conftest import Result
+from tests.cli.scripted import JSON
 from tests.deploy.api_server import GROUP, Server, collection_of, eventually, running_server
 
 pytestmark = pytest.mark.real
 
-JSON = dict[str, Any]
 Dlr = Callable[..., Result]
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -246,18 +245,6 @@ def test_a_second_controller_for_the_same_jobs_is_refused(server: Server, dlr: D
     assert "take it away first with `dlr uninstall --namespace dlr-system`" in done.err
     done = dlr("install", "--jobs-namespace", "nowhere")
     assert done.err == "dlr: There is no namespace nowhere; make it first: kubectl create namespace nowhere\n"
-
-
-def test_uninstall_does_not_take_away_what_is_another_s(server: Server, dlr: Dlr) -> None:
-    dlr("install", "--no-wait")
-    before = live(server)
-    done = dlr("uninstall", "--jobs-namespace", "default")
-    assert (done.exit_code, done.out) == (1, "")
-    assert done.err == (
-        "dlr: The controller in dlr-system looks after all namespaces: take that one away with "
-        "`dlr uninstall --namespace dlr-system`.\n"
-    )
-    assert live(server) == before
 
 
 def test_what_two_installations_share_goes_with_the_last(server: Server, dlr: Dlr) -> None:

@@ -9,19 +9,17 @@ import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from localcluster import supervisor
-from tests.cli.scripted import kubeconfig_for
+from tests.cli.scripted import Dlr, kubeconfig_for
 
 pytestmark = pytest.mark.real
 
-Dlr = Callable[..., Any]
 
 PROGRAM = """
 import os, signal, sys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,8 @@ from dlr.job.case import Case
 from dlr.job.evidence import sections
 from dlr.job.findings import JobFinding
 from dlr.job.verdict import verdict
-from tests.cli.scripted import GROUP_PATH, Script, job, listing, node_check, refusal, worker
+from tests.cli.scripted import GROUP_PATH, JSON, Dlr, Script, job, listing, node_check, refusal, worker
 from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
-
-JSON = dict[str, Any]
-Dlr = Callable[..., Any]
 
 NODE = {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 

@@ -13,12 +13,11 @@ from dlr.job.members import members_of
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, JobTimeline, life_of, title
 from dlr.job.verdict import verdict
-from tests.cli.scripted import worker
+from tests.cli.scripted import JSON, worker
 from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import NOW, at, episode, failed, life
 from tests.counting import calls
 
-JSON = dict[str, Any]
 WORKERS = 2
 
 

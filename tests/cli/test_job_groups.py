@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from crds import names
-from tests.cli.scripted import GROUP_PATH, Script, job, listing, pod, refusal, worker
-
-JSON = dict[str, Any]
-Dlr = Callable[..., Any]
-JOBS = f"{GROUP_PATH}/default/elasticjobs"
-WORKERS = f"{GROUP_PATH}/default/elasticworkers"
-PODS = "/api/v1/namespaces/default/pods"
-EVENTS = "/api/v1/namespaces/default/events"
+from tests.cli.scripted import (
+    EVENTS,
+    JOBS,
+    JSON,
+    PODS,
+    WORKERS,
+    Dlr,
+    Script,
+    job,
+    listing,
+    pod,
+    refusal,
+    worker,
+)
 
 
 def grouped(name: str = "digits", **status: Any) -> JSON:

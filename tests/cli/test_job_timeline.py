@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +11,8 @@ from hypothesis import strategies as st
 from dlr.job.timeline import life as lives
 from dlr.job.timeline.episodes import Span, members_of
 from dlr.job.timeline.life import JobTimeline, NoHistory, PodStart, life_of
-from tests.cli.scripted import job, worker
+from tests.cli.scripted import JSON, job, worker
 from tests.cli.troubled import END_SECONDS, NOW, at, episode, failed, life, troubled_job, troubled_workers
-
-JSON = dict[str, Any]
 
 
 def states(spans: tuple[Span, ...]) -> list[tuple[str, float, float]]:

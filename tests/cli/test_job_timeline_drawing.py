@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -14,10 +12,9 @@ from hypothesis import strategies as st
 
 from dlr.job.timeline.drawing import STYLE, draw, svg_file
 from dlr.job.timeline.life import JobTimeline, life_of
-from tests.cli.scripted import GROUP_PATH, Script, job, listing, worker
+from tests.cli.scripted import GROUP_PATH, Dlr, Script, job, listing, worker
 from tests.cli.troubled import NOW, SUBMITTED, episode, life, troubled_job, troubled_workers
 
-Dlr = Callable[..., Any]
 JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
 EVENTS = "GET /api/v1/namespaces/default/events"
 WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"

@@ -14,9 +14,8 @@ from dlr.commands.node_check.view import compute, node_rows, notes, reports_on_n
 from dlr.job.check_outcome import health
 from dlr.job.wording import significant
 from healthcheck.local import LocalHealth
-from tests.cli.scripted import check_worker, condition, node_check
+from tests.cli.scripted import JSON, check_worker, condition, node_check
 
-JSON = dict[str, Any]
 GEMM = {"gemm_bf16_tflops": 612.4, "gemm_fp32_tflops": 51.0, "host_to_device_gbps": 25.0}
 MEMBERS = {"nodes": ["node-0", "node-1", "node-2"], "workers": [0, 1, 2], "incarnations": [1, 1, 1]}
 

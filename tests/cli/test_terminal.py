@@ -6,9 +6,8 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,10 +18,8 @@ from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS
 from dlr.commands.output import table
 from dlr.kube import waiting
 from tests.agent.patience import wait_for
-from tests.cli.scripted import GROUP_PATH, Request, Script, job, listing
+from tests.cli.scripted import GROUP_PATH, JSON, Dlr, Request, Script, job, listing
 
-JSON = dict[str, Any]
-Dlr = Callable[..., Any]
 JOBS = f"GET {GROUP_PATH}/default/elasticjobs"
 WHY = "FailedScheduling: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from dlr.dashboard.fleet import fleet_page
 from dlr.job.progress import total_steps
-from tests.cli.scripted import GROUP_PATH, Script, listing, worker
+from tests.cli.scripted import GROUP_PATH, Dlr, Script, listing, worker
 from tests.cli.troubled import NOW, RAISED, troubled_job, troubled_workers
-
-Dlr = Callable[..., Any]
 
 WITHIN = f"{GROUP_PATH}/default"
 LATER = {

@@ -28,11 +28,9 @@ from dlr.job.timeline.drawing import svg_file
 from dlr.job.tones import TONE_OF
 from dlr.job.verdict import JobVerdict, verdict
 from reconcilers.observed.behind import far_behind
-from tests.cli.scripted import job, worker
+from tests.cli.scripted import JSON, job, worker
 from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import NOW, at, episode, failed, troubled_events, troubled_job, troubled_workers
-
-JSON = dict[str, Any]
 
 
 def case(made: JSON, workers: list[JSON] | None = None) -> Case:

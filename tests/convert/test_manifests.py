@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ from crds.elasticjob import ElasticJob
 from crds.names import API_VERSION
 from dlr.convert import NotConvertible, convert
 from dlr.convert.command import launched
-
-JSON = dict[str, Any]
-Dlr = Callable[..., Any]
+from tests.cli.scripted import JSON, Dlr
 
 FOLDER = Path(__file__).parent / "manifests"
 MANIFESTS = sorted(FOLDER.glob("*.yaml"))

@@ -20,12 +20,11 @@ from dlr.dashboard.server import Dashboard, serve
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from tests.cli.conftest import patient_requests
-from tests.cli.scripted import GROUP_PATH, Script, kubeconfig_for, listing
+from tests.cli.scripted import GROUP_PATH, JSON, Script, kubeconfig_for, listing
 from tests.cli.troubled import troubled_events, troubled_job, troubled_workers
 
 __all__ = ["patient_requests"]
 
-JSON = dict[str, Any]
 
 WITHIN = f"{GROUP_PATH}/default"
 JOB = f"GET {WITHIN}/elasticjobs/digits"

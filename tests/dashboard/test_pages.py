@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,11 +17,9 @@ from dlr.dashboard.job_page import MOST_FAILURES, job_page
 from dlr.dashboard.ranks import MOST_CELLS, grid, rows_of
 from dlr.job.case import Case
 from dlr.job.wording import parse_time
-from tests.cli.scripted import event, job, worker
+from tests.cli.scripted import JSON, event, job, worker
 from tests.cli.test_job_groups import group, grouped, of_group, step
 from tests.cli.troubled import NOW, RAISED, at, episode, life, troubled_events, troubled_job, troubled_workers
-
-JSON = dict[str, Any]
 
 
 def case(made: JSON | None = None, workers: list[JSON] | None = None) -> Case:
