@@ -18,6 +18,9 @@ JAX := $(VENV)/jax
 TORCH_NEXT := $(VENV)/torch-next
 TORCH_NEXT_VERSION ?= 2.14.1
 PACKAGES := $(wildcard agent controller crds deploy dlr e2e healthcheck localcluster reconcilers release simulator benchmarks)
+# What runs in training images, on the oldest Python there; what it imports is read too.
+INJECTED := agent healthcheck/probes dlr/pod.py dlr/torchrun.py dlr/cli.py dlr/commands/dispatch.py \
+	$(addprefix dlr/,as_dlrover checkpoint data integrations replicas shards tasks)
 
 # The first interpreter that is new enough; PYTHON=… chooses another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -52,6 +55,7 @@ lint: $(READY)
 
 types: $(READY)
 	mypy $(PACKAGES)
+	mypy --python-version 3.10 $(INJECTED)
 
 imports: $(READY)
 	lint-imports

@@ -174,8 +174,9 @@ metadata:
   {{- include "dlr.test" "0" }}
 rules:
   - {apiGroups: [apps], resources: [deployments], verbs: [list]}
-  - {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list]}
-  - {apiGroups: [admissionregistration.k8s.io], resources: [validatingadmissionpolicies], verbs: [list]}
+  - {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get]}
+  - {apiGroups: [admissionregistration.k8s.io], resources: [validatingadmissionpolicies], verbs: [get]}
+  - {apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles, roles], verbs: [get]}
   - {apiGroups: [""], resources: [pods, nodes], verbs: [list]}
   - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get], resourceNames: [dlr-controller]}
 ---

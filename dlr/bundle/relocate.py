@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import io
-import itertools
 import re
 import tokenize
 from collections.abc import Collection, Iterator, Set
@@ -76,8 +75,6 @@ def _changes(
                 yield *token.start, token.string, token.string.replace(name, f"{INTERNAL}.{name}")
         if token.type != tokenize.NAME or not _starts_statement(tokens, number):
             continue
-        if token.string == "import" and roots & _imported_together(tokens, number):
-            raise RelocationError(f"{filename}:{token.start[0]}: import one module in a statement")
         target = tokens[number + 1]
         if target.string not in roots:
             continue
@@ -87,17 +84,6 @@ def _changes(
             if tokens[number + 2].string in (".", ","):
                 raise RelocationError(f"{filename}:{token.start[0]}: write `from {target.string}… import …`")
             yield *token.start, "import", f"from {INTERNAL} import"
-
-
-def _imported_together(tokens: list[tokenize.TokenInfo], number: int) -> set[str]:
-    """The names behind each comma of an import statement."""
-    found = set()
-    for before, after in itertools.pairwise(tokens[number:]):
-        if before.type == tokenize.NEWLINE or before.string == ";":
-            break
-        if before.string == ",":
-            found.add(after.string)
-    return found
 
 
 def _starts_statement(tokens: list[tokenize.TokenInfo], number: int) -> bool:

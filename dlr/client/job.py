@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import queue
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from crds.grouping import group_count
 from dlr.job import report
 from dlr.job.deletion import wait_until_gone
 from dlr.job.groups import refuse_group, training
-from dlr.job.logs import Following, choose_workers, job_and_workers, log_lines, send_log
+from dlr.job.logs import choose_workers, followed, job_and_workers, present
 from dlr.job.lookup import (
     NoSuchJob,
     get_group,
@@ -210,7 +209,9 @@ class Job:
         """
         job, found = job_and_workers(self._api, self._fetch, await_them=follow)
         workers = choose_workers(job, found, rank)
-        return self._followed(job, workers, tail_lines) if follow else self._present(workers, tail_lines)
+        if follow:
+            return followed(self._api.connection, job, workers, tail_lines)
+        return present(self._api, workers, tail_lines)
 
     def stacks(self, timeout_seconds: float = STACKS_SECONDS) -> str:
         """Return the present stacks of all training processes: equal ones once, the odd ones first.
@@ -267,26 +268,6 @@ class Job:
         if job["metadata"]["uid"] != self._uid:
             raise NoSuchJob(f"The job {self.name!r} was deleted, and another has its name now.")
         return job
-
-    def _present(self, workers: list[JSON], tail_lines: int | None) -> Iterator[str]:
-        found: list[str] = []
-        reasons = []
-        for worker, lines in zip(workers, log_lines(workers, found.append), strict=True):
-            reasons.append(send_log(self._api, worker, tail_lines, lines))
-            yield from found
-            found.clear()
-        if missing := [reason for reason in reasons if reason]:
-            raise ApiError(" ".join(missing))
-
-    def _followed(self, job: JSON, workers: list[JSON], tail_lines: int | None) -> Iterator[str]:
-        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        following = Following(
-            self._api.connection, job, workers, tail_lines, lines.put, on_end=lambda: lines.put(None)
-        )
-        for _ in workers:
-            while (line := lines.get()) is not None:
-                yield line
-        following.join()
 
     def __repr__(self) -> str:
         return f"<dlr.Job {self.namespace}/{self.name}: {self._last}>"

@@ -62,7 +62,10 @@ def objects(launch: JobLaunch, like: JSON | None = None) -> list[JSON]:
         UsageError: no image is named, or a count or an amount is none, or counts contradict each other.
     """
     _check(launch)
-    return [*_config_map(launch), _job(launch, like)]
+    source = launch.program.source
+    code = {"data": {"code": source}}
+    maps = [] if source is None else [config_map(config_map_name(launch.name), launch.name, code)]
+    return [*maps, _job(launch, like)]
 
 
 def _check(launch: JobLaunch) -> None:
@@ -86,6 +89,13 @@ def config_map_name(job: str) -> str:
     return f"{job}-code"
 
 
+def config_map(name: str, job: str, data: JSON) -> JSON:
+    """Return a ConfigMap of a job's, with its `data` or `binaryData`."""
+    labels = {names.LABEL_APP: names.APP, names.LABEL_JOB: job}
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **data}
+
+
 def owned_by(job: JSON) -> JSON:
     """Return a patch with which a ConfigMap is deleted with the job."""
     owner = {
@@ -95,21 +105,6 @@ def owned_by(job: JSON) -> JSON:
         "uid": job["metadata"]["uid"],
     }
     return {"metadata": {"ownerReferences": [owner]}}
-
-
-def _config_map(launch: JobLaunch) -> list[JSON]:
-    if launch.program.source is None:
-        return []
-    labels = {names.LABEL_APP: names.APP, names.LABEL_JOB: launch.name}
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": config_map_name(launch.name), "labels": labels},
-            "immutable": True,
-            "data": {"code": launch.program.source},
-        }
-    ]
 
 
 def _job(launch: JobLaunch, like: JSON | None) -> JSON:
@@ -158,7 +153,7 @@ def _set_container(template: JSON, launch: JobLaunch) -> None:
     )
     if not container["env"]:
         del container["env"]
-    processes = launch.processes or _gpus(container) or 1
+    processes = launch.processes or gpus_of(container) or 1
     words = map(_literal, (launch.program.path, *launch.program.arguments))
     container["command"] = ["dlr", "run", f"--nproc-per-node={processes}", *words]
     container.pop("args", None)
@@ -180,7 +175,7 @@ def _set_resources(container: JSON, launch: JobLaunch) -> None:
         del container["resources"]
 
 
-def _gpus(container: JSON) -> int:
+def gpus_of(container: JSON) -> int:
     count = str(((container.get("resources") or {}).get("limits") or {}).get(GPU, "0"))
     return int(count) if count.isdigit() else 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -61,30 +60,6 @@ def _options(
 ) -> None: ...
 
 
-CLUSTER_OPTIONS = ("-n", "--namespace", "--context", "--kubeconfig")
-"""As in kubectl, they may also stand in front of a command."""
-JOB = "job"
-"""The command whose own commands have these options."""
-
-
-def with_options_behind(words: Sequence[str]) -> list[str]:
-    """The words, with the cluster's options that stand in front of a command, or a job's, behind it."""
-    rest, hoisted, path = list(words), [], []
-    while rest:
-        name, equals, _ = rest[0].partition("=")
-        if name in CLUSTER_OPTIONS:
-            length = 1 if equals else 2
-            hoisted += rest[:length]
-            rest = rest[length:]
-        elif rest[0].startswith("-"):
-            break
-        else:
-            path.append(rest.pop(0))
-            if path != [JOB]:
-                break
-    return [*path, *hoisted, *rest]
-
-
 def run(words: list[str], own_name: str) -> int:
     """Carry out a command of these words; the exit code.
 
@@ -92,7 +67,7 @@ def run(words: list[str], own_name: str) -> int:
         UsageError: an option or argument that cannot be meant.
     """
     try:
-        code: Any = application(with_options_behind(words), prog_name=own_name, standalone_mode=False)
+        code: Any = application(words, prog_name=own_name, standalone_mode=False)
     except Exception as error:
         if not hasattr(error, "format_message"):  # it is of typer's own errors, which have no public base
             raise

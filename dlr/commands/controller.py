@@ -17,7 +17,7 @@ import typer
 
 from crds import names
 from dlr.commands.errors import CommandError
-from dlr.commands.options import namespace_name, not_empty
+from dlr.commands.options import Context, Kubeconfig, namespace_name, not_empty
 from dlr.commands.output import LOG_FORMAT
 from dlr.kube.connection import Connection, connect
 from reconcilers.observed.options import (
@@ -46,15 +46,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-Kubeconfig = Annotated[
-    str | None,
-    typer.Option(
-        "--kubeconfig",
-        callback=not_empty,
-        help="Instead of $KUBECONFIG, the Pod's own account, or ~/.kube/config.",
-    ),
-]
-Context = Annotated[str | None, typer.Option(callback=not_empty, help="The kubeconfig's context to use.")]
 Namespace = Annotated[
     str | None,
     typer.Option("--namespace", "-n", callback=namespace_name, help="Look after this namespace only."),
@@ -150,8 +141,10 @@ def controller(
 ) -> None:
     """Run the controller."""
     from controller.connection import POD_SOURCE
+    from controller.errors import ApiError
+    from controller.leader.elector import LeadershipLost
     from controller.manager import ManagerOptions
-    from controller.serving.servers import Listen
+    from controller.serving.servers import Listen, ServeError
     from reconcilers.setup import WATCHED_BY_LABEL
     from reconcilers.shapes import memory_units
 
@@ -176,18 +169,6 @@ def controller(
 
         own_namespace = manager.options.lease_namespace or names.SYSTEM_NAMESPACE
         add_all(manager, CordonOptions(cordon, cordon_limit, own_namespace), pods, queues=kueue)
-
-    _run(connection, options, add_reconcilers)
-
-
-def _run(
-    connection: Connection,
-    options: ManagerOptions,
-    add_reconcilers: Callable[[Manager], None],
-) -> None:
-    from controller.errors import ApiError
-    from controller.leader.elector import LeadershipLost
-    from controller.serving.servers import ServeError
 
     try:
         asyncio.run(_manage(connection, options, add_reconcilers))

@@ -9,7 +9,6 @@ import typer
 
 from controller.garbage import keep_pauses_short
 from dlr.commands.options import complete_job_name, object_name, with_cluster
-from dlr.dashboard.opening import open_in_browser
 from dlr.dashboard.server import Dashboard, serve
 from dlr.kube.api import Api
 
@@ -29,18 +28,15 @@ def dashboard(
         bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="On 127.0.0.1; 0 is any free one.")] = 0,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Show jobs on a web page of this machine alone."""
     keep_pauses_short()
     begin = f"#/job/{api.namespace}/{name}" if name else ""
     page = Dashboard(api, all_namespaces=all_namespaces)
-    asyncio.run(_serve(page, port, begin, open_browser=open_browser))
+    asyncio.run(_serve(page, port, begin))
 
 
-async def _serve(page: Dashboard, port: int, begin: str, *, open_browser: bool) -> None:
+async def _serve(page: Dashboard, port: int, begin: str) -> None:
     async with serve(page, port) as url:
         print(f"{url}{begin}", flush=True)
-        if open_browser:
-            await open_in_browser(f"{url}{begin}", page.opened)
         await asyncio.Event().wait()

@@ -44,8 +44,6 @@ def call_as_program() -> None:
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of another alphabet than UTF-8
-    if warning := other_distribution(os.path.dirname(os.path.dirname(interrupts.__file__))):  # noqa: PTH120
-        print(f"dlr: warning: {warning}", file=sys.stderr)
     try:
         call(sys.argv[1:])
     finally:
@@ -76,29 +74,9 @@ def call(words: Sequence[str]) -> None:
     sys.exit(code)
 
 
-def other_distribution(package: str) -> str | None:
-    """Return a sentence if pip has installed another project's `dlr` into the folder of our package.
-
-    By the names in that folder: importlib.metadata takes longer to import than a short command takes.
-    """
-    folder = os.path.dirname(package)  # noqa: PTH120
-    try:
-        names = os.listdir(folder)  # noqa: PTH208
-    except OSError:  # a zip
-        return None
-    if not any(name.startswith("dlr-") and name.endswith((".dist-info", ".egg-info")) for name in names):
-        return None
-    return (
-        f"{folder} also has the distribution `dlr`, another project's, and each has overwritten files of the "
-        f"other; keep one: pip uninstall dlr {DISTRIBUTION}; pip install '{DISTRIBUTION}[cli]'"
-    )
-
-
 def _failed(error: Exception) -> int:
     """Say what went wrong; the exit code."""
     code, sentence = _told(error)
-    if interrupts.was_interrupted() and code != interrupts.EXIT_INTERRUPTED:
-        return interrupts.EXIT_INTERRUPTED  # a library has made another error of it
     if sentence is None:
         sys.excepthook(*sys.exc_info())
     else:
@@ -143,7 +121,7 @@ def _drop_unwritten_output() -> None:
 
 def _dispatch(words: list[str]) -> int:
     if words and words[0] in POD_COMMANDS:
-        interrupts.default_from_now_on()
+        interrupts.raise_from_now_on()
         from dlr.pod import run_command
 
         return run_command(words)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable
-from inspect import Parameter
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +14,8 @@ from dlr.commands.output import Format
 from dlr.kube.api import ELASTICJOBS, NAME_LENGTH_MAX, NAMESPACES, NODES, OBJECT_NAME, Api, Resource
 from dlr.kube.connection import connect, contexts_of, find_source
 from dlr.kube.errors import ApiError, UsageError
+
+Command = Callable[..., None]
 
 
 def complete_job_name(context: typer.Context, incomplete: str) -> list[str]:
@@ -62,13 +63,6 @@ def none_empty(values: list[str] | None) -> list[str] | None:
     for value in values or ():
         not_empty(value)
     return values
-
-
-def number(value: float | None) -> float | None:
-    """Refuse, as a `callback`, a number that is infinite or none."""
-    if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a finite number.")
-    return value
 
 
 def namespace_name(value: str | None) -> str | None:
@@ -145,20 +139,43 @@ Group = Annotated[
     int | None, typer.Option(min=0, metavar="I", help="Only this replica group of the job, by its index.")
 ]
 
-CLUSTER = tuple(
-    Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
-    for name, annotation in (("namespace", Namespace), ("kubeconfig", Kubeconfig), ("context", Context))
-)
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """The cluster that a command's options name; nothing is read before it is asked for."""
+
+    namespace: Namespace = None
+    kubeconfig: Kubeconfig = None
+    context: Context = None
+
+    def api(self) -> Api:
+        return Api(connect(self.kubeconfig, self.context, self.namespace))
 
 
-def with_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say which cluster and namespace, in place of its parameter `api`."""
+def with_options(parameter: str, made_of: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Give a command options in place of one of its parameters.
 
-    @functools.wraps(command)
-    def called(*, namespace: str | None, kubeconfig: str | None, context: str | None, **given: Any) -> None:
-        command(api=Api(connect(kubeconfig, context, namespace)), **given)
+    Args:
+        made_of: makes the parameter's value; its own parameters are the options.
+    """
+    options = inspect.signature(made_of, eval_str=True).parameters
 
-    signature = inspect.signature(command, eval_str=True)
-    own = [each for name, each in signature.parameters.items() if name != "api"]
-    vars(called)["__signature__"] = signature.replace(parameters=[*own, *CLUSTER])
-    return called
+    def decorated(command: Command) -> Command:
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            command(**{parameter: made_of(**{name: given.pop(name) for name in options})}, **given)
+
+        signature = inspect.signature(command, eval_str=True)
+        own = [each for name, each in signature.parameters.items() if name != parameter]
+        vars(called)["__signature__"] = signature.replace(parameters=[*own, *options.values()])
+        return called
+
+    return decorated
+
+
+def _api(namespace: Namespace = None, kubeconfig: Kubeconfig = None, context: Context = None) -> Api:
+    return ClusterOptions(namespace, kubeconfig, context).api()
+
+
+with_cluster = with_options("api", _api)
+"""For a command that asks a cluster whatever its other options say."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dlr.kube.errors import UsageError
+from dlr.kube.waiting import show_passing
 
 MAX_DAYS = 3_650
 
@@ -42,29 +42,14 @@ def simulate(
         raise UsageError(f"{file} cannot be read: {error.strerror}") from None
     if times:
         print("\n".join([*time_lines(fleet.times), ""]))
-    progress = _Progress()
-    result = run(fleet, days, range(seeds), progress.show)
-    progress.clear()
+    result = run(fleet, days, range(seeds), _show)
+    show_passing("")
     print("\n".join(summary(result)), flush=True)
     if effects:
-        found = effects_of(result, range(seeds), progress.show)
-        progress.clear()
+        found = effects_of(result, range(seeds), _show)
+        show_passing("")
         print("\n".join(["", *effect_lines(found)]))
 
 
-class _Progress:
-    """One line on a terminal's standard error; nothing anywhere else."""
-
-    def __init__(self) -> None:
-        self._shows = sys.stderr.isatty()
-        self._last = ""
-
-    def show(self, what: str, share: float) -> None:
-        line = f"{what}: {share:.0%}"
-        if self._shows and line != self._last:
-            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
-            self._last = line
-
-    def clear(self) -> None:
-        if self._shows:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+def _show(what: str, share: float) -> None:
+    show_passing(f"{what}: {share:.0%}")

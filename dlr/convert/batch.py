@@ -6,9 +6,9 @@ from dlr.convert.building import WorkersDraft, batch_run_policy, elastic_job, me
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 OTHER_WORKERS = "workers of an ElasticJob differ by their ranks, which dlr gives"
-POLICY = {"FailJob": "FailJob", "Ignore": "Ignore", "Count": "Restart"}
-"""Actions of a Job's podFailurePolicy, and of ours."""
+RULES = "failurePolicy.rules of an ElasticJob match exit codes, conditions and texts"
 OF_JOBS = {
+    "podFailurePolicy": RULES,
     "backoffLimitPerIndex": "restartCount is of the job and of each worker",
     "maxFailedIndexes": "training needs all of its workers, or minReplicas of them",
     "successPolicy": "an ElasticJob succeeds when all of its workers do",
@@ -46,32 +46,10 @@ def workers_of_job(spec: Reader, jobs: int) -> WorkersDraft:
     workers = WorkersDraft(spec.take("template", {}), replicas=parallelism * jobs)
     workers.limit_restarts(spec, "backoffLimit")
     batch_run_policy(spec, workers.fields)
-    if rules := _failure_rules(spec.within("podFailurePolicy")):
-        workers.fields["failurePolicy.rules"] = rules
     for key in ("completionMode", "manualSelector", "selector"):
         spec.replace(key, OTHER_WORKERS)
     spec.finish(OF_JOBS)
     return workers
-
-
-def _failure_rules(policy: Reader) -> list[JSON]:
-    rules = []
-    for rule in policy.each("rules"):
-        action = rule.take("action")
-        if action not in POLICY:
-            why = "there are the actions Restart, Replace, FailJob and Ignore"
-            rule.remarks.append(Remark(f"{rule.path}.action", f"{action}: {why}"))
-            rule.body.clear()
-            continue
-        made: JSON = {"action": POLICY[action]}
-        if codes := rule.take("onExitCodes"):
-            made["onExitCodes"] = codes
-        if conditions := rule.take("onPodConditions"):
-            made["onPodConditions"] = conditions
-        rule.finish()
-        rules.append(made)
-    policy.finish()
-    return rules
 
 
 def convert_jobset(manifest: Reader) -> JSON:
@@ -96,7 +74,7 @@ def convert_jobset(manifest: Reader) -> JSON:
     trainer.finish({"dependsOn": "all workers start at once"})
     policy = spec.within("failurePolicy")
     workers.limit_restarts(policy, "maxRestarts")
-    policy.finish({"rules": "failurePolicy.rules of an ElasticJob match exit codes, conditions and texts"})
+    policy.finish({"rules": RULES})
     spec.replace("network", "workers find each other without DNS")
     batch_run_policy(spec, workers.fields)
     spec.finish(OF_SETS)

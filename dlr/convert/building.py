@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crds.names import API_VERSION, LABEL_MANAGED_BY, WORKER
+from dlr.client.manifest import gpus_of
 from dlr.convert.command import launched
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
-GPU = "nvidia.com/gpu"
 WORLD_VARIABLES = frozenset(
     {
         *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "NODE_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -115,11 +115,6 @@ def put(spec: JSON, path: str, value: Any) -> None:
     for parent in parents:
         spec = spec.setdefault(parent, {})
     spec[last] = value
-
-
-def gpus_of(container: JSON) -> int:
-    count = str(((container.get("resources") or {}).get("limits") or {}).get(GPU, "0"))
-    return int(count) if count.isdigit() else 0
 
 
 def _set_command(workers: WorkersDraft, reader: Reader, where: str, container: JSON) -> None:

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -44,7 +44,6 @@ class Feed:
         self._newest: Update | None = None
         self._reader: asyncio.Task[None] | None = None
         self._number = 0
-        self._reading = threading.Lock()
         self._logged = ""
         """The trouble whose traceback was logged last."""
 
@@ -65,17 +64,12 @@ class Feed:
                 self._reader.cancel()
                 self._reader = None
                 self._newest = None  # who comes later is not shown what is old
-                threading.Thread(target=self._rest, name="dlr-dashboard", daemon=True).start()
 
     async def _newer_than(self, number: int) -> Update:
         async with self._changed:
             while self._newest is None or self._newest.number <= number:
                 await self._changed.wait()
             return self._newest
-
-    @property
-    def is_idle(self) -> bool:
-        return self._subscribers == 0
 
     async def _read_on(self) -> None:
         page = b"null"
@@ -91,20 +85,11 @@ class Feed:
                 self._changed.notify_all()
             await asyncio.sleep(pause_seconds(cpu_seconds, took_seconds, in_trouble=trouble is not None))
 
-    def _rest(self) -> None:
-        with self._reading:
-            if self.is_idle:
-                self.view.rest()
-
     def _read(self) -> tuple[float, bytes | None, str | None]:
         """Return, from a thread, the CPU seconds used, and the page as JSON or why there is none."""
         began = time.thread_time()
         try:
-            with self._reading:  # a thread whose reader was given up may still be at it
-                if self.is_idle:  # and so may this one be: the view rests, and nobody would tell it again
-                    return 0.0, None, None
-                read = self.view.read()
-                page: bytes | None = orjson.dumps(read)  # null for what is infinite: JSON has none
+            page: bytes | None = orjson.dumps(self.view.read())  # null for what is infinite: JSON has none
             trouble = None
         except ApiError as failed:
             page, trouble = None, f"{failed}"
@@ -136,25 +121,14 @@ def _body(page: bytes, trouble: str | None) -> bytes:
 
 async def in_thread(work: Callable[[], Result]) -> Result:
     """Its result, or what it raises. The thread is a daemon: Ctrl-C need not wait until a server answers."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
+    done = Future[Result]()
+    done.set_running_or_notify_cancel()  # who gives up does not cancel it
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = work()
+            done.set_result(work())
         except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, result, error)
+            done.set_exception(raised)
 
     threading.Thread(target=run, name="dlr-dashboard", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,8 +11,7 @@ from crds.grouping import is_grouped
 from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.groups import group_of, groups_line, headline_of_jobs, index_of, state_of, tree
-from dlr.job.progress import JobProgress, total_steps
-from dlr.job.report import current_report
+from dlr.job.progress import total_steps
 from dlr.job.timeline.episodes import JobClock, episodes_of
 from dlr.job.unreadable import UNREADABLE, of_all
 from dlr.job.verdict import verdict
@@ -37,15 +36,13 @@ def fleet_page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JS
 
 
 def _page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JSON:
-    lead_of, cases = leads_by_job(leads), cases_of(jobs, leads, now)
+    cases = cases_of(jobs, leads, now)
     strip = strip_length(jobs, now)
     ordered = sorted(jobs, key=lambda job: job["metadata"]["creationTimestamp"], reverse=True)
     ordered = sorted(ordered, key=report.is_finished)  # keeps the newest first
     return {
         "headline": headline_of_jobs(jobs),
-        "jobs": [
-            _line(cases[_key(job)], lead_of, strip, is_group) for job, is_group in tree(ordered)[:MOST_JOBS]
-        ],
+        "jobs": [_line(cases[_key(job)], strip, is_group) for job, is_group in tree(ordered)[:MOST_JOBS]],
         "leftOut": max(0, len(ordered) - MOST_JOBS),
         "strip": strip.total_seconds(),
     }
@@ -73,29 +70,11 @@ def cases_of(jobs: Sequence[JSON], leads: Iterable[JSON], now: datetime) -> dict
     return found
 
 
-def leads_by_job(leads: Iterable[JSON]) -> dict[tuple[str, str], JSON]:
-    """Return the worker that speaks for each job; with replica groups, that of the group furthest on."""
-    found: dict[tuple[str, str], JSON] = {}
-    for each in leads:
-        namespace, labels = each["metadata"]["namespace"], each["metadata"].get("labels") or {}
-        found[namespace, each["spec"].get("jobName")] = each
-        if whole := labels.get(names.LABEL_GROUPED_JOB):
-            furthest = found.setdefault((namespace, whole), each)
-            found[namespace, whole] = max(furthest, each, key=_step)
-    return found
-
-
-def _step(lead: JSON) -> int:
-    step = (current_report(lead).get("progress") or {}).get("step")
-    return step if isinstance(step, int) else 0
-
-
-def _line(case: Case, lead_of: Mapping[tuple[str, str], JSON], strip: timedelta, is_group: bool) -> JSON:
+def _line(case: Case, strip: timedelta, is_group: bool) -> JSON:
     job, now, top = case.job, case.now, verdict(case)
     metadata, status = job["metadata"], job.get("status") or {}
-    lead = lead_of.get((metadata["namespace"], metadata["name"]))
-    finished = report.is_finished(job)
-    progress = None if finished or report.phase(job) == UNREADABLE else _progress(job, lead)
+    is_over = report.is_finished(job) or report.phase(job) == UNREADABLE
+    progress = None if is_over else case.progress
     world = status.get("rendezvous") or {}
     return {
         "namespace": metadata["namespace"],
@@ -118,20 +97,6 @@ def _line(case: Case, lead_of: Mapping[tuple[str, str], JSON], strip: timedelta,
         "failures": top.failures,
         "states": strip_of(job, now, strip),
     }
-
-
-def _progress(job: JSON, lead: JSON | None) -> JobProgress | None:
-    """Return the progress of rank 0, or that of the job's account, which lags behind."""
-    account = (job.get("status") or {}).get("goodput") or {}
-    progress = current_report(lead).get("progress") if lead else None
-    if progress and progress.get("step") is not None:
-        return JobProgress(progress["step"], total_steps(job), progress.get("secondsPerStep"))
-    if account.get("lastStep") is None:
-        return None
-    timed = account.get("stepsTimed")
-    return JobProgress(
-        account["lastStep"], total_steps(job), account["steppingSeconds"] / timed if timed else None
-    )
 
 
 def strip_length(jobs: Sequence[JSON], now: datetime) -> timedelta:

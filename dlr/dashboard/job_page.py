@@ -14,13 +14,14 @@ from crds import names
 from crds.grouping import group_name, is_grouped
 from dlr.dashboard.curves import NO_PAST, past_of, usage_line
 from dlr.dashboard.ranks import grid
-from dlr.job import group_rows, report
+from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.evidence import EvidenceSection, sections
 from dlr.job.facts import facts_of
 from dlr.job.failures import heading
 from dlr.job.findings import JobFinding
 from dlr.job.goodput import goodput_line, time_by_state
+from dlr.job.members import members_of, trouble
 from dlr.job.nodes import node_states
 from dlr.job.odd_ranks import HANGING, OddRanks
 from dlr.job.stacks import asked_at, merge, read, stack_lines
@@ -50,11 +51,7 @@ ROUTINE = frozenset({"Scheduled", "Pulling", "Pulled", "Created", "Started", "Ki
 """Reasons of Events that every Pod has."""
 
 
-def job_page(case: Case, unread: Sequence[str]) -> JSON:
-    """
-    Args:
-        unread: a sentence for each kind of objects that may not be read.
-    """
+def job_page(case: Case) -> JSON:
     top = verdict(case)
     evidence = {section.title: section for section in sections(case, top)}
     metadata, life = case.job["metadata"], case.life
@@ -89,12 +86,12 @@ def job_page(case: Case, unread: Sequence[str]) -> JSON:
             "slowSince": _slow_since(case, life) if life else None,
         },
         "groups": _groups(case),
-        "ranks": grid(case.job, [] if is_grouped(case.job) else case.workers, top.odd, case.now),
+        "ranks": grid(case, top.odd),
         "nodes": _nodes(case),
         "nodeEvidence": _sentences(evidence, "Nodes"),
         "events": _events(case),
         "logRank": _log_rank(case, top.odd),
-        "unread": [text[:MOST_TEXT] for text in unread],
+        "unread": [text[:MOST_TEXT] for text in case.unread],
     }
 
 
@@ -195,14 +192,11 @@ def _groups(case: Case) -> JSON | None:
     """
     if not is_grouped(case.job):
         return None
-    rows = [
-        dict(zip(group_rows.COLUMNS, row, strict=True))
-        for row in group_rows.rows(case.job, case.workers, case.life)
-    ]
-    shown = sorted(rows, key=lambda row: (row["TRAINS"] != "no", not row["RESTARTS"]))[:MOST_GROUPS]
+    members = members_of(case)
+    shown = sorted(members.rows, key=trouble)[:MOST_GROUPS]
     return {
-        "shown": [{**row, "job": group_name(case.name, int(str(row["GROUP"])))} for row in shown],
-        "leftOut": len(rows) - len(shown),
+        "shown": [{**row, "job": group_name(case.name, row["GROUP"])} for row in shown],
+        "leftOut": len(members.rows) - len(shown),
     }
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Protocol
 
 from crds import names
 from crds.grouping import is_grouped
 from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
 from dlr.dashboard.job_page import job_page
-from dlr.dashboard.watching import WatchingApi
 from dlr.job.case import read_case
 from dlr.job.logs import lines_of, parameters_of, why_no_log
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
@@ -21,80 +19,50 @@ from dlr.job.wording import utc_now
 from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, PODS, Api
 from dlr.kube.errors import ApiError
 
-Answer = TypeVar("Answer")
-
 LOG_LINES = 300
 LOG_BYTES = 256 * 1024
 
 
-class View(ABC):
-    """A page's content, read with lists that a watch keeps up to date.
+class View(Protocol):
+    """A page's content."""
 
-    Args:
-        api: the API server. Other threads may ask it too.
-    """
-
-    def __init__(self, api: Api) -> None:
-        self.api = api
-        self._watching: WatchingApi | None = None
-
-    @abstractmethod
-    def read(self) -> JSON: ...
-
-    def ask(self, question: Callable[[Api], Answer]) -> Answer:
-        """Return the question's answer. After a failure everything is read again.
-
+    def read(self) -> JSON:
+        """
         Raises:
             ApiError: what went wrong, in a sentence.
         """
-        self._watching = self._watching or WatchingApi(self.api)
-        try:
-            return question(self._watching)
-        except ApiError:
-            self.rest()
-            raise
-
-    def rest(self) -> None:
-        """Drop what was kept for the next reading: no page is open."""
-        if self._watching is not None:
-            self._watching.forget()
-        self._watching = None
 
 
-class FleetView(View):
+class FleetView:
     def __init__(self, api: Api, *, all_namespaces: bool) -> None:
-        super().__init__(api)
+        self.api = api
         self.all_namespaces = all_namespaces
 
     def read(self) -> JSON:
         of_all = self.all_namespaces
-
-        def ask(api: Api) -> JSON:
-            jobs = api.find(ELASTICJOBS, all_namespaces=of_all)
-            leads = api.find(ELASTICWORKERS, all_namespaces=of_all, label_selector=LEAD_SELECTOR)
-            return fleet_page(jobs, leads, utc_now())
-
         try:
-            page = self.ask(ask)
+            jobs = self.api.find(ELASTICJOBS, all_namespaces=of_all)
+            leads = self.api.find(ELASTICWORKERS, all_namespaces=of_all, label_selector=LEAD_SELECTOR)
         except ApiError as failure:
             if failure.status != HTTPStatus.FORBIDDEN or not of_all:
                 raise
             raise ApiError(f"{failure}. Of one namespace: dlr dashboard -n NAMESPACE") from failure
+        page = fleet_page(jobs, leads, utc_now())
         return page | {"namespace": None if of_all else self.api.namespace}
 
 
-class JobView(View):
+class JobView:
     def __init__(self, api: Api, name: str) -> None:
-        super().__init__(api)
+        self.api = api
         self.name = name
         self.pods: dict[int, tuple[str, str | None]] | None = None
         """By rank, the worker and its Pod, as read last."""
 
     def read(self) -> JSON:
-        with naming_what_cannot_be_read(self.api, self.name):
-            case, unread = self.ask(lambda api: read_case(api, self.name))
+        with naming_what_cannot_be_read(self.name):
+            case = read_case(self.api, self.name)
             self.pods = {} if is_grouped(case.job) else _pods(case.job, case.workers)
-            return job_page(case, unread)
+            return job_page(case)
 
     def log(self, rank: int) -> JSON:
         """Return the end of the log of the worker with that node rank.

@@ -13,11 +13,9 @@ and an `Origin` that is not this server's is a page that asks across sites.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import os
 import secrets
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -47,8 +45,6 @@ FILES = {
 }
 BASE_STYLE = "base.css"
 """The style that a timeline's page has too."""
-MOST_FEEDS = 32
-"""Jobs that are kept in memory, the ones looked at last."""
 MOST_STREAMS = 64
 TOKEN_BYTES = 24
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -70,10 +66,8 @@ class Dashboard:
         self._api = api
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self._fleet = Feed(FleetView(api, all_namespaces=all_namespaces))
-        self._jobs: OrderedDict[tuple[str, str], tuple[JobView, Feed]] = OrderedDict()
+        self._jobs: dict[tuple[str, str], tuple[JobView, Feed]] = {}
         self._streams = 0
-        self.opened = asyncio.Event()
-        """A browser has asked for the page."""
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])
@@ -96,7 +90,6 @@ class Dashboard:
             raise
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
-        self.opened.set()
         return _file(STATIC / "index.html", "text/html")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
@@ -137,19 +130,13 @@ class Dashboard:
         return web.json_response(log, headers=HEADERS)
 
     def _job(self, request: web.Request) -> tuple[JobView, Feed]:
-        """Return the requested job; the ones looked at last are kept, with the step times seen."""
+        """Return the requested job, which all pages about it share."""
         key = (request.query.get("namespace", ""), request.query.get("name", ""))
         if not all(len(part) <= NAME_LENGTH_MAX and OBJECT_NAME.fullmatch(part) for part in key):
             raise web.HTTPBadRequest(text="namespace and name must be names in Kubernetes.\n")
         if key not in self._jobs:
-            idle = (other for other, (_, feed) in self._jobs.items() if feed.is_idle)
-            if len(self._jobs) >= MOST_FEEDS and (oldest := next(idle, None)):
-                del self._jobs[oldest]
-            elif len(self._jobs) >= MOST_FEEDS:
-                raise web.HTTPServiceUnavailable(text="Too many jobs are looked at; close some pages.\n")
             job = JobView(self._api.within(key[0]), key[1])
             self._jobs[key] = (job, Feed(job))
-        self._jobs.move_to_end(key)
         return self._jobs[key]
 
 

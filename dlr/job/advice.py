@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 from crds import names
 from dlr.kube.api import JSON
-from reconcilers.observed.resources import format_bytes, parse
+from reconcilers.observed.resources import format_bytes
+from reconcilers.observed.suitable import Sizes, allocatable, amounts_of
 
-AFTER_MORE_MEMORY = (
-    "Nothing is to be done as long as its next Pod gets more memory: so far {given}. If that is never "
-    "enough, the script keeps ever more: dlr job logs {name} --failed. At the most that "
-    "resourceLimits.memory and the largest node allow, raise the limit."
-)
-"""What to do about a worker whose Pods have got more memory."""
 WITHOUT_LAUNCHER = re.compile(
     r"KeyError: '(?:(?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))'"
     r"|environment variable \w{1,40} expected, but not set"
@@ -80,41 +74,21 @@ def too_large(job: JSON, nodes: Sequence[JSON]) -> str:
 
     Empty if a node is large enough, or no node can be read.
     """
-    wanted = _requests(job)
-    sizes = [_amounts((node.get("status") or {}).get("allocatable")) for node in nodes]
-    fits = any(all(size.get(name, 0) >= amount for name, amount in wanted.items()) for size in sizes)
-    if not sizes or not wanted or fits:
+    template = (job["spec"]["replicaSpecs"].get(names.WORKER) or {}).get("template") or {}
+    raised = ((job.get("status") or {}).get("resources") or {}).get(names.WORKER) or {}
+    wanted = amounts_of((template.get("spec") or {}).get("containers") or ()) | amounts_of(
+        [{"resources": raised}]
+    )
+    sizes = Sizes(nodes)
+    if not nodes or not wanted or next(sizes.with_room_for(wanted), None) is not None:
         return ""
     for name, amount in wanted.items():
-        most = max(size.get(name, Fraction(0)) for size in sizes)
+        most = allocatable(sizes.largest.get(name) or {}, name)
         if most < amount:
             has = _written(name, most)
             return f"a Pod asks for {_written(name, amount)} of {name}, and the largest node has {has}"
     requests = ", ".join(f"{_written(name, amount)} of {name}" for name, amount in wanted.items())
     return f"a Pod asks for {requests}, and no node has all of that"
-
-
-def _requests(job: JSON) -> dict[str, Fraction]:
-    """Return the requests of a worker's Pod, all containers; a limit alone is a request, too."""
-    spec = job["spec"]["replicaSpecs"].get(names.WORKER) or {}
-    total: dict[str, Fraction] = {}
-    for container in ((spec.get("template") or {}).get("spec") or {}).get("containers") or ():
-        resources = container.get("resources") or {}
-        requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        for name, amount in _amounts(requests).items():
-            total[name] = total.get(name, Fraction(0)) + amount
-    raised = ((job.get("status") or {}).get("resources") or {}).get(names.WORKER) or {}
-    return total | _amounts(raised.get("requests"))
-
-
-def _amounts(quantities: Mapping[str, Any] | None) -> dict[str, Fraction]:
-    found = {}
-    for name, quantity in (quantities or {}).items():
-        try:
-            found[name] = parse(quantity)
-        except ValueError:
-            continue  # the API server refuses it, and says so
-    return found
 
 
 def _written(name: str, amount: Fraction) -> str:

@@ -19,10 +19,11 @@ from dlr.job.goodput import account_of
 from dlr.job.lookup import find_nodes, get_job, groups_of, shard_sets_of, workers_of
 from dlr.job.progress import JobProgress, SetProgress, checkpoints_line, progress_of, sets_of
 from dlr.job.report import current_report, warnings_of
+from dlr.job.timeline.episodes import PastFailure
 from dlr.job.timeline.life import JobTimeline, NoHistory, life_of
-from dlr.job.wording import in_command, parse_time, plain, utc_now
+from dlr.job.wording import EPOCH, in_command, parse_time, plain, utc_now
 from dlr.kube.api import EVENTS, JSON, NODECHECKS, NODES, Api
-from dlr.kube.errors import ApiError, Forbidden
+from dlr.kube.errors import Forbidden, NotFound
 from reconcilers.goodput.goodput import AFTER_A_FAILURE
 from reconcilers.observed.behind import WorkerPace, far_behind
 
@@ -74,8 +75,8 @@ class Case:
     """The ElasticJobs of its replica groups in order."""
     sets: Sequence[JSON] = ()
     """Its ShardSets."""
-    without_events: str = ""
-    """The reason why the Events could not be read; "" where they could."""
+    unread: Sequence[str] = ()
+    """A sentence for each kind of objects that may not be read."""
 
     @property
     def name(self) -> str:
@@ -131,6 +132,16 @@ class Case:
             return life_of(self.job, self.workers, ratio, self.now, self.groups)
         except NoHistory:
             return None
+
+    @cached_property
+    def failure_of(self) -> dict[str, PastFailure]:
+        """Return the last failure of each worker that was blamed for one lately."""
+        return {each.worker: each for each in self.life.failures} if self.life else {}
+
+    def seconds_since(self, failure: PastFailure) -> float:
+        """Return the age of one of the life's failures."""
+        submitted = parse_time(self.job["metadata"]["creationTimestamp"]) or EPOCH
+        return (self.now - submitted).total_seconds() - failure.at
 
     @property
     def trains(self) -> bool:
@@ -215,44 +226,29 @@ def read_people(api: Api, name: str, *, with_events: bool = True) -> Case:
     groups = groups_of(api, job)
     workers = workers_of(api, job, groups)
     workers = workers if is_grouped(job) else report.sort_workers(workers)
-    events, refusal = [], ""
-    try:
-        events = report.job_events(api.find(EVENTS), job) if with_events else []
-    except Forbidden as error:  # all else there is to know of the job is worth showing
-        refusal = str(error)
-    sets = shard_sets_of(api, job)
-    return Case(job, workers, events, utc_now(), groups=groups, sets=sets, without_events=refusal)
-
-
-def read_case(api: Api, name: str) -> tuple[Case, list[str]]:
-    """Read a job with all that a diagnosis needs.
-
-    Returns:
-        The case, and a sentence for each kind of objects that may not be read.
-    """
-    case = read_people(api, name, with_events=False)
-    job, workers = case.job, case.workers
     unread: list[str] = []
-    events = _readable(lambda: api.find(EVENTS), "Events", unread)
+    found = _readable(lambda: api.find(EVENTS), "Events", unread) if with_events else []
+    events, sets = report.job_events(found, job), shard_sets_of(api, job)
+    return Case(job, workers, events, utc_now(), groups=groups, sets=sets, unread=unread)
+
+
+def read_case(api: Api, name: str) -> Case:
+    """Read a job with all that a diagnosis needs."""
+    case = read_people(api, name)
+    unread = [*case.unread]
     checks = _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)
-    hosts = {host for worker in workers if (host := (worker.get("status") or {}).get("nodeName"))}
+    hosts = {host for worker in case.workers if (host := (worker.get("status") or {}).get("nodeName"))}
     nodes = _readable(lambda: find_nodes(api, hosts), "Nodes", unread)
-    waits = (job.get("status") or {}).get("reason") == UNSCHEDULABLE
+    waits = case.status.get("reason") == UNSCHEDULABLE
     every = _readable(lambda: api.find(NODES), "Nodes", unread) if waits else []
-    found = replace(
-        case,
-        events=report.job_events(events, job),
-        now=utc_now(),
-        checks=checks,
-        nodes=nodes,
-        all_nodes=every,
-    )
-    return found, list(dict.fromkeys(unread))
+    unread = list(dict.fromkeys(unread))
+    return replace(case, now=utc_now(), checks=checks, nodes=nodes, all_nodes=every, unread=unread)
 
 
 def _readable(read: Callable[[], list[JSON]], what: str, unread: list[str]) -> list[JSON]:
+    """Return what may be read: all else there is to know of a job is worth showing."""
     try:
         return read()
-    except ApiError as failure:
-        unread.append(f"{what} could not be read: {failure}")
+    except (Forbidden, NotFound) as refusal:
+        unread.append(f"{what} could not be read: {refusal}")
         return []

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 
-from controller.wording import some_of
+from controller.wording import held_by, some_of
 from crds import names
 from crds.grouping import is_grouped
 from dlr.job.lookup import groups_of
 from dlr.job.report import FINISHED, is_ready
 from dlr.job.wording import in_command
 from dlr.kube.api import ELASTICJOBS, JSON, NODES, PODS, Api
-from dlr.kube.errors import ApiError
+from dlr.kube.errors import ApiError, NotFound
+from dlr.kube.following import until_finished
 
-POLL_SECONDS = 0.5
 MOST_NAMED = 5
 """Objects that a sentence names."""
 LOOK_SECONDS = 5.0
@@ -33,22 +34,25 @@ def wait_until_gone(api: Api, job: JSON, deadline: float) -> None:
         TimeoutError: by then something of the job is still there.
     """
     looked, printed, going = time.monotonic(), set[str](), dict[str, float]()
-    name = job["metadata"]["name"]
-    while remains := _remains(api, job):
-        if time.monotonic() > deadline:
-            why = " ".join(f"{each}." for each in _reasons(api, job, going))
-            left = f"The job {name!r} is deleted, but not all of it is gone yet: {remains}."
-            raise TimeoutError(f"{left} {why}".strip())
-        first = f"elasticjob {api.namespace}/{name} is being deleted; waiting for {remains}"
-        news = [] if printed else [first]
-        if time.monotonic() - looked >= LOOK_SECONDS:
+    name, remains = job["metadata"]["name"], ""
+    for remains in until_finished(
+        lambda: _remains(api, job),
+        lambda remains: not remains,
+        within_seconds=max(0.0, deadline - looked),
+    ):
+        news = [f"elasticjob {api.namespace}/{name} is being deleted; waiting for {remains}"]
+        news = news if remains and not printed else []
+        if remains and time.monotonic() - looked >= LOOK_SECONDS:
             looked = time.monotonic()
             news += _reasons(api, job, going)
         for each in news:
             if each not in printed:
                 printed.add(each)
                 print(each, file=sys.stderr)
-        time.sleep(POLL_SECONDS)
+    if remains:
+        why = " ".join(f"{each}." for each in _reasons(api, job, going))
+        left = f"The job {name!r} is deleted, but not all of it is gone yet: {remains}."
+        raise TimeoutError(f"{left} {why}".strip())
 
 
 def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
@@ -59,17 +63,13 @@ def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
         going_seconds: the time since the Pod was deleted; 0 before garbage collection has come to it.
     """
     name, on = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
-    it = in_command(pod["metadata"])
-    finalizers = pod["metadata"].get("finalizers") or []
-    has_ended = pod.get("status", {}).get("phase") in FINISHED or not on
-    if going_seconds > 0 and finalizers and has_ended:
-        holds = "the finalizer {} holds it" if len(finalizers) == 1 else "the finalizers {} hold it"
-        return (
-            f"pod/{name} has ended, and {holds.format(', '.join(finalizers[:MOST_NAMED]))}, which its owner "
-            f"takes away when it is done; where nobody will: kubectl patch pod {it} --type=json "
-            '-p \'[{"op": "remove", "path": "/metadata/finalizers"}]\''
-        )
-    remedy = f"`kubectl delete pod {it} --force --grace-period=0` removes it from the cluster now"
+    held = held_by(pod["metadata"].get("finalizers"))
+    if going_seconds > 0 and held and (pod.get("status", {}).get("phase") in FINISHED or not on):
+        return f"pod/{name} has ended, and is {held}"
+    remedy = (
+        f"`kubectl delete pod {in_command(pod['metadata'])} --force --grace-period=0` removes it from the "
+        "cluster now"
+    )
     if node is not None and not is_ready(node):
         return (
             f"pod/{name} cannot end: its node {on} is not ready, so nobody there hears of it. "
@@ -120,10 +120,7 @@ def _remains(api: Api, job: JSON) -> str:
     name = job["metadata"]["name"]
     remains = [_named(pod) for pod in _pods(api, job)]
     remains += [f"elasticjob/{group['metadata']['name']}" for group in groups_of(api, job)]
-    try:
+    with suppress(NotFound):
         api.get(ELASTICJOBS, name)
         remains.append(f"elasticjob/{name}")
-    except ApiError as failure:
-        if failure.reason != "NotFound":
-            raise
     return some_of(remains, MOST_NAMED)

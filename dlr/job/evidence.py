@@ -16,16 +16,14 @@ from dlr.job.facts import Fact, facts_of, remarks_of
 from dlr.job.failures import by_cause, failures_of
 from dlr.job.groups import training
 from dlr.job.nodes import NAMED, node_states, words_of_checks
-from dlr.job.report import state_of
+from dlr.job.report import AT_EASE, state_of
 from dlr.job.timeline.life import clock_of
 from dlr.job.verdict import JobVerdict
 from dlr.job.wording import duration, in_command, loss, parse_time, plain
-from dlr.job.workers import AT_EASE
 from dlr.kube.api import JSON
 
 MOST = 5
 """Entries of one kind, so that a diagnosis stays one page."""
-FEWEST_TO_COMPARE = 2
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,7 @@ def _remarks(case: Case) -> Iterator[Fact]:
 
 
 def _state(case: Case) -> Iterator[Sentence]:
-    yield from _of_facts(case, "Phase", "Workers", "World", "Groups", "Group", "Progress")
-    yield from _steps(case)
-    yield from _of_facts(case, "Checkpoints")
+    return _of_facts(case, "Phase", "Workers", "World", "Groups", "Group", "Progress", "Checkpoints")
 
 
 def _groups(case: Case) -> Iterator[Sentence]:
@@ -102,18 +98,6 @@ def _groups(case: Case) -> Iterator[Sentence]:
 
 def _of_facts(case: Case, *labels: str) -> Iterator[Sentence]:
     return (sentence(str(fact)) for fact in facts_of(case) if fact.label in labels)
-
-
-def _steps(case: Case) -> Iterator[Sentence]:
-    """Yield how far the worker furthest behind is from the furthest."""
-    steps = [(progress["step"], worker["metadata"]["name"]) for worker, progress in case.telling]
-    if len(steps) < FEWEST_TO_COMPARE:
-        return
-    (least, behind), most = min(steps), max(step for step, _ in steps)
-    if least == most:
-        yield sentence(f"All workers are at step {least}")
-    else:
-        yield sentence(f"{behind} is at step {least}, the furthest behind; the furthest is at {most}")
 
 
 def _failures(case: Case) -> Iterator[Sentence]:

@@ -1,25 +1,17 @@
-"""A job's failures in its status: the culprit, restarts by cause, the last failures of each worker. Pure."""
+"""A job's failures in its status: the culprit, and restarts by cause. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 
 from controller.wording import first_line
-from crds.agent_report import AgentFailure, FailureCause
 from crds.elasticworker import ExitClass
-from dlr.job.wording import EPOCH, age, duration, parse_time
+from dlr.job.wording import EPOCH, age, parse_time
 from dlr.kube.api import JSON
 from reconcilers.failure.incidents import switch_words
-from reconcilers.observed.exit_class import classify_process
 
-FOLLOWED = "after a peer"
-"""The word for the class of a process that died because a peer had."""
-WAITED = "waited for a peer"
-"""The word for the class of a process that hung because a peer did."""
-MOST_JUDGED = 2_048
 SAME_MOMENT = timedelta(seconds=5)
 """Accounts of one failure that name no round lie no further apart."""
 
@@ -40,95 +32,8 @@ def job_failure_line(failure: JSON, now: datetime) -> str:
     return switch_words(failure.get("domain")) + ", ".join(parts) + (f": {text}" if text else "")
 
 
-@dataclass(frozen=True)
-class WorkerFailure:
-    """A failure in a worker's status."""
-
-    time: datetime
-    what: str
-    """The class, or a few words where it has none."""
-    text: str
-    """The first line of its message."""
-    round: int | None = None
-    """The round of a process that failed in place."""
-    follows: bool = False
-    """Whether its message shows that it failed because a peer had."""
-    waited: bool = False
-    """Whether it hung while all of its processes waited for other ranks."""
-
-
-def worker_failures(worker: JSON) -> list[WorkerFailure]:
-    """Return the last failure that ended a Pod, and the last one in place; perhaps they are the same."""
-    status = worker.get("status") or {}
-    ended, failure = status.get("lastExit") or {}, (status.get("agent") or {}).get("failure") or {}
-    found = []
-    if ended and ended.get("exitClass") != ExitClass.SUCCEEDED and not ended.get("planned"):
-        found.append(WorkerFailure(_time(ended), ended["exitClass"], _text(ended)))
-    if failure:
-        found.append(_in_place(failure))
-    return found
-
-
-def _in_place(failure: JSON) -> WorkerFailure:
-    account = (failure.get(field) for field in ("cause", "exitCode", "message", "logTail"))
-    what = _class_of(*account) or failure.get("signal") or f"exit code {failure.get('exitCode')}"
-    follows = what == ExitClass.UNKNOWN
-    stacks = failure.get("stacks") or ()
-    waited = what == ExitClass.HANG and bool(stacks) and all(stack.get("inCollective") for stack in stacks)
-    shown = FOLLOWED if follows else what
-    return WorkerFailure(_time(failure), shown, _text(failure), failure.get("round"), follows, waited)
-
-
-@lru_cache(maxsize=MOST_JUDGED)
-def _class_of(
-    cause: str | None, exit_code: int | None, message: str | None, log_tail: str | None
-) -> str | None:
-    """Return the controller's class; the cause itself where this version cannot judge a later one's.
-
-    Kept, since a dashboard needs those of the same failures every second, and a text of some KB takes 50 µs.
-    """
-    try:
-        failure = AgentFailure(
-            sequence=1,
-            round=0,
-            cause=FailureCause(cause) if cause else None,
-            exit_code=exit_code,
-            message=message or "",
-            log_tail=log_tail or "",
-            time=EPOCH,
-        )
-        return classify_process(failure).value
-    except ValueError:
-        return cause
-
-
 def _time(failure: JSON) -> datetime:
     return parse_time(failure["time"]) or EPOCH
-
-
-def _text(failure: JSON) -> str:
-    return first_line(failure.get("message")) or failure.get("reason") or ""
-
-
-def worker_failure(worker: JSON, now: datetime, blamed: JSON | None = None) -> str | None:
-    """Describe in a line how the worker last failed; the loss of its Pod counts for more.
-
-    Args:
-        blamed: `status.lastFailure` of the job: the others that hung in its round waited.
-    """
-    found = [_judged(failure, worker, blamed or {}) for failure in worker_failures(worker)]
-    if not found:
-        return None
-    last = found[-1] if found[-1].time - found[0].time > SAME_MOMENT else found[0]
-    line = f"{last.what}, {duration((now - last.time).total_seconds())} ago"
-    return f"{line}: {last.text}" if last.text and not last.follows else line
-
-
-def _judged(failure: WorkerFailure, worker: JSON, blamed: JSON) -> WorkerFailure:
-    is_peer = failure.round == blamed.get("round") and worker["metadata"]["name"] != blamed.get("worker")
-    if failure.what != ExitClass.HANG or failure.round is None or not is_peer:
-        return failure
-    return replace(failure, what=WAITED, follows=True)
 
 
 def failures_of(job: JSON) -> Mapping[str, int]:
@@ -181,7 +86,7 @@ def find_culprit(job: JSON, workers: Sequence[JSON]) -> Culprit | None:
     agent, ended = status.get("agent") or {}, status.get("lastExit") or {}
     report = agent.get("failure") or {}
     report = report if _is_of_agent(report, failure) else {}
-    ended = ended if ended.get("exitClass") == failure.get("exitClass") and _are_near(ended, failure) else {}
+    ended = ended if ended.get("exitClass") == failure.get("exitClass") and are_near(ended, failure) else {}
     life = _life_at(status.get("history") or (), _time(failure))
     of_pod = ended.get("incarnation") or life.get("incarnation") or current
     incarnation = agent.get("incarnation") if report else of_pod
@@ -207,10 +112,11 @@ def _is_of_agent(report: JSON, failure: JSON) -> bool:
     if not report or report.get("rank") != failure.get("rank", report.get("rank")):
         return False
     round_ = failure.get("round")
-    return _are_near(report, failure) if round_ is None else round_ == report.get("round")
+    return are_near(report, failure) if round_ is None else round_ == report.get("round")
 
 
-def _are_near(one: JSON, other: JSON) -> bool:
+def are_near(one: JSON, other: JSON) -> bool:
+    """Whether two accounts are of one moment."""
     first, second = parse_time(one.get("time")), parse_time(other.get("time"))
     return first is not None and second is not None and abs(first - second) <= SAME_MOMENT
 

@@ -10,16 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pydantic import ValidationError
-
 from controller.wording import counted, first_line, holders, some_of
-from crds.elasticjob import ElasticJob
-from crds.elasticworker import ElasticWorker, ExitClass
+from crds.elasticworker import ExitClass
 from crds.grouping import is_grouped
 from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.advice import (
-    AFTER_MORE_MEMORY,
     CANNOT_START,
     FEWER_WORKERS,
     GROWS,
@@ -33,15 +29,13 @@ from dlr.job.advice import (
     too_large,
 )
 from dlr.job.case import Case, Sentence, sentence
-from dlr.job.failures import SAME_MOMENT, Culprit, WorkerFailure, failures_of, worker_failures
+from dlr.job.failures import Culprit, are_near, failures_of
 from dlr.job.nodes import words_of_checks
 from dlr.job.odd_ranks import ranks_behind
 from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.failure.incidents import switch_words
 from reconcilers.failure.meaning import meaning_of, next_start
-from reconcilers.failure.memory import memory_of, steps_between
 from reconcilers.findings.reasons import NODES_CHECKED, QUIET
-from reconcilers.observed.resources import format_bytes
 
 PEOPLE = "{people}"
 """Stands for the workers or groups of a job in a headline."""
@@ -410,29 +404,11 @@ def next_start_of(case: Case) -> str:
 
 def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
     yield sentence(next_start_of(case))
-    if culprit.failure["exitClass"] == ExitClass.OOM and (given := memory_given(case, culprit.worker)):
-        yield sentence(_said(AFTER_MORE_MEMORY, case, given=given))
-    elif WITHOUT_LAUNCHER.search(culprit.failure.get("message") or ""):
+    if WITHOUT_LAUNCHER.search(culprit.failure.get("message") or ""):
         yield sentence(LAUNCHER_ADVICE)
     elif advice := meaning_of(culprit.failure["exitClass"]).advice:
         nodes = _failed_nodes(case, culprit) or ["NODE"]
         yield sentence(_said(advice, case, node=" ".join(nodes), nodes=",".join(nodes)))
-
-
-def memory_given(case: Case, name: str) -> str:
-    """Return what a worker's Pods had, such as `700Mi → 1400Mi`; empty if it was never raised."""
-    found = next((each for each in case.workers if each["metadata"]["name"] == name), None)
-    if found is None or not found["spec"].get("resources"):
-        return ""
-    try:
-        job = ElasticJob.model_validate(case.job)
-        worker = ElasticWorker.model_validate({key: found[key] for key in ("metadata", "spec")})
-        plain_spec = worker.spec.model_copy(update={"resources": None})
-        amounts = (memory_of(job, each) for each in (worker.model_copy(update={"spec": plain_spec}), worker))
-        before, after = (each.most if each is not None else 0 for each in amounts)
-    except ValidationError:
-        return ""
-    return " → ".join(map(format_bytes, steps_between(before, after))) if 0 < before < after else ""
 
 
 def _said(advice: str, case: Case, **more: str) -> str:
@@ -440,25 +416,14 @@ def _said(advice: str, case: Case, **more: str) -> str:
 
 
 def _failed_nodes(case: Case, culprit: Culprit) -> list[str]:
-    """The culprit's node first, then those of workers that failed by the same class at that moment."""
+    """The culprit's node first, then those on which Pods ended by the same class at that moment."""
     nodes = [culprit.node] if culprit.node else []
     for worker in case.workers:
-        status = worker.get("status") or {}
-        ended = status.get("lastExit") or {}
-        alike = (
-            each.what == culprit.failure["exitClass"]
-            for each in worker_failures(worker)
-            if _at(each, culprit)
-        )
-        if any(alike) and (node := ended.get("nodeName") or status.get("nodeName")):
-            nodes.append(node)
+        ended = (worker.get("status") or {}).get("lastExit") or {}
+        is_alike = ended.get("exitClass") == culprit.failure["exitClass"] and are_near(ended, culprit.failure)
+        if is_alike and ended.get("nodeName"):
+            nodes.append(ended["nodeName"])
     return list(dict.fromkeys(nodes))[:MOST_NODES]
-
-
-def _at(failure: WorkerFailure, culprit: Culprit) -> bool:
-    """Whether they failed at one moment: in one round, or, of Pods, by the clock."""
-    rounds = {failure.round, culprit.failure.get("round")}
-    return len(rounds) == 1 if None not in rounds else abs(failure.time - culprit.time) <= SAME_MOMENT
 
 
 RULES: tuple[Callable[[Case], Iterator[JobFinding]], ...] = (

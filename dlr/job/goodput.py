@@ -18,8 +18,6 @@ from dlr.job.wording import duration, parse_time
 from dlr.kube.api import JSON
 from reconcilers.goodput.goodput import goodput_now, seconds_by_state, start_is_unknown
 
-AGENT_FIELDS = ("incarnation", "podUid", "address", "storePort", "localWorldSize", "state", "since", "rounds")
-"""The required fields of a report, and its rounds."""
 LEAST_SECONDS = 0.5
 """The shortest time that is shown."""
 
@@ -37,7 +35,7 @@ def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | N
         known = Goodput.model_validate(stored)
         if is_finished(job) or is_grouped(job):
             return known
-        leads = [_as_account_reads(each) for each in workers if _is_lead(each)]
+        leads = [ElasticWorker.model_validate(each) for each in workers if _is_lead(each)]
         account = goodput_now(ElasticJob.model_validate(job), leads, now) if leads else known
         # Without news, the ratio of when it was written is nearer to the truth than one that only falls.
         return account if account.steps_timed != known.steps_timed else known
@@ -47,16 +45,6 @@ def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | N
 
 def _is_lead(worker: JSON) -> bool:
     return (worker["spec"]["type"], worker["spec"]["index"]) == (names.WORKER, 0)
-
-
-def _as_account_reads(worker: JSON) -> ElasticWorker:
-    """Return a model of the worker with the rounds of its report alone."""
-    metadata, agent = worker["metadata"], (worker.get("status") or {}).get("agent")
-    report = agent and {field: agent[field] for field in AGENT_FIELDS if field in agent}
-    named = {"name": metadata["name"], "uid": metadata["uid"]}
-    return ElasticWorker.model_validate(
-        {"metadata": named, "spec": worker["spec"], "status": {"agent": report}}
-    )
 
 
 def goodput_line(account: Goodput) -> str:

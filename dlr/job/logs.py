@@ -158,8 +158,7 @@ class Follower:
         """Print on standard error what keeps the log waiting."""
         if why != self.reason:
             self.reason = why
-            with self.lines.lock:
-                print(f"dlr: waiting: {plain(why)}", file=sys.stderr, flush=True)
+            print(f"dlr: waiting: {plain(why)}", file=sys.stderr, flush=True)
 
     def _parameters(self, pod: JSON) -> dict[str, str | int]:
         parameters = parameters_of(pod, self.tail_lines)
@@ -178,13 +177,11 @@ def _has_ended(pod: JSON) -> bool:
 class LogLines:
     """Sends stamped lines on without their stamps, each once, however often the stream starts again."""
 
-    lock = threading.Lock()
-
     def __init__(self, worker: str, send: Callable[[str], None]) -> None:
         """
         Args:
             worker: the name in front of each line; "" for none.
-            send: takes a line, without its end; one thread at a time calls it.
+            send: takes a line, without its end.
         """
         self.prefix = f"[{worker}] " if worker else ""
         self.send = send
@@ -196,8 +193,7 @@ class LogLines:
             if resumed_after and moment and moment <= resumed_after:
                 continue
             self.last_time = moment or self.last_time
-            with self.lock:
-                self.send(f"{self.prefix}{text}")
+            self.send(f"{self.prefix}{text}")
 
 
 def log_lines(workers: Sequence[JSON], send: Callable[[str], None]) -> list[LogLines]:
@@ -205,47 +201,45 @@ def log_lines(workers: Sequence[JSON], send: Callable[[str], None]) -> list[LogL
     return [LogLines(worker["metadata"]["name"] if len(workers) > 1 else "", send) for worker in workers]
 
 
-class Following:
-    """Follows workers with a thread each, since a stream blocks for as long as its container is silent."""
+def present(api: Api, workers: Sequence[JSON], tail_lines: int | None) -> Iterator[str]:
+    """Yield the lines that there are by now, worker by worker.
 
-    def __init__(
-        self,
-        connection: Connection,
-        job: JSON,
-        workers: Sequence[JSON],
-        tail_lines: int | None,
-        send: Callable[[str], None],
-        on_end: Callable[[], None] = lambda: None,
-    ) -> None:
-        """
-        Args:
-            on_end: called by each thread when it ends.
-        """
-        self._ends: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+    Raises:
+        ApiError: some logs could not be read; the others have been.
+    """
+    found: list[str] = []
+    reasons = []
+    for worker, lines in zip(workers, log_lines(workers, found.append), strict=True):
+        reasons.append(send_log(api, worker, tail_lines, lines))
+        yield from found
+        found.clear()
+    if missing := [reason for reason in reasons if reason]:
+        raise ApiError("\n     ".join(missing))
 
-        def follow_one(worker: JSON, lines: LogLines) -> None:
-            failure = None
-            try:
-                Follower(Api(connection), job, worker["metadata"]["name"], tail_lines, lines).run()
-            except Exception as error:
-                failure = error
-            finally:
-                self._ends.put(failure)
-                on_end()
 
-        self._threads = [
-            threading.Thread(target=follow_one, args=pair, daemon=True)
-            for pair in zip(workers, log_lines(workers, send), strict=True)
-        ]
-        for thread in self._threads:
-            thread.start()
+def followed(
+    connection: Connection, job: JSON, workers: Sequence[JSON], tail_lines: int | None
+) -> Iterator[str]:
+    """Yield lines as they come, to the end of the job, or raise the first error at once.
 
-    def join(self) -> None:
-        """Wait until all have been followed to the end, or raise the first error at once: of two workers
-        one may be silent for hours after nobody reads the other's lines any more."""
-        for _ in self._threads:
-            if failure := self._ends.get():
-                raise failure
+    Each worker has a thread, since a stream blocks for as long as its container is silent.
+    """
+    came: queue.SimpleQueue[str | Exception | None] = queue.SimpleQueue()
+
+    def follow_one(worker: JSON, lines: LogLines) -> None:
+        try:
+            Follower(Api(connection), job, worker["metadata"]["name"], tail_lines, lines).run()
+            came.put(None)
+        except Exception as error:
+            came.put(error)
+
+    for pair in zip(workers, log_lines(workers, came.put), strict=True):
+        threading.Thread(target=follow_one, args=pair, daemon=True).start()
+    for _ in workers:
+        while (item := came.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            yield item
 
 
 def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) -> tuple[JSON, list[JSON]]:

@@ -14,7 +14,6 @@ from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.report import condition_of, current_report
 from dlr.job.wording import significant
-from dlr.job.workers import SLOW_RATIO
 from dlr.kube.api import JSON
 from reconcilers.observed.worker_state import AGENT_HEARD, HEARTBEAT_ON_TIME
 
@@ -22,6 +21,8 @@ MOST_RUNS = 6
 """Runs of ranks that a sentence names."""
 MOST_NODES = 4
 """Nodes that it names."""
+SLOW_RATIO = 1.25
+"""Step time over the median of all, from which on a worker is slow."""
 FEWEST_SPEEDS = 3
 """Workers without which none is slower than the others."""
 HANGING = "Hanging"

@@ -24,6 +24,8 @@ NARROW_LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "AGE")
 """The columns on a narrow terminal, where WHY has lines of its own."""
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")
+AT_EASE = ("Running", "Succeeded", "Standby")
+"""States of a worker without trouble."""
 
 
 def phase(job: JSON) -> str:

@@ -63,14 +63,8 @@ def read(request: str, workers: Sequence[JSON]) -> Answers:
     return Answers(stacks, where, silent, idle)
 
 
-def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Answers:
-    """Request stacks of all agents of a job, and wait at most so many seconds for their answers."""
-    (answers,) = ask_all(api, [name], timeout, native=native)
-    return answers
-
-
 def ask_all(api: Api, jobs: Sequence[str], timeout: float, *, native: bool = False) -> list[Answers]:
-    """Request stacks of some jobs, as `ask` does of one; replica groups are jobs of their own."""
+    """Request stacks of all agents of some jobs, and wait at most so many seconds for their answers."""
     request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}{NATIVE if native else ''}"
     patch = {"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}}
     for name in jobs:
@@ -92,7 +86,7 @@ def together(found: Iterable[Answers]) -> Answers:
 
 
 def asked_at(request: str) -> datetime | None:
-    """Return the time of a request; None for one that `ask` has not written."""
+    """Return the time of a request; None for one that `ask_all` has not written."""
     return parse_time(request[:TIME_CHARACTERS])
 
 

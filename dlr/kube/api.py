@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -37,7 +36,6 @@ __all__ = [
     "PODS",
     "SHARDSETS",
     "Api",
-    "Collection",
     "Resource",
     "is_embedded",
 ]
@@ -52,21 +50,6 @@ EMBEDDED_VERSION = "+dlr"
 
 OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 NAME_LENGTH_MAX = 253
-
-
-@dataclass(frozen=True)
-class Collection:
-    """What is listed or watched: objects of a kind in one namespace or in all, as selectors choose them."""
-
-    kind: Resource
-    all_namespaces: bool = False
-    label_selector: str = ""
-    field_selector: str = ""
-
-    @property
-    def parameters(self) -> dict[str, str | int]:
-        chosen = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
-        return {name: selector for name, selector in chosen.items() if selector}
 
 
 def is_embedded(version: JSON) -> bool:
@@ -101,46 +84,26 @@ class Api:
         label_selector: str = "",
         field_selector: str = "",
     ) -> list[JSON]:
-        return self.listing(Collection(kind, all_namespaces, label_selector, field_selector))[0]
-
-    def listing(self, collection: Collection) -> tuple[list[JSON], str]:
-        """All objects in the order of their names, and the version from which a watch goes on."""
+        """Return all objects in the order of their names."""
         items: list[JSON] = []
-        parameters = collection.parameters | {"limit": PAGE_SIZE}
-        of_all = collection.all_namespaces
+        chosen = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        selected: dict[str, str | int] = {name: selector for name, selector in chosen.items() if selector}
+        parameters = selected | {"limit": PAGE_SIZE}
         while True:
             try:
-                answer = self._send("GET", collection.kind, query=parameters, all_namespaces=of_all)
+                answer = self._send("GET", kind, query=parameters, all_namespaces=all_namespaces)
                 page = self._with_metadata(self._page(answer))
             except Gone:
                 if "limit" not in parameters:
                     raise
                 # The list changed too much while it was read in pages: all of it at once, as client-go does.
-                items, parameters = [], collection.parameters
+                items, parameters = [], selected
                 continue
             items += page.get("items") or []
-            metadata = page.get("metadata") or {}
-            if not metadata.get("continue"):
-                return items, str(metadata.get("resourceVersion") or "0")
-            parameters["continue"] = metadata["continue"]
-
-    def watch(
-        self, collection: Collection, version: str, *, seconds: int, silent_seconds: float
-    ) -> ResponseStream[JSON]:
-        """What happens to its objects after that version, as events, and now and then a bookmark.
-
-        Args:
-            seconds: the server ends it after so long.
-            silent_seconds: with nothing for so long, it is taken for dead. Its answer begins at once: where
-                it does not, a proxy keeps it back, and the watch fails like any request.
-        """
-        parameters = collection.parameters | {"resourceVersion": version, "timeoutSeconds": seconds}
-        return self._client.watch(
-            self._path(collection.kind, all_namespaces=collection.all_namespaces),
-            parameters,
-            idle_timeout_seconds=silent_seconds,
-            open_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
-        )
+            proceed = (page.get("metadata") or {}).get("continue")
+            if not proceed:
+                return items
+            parameters["continue"] = proceed
 
     def within(self, namespace: str | None) -> Api:
         """The same API server, with another namespace for what is in one; None: as it is."""
@@ -155,34 +118,27 @@ class Api:
         date = answer.headers.get("Date")
         return self._client.read(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
 
-    def create(
-        self, kind: Resource, body: JSON, *, dry_run: bool = False, as_user: str | None = None
-    ) -> tuple[JSON, list[str]]:
+    def create(self, kind: Resource, body: JSON) -> tuple[JSON, list[str]]:
         """The created object, and the server's warnings. Unknown and doubled fields are refused."""
-        parameters = _writing(dry_run) | {"fieldValidation": "Strict"}
-        headers = {"Impersonate-User": as_user} if as_user else {}
-        answer = self._send("POST", kind, query=parameters, body=body, headers=headers)
+        parameters = _writing() | {"fieldValidation": "Strict"}
+        answer = self._send("POST", kind, query=parameters, body=body)
         return self._client.read(answer), _warnings(answer)
 
-    def patch(self, kind: Resource, *steps: str, patch: JSON, dry_run: bool = False) -> JSON:
+    def patch(self, kind: Resource, *steps: str, patch: JSON) -> JSON:
         """The object of that name, or its subresource of the name that follows, after a JSON merge patch."""
-        query = _writing(dry_run)
         return self._client.read(
-            self._send("PATCH", kind, *steps, query=query, body=patch, content_type=MERGE_PATCH)
+            self._send("PATCH", kind, *steps, query=_writing(), body=patch, content_type=MERGE_PATCH)
         )
 
     def apply(self, kind: Resource, manifest: JSON, *, dry_run: bool = False) -> JSON:
         """The object after a server-side apply of dlr's, which takes fields that others have set."""
-        query, name = _writing(dry_run) | {"force": "true"}, manifest["metadata"]["name"]
+        query, name = _writing(dry_run=dry_run) | {"force": "true"}, manifest["metadata"]["name"]
         return self._client.read(
             self._send("PATCH", kind, name, query=query, body=manifest, content_type=APPLY_PATCH)
         )
 
-    def delete(self, kind: Resource, name: str, *, dry_run: bool = False) -> None:
-        parameters: dict[str, str | int] = {"propagationPolicy": "Background"}
-        if dry_run:
-            parameters["dryRun"] = "All"
-        self._send("DELETE", kind, name, query=parameters)
+    def delete(self, kind: Resource, name: str) -> None:
+        self._send("DELETE", kind, name, query={"propagationPolicy": "Background"})
 
     def log(self, pod: str, parameters: dict[str, str | int], *, follow: bool) -> ResponseStream[str]:
         """The lines of a container's log. Followed, it may be silent for as long as the container is."""
@@ -223,7 +179,7 @@ class Api:
         return kind.path(None if all_namespaces or not kind.namespaced else self.namespace, *steps)
 
 
-def _writing(dry_run: bool) -> dict[str, str | int]:
+def _writing(*, dry_run: bool = False) -> dict[str, str | int]:
     """Return the parameters of a write: the field manager, and `dryRun`, with which nothing is stored."""
     parameters: dict[str, str | int] = {"fieldManager": names.MANAGER}
     return parameters | {"dryRun": "All"} if dry_run else parameters

@@ -18,6 +18,17 @@ _local = threading.local()
 """`busy`: whether a wait of this thread is told already, or is not to be."""
 
 
+def show_passing(line: str) -> bool:
+    """Show a line on a terminal's stderr in the place of the one before; "" takes it away.
+
+    Returns:
+        Whether there is a terminal.
+    """
+    if is_terminal := sys.stderr.isatty():
+        print(f"{CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)
+    return is_terminal
+
+
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
     """Tell `what` is waited for while the block takes its time. Nothing in it may write to the terminal.
@@ -55,6 +66,6 @@ def _tell(what: str, over: threading.Event, begun_at: float) -> None:
     while not over.wait(PATIENCE_SECONDS):
         told = True
         seconds = time.monotonic() - begun_at
-        print(f"{CLEAR_LINE}dlr: waiting for {what}, {seconds:.0f} s", end="", file=sys.stderr, flush=True)
+        show_passing(f"dlr: waiting for {what}, {seconds:.0f} s")
     if told:
-        print(CLEAR_LINE, end="", file=sys.stderr, flush=True)
+        show_passing("")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -17,9 +16,6 @@ CHUNK_BYTES = 900_000
 MAX_CHUNKS = 16
 """ConfigMaps for one list: 14.4 MB packed, which every node that runs a worker holds."""
 CHUNK_NAME = "lines-"
-PIECE_BYTES = 1 << 20
-"""Packed at a time."""
-GZIP = 16 + zlib.MAX_WBITS
 
 
 class LinesError(ValueError):
@@ -76,19 +72,14 @@ def check(lines: Lines) -> None:
 
 def packed(lines: Lines) -> list[bytes]:
     """The lines packed for ConfigMaps, one item each. Raises LinesError if there are too many."""
-    packer, whole, text = zlib.compressobj(wbits=GZIP), bytearray(), memoryview(lines.text)
-    for start in range(0, len(text), PIECE_BYTES):
-        whole += packer.compress(text[start : start + PIECE_BYTES])
-        if len(whole) > MAX_CHUNKS * CHUNK_BYTES:
-            break
-    whole += packer.flush()
+    whole = gzip.compress(lines.text, mtime=0)
     if len(whole) > MAX_CHUNKS * CHUNK_BYTES:
         raise LinesError(
             f"{len(lines)} lines have more than {MAX_CHUNKS * CHUNK_BYTES / 1e6:.1f} MB when they are "
             "packed, which is what ConfigMaps take of one job: put the file where all Pods see it, and name "
             "it with --lines-path"
         )
-    return [bytes(whole[start : start + CHUNK_BYTES]) for start in range(0, len(whole), CHUNK_BYTES)]
+    return [whole[start : start + CHUNK_BYTES] for start in range(0, len(whole), CHUNK_BYTES)]
 
 
 def unpacked(chunks: Iterable[bytes]) -> Lines:

@@ -304,7 +304,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], folder: Path) -> int:
             template.flush()
             options.pod = template.name
         command += ["--pod", options.pod] if options.pod else []
-        code, said = _dlr_map(command, folder, "".join(f"{number}\n" for number in request.numbers))
+        delete = [*_dlr(), "job", "delete", name, "--no-wait", *cluster]
+        code, said = _dlr_map(command, folder, "".join(f"{number}\n" for number in request.numbers), delete)
     left = folder / f"{name}.left"
     failed = left.read_text().split() if left.is_file() else []
     left.unlink(missing_ok=True)
@@ -313,7 +314,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], folder: Path) -> int:
             said.strip().rpartition("\n")[2].removeprefix("dlr: ") or f"dlr map ended with {code}"
         )
     _require_logs(request, folder)
-    subprocess.run([*_dlr(), "job", "delete", name, "--no-wait", *cluster], capture_output=True, check=False)
+    subprocess.run(delete, capture_output=True, check=False)
     return _conclude(request, folder, len(failed))
 
 
@@ -322,7 +323,7 @@ def _dlr() -> list[str]:
     return [found] if found else [sys.executable, "-m", "dlr.cli"]
 
 
-def _dlr_map(words: Sequence[str], folder: Path, lines: str) -> tuple[int, str]:
+def _dlr_map(words: Sequence[str], folder: Path, lines: str, delete: Sequence[str]) -> tuple[int, str]:
     """Run it to its end; a signal deletes the jobs, and then ends this program."""
     child = subprocess.Popen(
         [*_dlr(), *words],
@@ -335,9 +336,10 @@ def _dlr_map(words: Sequence[str], folder: Path, lines: str) -> tuple[int, str]:
     )
 
     def end(signum: int, _frame: object) -> None:
-        child.send_signal(signal.SIGINT)  # without a terminal, `dlr map` deletes its job then
+        child.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             child.wait(60)
+        subprocess.run(delete, capture_output=True, check=False)
         print(f"{NAME}: {signal.Signals(signum).name}: the jobs are deleted", file=sys.stderr, flush=True)
         os._exit(128 + signum)
 

@@ -79,7 +79,7 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
         ),
         ExitClass.KILLED: Meaning(
             "was killed from outside",
-            "Find out who deletes the job's Pods or kills their processes: dlr job events {name}.",
+            "Find out who deletes the job's Pods or kills their processes: dlr job status {name}.",
             free=True,
             taken=True,
         ),

@@ -4,8 +4,6 @@ import ast
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import crds
 from dlr.bundle.agent import _PROTOCOL
@@ -43,32 +41,6 @@ def test_imports_are_moved_and_nothing_else(source: str, moved: str | None) -> N
 def test_an_import_that_binds_the_moved_name_by_itself_is_refused() -> None:
     with pytest.raises(RelocationError, match=r"x\.py:2"):
         relocated("a = 1\nimport agent.world\n", PARTS, MODULES, "x.py")
-
-
-NAMES = st.sampled_from(["agent", "agent.world", "crds.names", "os", "dlr.data", "torch"])
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.builds("from {} import x".format, NAMES),
-            st.builds("y = '{}'".format, NAMES),
-            st.builds("# from {} import x".format, NAMES),
-            st.sampled_from(["import agent", "import os", "z = 'für' # ä", ""]),
-        )
-    )
-)
-def test_moving_twice_is_moving_once_and_keeps_the_lines(lines: list[str]) -> None:
-    source = "\n".join(lines) + "\n"
-    once = relocated(source, PARTS, MODULES)
-    assert relocated(once, PARTS, MODULES) == once
-    assert once.count("\n") == source.count("\n")
-    roots = {
-        (node.module or "").partition(".")[0]
-        for node in ast.walk(ast.parse(once))
-        if isinstance(node, ast.ImportFrom)
-    }
-    assert not roots & PARTS
 
 
 def test_what_the_shared_modules_import_of_crds_is_shipped_with_them() -> None:

@@ -15,7 +15,7 @@ from agent.kube import api as transport
 from dlr.cli import main
 from dlr.client import job as client
 from dlr.commands.job import changes
-from dlr.commands.node_check import done, remote
+from dlr.commands.node_check import remote
 from dlr.job import deletion
 from dlr.kube import api, following
 from tests.cli.scripted import Clock, Script, kubeconfig_for
@@ -53,7 +53,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: Clock) -> Scr
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which commands wait, and the SDK's client."""
     found = Clock()
-    for module in (transport, following, deletion, changes, done, remote, client):
+    for module in (transport, following, deletion, changes, remote, client):
         monkeypatch.setattr(module, "time", found)
     return found
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,7 +16,11 @@ from crds.ranges import to_text
 from tests.reconcilers.build import node_sets, verdicts_in
 
 JSON = dict[str, Any]
+Dlr = Callable[..., Any]
+"""The command, as the fixture `dlr` calls it."""
 GROUP_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces"
+JOBS, WORKERS = f"{GROUP_PATH}/default/elasticjobs", f"{GROUP_PATH}/default/elasticworkers"
+PODS, EVENTS = "/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/events"
 CREATED = "2026-01-01T00:00:00Z"
 
 
@@ -107,50 +108,6 @@ class Clock:
         self.now += seconds
 
 
-class ScriptedServer(Script):
-    """A script behind a port."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                answer = server.answer(asked(self.command, self.path, self.rfile.read(length)))
-                if isinstance(answer.body, Iterator):
-                    self._stream(answer)
-                    return
-                self.send_response(answer.status)
-                for name, value in ({"Content-Length": str(len(answer.data))} | answer.headers).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(answer.data)
-
-            def _stream(self, answer: Answer) -> None:
-                self.send_response(answer.status)
-                self.end_headers()
-                with contextlib.suppress(OSError):  # nobody listens any more
-                    for line in answer.body:
-                        self.wfile.write(json.dumps(line).encode() + b"\n")
-
-            do_POST = do_PATCH = do_DELETE = do_GET
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        return Handler
-
-
 def refusal(code: int, reason: str, message: str, **details: Any) -> Answer:
     body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
     return Answer(code, body | {"details": details})
@@ -225,13 +182,12 @@ def _as_stored(done: JSON, nodes: list[str]) -> JSON:
     }
 
 
-def check_worker(index: int, report: JSON | None = None, *, uid: str = "uid-check", **status: Any) -> JSON:
-    """The worker of a check on node-INDEX, and what its agent reports for the check."""
-    said = {"agent": {"incarnation": 1, "check": {"uid": uid} | report}} if report else {}
+def check_worker(index: int, **status: Any) -> JSON:
+    """The worker of a check on node-INDEX."""
     return {
         "metadata": {"name": f"node-check-abcde-check-{index}", "namespace": "default"},
         "spec": {"type": "check", "index": index, "incarnation": 1, "nodeName": f"node-{index}"},
-        "status": {"phase": "Running", "nodeName": f"node-{index}"} | said | status,
+        "status": {"phase": "Running", "nodeName": f"node-{index}"} | status,
     }
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.errors import Unauthorized
 from dlr.kube.connection import connect, find_source
 from dlr.kube.errors import ApiError
 from tests.cli.scripted import kubeconfig_for
@@ -39,24 +38,6 @@ def test_each_source_gives_way_to_the_one_before_it(files: dict[str, Path], tmp_
     assert find_source(None, in_pod, **places).paths == ()
     assert find_source(None, {}, **places).paths == (files["user"],)
     assert find_source(None, {}, **absent).paths == (files["embedded"],)
-
-
-def test_pods_use_their_service_account(files: dict[str, Path]) -> None:
-    environment = {
-        "KUBERNETES_SERVICE_HOST": "fd00::1",
-        "KUBERNETES_SERVICE_PORT": "6443",
-        "DLR_SERVICEACCOUNT_DIR": str(files["account"]),
-    }
-    found = connect(None, None, None, environment)
-    assert (found.server, found.namespace) == ("https://[fd00::1]:6443", "team-a")
-    assert found.token_file == files["account"] / "token"
-
-
-def test_context_gives_the_namespace_and_the_option_overrides_it(tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    path.write_text(yaml.safe_dump(kubeconfig_for("https://it", namespace="team-a")))
-    assert connect(str(path), None, None).namespace == "team-a"
-    assert connect(str(path), None, "team-b").namespace == "team-b"
 
 
 def test_of_several_kubeconfigs_the_first_to_say_something_counts(
@@ -161,26 +142,3 @@ def test_what_cannot_be_used_in_a_kubeconfig_is_one_sentence(
         connect(str(tmp_path / "config"), None, None)
     assert "\n" not in str(raised.value)
     assert "secret" not in str(raised.value)
-
-
-def test_a_proxy_without_a_scheme_in_the_environment_is_an_http_proxy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "config"
-    path.write_text(yaml.safe_dump(kubeconfig_for("https://it")))
-    monkeypatch.setenv("https_proxy", "proxy.corp:3128")
-    monkeypatch.delenv("no_proxy", raising=False)
-    found = connect(str(path), None, None)
-    assert found.proxy == "http://proxy.corp:3128"
-    assert "https://it through the proxy http://proxy.corp:3128, which" in str(found.unreachable("refused"))
-
-
-@pytest.mark.parametrize("token", ["a\nb", "a\n", "…"])
-def test_a_token_that_no_header_can_have_is_one_sentence(tmp_path: Path, token: str) -> None:
-    path = tmp_path / "config"
-    config = kubeconfig_for("https://it")
-    config["users"][0]["user"]["token"] = token
-    path.write_text(yaml.safe_dump(config))
-    with pytest.raises(Unauthorized, match="cannot be sent: it has a line break or ") as raised:
-        connect(str(path), None, None).authorization()
-    assert token not in str(raised.value)

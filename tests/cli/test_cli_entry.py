@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ import yaml
 import deploy
 from crds import names
 from dlr.commands.application import Commands
-from dlr.commands.dispatch import other_distribution
 from dlr.commands.job.commands import JobCommands
 from dlr.commands.lazy import LazyGroup
 from localcluster import supervisor
 from localcluster.paths import Home
-
-Dlr = Callable[..., Any]
+from tests.cli.scripted import Dlr
 
 
 def run_without(blocked: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -77,7 +74,7 @@ def test_missing_package_is_named_in_one_sentence(blocked: str, words: list[str]
 
 
 def test_defect_of_dlr_is_no_verdict_on_the_machine_either(dlr: Dlr, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise KeyError("figures")
 
     monkeypatch.setattr("dlr.commands.node_check.command.check_this_machine", broken)
@@ -180,14 +177,3 @@ def test_the_default_namespace_of_a_new_embedded_cluster_may_cordon(
     first, later = ([each for each in made if each["kind"] == "Namespace"] for made in given)
     assert [each["metadata"]["labels"][names.LABEL_MAY_CORDON] for each in first] == ["true"]
     assert not later
-
-
-@pytest.mark.parametrize("names", [["dlr_training-0.1.0.dist-info"], ["dlr-1.10.0.dist-info", "numpy"]])
-def test_another_project_s_dlr_in_the_same_folder_is_reported(names: list[str], tmp_path: Path) -> None:
-    for name in [*names, "dlr"]:
-        (tmp_path / name).mkdir()
-    found = other_distribution(str(tmp_path / "dlr"))
-    if "dlr-1.10.0.dist-info" not in names:
-        assert found is None
-    else:
-        assert found is not None and found.startswith(f"{tmp_path} also has the distribution `dlr`, another")

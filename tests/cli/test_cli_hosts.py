@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from tests.cli.scripted import GROUP_PATH, Script, job, listing, worker
+from tests.cli.scripted import GROUP_PATH, Dlr, Script, job, listing, worker
 
-Dlr = Callable[..., Any]
 JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
 WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
 

@@ -10,19 +10,14 @@ from typing import Any
 import pytest
 
 import deploy
-from controller.errors import NotFound
-from dlr.commands.doctor import facts as doctor_facts
 from dlr.commands.doctor.facts import ClusterFacts
 from dlr.commands.doctor.queues import FRAMEWORK, KueueFacts
-from dlr.commands.doctor.rights import Right
 from dlr.commands.doctor.verdicts import Level, verdicts
-
-JSON = dict[str, Any]
+from tests.cli.scripted import JSON
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DOCUMENTS = deploy.documents()
 ESTABLISHED = {"conditions": [{"type": "Established", "status": "True"}]}
-CRDS = [each | {"status": ESTABLISHED} for each in DOCUMENTS if each["kind"] == "CustomResourceDefinition"]
 ROLLED_OUT = {"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "observedGeneration": 1}
 
 
@@ -49,12 +44,18 @@ INSTALLED = ClusterFacts(
     now=NOW,
     namespace="dlr-system",
     documents=DOCUMENTS,
-    policies=["dlr-worker-status", "dlr-worker-lease"],
-    crds=CRDS,
     controllers=[deployment()],
     lease=lease(),
 )
-EMPTY = replace(INSTALLED, policies=[], crds=[], controllers=[], lease=None)
+OBJECTS = {topic: INSTALLED.wanted(topic) for topic in ("crds", "admission", "rights")}
+OBJECTS["crds"] = {title: each | {"status": ESTABLISHED} for title, each in OBJECTS["crds"].items()}
+INSTALLED = replace(INSTALLED, objects=OBJECTS)
+EMPTY = replace(INSTALLED, objects={key: {} for key in OBJECTS}, controllers=[], lease=None)
+JOBS = "customresourcedefinition.apiextensions.k8s.io/elasticjobs.elastic.iml.github.io"
+
+
+def with_objects(topic: str, objects: JSON | None, **facts: Any) -> ClusterFacts:
+    return replace(INSTALLED, objects=OBJECTS | {topic: objects}, **facts)
 
 
 def told(facts: ClusterFacts, topic: str) -> list[str]:
@@ -97,42 +98,43 @@ def test_kubernetes_before_1_30_has_no_admission_policies(minor: str, level: str
 def test_what_helm_has_installed_is_mended_by_helm() -> None:
     live = deployment()
     live["metadata"]["annotations"] = {"meta.helm.sh/release-name": "training"}
-    missing = [Right("create", "apps", "deployments", "dlr-system")]
-    facts = replace(INSTALLED, controllers=[live], policies=[], crds=CRDS[1:], missing_of_controller=missing)
-    texts = [text for topic in ("admission", "crds", "controller's rights") for text in told(facts, topic)]
+    facts = replace(INSTALLED, controllers=[live], objects={key: {} for key in OBJECTS})
+    texts = [text for topic in OBJECTS for text in told(facts, topic)]
     assert len(texts) == 3 and all("Run `helm upgrade training -n dlr-system`" in text for text in texts)
 
 
-def test_what_one_may_not_is_named() -> None:
-    missing = [Right("create", "apps", "deployments", "dlr-system"), Right("get", "", "namespaces")]
-    (text,) = told(replace(EMPTY, missing_to_install=missing), "rights")
-    assert text.startswith("problem: You may not create deployments.apps in dlr-system, get namespaces: ")
-    (text,) = told(replace(INSTALLED, missing_to_install=missing), "rights")
-    assert text.startswith("warn: ")  # it is installed; others may upgrade it
-    (text,) = told(replace(INSTALLED, missing_of_controller=missing[:1] * 6), "controller's rights")
-    assert text.startswith("problem: It may not create") and "and 2 more" in text
+@pytest.mark.parametrize(
+    ("topic", "follows"),
+    [("crds", ""), ("admission", "report in another's name"), ("rights", "may not do all that it needs")],
+)
+def test_what_is_not_there_of_another_version_or_not_to_be_seen(topic: str, follows: str) -> None:
+    title, changed = next(iter(OBJECTS[topic])), copy.deepcopy(OBJECTS[topic])
+    name = title.partition("/")[2]
+    changed[title]["metadata"]["labels"] = {}
+    if topic == "crds":
+        changed[title]["spec"]["names"]["shortNames"] = ["j"]
+    elif topic == "rights":
+        changed[title]["rules"].pop()
+    (text,) = told(with_objects(topic, changed), topic)
+    assert text == f"warn: {name} of another version than this dlr. To have this one's: `dlr install`."
+    del changed[title]
+    (text,) = told(with_objects(topic, changed), topic)
+    assert text.startswith(f"problem: {name} not there") and follows in text
+    assert text.endswith(" Run `dlr install`.")
+    (text,) = told(with_objects(topic, None, refused={topic: "forbidden"}), topic)
+    assert text == "warn: Could not be checked: forbidden"
 
 
-def test_crds_of_another_operator_version_or_not_there() -> None:
-    def changed(**names: Any) -> JSON:
-        crd = copy.deepcopy(CRDS[0])
-        crd["spec"]["names"] |= names
-        return crd
-
-    (text,) = told(replace(INSTALLED, crds=[changed(categories=[]), *CRDS[1:]]), "crds")
+def test_crds_of_another_operator_or_not_established() -> None:
+    foreign = copy.deepcopy(OBJECTS["crds"])
+    del foreign[JOBS]["spec"]["names"]["categories"]
+    (text,) = told(with_objects("crds", foreign), "crds")
     assert text.startswith(
         "problem: Another operator has defined elasticjobs.elastic.iml.github.io (DLRover's"
     )
-    (text,) = told(replace(INSTALLED, crds=[changed(shortNames=["j"]), *CRDS[1:]]), "crds")
-    assert text.startswith("warn: elasticjobs.elastic.iml.github.io of another version than this dlr.")
-    (text,) = told(replace(INSTALLED, crds=CRDS[1:]), "crds")
-    assert text == "problem: elasticjobs.elastic.iml.github.io not there. Run `dlr install`."
-    (text,) = told(replace(INSTALLED, crds=[]), "crds")
-    assert text.startswith("problem: Not there yet")
     refused = {"type": "NamesAccepted", "status": "False", "message": "ej is taken"}
-    (text,) = told(
-        replace(INSTALLED, crds=[CRDS[0] | {"status": {"conditions": [refused]}}, *CRDS[1:]]), "crds"
-    )
+    waiting = OBJECTS["crds"][JOBS] | {"status": {"conditions": [refused]}}
+    (text,) = told(with_objects("crds", OBJECTS["crds"] | {JOBS: waiting}), "crds")
     assert "not established yet: elasticjobs.elastic.iml.github.io (ej is taken)." in text
 
 
@@ -186,68 +188,6 @@ def test_a_controller_s_pods_say_what_they_wait_for() -> None:
         "(CrashLoopBackOff: back-off 10s; exceeded quota: small; not scheduled: 0/3 nodes are available)"
         in text
     )
-
-
-class Reviewing:
-    """An API server without CRDs that allows all but some things."""
-
-    namespace = "dlr-system"
-
-    def __init__(self, refused: list[JSON]) -> None:
-        self._refused = refused
-
-    def get(self, kind: Any, name: str) -> JSON:
-        raise NotFound(404, "NotFound", "not there", {"name": "it"})
-
-    def create(self, kind: Any, review: JSON, as_user: str | None = None) -> tuple[JSON, list[str]]:
-        (asked,) = review["spec"].values()
-        refused = any(asked == asked | each for each in self._refused)
-        return {"status": {"allowed": not refused}}, []
-
-
-def missing(documents: list[JSON], *refused: JSON) -> list[str]:
-    return list(map(str, doctor_facts._missing_to_install(Reviewing(list(refused)), documents)))
-
-
-def test_what_install_looks_at_is_asked_for() -> None:
-    listing = {"verb": "list", "group": "apps", "resource": "deployments"}
-    everywhere, here = "list deployments.apps", "list deployments.apps in dlr-system"
-    assert missing(DOCUMENTS) == []
-    assert missing(DOCUMENTS, listing) == [everywhere, here]
-    assert missing(deploy.documents(jobs_namespace="default"), listing) == [here]
-    assert missing(DOCUMENTS, {"verb": "list", "resource": "pods"}) == ["list pods in dlr-system"]
-    lease = {"verb": "get", "resource": "leases"}
-    assert missing(DOCUMENTS, lease) == ["get leases.coordination.k8s.io in dlr-system"]
-
-
-def test_each_role_is_given_by_whoever_may_escalate_it_or_has_its_rights() -> None:
-    patch = {"verb": "patch", "resource": "leases"}
-    assert missing(DOCUMENTS, patch) == []
-    assert missing(DOCUMENTS, patch, {"verb": "escalate", "resource": "clusterroles"}) == [
-        "patch leases.coordination.k8s.io"  # which the controller gives to workers
-    ]
-    update = {"verb": "update", "resource": "leases"}
-    assert missing(DOCUMENTS, update, {"verb": "escalate", "resource": "roles"}) == [
-        "update leases.coordination.k8s.io dlr-controller in dlr-system"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("served", "says"),
-    [
-        ([], []),
-        (["resourceslices"], ["ok: Taints that drivers put on DRA devices are read; before Kubernetes 1.36"]),
-        (
-            ["resourceslices", "devicetaintrules"],
-            ["ok: Taints that drivers put on DRA devices are read, and DeviceTaintRules."],
-        ),
-        (None, ["warn: Could not be checked: forbidden"]),
-    ],
-)
-def test_it_says_whose_taints_of_devices_are_read(served: list[str] | None, says: list[str]) -> None:
-    refused = {"devices": "forbidden"} if served is None else {}
-    found = told(replace(INSTALLED, devices=served, refused=refused), "devices")
-    assert len(found) == len(says) and all(map(str.startswith, found, says))
 
 
 CONFIGURATION = """

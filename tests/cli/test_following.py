@@ -33,19 +33,6 @@ def test_api_server_that_goes_away_and_comes_back_is_sat_out(
     assert capsys.readouterr().err == "dlr: No API server answers. Trying again.\n" * 3
 
 
-@pytest.mark.usefixtures("clock")
-def test_words_of_an_outage_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
-    answers = iter([Unavailable("503: \x1b]0;owned\x07."), None])
-
-    def fetch() -> bool:
-        if outage := next(answers):
-            raise outage
-        return True
-
-    assert [*until_finished(fetch, bool)] == [True]
-    assert capsys.readouterr().err == "dlr: 503:  ]0;owned . Trying again.\n"
-
-
 def test_api_server_that_stays_away_is_given_up(clock: Clock) -> None:
     with pytest.raises(Unavailable):
         [*until_finished(found_at(clock, 9, away=(3, 9_000)), bool)]

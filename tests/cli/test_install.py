@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 import deploy
-from controller.errors import Forbidden, NotFound
 from dlr.commands.install.images import Images, images_of, of_no_registry
-from dlr.commands.install.installer import Installer
 from dlr.commands.install.others import scope_of, why_not_beside, why_not_taken_away
 
 DEFAULTS = (deploy.DEFAULT_IMAGE, deploy.DEFAULT_CHECK_IMAGE, deploy.DEFAULT_AGENT_IMAGE)
@@ -52,10 +50,7 @@ def test_images_of_no_registry() -> None:
         (None, None),
         (["--leader-elect", "--lease-namespace=dlr-system"], None),
         (["--namespace=a"], "a"),
-        (["--namespace", "a", "--leader-elect"], "a"),
-        (["-n", "a"], "a"),
-        (["-na"], "a"),
-        (["--namespace=a", "-n", "b"], "b"),
+        (["--namespace=b", "--namespace=a"], "a"),
     ],
 )
 def test_the_namespace_that_a_controller_is_given(arguments: list[str] | None, scope: str | None) -> None:
@@ -63,38 +58,6 @@ def test_the_namespace_that_a_controller_is_given(arguments: list[str] | None, s
     container = {"name": "controller", "command": ["dlr", "controller"], "args": arguments}
     spec = {"containers": [sidecar, container]}
     assert scope_of({"spec": {"template": {"spec": spec}}}) == scope
-
-
-class OneNamespace:
-    """An API server that lets one look into single namespaces only."""
-
-    namespace = "dlr-one"
-
-    def get(self, kind: Any, name: str) -> dict[str, Any]:
-        if kind.plural == "namespaces":
-            return {"metadata": {"name": name}}
-        raise NotFound(404, "NotFound", "not there", {"name": "it"})
-
-    def find(self, kind: Any, *, all_namespaces: bool = False, label_selector: str = "") -> list[Any]:
-        if all_namespaces:
-            raise Forbidden(403, "Forbidden", "You may not list deployments.")
-        return []
-
-
-def test_an_admin_of_one_namespace_is_warned_of_what_he_cannot_see(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    Installer(OneNamespace(), "team-a", dry_run=False).refuse_others(replace_crds=False)
-    assert capsys.readouterr().err.splitlines() == [
-        f"dlr: warning: whether another {what} looks after namespace team-a could not be checked: "
-        "You may not list deployments."
-        for what in ("controller of dlr", "operator of DLRover's")
-    ]
-
-
-def test_for_all_namespaces_one_has_to_see_them_all() -> None:
-    with pytest.raises(Forbidden, match="may not list"):
-        Installer(OneNamespace(), None, dry_run=False).refuse_others(replace_crds=False)
 
 
 def controller_of_helm(release: str | None) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import subprocess
 import sys
 import threading
@@ -11,21 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 import crds
 import deploy
-from dlr.commands.install import installer
 from dlr.kube import api
 from tests.cli.conftest import Result
+from tests.cli.scripted import JSON
 from tests.deploy.api_server import GROUP, Server, collection_of, eventually, running_server
 
 pytestmark = pytest.mark.real
 
-JSON = dict[str, Any]
 Dlr = Callable[..., Result]
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -149,7 +146,6 @@ def test_dry_run_stores_nothing(server: Server, dlr: Dlr) -> None:
         "deployment.apps/dlr-controller configured (dry run)"
         in dlr("install", "--dry-run", "--image", "x:2").out
     )
-    assert "namespace/dlr-system deleted (dry run)" in dlr("uninstall", "--dry-run").out
     assert live(server) == before
 
 
@@ -159,7 +155,6 @@ class Rollout:
     def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         self._server = server
         monkeypatch.setattr(api, "EMBEDDED_VERSION", "+another")
-        monkeypatch.setattr(installer, "POLL_SECONDS", 0.05)
 
     def ready(self, count: int) -> None:
         generation = self._server.as_admin("GET", DEPLOYMENT)["metadata"]["generation"]
@@ -250,18 +245,6 @@ def test_a_second_controller_for_the_same_jobs_is_refused(server: Server, dlr: D
     assert "take it away first with `dlr uninstall --namespace dlr-system`" in done.err
     done = dlr("install", "--jobs-namespace", "nowhere")
     assert done.err == "dlr: There is no namespace nowhere; make it first: kubectl create namespace nowhere\n"
-
-
-def test_uninstall_does_not_take_away_what_is_another_s(server: Server, dlr: Dlr) -> None:
-    dlr("install", "--no-wait")
-    before = live(server)
-    done = dlr("uninstall", "--jobs-namespace", "default")
-    assert (done.exit_code, done.out) == (1, "")
-    assert done.err == (
-        "dlr: The controller in dlr-system looks after all namespaces: take that one away with "
-        "`dlr uninstall --namespace dlr-system`.\n"
-    )
-    assert live(server) == before
 
 
 def test_what_two_installations_share_goes_with_the_last(server: Server, dlr: Dlr) -> None:
@@ -379,17 +362,13 @@ def test_doctor_finds_what_is_missing(server: Server, dlr: Dlr, tmp_path: Path) 
     changed = copy.deepcopy(server.as_admin("GET", jobs)["spec"]["versions"])
     changed[0]["additionalPrinterColumns"].pop()
     server.as_admin("PATCH", jobs, {"spec": {"versions": changed}})
-    texts = {line["topic"]: line["text"] for line in json.loads(dlr("doctor", "-o", "json").out)}
-    assert (
-        "It may not get pods, list pods, watch pods, create pods and 1 more."
-        in (texts["controller's rights"])
-    )
-    assert "elasticjobs.elastic.iml.github.io of another version than this dlr" in texts["crds"]
+    texts = {line["topic"]: line["text"] for line in dlr("doctor", "-o", "json").json}
+    assert texts["rights"].startswith("dlr-controller of another version than this dlr")
+    assert texts["crds"].startswith("elasticjobs.elastic.iml.github.io of another version than this dlr")
+    assert texts["admission"].startswith("All ")
 
     # Somebody who may do nothing gets an answer all the same.
     token = server.token("dlr-system", "dlr-controller")
     nobody = server.kubeconfig_of(token, tmp_path / "nobody")
     lines = dlr("doctor", "-o", "json", "--kubeconfig", str(nobody)).json
-    rights = next(line for line in lines if line["topic"] == "rights")
-    assert rights["text"].startswith("You may not get customresourcedefinitions.apiextensions.k8s.io")
     assert any(line["text"].startswith("Could not be checked: ") for line in lines)

@@ -9,19 +9,17 @@ import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from localcluster import supervisor
-from tests.cli.scripted import kubeconfig_for
+from tests.cli.scripted import Dlr, kubeconfig_for
 
 pytestmark = pytest.mark.real
 
-Dlr = Callable[..., Any]
 
 PROGRAM = """
 import os, signal, sys
@@ -83,38 +81,6 @@ def test_an_interrupted_up_ends_what_it_began_and_no_more(
     monkeypatch.setattr(supervisor, "down", lambda _: calls.append("down"))
     done = dlr("up", "--home", str(tmp_path / "home"))
     assert (done.exit_code, done.out, done.err, calls) == (130, "", "", ended)
-
-
-FINALIZED = """
-import _thread, os, signal, sys, time
-from types import SimpleNamespace
-from dlr.commands import interrupts
-
-class Finalized:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
-
-def interrupt_at_once(*_):
-    interrupts._thread = _thread
-    os.kill(os.getpid(), signal.SIGINT)
-
-if sys.argv[1] == "within the hook":
-    interrupts._thread = SimpleNamespace(start_new_thread=interrupt_at_once)
-interrupts.begin_program()
-interrupts.raise_from_now_on()
-try:
-    Finalized()
-    time.sleep(300)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-@pytest.mark.parametrize("again", ["after the hook", "within the hook"])
-def test_an_interrupt_that_meets_a_finalizer_is_neither_lost_nor_shown(again: str) -> None:
-    command = [sys.executable, "-c", FINALIZED, again]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
 PATIENT = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,8 @@ from dlr.job.case import Case
 from dlr.job.evidence import sections
 from dlr.job.findings import JobFinding
 from dlr.job.verdict import verdict
-from tests.cli.scripted import GROUP_PATH, Script, job, listing, node_check, refusal, worker
+from tests.cli.scripted import GROUP_PATH, JSON, Dlr, Script, job, listing, node_check, refusal, worker
 from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
-
-JSON = dict[str, Any]
-Dlr = Callable[..., Any]
 
 NODE = {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
@@ -151,7 +147,7 @@ def test_the_first_reason_names_the_cause(
     assert found.cause == verdict(staged()).cause == cause
     for words in said:
         assert words in found.sentence.text
-    assert job_page(staged(), [])["findings"][0]["text"] == found.sentence.text, "so does the page's"
+    assert job_page(staged())["findings"][0]["text"] == found.sentence.text, "so does the page's"
 
 
 def test_failure_that_was_survived_is_the_reason_and_the_state_says_how_the_job_is() -> None:
@@ -180,12 +176,12 @@ def test_a_check_that_finds_many_nodes_is_a_verdict_and_one_screen(count: int) -
     nodes = [{"metadata": {"name": each}, "status": not_ready} for each in bad]
     of = case(troubled_job(), workers, checks=[check], nodes=nodes)
     made = sections(of, verdict(of))
-    whole = page(of, made, [])
+    whole = page(of, made)
     text = " ".join(" ".join(whole).split())
     assert whole[0] == "Verdict" and "faulty, 1m40s ago: node-1: it failed with node-1-peer" in text
     assert text.count("node-1-peer") == 1
     assert len(made[0].sentences) == 1 and len(whole) < 70
-    screen = one_screen(page(of, made, [], spaced=False), 30, of.in_command)
+    screen = one_screen(page(of, made, spaced=False), 30, of.in_command)
     assert len(screen) <= 29 and screen[0] == "Verdict"
     assert any("dlr job diagnose digits -n default | less" in line for line in screen)
 

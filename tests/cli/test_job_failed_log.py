@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from dlr.job.failures import find_culprit
-from tests.cli.scripted import GROUP_PATH, Answer, Script, listing, pod, refusal, worker
+from tests.cli.scripted import GROUP_PATH, JSON, Answer, Dlr, Script, listing, pod, refusal, worker
 from tests.cli.troubled import RAISED, SUBMITTED, at, life, troubled_job, troubled_workers
 
-JSON = dict[str, Any]
-Dlr = Callable[..., Any]
 JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
 WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
 POD = "GET /api/v1/namespaces/default/pods/digits-worker-1-1"

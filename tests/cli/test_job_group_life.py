@@ -9,17 +9,15 @@ import pytest
 from crds import names
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import Case
-from dlr.job.group_rows import COLUMNS, rows
+from dlr.job.members import members_of
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.timeline.life import MOST_GROUPS, JobTimeline, life_of, title
-from dlr.job.timeline.tables import tables_of
 from dlr.job.verdict import verdict
-from tests.cli.scripted import worker
+from tests.cli.scripted import JSON, worker
 from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import NOW, at, episode, failed, life
 from tests.counting import calls
 
-JSON = dict[str, Any]
 WORKERS = 2
 
 
@@ -113,12 +111,7 @@ def test_the_verdict_says_whether_the_others_trained_on() -> None:
     )
 
 
-def test_tables_and_picture_speak_of_versions_and_groups(drawn: JobTimeline) -> None:
-    _, failures, versions, lanes = tables_of(drawn)
-    assert (versions.heading, versions.columns) == ("Versions", ("AT", "UTC", "VERSION", "GROUPS", "WHY"))
-    assert versions.rows[1] == ("1m", "00:01:00", "2", "0,2", "without group 1: x")
-    assert failures.rows[0] == ("1m", "00:01:00", "group-1", "Killed", "3s", "worker-1: signal 9")
-    assert lanes.rows[1] == ("group-1", "", "2", "1")
+def test_the_picture_speaks_of_versions_and_groups(drawn: JobTimeline) -> None:
     picture = svg_file(drawn, "")
     assert "version 1, groups 0-2: with groups 0-2" in picture and "round 1, workers" not in picture
 
@@ -133,11 +126,9 @@ def test_a_life_of_many_groups_shows_those_with_failures_and_counts_the_rest() -
 
 def test_a_group_that_is_back_says_when_it_failed_how_and_after_which_time_it_trained() -> None:
     of = case()
-    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows(of.job, of.workers, of.life)]
-    assert table[1]["LAST FAILURE"] == "4m ago, back after 3s: Killed, worker-1: signal 9"
+    assert members_of(of).rows[1]["LAST FAILURE"] == "4m ago, back after 3s: Killed, worker-1: signal 9"
     away = Case(whole(), workers(), (), NOW, groups=[*groups()[:2], _away()])
-    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows(away.job, away.workers, away.life)]
-    assert table[2]["LAST FAILURE"] == "10s ago, not back yet: Killed, worker-1: signal 9"
+    assert members_of(away).rows[2]["LAST FAILURE"] == "10s ago, not back yet: Killed, worker-1: signal 9"
 
 
 def _away() -> JSON:
@@ -147,7 +138,7 @@ def _away() -> JSON:
 
 
 def test_the_dashboards_page_has_the_same_life_and_costs() -> None:
-    page = job_page(case(), [])
+    page = job_page(case())
     assert page["groups"]["shown"][0]["LAST FAILURE"].endswith("worker-1: signal 9")
     assert [(each["worker"], each["seconds"]) for each in page["failures"]] == [
         ("group-2", 3), ("group-0", 3), ("group-1", 3),
@@ -166,7 +157,7 @@ def test_a_page_of_groups_grows_with_their_number_and_no_faster() -> None:
         ]
         every = [with_failure(index, *range(20, 140, 25)) for index in range(groups)]
         of = Case(whole(), crowd, (), NOW, groups=every)
-        assert of.life is not None and svg_file(of.life, "") and rows(of.job, crowd, of.life)
+        assert of.life is not None and svg_file(of.life, "") and members_of(of).rows
         assert len([each for each in of.life.failures if each.outage]) == 5 * groups
         assert of.account is not None
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from crds import names
-from tests.cli.scripted import GROUP_PATH, Script, job, listing, pod, refusal, worker
-
-JSON = dict[str, Any]
-Dlr = Callable[..., Any]
-JOBS = f"{GROUP_PATH}/default/elasticjobs"
-WORKERS = f"{GROUP_PATH}/default/elasticworkers"
-PODS = "/api/v1/namespaces/default/pods"
-EVENTS = "/api/v1/namespaces/default/events"
+from tests.cli.scripted import (
+    EVENTS,
+    JOBS,
+    JSON,
+    PODS,
+    WORKERS,
+    Dlr,
+    Script,
+    job,
+    listing,
+    pod,
+    refusal,
+    worker,
+)
 
 
 def grouped(name: str = "digits", **status: Any) -> JSON:
@@ -177,11 +182,11 @@ def test_stacks_come_group_by_group_with_ranks_of_their_own(server: Script, dlr:
     server.answers[f"GET {WORKERS}"] = workers
     out = dlr("job", "stacks", "digits").out
     assert len(asked) == 3 and len(set(asked)) == 1
-    heads = [line for line in out.splitlines() if line.startswith("Group")]
-    assert heads == [f"Group {number}, digits-group-{number}:" for number in range(3)]
+    heads = [line for line in out.splitlines() if line.startswith("digits")]
+    assert heads == [f"digits-group-{number}:" for number in range(3)]
     assert [f"in step_{number}" in out for number in range(3)] == [True] * 3
     found = dlr("job", "stacks", "digits", "-o", "json").json
-    assert [(each["group"], each["rank"]) for each in found] == [(0, 0), (1, 0), (2, 0)]
+    assert [(each["job"], each["rank"]) for each in found] == [(name[:-1], 0) for name in heads]
 
 
 def test_a_diagnosis_names_the_groups_that_do_not_train(server: Script, dlr: Dlr) -> None:

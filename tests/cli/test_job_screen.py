@@ -13,7 +13,7 @@ from rich.console import Console
 
 from dlr.commands.job import screen
 from dlr.dashboard.fleet import fleet_page
-from dlr.job import goodput, progress
+from dlr.job import goodput
 from dlr.job.case import Case
 from dlr.job.report import sort_workers
 from tests.cli.scripted import job, worker
@@ -162,19 +162,3 @@ def test_each_shard_set_has_a_line_with_what_workers_have_reported_of_their_leas
     ended = job(phase="Failed", completionTime=(NOW - timedelta(seconds=21)).isoformat())
     lines = drawn(Case(ended, workers_, [], NOW, sets=sets), terminal=False)
     assert entry(lines, "Shards") == "files: 29%, 29 of 100 done, 70 left undone, 1 failed, 1 a second"
-
-
-def test_what_workers_of_groups_have_reported_of_their_leases_counts_for_the_grouped_job() -> None:
-    """Leases name the first worker of groups 0 and 1, and the second one of group 1."""
-    files = {"name": "files", "size": 100, "done": 20, "leased": 30, "waiting": 50}
-    files |= {"leases": "0.1.7=20-29;1.1.8=30-39;1001.1.9=40-49"}
-    told = {(0, 0): (7, "25-29"), (1, 0): (8, "39"), (1, 1): (9, "40-41")}
-    shown = job()
-    members = []
-    for (group, index), (lease, rest) in told.items():
-        said = {"incarnation": 1, "shards": [{"name": "files", "lease": lease, "rest": rest}]}
-        each = worker(index, agent=said)
-        each["spec"]["jobName"] = f"{shown['metadata']['name']}-group-{group}"
-        members.append(each)
-    (found,) = progress.sets_of(shown, [{"status": files}], members, NOW)
-    assert (found.done, found.leased) == (20 + 5 + 9 + 8, 30 - 5 - 9 - 8)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from crds import names
-from tests.cli.scripted import GROUP_PATH, Script, job, listing, worker
+from tests.cli.scripted import GROUP_PATH, JSON, Dlr, Script, job, listing, worker
 
-JSON = dict[str, Any]
-Dlr = Callable[..., Any]
 JOB = f"{GROUP_PATH}/default/elasticjobs/digits"
 WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
 

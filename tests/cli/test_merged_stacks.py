@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlr.job.stacks import merge, stack_lines
-
-JSON = dict[str, Any]
+from tests.cli.scripted import JSON
 
 
 def waiting(*ranks: int, step: int | None = 9) -> list[JSON]:

@@ -11,10 +11,9 @@ from dlr.job.case import Case
 from dlr.job.evidence import sections
 from dlr.job.odd_ranks import MOST_NODES, odd_ranks
 from dlr.job.verdict import verdict
-from tests.cli.scripted import worker
+from tests.cli.scripted import JSON, worker
 from tests.cli.troubled import NOW, at, troubled_job
 
-JSON = dict[str, Any]
 SILENT = {"type": "HeartbeatOnTime", "status": "False", "lastTransitionTime": at(290)}
 
 

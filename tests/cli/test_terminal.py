@@ -6,23 +6,20 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from dlr.commands.application import application, with_options_behind
+from dlr.commands.application import application
 from dlr.commands.node_check.view import DOMAIN_COLUMNS, LINK_COLUMNS
 from dlr.commands.output import table
 from dlr.kube import waiting
 from tests.agent.patience import wait_for
-from tests.cli.scripted import GROUP_PATH, Request, Script, job, listing
+from tests.cli.scripted import GROUP_PATH, JSON, Dlr, Request, Script, job, listing
 
-JSON = dict[str, Any]
-Dlr = Callable[..., Any]
 JOBS = f"GET {GROUP_PATH}/default/elasticjobs"
 WHY = "FailedScheduling: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
 
@@ -109,21 +106,6 @@ def test_no_column_pushes_the_reason_off_a_narrow_terminal(
     assert "…" not in "".join(lines)
 
 
-@pytest.mark.parametrize(
-    ("words", "put"),
-    [
-        ("-n a job list", "job list -n a"),
-        ("job -n a list -A", "job list -n a -A"),
-        ("--context=c -n a job status x", "job status --context=c -n a x"),
-        ("-n a node-check history node-1", "node-check -n a history node-1"),
-        ("", ""),
-        ("-n a", "-n a"),
-    ],
-)
-def test_options_of_the_cluster_may_stand_in_front_as_in_kubectl(words: str, put: str) -> None:
-    assert with_options_behind(words.split()) == put.split()
-
-
 def completed(words: str) -> list[str]:
     environment = {
         "_DLR_COMPLETE": "complete_bash",
@@ -134,7 +116,7 @@ def completed(words: str) -> list[str]:
 
 
 def test_shell_completion_knows_the_commands() -> None:
-    looks = {"list", "status", "logs", "stacks", "events", "timeline", "diagnose", "trace"}
+    looks = {"list", "status", "logs", "stacks", "timeline", "diagnose", "trace"}
     assert set(completed("dlr job ")) == looks | {"submit", "launch", "scale", "suspend", "resume", "delete"}
 
 

@@ -25,14 +25,12 @@ from dlr.job.facts import facts_of
 from dlr.job.groups import headline_of_jobs
 from dlr.job.progress import progress_of
 from dlr.job.timeline.drawing import svg_file
-from dlr.job.tones import TONE_OF, TONES
+from dlr.job.tones import TONE_OF
 from dlr.job.verdict import JobVerdict, verdict
 from reconcilers.observed.behind import far_behind
-from tests.cli.scripted import job, worker
+from tests.cli.scripted import JSON, job, worker
 from tests.cli.test_job_groups import group, grouped
 from tests.cli.troubled import NOW, at, episode, failed, troubled_events, troubled_job, troubled_workers
-
-JSON = dict[str, Any]
 
 
 def case(made: JSON, workers: list[JSON] | None = None) -> Case:
@@ -129,18 +127,6 @@ def test_a_job_that_is_deleted_and_stopped_is_not_to_be_resumed() -> None:
     assert "resume" not in " ".join(each.text for each in found.advice)
 
 
-@pytest.mark.parametrize("finalizer", ["foregroundDeletion", "orphan"])
-def test_nobody_is_to_remove_the_finalizers_of_garbage_collection(finalizer: str) -> None:
-    going = troubled_job(phase="Suspended", goodput=None, failures={})
-    going["metadata"] |= {"deletionTimestamp": at(0), "finalizers": [finalizer]}
-    (found,) = (each for each in of(going).findings if each.cause == "Deleted")
-    assert (found.sentence.text, found.advice) == ("The job is being deleted.", ())
-    assert "held" not in report.deletion_line(going, NOW)
-    going["metadata"]["finalizers"].append("b/c")
-    (found,) = (each for each in of(going).findings if each.cause == "Deleted")
-    assert found.sentence.text == "The job is deleted, and stays without Pods until its finalizers b/c go."
-
-
 def test_a_job_that_hangs_or_makes_no_step_does_not_train() -> None:
     workers = troubled_workers()
     for each in workers:
@@ -168,13 +154,6 @@ def test_what_is_wrong_while_a_job_trains_is_in_the_text_and_not_green(
 ) -> None:
     text, word = said(troubled_job(warnings=[warning(kind, reason)]))
     assert text.startswith(f"{expected}; 2 failures")
-    assert TONE_OF[word].name == "warn"
-
-
-def test_a_job_that_succeeded_without_its_last_checkpoints_is_not_green() -> None:
-    failing = [warning("CheckpointsFailing", "StorageFails")]
-    text, word = said(troubled_job(phase="Succeeded", completionTime=at(280), warnings=failing))
-    assert text.startswith("Succeeded after 4m40s, and its checkpoints failed; ")
     assert TONE_OF[word].name == "warn"
 
 
@@ -272,19 +251,6 @@ def test_fewer_workers_are_advised_only_where_the_job_may_want_fewer(least: int 
     assert ("minReplicas" in advice.text) is says
 
 
-def test_after_a_failure_for_want_of_memory_the_advice_says_what_was_given() -> None:
-    last = {"worker": "digits-worker-1", "rank": 1, "exitClass": "OOM", "exitCode": 137, "time": at(290)}
-    made, workers = troubled_job(lastFailure=last, failures={"OOM": 2}), troubled_workers()
-    container = made["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]
-    container["resources"] = {"limits": {"memory": "700Mi"}}
-    workers[1]["spec"]["resources"] = {"limits": {"memory": "2800Mi"}}
-    ((_, advice),) = [each.advice for each in of(made, workers).findings if each.cause == "OOM"]
-    assert advice.text.startswith("Nothing is to be done") and "700Mi → 1400Mi → 2800Mi" in advice.text
-    del workers[1]["spec"]["resources"]
-    ((_, advice),) = [each.advice for each in of(made, workers).findings if each.cause == "OOM"]
-    assert advice.text.startswith("Nothing is to be done where the template has a limit of memory")
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -328,12 +294,8 @@ def test_programs_read_in_one_word_whether_to_start_a_job_again(
     top = verdict(found)
     assert top.next_start.startswith(expected)
     assert top.findings[0].advice[0].text.startswith(expected)
-    made_json = diagnose.as_json(found, top, sections(found, top), [])
-    assert made_json["next"] == job_page(found, [])["next"] == top.next_start
-
-
-def test_a_job_that_never_failed_has_no_such_word() -> None:
-    assert of(job(), []).next_start == ""
+    made_json = diagnose.as_json(found, top, sections(found, top))
+    assert made_json["next"] == job_page(found)["next"] == top.next_start
 
 
 def test_a_pod_that_cannot_start_is_named_in_the_command_that_shows_it() -> None:
@@ -371,13 +333,13 @@ def outputs(made: JSON) -> dict[str, str]:
     whole = case(made)
     screen = Console(file=io.StringIO(), width=400)
     screen.print(render(whole, screen))
-    page = diagnose.page(whole, sections(whole, verdict(whole)), [], width=2_000, spaced=False)
+    page = diagnose.page(whole, sections(whole, verdict(whole)), width=2_000, spaced=False)
     picture = svg_file(whole.life, verdict(whole).text) if whole.life else ""
     heading = re.findall(r'class="head">(.*?)</text>', picture)
     return {
         "status": screen.file.getvalue().splitlines()[0].strip("● "),  # type: ignore[attr-defined]
         "diagnosis": page[1].strip(" -"),
-        "page": job_page(whole, [])["headline"]["text"],
+        "page": job_page(whole)["headline"]["text"],
         "fleet": fleet_page([made], troubled_workers()[:1], NOW)["jobs"][0]["verdict"]["text"],
         "timeline": " ".join(heading),
     }
@@ -450,21 +412,6 @@ def test_headline_of_jobs_counts_those_that_train_and_no_groups() -> None:
     assert headline_of_jobs([troubled_job()]) == "1 of 1 active job trains"
     waits = job("waits", phase="Pending")
     assert headline_of_jobs([waits, grouped(), group(0), group(1)]) == "1 of 2 active jobs trains"
-
-
-def _luminance(color: str) -> float:
-    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-@pytest.mark.parametrize(("shade", "ground"), [(0, "#ffffff"), (1, "#16181b")])
-def test_text_of_every_tone_can_be_read_on_its_ground(shade: int, ground: str) -> None:
-    for tone in TONES:
-        dark, light = sorted([_luminance(tone.ink[shade]), _luminance(ground)])
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, tone.name
 
 
 def test_progress_follows_the_workers_when_a_lost_checkpoint_sets_them_back() -> None:

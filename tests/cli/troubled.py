@@ -8,9 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.cli.scripted import event, job, worker
-
-JSON = dict[str, Any]
+from tests.cli.scripted import JSON, event, job, worker
 
 SUBMITTED = datetime(2026, 1, 1, tzinfo=UTC)
 END_SECONDS = 300.0

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-JSON = dict[str, Any]
+from tests.cli.scripted import JSON
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 START_SECONDS = 300.0

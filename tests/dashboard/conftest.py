@@ -14,17 +14,17 @@ import aiohttp
 import pytest
 import yaml
 
+from agent.kube import api as transport
 from dlr.dashboard import feed as feeds
 from dlr.dashboard.server import Dashboard, serve
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from tests.cli.conftest import patient_requests
-from tests.cli.scripted import GROUP_PATH, ScriptedServer, kubeconfig_for, listing
+from tests.cli.scripted import GROUP_PATH, JSON, Script, kubeconfig_for, listing
 from tests.cli.troubled import troubled_events, troubled_job, troubled_workers
 
 __all__ = ["patient_requests"]
 
-JSON = dict[str, Any]
 
 WITHIN = f"{GROUP_PATH}/default"
 JOB = f"GET {WITHIN}/elasticjobs/digits"
@@ -34,7 +34,7 @@ WAIT_SECONDS = 300.0
 @dataclass
 class Served:
     url: str
-    api: ScriptedServer
+    api: Script
     session: aiohttp.ClientSession
 
     async def get(self, path: str, **headers: str) -> tuple[int, str, Any]:
@@ -60,7 +60,8 @@ class Served:
 
 @pytest.fixture
 async def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Served]:
-    server = ScriptedServer()
+    server = Script()
+    monkeypatch.setattr(transport, "_pool", lambda _: server)
     config = tmp_path / "kubeconfig"
     config.write_text(yaml.safe_dump(kubeconfig_for(server.url)))
     monkeypatch.setenv("KUBECONFIG", str(config))
@@ -80,4 +81,3 @@ async def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterat
     session = aiohttp.ClientSession(read_bufsize=2**22)
     async with serve(Dashboard(cluster), 0) as url, session:
         yield Served(url, server, session)
-    server.close()

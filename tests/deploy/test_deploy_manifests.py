@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import yaml
 import deploy
 from crds import names, release
 from dlr.commands import controller as controller_command
-from dlr.commands.doctor.rights import rights_of_controller
 from localcluster.apiserver.rbac import rule_covers, single_rules
 from reconcilers.observed import options as pod_options
+from tests.deploy.rights import rights_of_controller
 
 REPOSITORY = Path(deploy.__file__).parent.parent
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -197,12 +196,12 @@ def test_no_rule_has_a_wildcard_or_reads_secrets() -> None:
 
 def test_queues_in_one_namespace_give_the_same_rights_there_and_write_nothing_elsewhere() -> None:
     everywhere, beside_queues, in_one, beside_queues_in_one = (
-        set(rights_of_controller(deploy.documents(jobs_namespace=jobs, kueue=kueue)))
+        rights_of_controller(deploy.documents(jobs_namespace=jobs, kueue=kueue))
         for jobs in (None, "team-a")
         for kueue in (True, False)
     )
     wanted, found = everywhere - beside_queues, in_one - beside_queues_in_one
-    assert wanted and {replace(each, namespace="") for each in found} == wanted
+    assert wanted and {each._replace(namespace="") for each in found} == wanted
     cluster_wide = {each for each in found if not each.namespace}
     assert {each.resource for each in cluster_wide} == {
         "clusterqueues",

@@ -149,7 +149,7 @@ def show(job: JSON, workers: list[JSON]) -> str:
     out.print(render(case, out))
     change_line(job)
     sections(case, verdict(case))
-    json.dumps(grid(job, workers, verdict(case).odd, now))
+    json.dumps(grid(case, verdict(case).odd))
     json.dumps([past_of(job, case.reports, now), usage_line(case)])
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue()

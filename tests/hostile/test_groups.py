@@ -142,7 +142,7 @@ def test_people_see_a_job_whatever_its_groups_and_their_workers_tell(
         of["status"] = merged(of["status"], look(whole, read).status_patch)
     for shown, of_it in ((of, groups), *((each, []) for each in groups[:1])):
         case = Case(shown, workers, [], NOW.astimezone(UTC), groups=of_it)
-        json.dumps(job_page(case, []))
+        json.dumps(job_page(case))
         out = Console(file=io.StringIO(), width=100)
         out.print(render(case, out))
         sections(case, verdict(case))

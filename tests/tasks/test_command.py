@@ -1,24 +1,22 @@
-"""`dlr map` before anything is in the cluster, and when making it fails half-way."""
+"""`dlr map` before anything is in the cluster, and who attaches to one."""
 
 from __future__ import annotations
 
 import io
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from controller.errors import AlreadyExists, Unavailable
 from dlr.client.image import UNUSED_IMAGE
+from dlr.commands import options
 from dlr.commands.application import run
 from dlr.commands.errors import CommandError
 from dlr.commands.map import command
-from dlr.commands.map.manifest import MapWorkers
-from dlr.commands.map.submission import attach, submit
-from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, Api, Resource
+from dlr.commands.map.manifest import MapWorkers, objects
+from dlr.commands.map.submission import attach
+from dlr.kube.api import Api, Resource
 from dlr.kube.errors import UsageError
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import LineTask
@@ -28,106 +26,28 @@ TASK = LineTask("echo", 2, LINES.digest, 1, 2, 9)
 
 
 class Cluster:
-    """An API server that fails at the n-th request, and may be interrupted while it takes one."""
+    """An API server that has some objects."""
 
     namespace = "default"
 
-    def __init__(
-        self, fails_at: int = 0, error: BaseException | None = None, interrupted: Resource | None = None
-    ) -> None:
-        self.requests, self._fails_at, self._error = 0, fails_at, error
-        self._interrupted = interrupted
-        self.there: dict[tuple[str, str], dict[str, Any]] = {}
-
-    def create(self, kind: Resource, body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        self._ask()
-        key = kind.plural, body["metadata"]["name"]
-        if key in self.there:
-            raise AlreadyExists(409, "AlreadyExists", "there is one")
-        if kind is self._interrupted:
-            signal.raise_signal(signal.SIGINT)  # as Ctrl-C does, before the answer is there
-        self.there[key] = body | {"metadata": body["metadata"] | {"uid": f"uid-{self.requests}"}}
-        return self.there[key], []
-
-    def patch(self, kind: Resource, name: str, patch: dict[str, Any]) -> dict[str, Any]:
-        self._ask()
-        job = self.there[kind.plural, name]
-        job["spec"] |= patch["spec"]
-        return job
+    def __init__(self, *there: dict[str, Any]) -> None:
+        self._there = {each["metadata"]["name"]: each for each in there}
 
     def get(self, kind: Resource, name: str) -> dict[str, Any]:
-        return self.there[kind.plural, name]
-
-    def delete(self, kind: Resource, name: str) -> None:
-        uid = self.there.pop((kind.plural, name))["metadata"]["uid"]
-        self.there = {
-            key: each
-            for key, each in self.there.items()
-            if uid not in [owner["uid"] for owner in each["metadata"].get("ownerReferences", ())]
-        }
-
-    def _ask(self) -> None:
-        self.requests += 1
-        if self._error and self.requests == self._fails_at:
-            raise self._error
+        return self._there[name]
 
 
-def made_in(cluster: Cluster) -> dict[str, Any]:
-    return submit(cast(Api, cluster), "map-x", TASK, LINES, MapWorkers(1, 2, 1, 60, "image")).job
-
-
-@pytest.mark.parametrize("error", [Unavailable("etcd is full", status=500), KeyboardInterrupt()])
-@pytest.mark.parametrize("request_", [1, 2, 3])
-def test_whenever_it_ends_half_way_nothing_is_left(request_: int, error: BaseException) -> None:
-    cluster = Cluster(request_, error)
-    with pytest.raises((type(error), CommandError)):
-        made_in(cluster)
-    assert not cluster.there
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Whoever starts the tests in the background may have SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("kind", [ELASTICJOBS, CONFIGMAPS])
-def test_who_is_interrupted_while_it_is_made_leaves_no_job(kind: Resource) -> None:
-    cluster = Cluster(interrupted=kind)
-    with pytest.raises(KeyboardInterrupt):
-        made_in(cluster)
-    assert not cluster.there
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_no_pod_waits_for_lines_and_who_attaches_has_them() -> None:
-    cluster = Cluster()
-    job = made_in(cluster)
-    assert [kind for kind, _ in cluster.there] == [ELASTICJOBS.plural, CONFIGMAPS.plural]
-    assert job["spec"]["suspend"] is False
-    found = attach(cast(Api, cluster), "map-x")
+def test_who_attaches_has_the_lines() -> None:
+    made = objects("map-x", TASK, LINES, MapWorkers(1, 2, 1, 60, "image"))
+    found = attach(cast(Api, Cluster(*made)), "map-x")
     assert (found.task, list(found.lines() or ())) == (TASK, list(LINES))
 
 
-def test_a_job_of_that_name_stays_as_it_is() -> None:
-    cluster = Cluster()
-    job = made_in(cluster)
-    with pytest.raises(CommandError, match="There is an ElasticJob 'map-x' in namespace 'default' already"):
-        made_in(cluster)
-    assert cluster.there[ELASTICJOBS.plural, "map-x"] is job
-    assert job["spec"]["suspend"] is False
-
-
 def test_another_job_is_none_to_attach_to() -> None:
-    cluster = Cluster()
     template = {"spec": {"containers": [{"name": "main"}]}}
     job = {"metadata": {"name": "digits"}, "spec": {"replicaSpecs": {"worker": {"template": template}}}}
-    cluster.create(ELASTICJOBS, job)
     with pytest.raises(CommandError, match="'digits' was not made by `dlr map`"):
-        attach(cast(Api, cluster), "digits")
+        attach(cast(Api, Cluster(job)), "digits")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +95,8 @@ def test_the_embedded_cluster_needs_no_image(
     version: str, needs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
-    monkeypatch.setattr(command, "connect", lambda *_: None)
-    monkeypatch.setattr(
-        command, "Api", lambda _: SimpleNamespace(version=lambda: ({"gitVersion": version}, None))
-    )
+    api = SimpleNamespace(version=lambda: ({"gitVersion": version}, None))
+    monkeypatch.setattr(options.ClusterOptions, "api", lambda _: api)
     asked: list[MapWorkers] = []
 
     def submit_none(api: Any, name: str, task: LineTask, lines: Any, run_in: MapWorkers) -> Any:

@@ -12,8 +12,7 @@ from crds.intervals import Intervals
 from crds.leases import Lease
 from crds.shard_set import SetDefinition
 from dlr.commands.errors import CommandError
-from dlr.commands.map import follow
-from dlr.commands.map.follow import choose_after_interrupt, conclude, progress_line
+from dlr.commands.map.follow import conclude, interrupted, progress_line
 from dlr.commands.map.submission import Submitted
 from dlr.tasks.lines import Lines
 from dlr.tasks.task import LineTask
@@ -81,22 +80,8 @@ def test_of_a_job_that_failed_all_that_is_not_done_is_left(tmp_path: Path) -> No
     assert (tmp_path / "map.left").read_bytes().split() == b"line 3 line 11 line 12 line 16 line 18".split()
 
 
-@pytest.mark.parametrize(
-    ("answer", "deleted"), [("d\n", True), ("\n", False), ("", False), ("no\n", False), ("l\n", False)]
-)
-def test_after_ctrl_c_only_a_d_deletes(answer: str, deleted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Cluster:
-        namespace = "default"
-
-        def delete(self, kind: object, name: str) -> None:
-            assert name == "map"
-            gone.append(name)
-
-    gone: list[str] = []
-    monkeypatch.setattr(follow, "_answer", lambda question: answer)
-    told = choose_after_interrupt(Cluster(), made())  # type: ignore[arg-type]
-    assert bool(gone) is deleted
-    assert ("`dlr job delete map -n default` ends it" in str(told)) is not deleted
+def test_after_ctrl_c_it_says_that_the_job_goes_on() -> None:
+    assert "goes on; `dlr map --attach map -n default` shows it again" in str(interrupted(made()))
 
 
 def test_how_far_it_is_in_one_line() -> None:

@@ -12,14 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlr.commands.map.command import times, worker_range
-from dlr.commands.map.manifest import (
-    MapWorkers,
-    chunks_of,
-    config_map_names,
-    config_maps,
-    job_of,
-    task_and_lines,
-)
+from dlr.commands.map.manifest import MapWorkers, config_map_names, objects, task_and_lines
 from dlr.kube.errors import UsageError
 from dlr.tasks import lines as packing
 from dlr.tasks.lines import Lines, LinesError, check, packed, unpacked
@@ -42,14 +35,11 @@ def test_lines_travel_in_several_config_maps(monkeypatch: pytest.MonkeyPatch) ->
     text = b"".join(b"%d\n" % random.Random(each).getrandbits(64) for each in range(500))
     lines = Lines(text)
     task = LineTask("echo {}", len(lines), lines.digest, 4, 2, 0)
-    chunks = chunks_of(task, lines)
-    assert len(chunks) > 3 and all(
-        len(base64.b64decode(v)) <= 1_000 for c in chunks for v in c["binaryData"].values()
+    *made, job = objects("map-x", task, lines, MapWorkers(2, 9, 4, 60, "image"))
+    assert len(made) > 3 and all(
+        len(base64.b64decode(v)) <= 1_000 for c in made for v in c["binaryData"].values()
     )
-    job = job_of("map-x", task, MapWorkers(2, 9, 4, 60, "image"), len(chunks))
-    made = list(config_maps("map-x", "uid", chunks))
     assert config_map_names(job) == [each["metadata"]["name"] for each in made]
-    assert {each["metadata"]["ownerReferences"][0]["uid"] for each in made} == {"uid"}
     told, found = task_and_lines(made)
     assert told == task and found is not None and found.text == text
     worker = job["spec"]["replicaSpecs"]["worker"]

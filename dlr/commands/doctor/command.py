@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import deploy
-from dlr.commands.install.command import ControllerNamespace, JobsNamespace, documents_for
+from dlr.commands.install.command import ControllerNamespace, Installation, JobsNamespace
 from dlr.commands.options import Context, Kubeconfig, Output
 from dlr.commands.output import Format, print_json, show_table
 
@@ -21,7 +21,7 @@ def doctor(
 
     Exit code: 1 if something is a problem.
     """
-    documents = documents_for(namespace, jobs_namespace=jobs_namespace)
+    documents = Installation(namespace, jobs_namespace=jobs_namespace).documents()
     from dlr.commands.doctor.facts import gather
     from dlr.commands.doctor.verdicts import Level, verdicts
     from dlr.kube.api import Api

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from controller.wording import some_of
-from dlr.commands.doctor.facts import ClusterFacts
+from dlr.commands.doctor.facts import TOPICS, ClusterFacts
 from dlr.commands.doctor.queues import sentences
-from dlr.commands.doctor.rights import Right
 from dlr.commands.install import others
 from dlr.commands.install.installer import EMBEDDED_LEASE_NAMESPACE
-from dlr.commands.install.readiness import controller_reading, crds_reading, leader
-from dlr.kube.api import JSON
-from reconcilers.runtime.kinds import DEVICETAINTRULES, RESOURCESLICES
+from dlr.commands.install.kinds import container_of
+from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
 from reconcilers.worker.image_volumes import can_mount_images
 
 MINIMUM_MINOR = 30
@@ -39,11 +38,11 @@ class DoctorLine:
 
 def verdicts(facts: ClusterFacts) -> list[DoctorLine]:
     """One line or more a topic, in the order in which one would mend things."""
-    judges = (
-        *(_server, _rights, _admission, _crds, _dlrover),
-        *(_controller, _controllers_rights, _agent, _devices, _kueue),
-    )
-    return [line for judge in judges for line in judge(facts)]
+    objects: Iterator[Callable[[ClusterFacts], Iterator[DoctorLine]]]
+    objects = (partial(_objects, topic=topic) for topic in dict.fromkeys(TOPICS.values()))
+    return [
+        line for judge in (_server, *objects, _dlrover, _controller, _agent, _kueue) for line in judge(facts)
+    ]
 
 
 def _server(facts: ClusterFacts) -> Iterator[DoctorLine]:
@@ -62,89 +61,44 @@ def _server(facts: ClusterFacts) -> Iterator[DoctorLine]:
         yield DoctorLine(Level.OK, "server", text)
 
 
-def _rights(facts: ClusterFacts) -> Iterator[DoctorLine]:
-    missing = facts.missing_to_install
-    if missing is None:
-        yield _not_seen(facts, "rights", "missing_to_install")
-    elif missing:
-        level = Level.PROBLEM if facts.deployment is None else Level.WARN
-        yield DoctorLine(
-            level,
-            "rights",
-            f"You may not {_some(missing)}: `dlr install` needs somebody who may, such as a cluster-admin.",
-        )
-    else:
-        yield DoctorLine(Level.OK, "rights", "You may install and upgrade dlr.")
-
-
-def _admission(facts: ClusterFacts) -> Iterator[DoctorLine]:
-    if "policies" in facts.refused:
-        yield _not_seen(facts, "admission", "policies")
+def _objects(facts: ClusterFacts, topic: str) -> Iterator[DoctorLine]:
+    """Whether the objects of an installation are there, and as this version has them."""
+    live = facts.objects.get(topic)
+    if live is None:
+        yield _not_seen(facts, topic, topic)
         return
-    if facts.policies is None:
-        yield DoctorLine(
-            Level.PROBLEM,
-            "admission",
-            "The API server serves no ValidatingAdmissionPolicy v1, which holds a worker to its own objects. "
-            f"It is there from Kubernetes 1.{MINIMUM_MINOR} on, unless switched off (--runtime-config).",
-        )
-        return
-    kind = "ValidatingAdmissionPolicy"
-    wanted = [each["metadata"]["name"] for each in facts.documents if each["kind"] == kind]
-    absent = [name for name in wanted if name not in facts.policies]
-    if absent and facts.deployment is not None:
-        yield DoctorLine(
-            Level.WARN,
-            "admission",
-            f"{', '.join(absent)} not there: a worker could report in another's name. "
-            f"Run {_how_to_upgrade(facts)}.",
-        )
-    else:
-        state = "there" if not absent else "served; `dlr install` makes dlr's"
-        yield DoctorLine(Level.OK, "admission", f"ValidatingAdmissionPolicies are {state}.")
-
-
-def _crds(facts: ClusterFacts) -> Iterator[DoctorLine]:
-    if facts.crds is None:
-        yield _not_seen(facts, "crds", "crds")
-        return
-    wanted = {
-        document["metadata"]["name"]: document
-        for document in facts.documents
-        if document["kind"] == "CustomResourceDefinition"
-    }
-    live = {crd["metadata"]["name"]: crd for crd in facts.crds}
-    foreign = others.foreign_crds(facts.crds)
-    ours = sorted(live.keys() - set(foreign))
+    wanted, is_installed = facts.wanted(topic), facts.deployment is not None
+    foreign = others.foreign_crds(live.values()) if topic == "crds" else []
+    ours = {title: each for title, each in live.items() if each["metadata"]["name"] not in foreign}
     if foreign:
         yield DoctorLine(
             Level.PROBLEM,
-            "crds",
+            topic,
             f"Another operator has defined {', '.join(foreign)} (DLRover's have these names). A cluster has "
             "one definition of each: read docs/from-dlrover.md, then `dlr install --replace-crds`.",
         )
-    absent = sorted(wanted.keys() - live.keys())
-    if not live:
-        level = Level.OK if facts.deployment is None else Level.PROBLEM
-        yield DoctorLine(level, "crds", "Not there yet; `dlr install` makes them.")
+    if not live and not is_installed:
+        yield DoctorLine(Level.OK, topic, "Not there yet; `dlr install` makes them.")
         return
-    if ours and absent:
-        yield DoctorLine(
-            Level.PROBLEM, "crds", f"{', '.join(absent)} not there. Run {_how_to_upgrade(facts)}."
-        )
-    reading = crds_reading(live[name] for name in ours)
-    if not reading.ready:
-        yield DoctorLine(Level.PROBLEM, "crds", f"{reading.sentence} See kubectl describe crd.")
-    different = [name for name in ours if not covers(live[name]["spec"], wanted[name]["spec"])]
-    if different:
-        yield DoctorLine(
-            Level.WARN,
-            "crds",
-            f"{', '.join(different)} of another version than this dlr. "
-            f"To have this one's: {_how_to_upgrade(facts)}.",
-        )
-    elif not absent and not foreign and reading.ready:
-        yield DoctorLine(Level.OK, "crds", f"All {len(ours)} are established, and of this version.")
+    reading = crds_reading(ours.values()) if topic == "crds" else Reading(True, "")
+    different = [title for title, each in ours.items() if not covers(each, wanted[title])]
+    if (absent := sorted(wanted.keys() - live.keys())) and (ours or is_installed):
+        text = f"{_some(absent)} not there{MEANS.get(topic, '')}. Run {_how_to_upgrade(facts)}."
+        yield DoctorLine(Level.PROBLEM, topic, text)
+    elif not reading.ready:
+        yield DoctorLine(Level.PROBLEM, topic, f"{reading.sentence} See kubectl describe crd.")
+    elif different:
+        text = f"{_some(different)} of another version than this dlr. To have this one's: "
+        yield DoctorLine(Level.WARN, topic, f"{text}{_how_to_upgrade(facts)}.")
+    elif not foreign:
+        yield DoctorLine(Level.OK, topic, f"All {len(ours)} are there, and of this version.")
+
+
+MEANS = {
+    "admission": ": a worker could report in another's name",
+    "rights": ": the controller may not do all that it needs to",
+}
+"""What follows from objects of a topic that are not there."""
 
 
 def _dlrover(facts: ClusterFacts) -> Iterator[DoctorLine]:
@@ -183,36 +137,6 @@ def _controller(facts: ClusterFacts) -> Iterator[DoctorLine]:
     level = Level.OK if reading.ready else Level.PROBLEM
     advice = "" if reading.ready else f" Look at: kubectl describe pods -n {facts.namespace}"
     yield DoctorLine(level, "controller", f"{reading.sentence}{advice}")
-    yield from _skew(facts)
-
-
-def _skew(facts: ClusterFacts) -> Iterator[DoctorLine]:
-    """The image that runs is asked by its tag: another may be right, so this is no problem."""
-    running = {_tag(image) for image in _images([facts.deployment or {}])}
-    wanted = {_tag(image) for image in _images(facts.documents)}
-    if running and None not in running and running != wanted:
-        yield DoctorLine(
-            Level.WARN,
-            "controller",
-            f"Its image is of version {', '.join(sorted(map(str, running)))}, this dlr is "
-            f"{', '.join(sorted(map(str, wanted)))}: docs/install.md tells which go together.",
-        )
-
-
-def _controllers_rights(facts: ClusterFacts) -> Iterator[DoctorLine]:
-    if facts.deployment is None:
-        return
-    missing = facts.missing_of_controller
-    if missing is None:
-        yield _not_seen(facts, "controller's rights", "missing_of_controller")
-    elif missing:
-        yield DoctorLine(
-            Level.PROBLEM,
-            "controller's rights",
-            f"It may not {_some(missing)}. Run {_how_to_upgrade(facts)} again.",
-        )
-    else:
-        yield DoctorLine(Level.OK, "controller's rights", "It may do all that it needs to.")
 
 
 def _agent(facts: ClusterFacts) -> Iterator[DoctorLine]:
@@ -233,25 +157,11 @@ def _agent(facts: ClusterFacts) -> Iterator[DoctorLine]:
     yield DoctorLine(Level.OK, "agent", text)
 
 
-def _devices(facts: ClusterFacts) -> Iterator[DoctorLine]:
-    if facts.devices is None:
-        yield _not_seen(facts, "devices", "devices")
-    elif RESOURCESLICES.plural in facts.devices:
-        text = "Taints that drivers put on DRA devices are read"
-        if DEVICETAINTRULES.plural in facts.devices:
-            text = f"{text}, and DeviceTaintRules."
-        else:
-            text = f"{text}; before Kubernetes 1.36 they need the feature gate DRADeviceTaints."
-        yield DoctorLine(Level.OK, "devices", text)
-
-
 def _kueue(facts: ClusterFacts) -> Iterator[DoctorLine]:
     if "kueue" in facts.refused:
         yield _not_seen(facts, "kueue", "kueue")
         return
-    arguments = [
-        each for container in _containers([facts.deployment or {}]) for each in container.get("args", ())
-    ]
+    arguments = container_of(facts.deployment).get("args") or () if facts.deployment else ()
     for is_well, text in sentences(facts.kueue, is_asked="--kueue" in arguments):
         yield DoctorLine(Level.OK if is_well else Level.WARN, "kueue", text)
 
@@ -262,25 +172,8 @@ def _how_to_upgrade(facts: ClusterFacts) -> str:
     return "`dlr install`" if release is None else f"`helm upgrade {release} -n {facts.namespace}`"
 
 
-def _images(documents: Sequence[JSON]) -> Iterator[str]:
-    return (container["image"] for container in _containers(documents))
-
-
-def _containers(documents: Sequence[JSON]) -> Iterator[JSON]:
-    """Yield the containers of all Deployments."""
-    for document in documents:
-        if document.get("kind", "Deployment") == "Deployment" and document:
-            yield from document["spec"]["template"]["spec"]["containers"]
-
-
-def _tag(image: str) -> str | None:
-    """Return the tag in `host:5000/name:tag@digest`."""
-    _, _, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
-    return tag or None
-
-
-def _some(rights: Sequence[Right]) -> str:
-    return some_of([str(each) for each in rights], _NAMED_AT_MOST)
+def _some(titles: Sequence[str]) -> str:
+    return some_of([title.partition("/")[2] for title in titles], _NAMED_AT_MOST)
 
 
 def _not_seen(facts: ClusterFacts, topic: str, fact: str) -> DoctorLine:

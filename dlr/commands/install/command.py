@@ -6,15 +6,14 @@ What they need is imported when they are called.
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
-from functools import partial
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 import deploy
-from dlr.commands.install.images import NONE_NAMED, Images, images_of
-from dlr.commands.options import Context, Kubeconfig, number
+from dlr.commands.install.images import Images, images_of
+from dlr.commands.options import Context, Kubeconfig, with_options
 from dlr.kube.errors import UsageError
 
 ControllerNamespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the controller runs.")]
@@ -44,43 +43,45 @@ PriorityClass = Annotated[
 Queues = Annotated[
     bool, typer.Option("--kueue", help="With rights on Kueue's Workloads: jobs can wait in its queues.")
 ]
-Timeout = Annotated[
-    float, typer.Option("--timeout", callback=number, help="How many seconds to wait at most.", min=0)
-]
+Timeout = Annotated[float, typer.Option("--timeout", help="How many seconds to wait at most.", min=0)]
 
 
-def documents_for(
-    namespace: str,
-    images: Images = NONE_NAMED,
-    *,
-    jobs_namespace: str | None = None,
-    network_policy: bool = False,
-    priority_class: bool = False,
-    kueue: bool = False,
-) -> list[deploy.Document]:
-    """`deploy.documents`; raises UsageError where that raises ValueError."""
-    try:
-        return deploy.documents(
-            namespace,
-            *images.complete(),
-            jobs_namespace=jobs_namespace,
-            network_policy=network_policy,
-            priority_class=priority_class,
-            kueue=kueue,
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+@dataclass(frozen=True)
+class Installation:
+    """What is to be installed, by the options that `dlr install` and `dlr manifests` have."""
+
+    namespace: ControllerNamespace = deploy.DEFAULT_NAMESPACE
+    image: Image = None
+    check_image: CheckImage = None
+    agent_image: AgentImage = None
+    jobs_namespace: JobsNamespace = None
+    network_policy: NetworkPolicy = False
+    priority_class: PriorityClass = False
+    kueue: Queues = False
+
+    @property
+    def images(self) -> Images:
+        """The images that are named."""
+        return Images(self.image, self.check_image, self.agent_image)
+
+    def documents(self, images: Images | None = None) -> list[deploy.Document]:
+        """`deploy.documents` with these images; raises UsageError where that raises ValueError."""
+        try:
+            return deploy.documents(
+                self.namespace,
+                *(images or self.images).complete(),
+                jobs_namespace=self.jobs_namespace,
+                network_policy=self.network_policy,
+                priority_class=self.priority_class,
+                kueue=self.kueue,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
 
+@with_options("wanted", Installation)
 def install(
-    namespace: ControllerNamespace = deploy.DEFAULT_NAMESPACE,
-    image: Image = None,
-    check_image: CheckImage = None,
-    agent_image: AgentImage = None,
-    jobs_namespace: JobsNamespace = None,
-    network_policy: NetworkPolicy = False,
-    priority_class: PriorityClass = False,
-    kueue: Queues = False,
+    wanted: Installation,
     replace_crds: Annotated[
         bool, typer.Option("--replace-crds", help="Put dlr's CRDs in the place of another operator's.")
     ] = False,
@@ -93,29 +94,21 @@ def install(
     context: Context = None,
 ) -> None:
     """Install dlr into a cluster, or upgrade it."""
-    images = Images(image, check_image, agent_image)
-    documents_of = partial(
-        documents_for,
-        namespace,
-        jobs_namespace=jobs_namespace,
-        network_policy=network_policy,
-        priority_class=priority_class,
-        kueue=kueue,
-    )
-    documents_of(images)  # so that what cannot be meant is refused before anything is asked
+    images = wanted.images
+    wanted.documents()  # so that what cannot be meant is refused before anything is asked
     from dlr.commands.install.installer import Installer, get_or_none
     from dlr.commands.install.kinds import CONTROLLER, DEPLOYMENTS
     from dlr.kube.api import Api
     from dlr.kube.connection import connect
 
-    api = Api(connect(kubeconfig, context, namespace))
+    api = Api(connect(kubeconfig, context, wanted.namespace))
     live = get_or_none(api, DEPLOYMENTS, CONTROLLER)
     if live is not None:
         images = images.otherwise(images_of(live))
-    installer = Installer(api, jobs_namespace, dry_run=dry_run)
+    installer = Installer(api, wanted.jobs_namespace, dry_run=dry_run)
     installer.warn_of_images(images)
     installer.refuse_others(replace_crds=replace_crds)
-    installer.apply(documents_of(images), timeout_seconds)
+    installer.apply(wanted.documents(images), timeout_seconds)
     if wait and not dry_run:
         installer.wait_until_ready(timeout_seconds)
 
@@ -127,57 +120,26 @@ def uninstall(
         bool,
         typer.Option("--delete-crds", help="The CRDs too, and with them every ElasticJob that there is."),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Let the API server check everything and delete nothing.")
-    ] = False,
     timeout_seconds: Timeout = 120.0,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Take dlr out of a cluster; refused while jobs run."""
-    documents = documents_for(
+    wanted = Installation(
         namespace, jobs_namespace=jobs_namespace, network_policy=True, priority_class=True, kueue=True
     )
+    documents = wanted.documents()
     from dlr.commands.install.uninstaller import Uninstaller
     from dlr.kube.api import Api
     from dlr.kube.connection import connect
 
     api = Api(connect(kubeconfig, context, namespace))
-    Uninstaller(api, documents, jobs_namespace, dry_run=dry_run).run(timeout_seconds, delete_crds=delete_crds)
+    Uninstaller(api, documents, jobs_namespace).run(timeout_seconds, delete_crds=delete_crds)
 
 
-class ManifestFormat(StrEnum):
-    YAML = "yaml"
-    JSON = "json"
-
-
-def manifests(
-    namespace: ControllerNamespace = deploy.DEFAULT_NAMESPACE,
-    image: Image = None,
-    check_image: CheckImage = None,
-    agent_image: AgentImage = None,
-    jobs_namespace: JobsNamespace = None,
-    network_policy: NetworkPolicy = False,
-    priority_class: PriorityClass = False,
-    kueue: Queues = False,
-    output: Annotated[
-        ManifestFormat, typer.Option("--output", "-o", help="What to print.")
-    ] = ManifestFormat.YAML,
-) -> None:
+@with_options("wanted", Installation)
+def manifests(wanted: Installation) -> None:
     """Print what `dlr install` applies, for kubectl."""
     import yaml
 
-    from dlr.commands.output import print_json
-
-    documents = documents_for(
-        namespace,
-        Images(image, check_image, agent_image),
-        jobs_namespace=jobs_namespace,
-        network_policy=network_policy,
-        priority_class=priority_class,
-        kueue=kueue,
-    )
-    if output is ManifestFormat.JSON:
-        print_json({"apiVersion": "v1", "kind": "List", "items": documents})
-    else:
-        yaml.safe_dump_all(documents, sys.stdout, sort_keys=False)
+    yaml.safe_dump_all(wanted.documents(), sys.stdout, sort_keys=False)

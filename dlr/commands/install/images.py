@@ -40,9 +40,6 @@ class Images:
         )
 
 
-NONE_NAMED = Images()
-
-
 def images_of(deployment: JSON) -> Images:
     """Return the images of a live Deployment of the controller."""
     container = container_of(deployment)
@@ -53,12 +50,6 @@ def images_of(deployment: JSON) -> Images:
 def of_no_registry(images: tuple[str, ...]) -> list[str]:
     """Return the images that run only on a node that has them already."""
     return [image for image in images if "/" not in image]
-
-
-def by_tag_beside_a_digest(images: tuple[str, ...]) -> list[str]:
-    """List the images with a tag alone, if another one has a digest."""
-    tagged = [image for image in images if "@" not in image]
-    return tagged if len(tagged) < len(images) else []
 
 
 def _last(options: tuple[str, ...] | list[str], option: str) -> str | None:

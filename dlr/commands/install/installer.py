@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 
-from controller.errors import ApiError, Forbidden, NotFound, Unavailable
+from controller.errors import ApiError, Forbidden, NotFound
 from controller.resources import CRDS, LEASES
 from crds import names
 from dlr.commands.errors import CommandError
 from dlr.commands.install import kinds, others
-from dlr.commands.install.images import Images, by_tag_beside_a_digest, of_no_registry
+from dlr.commands.install.images import Images, of_no_registry
 from dlr.commands.install.readiness import Reading, controller_reading, crds_reading, leader
 from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, PODS, Api, Resource, is_embedded
+from dlr.kube.following import until_finished
 
-POLL_SECONDS = 1.0
 EMBEDDED_LEASE_NAMESPACE = "kube-system"
 _BOOKKEEPING = ("resourceVersion", "generation", "managedFields")
 _CRD_PLURALS = ("elasticjobs", "elasticworkers", "elasticworlds", "nodechecks", "scaleplans", "shardsets")
-
-
-class ApplyOutcome(StrEnum):
-    """The end of an apply, for a person."""
-
-    CREATED = "created"
-    CONFIGURED = "configured"
-    UNCHANGED = "unchanged"
-    LEFT = "left as it is: it was there before dlr"
-    NOT_TRIED = "created, untried: the API server cannot try it before there is its namespace"
 
 
 class Installer:
@@ -52,9 +40,9 @@ class Installer:
                 f"There is no namespace {self._jobs_namespace}; make it first: "
                 f"kubectl create namespace {self._jobs_namespace}"
             )
-        controllers = self._deployments(kinds.CONTROLLER_LABEL, "controller of dlr")
+        controllers = deployments_of(api, kinds.CONTROLLER_LABEL)
         foreign = others.foreign_crds(live_crds(api))
-        managers = self._deployments(others.DLROVER_LABEL, "operator of DLRover's")
+        managers = deployments_of(api, others.DLROVER_LABEL)
         refusal = others.why_not_beside(
             controllers, api.namespace, self._jobs_namespace
         ) or others.why_not_instead_of_dlrover(
@@ -66,22 +54,8 @@ class Installer:
         if refusal:
             raise CommandError(refusal)
 
-    def _deployments(self, label_selector: str, what: str) -> list[JSON]:
-        """Return Deployments of all namespaces, or of the installation's own if no others may be listed."""
-        try:
-            return self._api.find(kinds.DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
-        except Forbidden as refusal:
-            if self._jobs_namespace is None:
-                raise
-            print(
-                f"dlr: warning: whether another {what} looks after namespace {self._jobs_namespace} "
-                f"could not be checked: {refusal}",
-                file=sys.stderr,
-            )
-            return self._api.find(kinds.DEPLOYMENTS, label_selector=label_selector)
-
     def warn_of_images(self, images: Images) -> None:
-        """Warn of images that no node can pull, and of those by tag if others are by digest."""
+        """Warn of images that no node can pull."""
         unnamed = of_no_registry(images.complete())
         if unnamed and not self._is_embedded():
             print(
@@ -90,16 +64,9 @@ class Installer:
                 "--agent-image and --check-image.",
                 file=sys.stderr,
             )
-        if tagged := by_tag_beside_a_digest(images.complete()):
-            print(
-                f"dlr: warning: {', '.join(tagged)} may become another image, as a tag can be moved; "
-                "name --image, --agent-image and --check-image by their digests, as @sha256:….",
-                file=sys.stderr,
-            )
 
     def apply(self, documents: Sequence[JSON], timeout_seconds: float) -> None:
         """Apply all of them, and say what became of each. CRDs are served before anything else is made."""
-        require_served(self._api, documents)
         crds = [document for document in documents if document["kind"] == "CustomResourceDefinition"]
         for document in crds:
             self._apply(document)
@@ -150,28 +117,16 @@ class Installer:
         Raises CommandError with the last reading when the time is over.
         """
         last = ""
-        for reading in _changes(read, time.monotonic() + timeout_seconds):
-            if reading.ready:
-                return reading
-            print(f"Waiting: {reading.sentence}", flush=True)
+        for reading in until_finished(read, lambda found: found.ready, within_seconds=timeout_seconds):
+            if not reading.ready and reading.sentence != last:
+                print(f"Waiting: {reading.sentence}", flush=True)
             last = reading.sentence
+        if reading.ready:
+            return reading
         raise CommandError(
             f"After {timeout_seconds:.0f} s dlr is not ready: {last} All is applied; `dlr doctor` says more, "
             "and `dlr install` can be run again."
         )
-
-
-def _changes(read: Callable[[], Reading], deadline: float) -> Iterator[Reading]:
-    last: Reading | None = None
-    while last is None or time.monotonic() < deadline:
-        try:
-            reading = read()
-        except Unavailable as outage:
-            reading = Reading(False, str(outage))
-        if reading != last:
-            yield reading
-        last = reading
-        time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
 def get_or_none(api: Api, kind: Resource, name: str) -> JSON | None:
@@ -182,25 +137,18 @@ def get_or_none(api: Api, kind: Resource, name: str) -> JSON | None:
         return None
 
 
+def deployments_of(api: Api, label_selector: str) -> list[JSON]:
+    return api.find(kinds.DEPLOYMENTS, all_namespaces=True, label_selector=label_selector)
+
+
 def live_crds(api: Api) -> list[JSON]:
     """Return the live CRDs among those of an installation."""
     found = (get_or_none(api, CRDS, f"{plural}.{names.GROUP}") for plural in _CRD_PLURALS)
     return [crd for crd in found if crd is not None]
 
 
-def require_served(api: Api, manifests: Iterable[JSON]) -> None:
-    """Check, before anything is written, that the API server knows all kinds; raise CommandError if not."""
-    for manifest in {manifest["kind"]: manifest for manifest in manifests}.values():
-        try:
-            scoped = api.within(manifest["metadata"].get("namespace"))
-            scoped.get(kinds.kind_of(manifest), manifest["metadata"]["name"])
-        except NotFound as error:
-            if not error.names_object:
-                raise _refused(manifest, error) from error
-
-
-def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> ApplyOutcome:
-    """Apply a manifest. With `dry_run` the API server does all of it but the storing.
+def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> str:
+    """Apply a manifest, and return what became of it; with `dry_run` the API server stores nothing.
 
     A namespace that is somebody else's is left alone: its labels decide which Pods may run in it.
 
@@ -211,15 +159,15 @@ def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> ApplyOutcome:
     try:
         live = get_or_none(scoped, kind, manifest["metadata"]["name"])
         if live is not None and manifest["kind"] == "Namespace" and not kinds.is_ours(live):
-            return ApplyOutcome.LEFT
+            return "left as it is: it was there before dlr"
         applied = scoped.apply(kind, manifest, dry_run=dry_run)
     except ApiError as error:
         if dry_run and isinstance(error, NotFound) and error.names_object:
-            return ApplyOutcome.NOT_TRIED
+            return "created, untried: the API server cannot try it before there is its namespace"
         raise _refused(manifest, error) from error
     if live is None:
-        return ApplyOutcome.CREATED
-    return ApplyOutcome.UNCHANGED if _substance(applied) == _substance(live) else ApplyOutcome.CONFIGURED
+        return "created"
+    return "unchanged" if _substance(applied) == _substance(live) else "configured"
 
 
 def _substance(live: JSON) -> JSON:
@@ -230,7 +178,7 @@ def _substance(live: JSON) -> JSON:
 def _refused(manifest: JSON, error: ApiError) -> CommandError:
     hint = ""
     if isinstance(error, Forbidden):
-        hint = " Whoever installs dlr needs the rights that `dlr doctor` lists."
+        hint = " An installer needs the rights of a cluster-admin."
     elif isinstance(error, NotFound) and not error.names_object:
         hint = " See `dlr doctor`."
     return CommandError(f"{kinds.title_of(manifest)}: {error}{hint}")

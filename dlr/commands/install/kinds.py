@@ -4,23 +4,6 @@ from __future__ import annotations
 
 from dlr.kube.api import JSON, Resource
 
-_PLURALS = {
-    "CustomResourceDefinition": "customresourcedefinitions",
-    "Namespace": "namespaces",
-    "PriorityClass": "priorityclasses",
-    "ServiceAccount": "serviceaccounts",
-    "ClusterRole": "clusterroles",
-    "ClusterRoleBinding": "clusterrolebindings",
-    "Role": "roles",
-    "RoleBinding": "rolebindings",
-    "FlowSchema": "flowschemas",
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-    "NetworkPolicy": "networkpolicies",
-    "PodDisruptionBudget": "poddisruptionbudgets",
-    "Deployment": "deployments",
-}
-
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 POLICIES = Resource(
     "admissionregistration.k8s.io",
@@ -41,7 +24,13 @@ def kind_of(document: JSON) -> Resource:
     """The kind of one of `deploy.documents()`."""
     name = document["kind"]
     group, _, version = document["apiVersion"].rpartition("/")
-    return Resource(group, version, _PLURALS[name], name, namespaced="namespace" in document["metadata"])
+    return Resource(group, version, _plural(name), name, namespaced="namespace" in document["metadata"])
+
+
+def _plural(kind: str) -> str:
+    """As in English, which holds for these kinds."""
+    name = kind.lower()
+    return f"{name[:-1]}ies" if name.endswith("y") else f"{name}es" if name.endswith("s") else f"{name}s"
 
 
 def title_of(document: JSON) -> str:

@@ -6,7 +6,6 @@ and each job should have one controller. All functions here are pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from controller.wording import some_of
@@ -18,7 +17,7 @@ DLROVER_LABEL = "control-plane=controller-manager"
 """Of DLRover's operator, as of most that were made with kubebuilder."""
 _HELM_RELEASE = "meta.helm.sh/release-name"
 """Annotation of what Helm makes: https://helm.sh/docs/chart_best_practices/labels/."""
-_NAMESPACE_OPTION = re.compile(r"--namespace(?:=(?P<long>.*))?|-n(?P<short>.*)", re.DOTALL)
+_NAMESPACE_OPTION = "--namespace="
 _NAMED_AT_MOST = 5
 
 
@@ -55,14 +54,9 @@ def unfinished(objects: Iterable[JSON], *, suspended: bool = True) -> list[JSON]
 
 def scope_of(deployment: JSON) -> str | None:
     """The namespace that a controller of ours looks after; None: all of them."""
-    container = container_of(deployment)
-    words = [*(container.get("command") or ()), *(container.get("args") or ())]
-    scope = None
-    for word, following in zip(words, [*words[1:], None], strict=True):
-        option = _NAMESPACE_OPTION.fullmatch(word)
-        if option:
-            scope = option["long"] or option["short"] or following  # the last one counts
-    return scope
+    words = container_of(deployment).get("args") or ()
+    named = [word.removeprefix(_NAMESPACE_OPTION) for word in words if word.startswith(_NAMESPACE_OPTION)]
+    return named[-1] if named else None  # the last one counts
 
 
 def why_not_beside(controllers: Iterable[JSON], namespace: str, jobs_namespace: str | None) -> str | None:

@@ -9,10 +9,10 @@ from controller.errors import NotFound
 from controller.resources import LEASES
 from dlr.commands.errors import CommandError
 from dlr.commands.install import kinds, others
-from dlr.commands.install.installer import get_or_none, live_crds
+from dlr.commands.install.installer import deployments_of, get_or_none, live_crds
 from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, NODECHECKS, PODS, Api, Resource
+from dlr.kube.following import until_finished
 
-POLL_SECONDS = 0.5
 _SHARED = tuple(f"ClusterRole/dlr-{name}" for name in ("view", "edit", "admin", "metrics-reader"))
 """What all installations of a cluster have in common, beside the CRDs."""
 
@@ -22,24 +22,18 @@ class Uninstaller:
 
     documents: all that an installation there may have
     jobs_namespace: the namespace that its controller looks after; None: all
-    dry_run: nothing is deleted
     """
 
-    def __init__(
-        self, api: Api, documents: Sequence[JSON], jobs_namespace: str | None, *, dry_run: bool
-    ) -> None:
+    def __init__(self, api: Api, documents: Sequence[JSON], jobs_namespace: str | None) -> None:
         self._api = api
         self._documents = documents
         self._jobs_namespace = jobs_namespace
-        self._dry_run = dry_run
         self._deleted = 0
 
     def run(self, timeout_seconds: float, *, delete_crds: bool) -> None:
         """Raises CommandError if it is another's, if jobs run, or if something is not gone in time."""
         deadline = time.monotonic() + timeout_seconds
-        controllers = self._api.find(
-            kinds.DEPLOYMENTS, all_namespaces=True, label_selector=kinds.CONTROLLER_LABEL
-        )
+        controllers = deployments_of(self._api, kinds.CONTROLLER_LABEL)
         refusal = others.why_not_taken_away(controllers, self._api.namespace, self._jobs_namespace)
         if refusal:
             raise CommandError(refusal)
@@ -107,12 +101,12 @@ class Uninstaller:
 
     def _delete_named(self, api: Api, kind: Resource, name: str, title: str = "") -> None:
         try:
-            api.delete(kind, name, dry_run=self._dry_run)
+            api.delete(kind, name)
         except NotFound:
             return
         self._deleted += 1
         shown = title or f"{kind.kind.lower()}/{api.namespace}/{name}"
-        print(f"{shown} deleted{' (dry run)' if self._dry_run else ''}", flush=True)
+        print(f"{shown} deleted", flush=True)
 
     def _delete_namespace(self, deadline: float) -> None:
         for document in self._documents:
@@ -121,8 +115,7 @@ class Uninstaller:
             live = get_or_none(self._api, NAMESPACES, self._api.namespace)
             if live is None or not kinds.is_ours(live):
                 return
-            pods = [] if self._dry_run else self._api.find(PODS)
-            if pods:
+            if self._api.find(PODS):
                 print(f"namespace/{self._api.namespace} left: there are Pods of others in it")
                 return
             self._delete(document)
@@ -146,12 +139,12 @@ class Uninstaller:
         self._wait(kinds.title_of(document), left, deadline)
 
     def _wait(self, what: str, left: Callable[[], list[str]], deadline: float) -> None:
-        while not self._dry_run and (remaining := left()):
-            if time.monotonic() > deadline:
-                raise CommandError(
-                    f"{what} not gone in time ({', '.join(remaining)}); run it again to go on from here."
-                )
-            time.sleep(POLL_SECONDS)
+        seconds = max(0.0, deadline - time.monotonic())
+        *_, remaining = until_finished(left, lambda names: not names, within_seconds=seconds)
+        if remaining:
+            raise CommandError(
+                f"{what} not gone in time ({', '.join(remaining)}); run it again to go on from here."
+            )
 
     def _say_what_is_left(self, crds: Sequence[JSON], *, delete_crds: bool) -> None:
         if not self._deleted:

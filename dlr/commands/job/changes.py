@@ -10,7 +10,7 @@ import typer
 
 from controller.wording import counted
 from dlr.commands.errors import CommandError, Interrupted
-from dlr.commands.options import JobName, complete_job_name, number, object_names, with_cluster
+from dlr.commands.options import JobName, complete_job_name, object_names, with_cluster
 from dlr.job.deletion import wait_until_gone
 from dlr.job.groups import refuse_group
 from dlr.job.lookup import NoSuchJob, get_job, set_replicas, set_suspended
@@ -60,7 +60,7 @@ def delete(
     ],
     wait: Annotated[bool, typer.Option(help="Wait until the jobs and their Pods are gone.")] = True,
     timeout_seconds: Annotated[
-        float, typer.Option("--timeout", min=0, callback=number, help="How many seconds to wait.")
+        float, typer.Option("--timeout", min=0, help="How many seconds to wait.")
     ] = 120.0,
 ) -> None:
     """Delete ElasticJobs with everything they made."""

@@ -17,7 +17,6 @@ class JobCommands(LazyGroup):
         "status": Lazy("job.status.status", "Show a job on one screen: phase, world, workers, Events."),
         "logs": Lazy("job.logs.logs", "Print what a job's workers print."),
         "stacks": Lazy("job.stacks.stacks", "Show where all training processes are now."),
-        "events": Lazy("job.lists.events", "Show the Events of a job, its workers and its Pods."),
         "timeline": Lazy("job.timeline.timeline", "Draw a job's life: workers, rounds, failures."),
         "trace": Lazy("job.trace.trace", "Print a job's life as a trace for Perfetto."),
         "diagnose": Lazy("job.diagnose.diagnose", "Say on one page how a job is, why, and what to do."),

@@ -35,26 +35,25 @@ def diagnose(
     output: Output = Format.TABLE,
 ) -> None:
     """Say on one page how a job is, why, and what to do."""
-    with naming_what_cannot_be_read(api, name):
+    with naming_what_cannot_be_read(name):
         with waiting_for("what there is to know of the job"):
-            case, unread = read_case(api, name)
+            case = read_case(api, name)
         top = verdict(case)
         made = sections(case, top)
     if output is Format.JSON:
-        print_json(as_json(case, top, made, unread))
+        print_json(as_json(case, top, made))
     elif sys.stdout.isatty():
         screen = console()
-        lines = page(case, made, unread, width=min(screen.width, WIDTH), spaced=False)
+        lines = page(case, made, width=min(screen.width, WIDTH), spaced=False)
         for line in one_screen(lines, screen.height, case.in_command):
             show(Text(line, "" if line.startswith(" ") else "bold"))
     else:
-        print("\n".join(page(case, made, unread)))
+        print("\n".join(page(case, made)))
 
 
 def page(
     case: Case,
     made: Sequence[EvidenceSection],
-    unread: Sequence[str],
     width: int = WIDTH,
     *,
     spaced: bool = True,
@@ -62,9 +61,9 @@ def page(
     """Return lines of text, the verdict first."""
     metadata = case.job["metadata"]
     moment = f"{case.now.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    not_read = EvidenceSection("Not read", tuple(Sentence(plain(text)) for text in unread))
+    not_read = EvidenceSection("Not read", tuple(Sentence(plain(text)) for text in case.unread))
     lines: list[str] = []
-    for section in [*made, not_read] if unread else made:
+    for section in [*made, not_read] if case.unread else made:
         lines.append(section.title)
         for each in section.sentences:
             lines += _sentence_lines(each, width)
@@ -100,7 +99,7 @@ def _sentence_lines(each: Sentence, width: int) -> list[str]:
     return lines + [f"      {printable_line(line)}" for line in each.lines[-MOST_LINES:]]
 
 
-def as_json(case: Case, top: JobVerdict, made: Sequence[EvidenceSection], unread: Sequence[str]) -> JSON:
+def as_json(case: Case, top: JobVerdict, made: Sequence[EvidenceSection]) -> JSON:
     metadata = case.job["metadata"]
     return {
         "name": metadata["name"],
@@ -119,5 +118,5 @@ def as_json(case: Case, top: JobVerdict, made: Sequence[EvidenceSection], unread
             {"title": section.title, "sentences": [each.as_json() for each in section.sentences]}
             for section in made
         ],
-        "notRead": list(unread),
+        "notRead": list(case.unread),
     }

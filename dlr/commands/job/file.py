@@ -16,14 +16,11 @@ from typing import Any
 
 import yaml
 
-from controller.wording import shortened
 from crds import names
 from dlr.commands.errors import CommandError
 from dlr.kube.api import JSON
 
 STDIN = "-"
-MOST_CHARACTERS = 40
-"""The length of a value in a message."""
 PATH_STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
@@ -31,22 +28,12 @@ class _Loader(yaml.SafeLoader):
     """YAML for JSON's types: a date stays the text it is."""
 
 
-def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
-    try:
-        return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
-    except ValueError as error:  # such as `0x_`, or more digits than Python reads
-        raise yaml.constructor.ConstructorError(
-            problem=f"{shortened(node.value, MOST_CHARACTERS)!r} is no number", problem_mark=node.start_mark
-        ) from error
-
-
 _TAG = "tag:yaml.org,2002:"
 _Loader.yaml_constructors = {
     tag: construct
     for tag, construct in yaml.SafeLoader.yaml_constructors.items()
-    if tag in (None, *(_TAG + each for each in ("null", "bool", "str", "seq", "map")))
+    if tag in (None, *(_TAG + each for each in ("null", "bool", "int", "float", "str", "seq", "map")))
 }
-_Loader.yaml_constructors |= {_TAG + each: _number for each in ("int", "float")}
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -118,7 +105,7 @@ def _documents(filename: str, source: str) -> Iterator[tuple[Any, yaml.Node]]:
         while loader.check_node():
             node = loader.get_node()
             if node and (body := loader.construct_document(node)) is not None:
-                _refuse_what_contains_itself(body, f"{source}:{node.start_mark.line + 1}")
+                json.dumps(body)
                 yield body, node
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -128,17 +115,11 @@ def _documents(filename: str, source: str) -> Iterator[tuple[Any, yaml.Node]]:
         raise CommandError(f"{source} is not YAML: {' '.join(str(error).split())}.") from error
     except RecursionError:
         raise CommandError(f"{source} is nested too deeply.") from None
+    except ValueError as error:  # no number, such as `0x_`, or an alias within its own anchor
+        raise CommandError(f"{source} is no JSON: {error}.") from error
     finally:
         if loader is not None:
             loader.dispose()
-
-
-def _refuse_what_contains_itself(body: Any, where: str) -> None:
-    """Refuse an alias within its own anchor, such as `spec: &a {b: *a}`."""
-    try:
-        json.dumps(body)
-    except ValueError:
-        raise CommandError(f"{where} is no object: an alias in it stands for what it is in itself.") from None
 
 
 def _text(filename: str, source: str) -> str:

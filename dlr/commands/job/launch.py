@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,28 +14,19 @@ from dlr.client.image import default_image
 from dlr.client.manifest import JobLaunch, new_name, objects
 from dlr.client.program import InImage, program_of
 from dlr.commands.options import (
-    Context,
-    Kubeconfig,
-    Namespace,
+    ClusterOptions,
     complete_job_name,
     new_job_name,
     none_empty,
     not_empty,
     object_name,
+    with_options,
 )
-from dlr.commands.output import as_yaml, print_json
+from dlr.commands.output import as_yaml
 from dlr.job.lookup import get_job
-from dlr.kube.api import JSON, Api
-from dlr.kube.connection import connect
 from dlr.kube.errors import UsageError
 
 WHERE = "What it runs in"
-
-
-class Printed(StrEnum):
-    NAME = "name"
-    YAML = "yaml"
-    JSON = "json"
 
 
 Script = Annotated[
@@ -65,7 +55,6 @@ Like = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the YAML for `kubectl apply -f -`, and make nothing.")
 ]
-Output = Annotated[Printed, typer.Option("--output", "-o", help="How to print what is made.")]
 Image = Annotated[
     str | None,
     typer.Option(
@@ -110,7 +99,9 @@ Env = Annotated[
 ]
 
 
+@with_options("cluster", ClusterOptions)
 def launch(
+    cluster: ClusterOptions,
     script: Script,
     arguments: Arguments = None,
     workers: Workers = None,
@@ -119,7 +110,6 @@ def launch(
     name: Name = None,
     like: Like = None,
     dry_run: DryRun = False,
-    output: Output = Printed.NAME,
     image: Image = None,
     in_image: InImageOption = False,
     processes: Processes = None,
@@ -127,9 +117,6 @@ def launch(
     cpu: Cpu = None,
     memory: Memory = None,
     env: Env = None,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Run a script of this machine in Pods, without YAML."""
     program = program_of(InImage(script) if in_image else Path(script), arguments or ())
@@ -146,25 +133,18 @@ def launch(
         env=dict(map(variable, env or ())),
     )
     if dry_run and like is None:  # no cluster is asked
-        print_objects(objects(wanted), output)
+        print(as_yaml(objects(wanted)), end="")
         return
-    api = Api(connect(kubeconfig, context, namespace))
+    api = cluster.api()
     if not image and like is None:
         wanted = replace(wanted, image=default_image(api))
     made = objects(wanted, get_job(api, like) if like else None)
     if dry_run:
-        print_objects(made, output)
-    else:
-        _submit(api, made, output)
-
-
-def _submit(api: Api, made: list[JSON], output: Printed) -> None:
+        print(as_yaml(made), end="")
+        return
     job, warnings = submit(api, made)
     for warning in warnings:
         print(f"dlr: warning: {warning}", file=sys.stderr)
-    if output is not Printed.NAME:
-        print_objects([*made[:-1], job], output)
-        return
     name = job["metadata"]["name"]
     follow = f"dlr job status {name} -n {api.namespace} --watch"
     print(f"elasticjob {api.namespace}/{name} created; follow it with: {follow}")
@@ -179,11 +159,3 @@ def variable(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise UsageError(f"--env {text!r} is not NAME=VALUE.")
     return name, value
-
-
-def print_objects(made: list[JSON], output: Printed) -> None:
-    """Print objects as YAML, unless JSON is asked for."""
-    if output is Printed.JSON:
-        print_json({"apiVersion": "v1", "kind": "List", "items": made})
-    else:
-        print(as_yaml(made), end="")

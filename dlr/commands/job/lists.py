@@ -1,4 +1,4 @@
-"""`dlr job list` and `dlr job events`."""
+"""`dlr job list`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from dlr.commands.options import JobName, Output, with_cluster
+from dlr.commands.options import Output, with_cluster
 from dlr.commands.output import Format, cell, is_narrow, print_json, show, show_table
 from dlr.job import report
 from dlr.job.groups import GROUP_MARK, headline_of_jobs, list_row, tree
-from dlr.job.lookup import get_job, require_namespace
+from dlr.job.lookup import require_namespace
 from dlr.job.unreadable import of_all
 from dlr.job.wording import utc_now
-from dlr.kube.api import ELASTICJOBS, EVENTS, JSON, Api
+from dlr.kube.api import ELASTICJOBS, JSON, Api
 
 
 @with_cluster
@@ -59,23 +59,3 @@ def _rows(jobs: Sequence[JSON], now: datetime) -> list[dict[str, object]]:
         row |= {"NAMESPACE": job["metadata"]["namespace"], "JOB": row["NAME"]}
         rows.append(row | {"NAME": f"{GROUP_MARK if is_group else ''}{row['NAME']}"})
     return rows
-
-
-@with_cluster
-def events(
-    api: Api,
-    name: JobName,
-    output: Output = Format.TABLE,
-) -> None:
-    """Show the Events of a job, its workers and its Pods."""
-    job = get_job(api, name)
-    found, now = report.job_events(api.find(EVENTS), job), utc_now()
-    if output is Format.JSON:
-        print_json(found)
-    elif not found:
-        print(
-            f"There are no Events of ElasticJob {name!r} (clusters forget them after an hour).",
-            file=sys.stderr,
-        )
-    else:
-        show_table(report.EVENT_COLUMNS, [report.event_row(event, job, now) for event in found])

@@ -15,20 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from controller.wording import counted
-from dlr.commands.errors import CommandError
+from dlr.client.job import Job
 from dlr.commands.options import Group, JobName, with_cluster
 from dlr.commands.output import show
 from dlr.job.failures import Culprit, find_culprit, heading
-from dlr.job.logs import (
-    Following,
-    LogLines,
-    choose_workers,
-    job_and_workers,
-    lines_of,
-    log_lines,
-    parameters_of,
-    send_log,
-)
+from dlr.job.logs import lines_of, parameters_of
 from dlr.job.lookup import get_group, get_job, workers_of
 from dlr.job.stacks import merge, stack_lines
 from dlr.job.unreadable import naming_what_cannot_be_read
@@ -38,11 +29,10 @@ from dlr.kube.errors import ApiError, UsageError
 
 TERMINAL_COMMANDS = re.compile(r"\x1b(?!\[[0-9;:]*m)|[\x00-\x08\x0a-\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 """What a terminal would obey in a worker's line, but for colours, tabs and the return of a progress bar."""
-LAST_LINE_SECONDS = 0.5
 FAILED_LINES = 100
 """The number of lines with --failed and without --tail."""
 LOOK_BACK = timedelta(minutes=15)
-"""The part of the log that is read first, so that a week's log need not be read for its end."""
+"""The part of the log that is read: a week's log need not be read for its end."""
 CLOSE_BEHIND = timedelta(seconds=1)
 """A dying process's last words reach the log a little after its end was seen."""
 
@@ -70,23 +60,13 @@ def logs(
     if failed:
         if rank is not None or follow:
             raise UsageError("--failed finds the rank and the Pod itself; drop --rank and -f.")
-        with naming_what_cannot_be_read(api, name):
+        with naming_what_cannot_be_read(name):
             _print_failed(api, name, tail_lines)
         return
-    with naming_what_cannot_be_read(api, name):
-        job, found = job_and_workers(api, lambda: get_job(api, name), await_them=follow)
-        workers = choose_workers(job, found, rank)
-    if follow:
-        try:
-            Following(api.connection, job, workers, tail_lines, _print_line).join()
-        except BaseException:
-            LogLines.lock.acquire(timeout=LAST_LINE_SECONDS)  # no thread writes while the interpreter ends
-            raise
-        return
-    pairs = zip(workers, log_lines(workers, _print_line), strict=True)
-    reasons = [send_log(api, worker, tail_lines, lines) for worker, lines in pairs]
-    if missing := [reason for reason in reasons if reason]:
-        raise CommandError("\n     ".join(missing))
+    with naming_what_cannot_be_read(name):
+        lines = Job(api, get_job(api, name)).logs(rank, follow=follow, tail_lines=tail_lines)
+    for line in lines:
+        _print_line(line)
 
 
 def _print_line(line: str) -> None:
@@ -147,12 +127,9 @@ def _pod_log(api: Api, culprit: Culprit, most: int) -> list[str]:
     if culprit.pod is None:
         return []
     try:
-        parameters = parameters_of(api.get(PODS, culprit.pod))
         since = (culprit.time - LOOK_BACK).strftime("%Y-%m-%dT%H:%M:%SZ")
-        recent = parameters | {"sinceTime": since}
-        for each in (recent, parameters):
-            if lines := _lines_before(api, culprit, each, most):
-                return lines
+        parameters = parameters_of(api.get(PODS, culprit.pod)) | {"sinceTime": since}
+        return _lines_before(api, culprit, parameters, most)
     except ApiError as failure:
         if failure.reason in ("NotFound", "BadRequest"):  # the Pod, or its container's log, is gone
             return []
@@ -160,7 +137,7 @@ def _pod_log(api: Api, culprit: Culprit, most: int) -> list[str]:
             raise
         why = f"the log of Pod {culprit.pod} cannot be read: {failure}"
         print(f"dlr: warning: {plain(why)}", file=sys.stderr)  # its node may be what failed
-    return []
+        return []
 
 
 def _lines_before(api: Api, culprit: Culprit, parameters: dict[str, str | int], most: int) -> list[str]:

@@ -18,10 +18,10 @@ from crds.grouping import is_grouped
 from dlr.commands.errors import CommandError
 from dlr.commands.options import Group, JobName, Output, with_cluster
 from dlr.commands.output import Format, print_json, show
-from dlr.job.groups import index_of, refuse_grouped
+from dlr.job.groups import refuse_grouped
 from dlr.job.lookup import get_group, get_unfinished_job, groups_of
 from dlr.job.report import is_finished
-from dlr.job.stacks import MOST_NAMED, Answers, ask, ask_all, merge, stack_lines, together, without_answer
+from dlr.job.stacks import MOST_NAMED, Answers, ask_all, merge, stack_lines, together, without_answer
 from dlr.job.wording import printable_line
 from dlr.kube.api import JSON, Api
 from dlr.kube.errors import UsageError
@@ -59,49 +59,39 @@ def stacks(
     )
     job = get_unfinished_job(api, name, ended)
     timeout = timeout or (NATIVE_SECONDS if native else ANSWER_SECONDS)
+    names = [name]
     if group is not None:
-        name = get_group(api, job, group)["metadata"]["name"]
+        names = [get_group(api, job, group)["metadata"]["name"]]
     elif is_grouped(job):
         if rank is not None:
             refuse_grouped(job, "job stacks", f"--rank {rank}")
-        _stacks_of_groups(api, job, timeout, output, native=native)
-        return
-    answers = ask(api, name, timeout, native=native)
-    if not answers.stacks:
-        raise CommandError(without_answer(name, answers, timeout))
-    shown = [stack for stack in answers.stacks if rank in (None, stack["rank"])]
-    if not shown:
-        raise CommandError(f"No process of {name!r} has rank {rank}: {len(answers.stacks)} have answered.")
-    if output is Format.JSON:
-        print_json([{**stack, "where": answers.where[stack["rank"]]} for stack in shown])
-    else:
-        _print_places(shown, answers)
-    _tell_who_is_missing(answers, timeout)
-
-
-def _stacks_of_groups(api: Api, job: JSON, timeout: float, output: Format, *, native: bool) -> None:
-    """Show the stacks of all replica groups, group by group."""
-    name = job["metadata"]["name"]
-    groups = [each for each in groups_of(api, job) if not is_finished(each)]
-    if len(groups) > MOST_GROUPS:
-        raise UsageError(f"ElasticJob {name!r} has {len(groups)} replica groups; choose one with --group.")
-    found = ask_all(api, [each["metadata"]["name"] for each in groups], timeout, native=native)
-    if not any(answers.stacks for answers in found):
-        raise CommandError(without_answer(name, together(found), timeout))
-    pairs = [*zip(groups, found, strict=True)]
+        names = _groups(api, job)
+    found = dict(zip(names, ask_all(api, names, timeout, native=native), strict=True))
+    if not any(answers.stacks for answers in found.values()):
+        raise CommandError(without_answer(name, together(found.values()), timeout))
+    shown = {each: [s for s in of.stacks if rank in (None, s["rank"])] for each, of in found.items()}
+    if not any(shown.values()):
+        count = sum(len(answers.stacks) for answers in found.values())
+        raise CommandError(f"No process of {name!r} has rank {rank}: {count} have answered.")
     if output is Format.JSON:
         print_json(
-            [
-                {**stack, "group": index_of(group), "where": answers.where[stack["rank"]]}
-                for group, answers in pairs
-                for stack in answers.stacks
-            ]
+            [{**s, "job": each, "where": found[each].where[s["rank"]]} for each in names for s in shown[each]]
         )
-    for group, answers in pairs:
-        if output is Format.TABLE and answers.stacks:
-            show(Text(f"Group {index_of(group)}, {group['metadata']['name']}:", style="bold"))
-            _print_places(answers.stacks, answers)
+    for each, answers in found.items():
+        if output is Format.TABLE and shown[each]:
+            if len(found) > 1:
+                show(Text(f"{each}:", style="bold"))
+            _print_places(shown[each], answers)
         _tell_who_is_missing(answers, timeout)
+
+
+def _groups(api: Api, job: JSON) -> list[str]:
+    """Return the names of the replica groups that have not ended."""
+    names = [each["metadata"]["name"] for each in groups_of(api, job) if not is_finished(each)]
+    if len(names) > MOST_GROUPS:
+        name = job["metadata"]["name"]
+        raise UsageError(f"ElasticJob {name!r} has {len(names)} replica groups; choose one with --group.")
+    return names
 
 
 def _print_places(stacks: Sequence[JSON], answers: Answers) -> None:

@@ -36,7 +36,7 @@ def status(
     output: Output = Format.TABLE,
 ) -> None:
     """Show a job on one screen: phase, world, workers, Events."""
-    with naming_what_cannot_be_read(api, name):
+    with naming_what_cannot_be_read(name):
         if watch:
             _watch(api, name, output)
         else:
@@ -52,8 +52,8 @@ def _show(case: Case, output: Format) -> None:
 
 
 def _warn_of_unread(case: Case) -> None:
-    if case.without_events:
-        print(f"dlr: warning: without Events: {plain(case.without_events)}", file=sys.stderr)
+    for text in case.unread:
+        print(f"dlr: warning: {plain(text)}", file=sys.stderr)
 
 
 def _as_json(case: Case) -> JSON:
@@ -63,7 +63,7 @@ def _as_json(case: Case) -> JSON:
 def _watch(api: Api, name: str, output: Format) -> None:
     cases = until_finished(lambda: read_people(api, name), lambda case: report.is_finished(case.job))
     if output is Format.JSON:
-        last = _print_changes(cases, lambda case: json.dumps(_as_json(case)), _resource_versions)
+        last = _print_changes(cases, lambda case: json.dumps(_as_json(case)), _as_json)
     elif sys.stdout.isatty() and not console().is_dumb_terminal:  # there rich draws the last one alone
         with Live(console=console(), auto_refresh=False) as live:
             for last in cases:
@@ -85,11 +85,6 @@ def _print_changes(
             shown = identity(case)
             print(line(case), flush=True)
     return case
-
-
-def _resource_versions(case: Case) -> object:
-    everything = [case.job, *case.workers, *case.events]
-    return [(item["metadata"]["uid"], item["metadata"]["resourceVersion"]) for item in everything]
 
 
 def _stamped_line(case: Case) -> str:

@@ -10,17 +10,17 @@ import typer
 
 from dlr.commands.creation import create
 from dlr.commands.job.file import STDIN, JobFile, read_jobs
-from dlr.commands.options import Context, Kubeconfig, Namespace, Output, none_empty
-from dlr.commands.output import Format, print_json
+from dlr.commands.options import ClusterOptions, none_empty, with_options
 from dlr.convert.dlrover import OF_REPLICAS, OF_SPEC
 from dlr.kube.api import ELASTICJOBS, Api
-from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, StatusCause, UsageError
 
 STRICT_DECODING = re.compile(r'(unknown|duplicate) field "([^"]+)"')
 
 
+@with_options("cluster", ClusterOptions)
 def submit(
+    cluster: ClusterOptions,
     files: Annotated[
         list[str],
         typer.Option(
@@ -30,30 +30,19 @@ def submit(
             help=f"A YAML file with ElasticJobs; {STDIN} is standard input.",
         ),
     ],
-    namespace: Namespace = None,
-    output: Output = Format.TABLE,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Create the ElasticJobs of a file."""
     found = [job for file in files for job in read_jobs(file)]
     for job in found:
-        _refuse_two_namespaces(job, namespace)
-    api = Api(connect(kubeconfig, context, namespace))
-    default_namespace = api.namespace
-    made = []
-    try:
-        for job in found:
-            api.namespace = job.namespace or default_namespace
-            made.append(create(api, ELASTICJOBS, job.body, partial(_refusal, api, job)))
-            if output is Format.TABLE:
-                print(
-                    f"elasticjob {api.namespace}/{job.name} created; "
-                    f"follow it with: dlr job status {job.name} -n {api.namespace} --watch"
-                )
-    finally:  # jobs before a refused one are there
-        if output is Format.JSON and made:
-            print_json(made[0] if len(found) == 1 else made)
+        _refuse_two_namespaces(job, cluster.namespace)
+    of_cluster = cluster.api()
+    for job in found:
+        api = of_cluster.within(job.namespace)
+        create(api, ELASTICJOBS, job.body, partial(_refusal, api, job))
+        print(
+            f"elasticjob {api.namespace}/{job.name} created; "
+            f"follow it with: dlr job status {job.name} -n {api.namespace} --watch"
+        )
 
 
 def _refuse_two_namespaces(job: JobFile, namespace: str | None) -> None:

@@ -19,7 +19,7 @@ def trace(api: Api, name: JobName) -> None:
     """Print a job's life as a trace for Perfetto."""
     if sys.stdout.isatty():
         raise CommandError(f"a trace is for a file: dlr job trace {name} > {name}.json")
-    with naming_what_cannot_be_read(api, name):
+    with naming_what_cannot_be_read(name):
         case = read_people(api, name, with_events=False)
         made = chrome_trace(spans_of(case.job, case.workers), case.now)
     print(json.dumps(made))

@@ -15,21 +15,19 @@ from crds.shard_set import MAX_SHARD_RETRIES
 from dlr.client.image import default_image
 from dlr.commands.errors import CommandError
 from dlr.commands.job.file import read_documents
-from dlr.commands.map.follow import choose_after_interrupt, conclude, follow
+from dlr.commands.map.follow import conclude, follow, interrupted
 from dlr.commands.map.manifest import MapWorkers
 from dlr.commands.map.submission import Submitted, attach, new_name, submit
 from dlr.commands.options import (
-    Context,
-    Kubeconfig,
-    Namespace,
+    ClusterOptions,
     complete_job_name,
     new_job_name,
     not_empty,
     object_name,
+    with_options,
 )
 from dlr.convert.reading import NotConvertible, refuse_misshapen
 from dlr.kube.api import JSON, Api
-from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
 from dlr.tasks.lines import Lines, LinesError, check
 from dlr.tasks.task import LineTask
@@ -107,7 +105,9 @@ Cpu = Annotated[str, typer.Option(help="Of a slot, such as 500m.", rich_help_pan
 Memory = Annotated[str, typer.Option(help="Of a slot, such as 2Gi.", rich_help_panel=WHERE)]
 
 
+@with_options("cluster", ClusterOptions)
 def command(
+    cluster: ClusterOptions,
     command_line: CommandLine = None,
     workers: WorkerRange = "1",
     slots: Slots = 1,
@@ -123,9 +123,6 @@ def command(
     pod: Pod = None,
     cpu: Cpu = "",
     memory: Memory = "",
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Run a command for each line of standard input, in Pods.
 
@@ -134,13 +131,14 @@ def command(
     if attached is not None:
         if command_line is not None:
             raise UsageError("--attach follows what is there: drop the command, or the option.")
-        _follow_again(Api(connect(kubeconfig, context, namespace)), attached)
+        api = cluster.api()
+        _follow(api, attach(api, attached))
         return
     if command_line is None or not command_line.strip():
         raise UsageError("There is no command to run for the lines; see `dlr map --help`.")
     least, most = worker_range(workers)
     template = read_template(pod)
-    image = image or _image_of(template, kubeconfig, context)
+    image = image or _image_of(template, cluster)
     lines = _read_lines() if lines_path is None else None
     if lines is not None and not lines:
         print("dlr: there are no lines, so nothing is run.", file=sys.stderr)
@@ -150,7 +148,7 @@ def command(
     task = LineTask(command_line, size, digest, slots, retries, most_failed, lines_path or "", log_dir or "")
     requests = {key: times(text, slots) for key, text in (("cpu", cpu), ("memory", memory)) if text}
     run_in = MapWorkers(least, most, slots, idle_seconds, image, requests, template)
-    api = Api(connect(kubeconfig, context, namespace))
+    api = cluster.api()
     made = submit(api, name or new_name(), task, lines, run_in)
     if detach:
         print(made.name)
@@ -159,15 +157,11 @@ def command(
         _follow(api, made)
 
 
-def _follow_again(api: Api, name: str) -> None:
-    _follow(api, attach(api, name))
-
-
 def _follow(api: Api, made: Submitted) -> None:
     try:
         job, sets = follow(api, made, Path())
     except KeyboardInterrupt:
-        raise choose_after_interrupt(api, made) from None
+        raise interrupted(made) from None
     conclude(made, job, sets, Path())
 
 
@@ -231,7 +225,7 @@ def read_template(path: str | None) -> JSON:
     return {key: found[key] for key in ("metadata", "spec") if key in found}
 
 
-def _image_of(template: JSON, kubeconfig: str | None, context: str | None) -> str:
+def _image_of(template: JSON, cluster: ClusterOptions) -> str:
     """Return the image where no option names one: the template may, and the embedded cluster needs none.
 
     Raises:
@@ -241,7 +235,7 @@ def _image_of(template: JSON, kubeconfig: str | None, context: str | None) -> st
     if containers[0].get("image"):
         return ""
     try:
-        image = default_image(Api(connect(kubeconfig, context, None)))
+        image = default_image(cluster.api())
     except ApiError:  # there is no cluster to ask
         image = None
     if image is None:

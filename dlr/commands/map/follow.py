@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +16,14 @@ from dlr.job import report
 from dlr.job.lookup import NoSuchJob, get_job, list_workers, shard_sets_of
 from dlr.job.progress import pace_parts, sets_of
 from dlr.job.wording import in_command, percent_done, plain, utc_now
-from dlr.kube.api import ELASTICJOBS, JSON, Api
+from dlr.kube.api import JSON, Api
 from dlr.kube.following import until_finished
+from dlr.kube.waiting import show_passing
 from dlr.tasks.task import SET_NAME
 
 QUIET_SECONDS = 10.0
 """Where there is no terminal, a line as often as that."""
 MOST_NAMED = 10
-CLEAR_LINE = "\r\033[K"
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,12 @@ def follow(api: Api, made: Submitted, folder: Path) -> tuple[JSON, list[JSON]]:
         return job, shard_sets_of(api, job), list_workers(api, made.name)
 
     try:
-        with display.shown():
-            for job, sets, workers in until_finished(fetch, lambda seen: report.is_finished(seen[0])):
-                display.show(progress_line(job, sets, workers, made.task.size))
+        for job, sets, workers in until_finished(fetch, lambda seen: report.is_finished(seen[0])):
+            display.show(progress_line(job, sets, workers, made.task.size))
     except NoSuchJob:
         raise _left_behind(made, sets, folder) from None
+    finally:
+        show_passing("")
     return job, sets
 
 
@@ -158,32 +157,13 @@ def why_failed(job: JSON) -> str:
     return plain(report.message_of(report.condition_of(job, "Failed", "True"))) or "see its conditions"
 
 
-def choose_after_interrupt(api: Api, made: Submitted) -> Interrupted:
-    """Ctrl-C: on a terminal, ask, and delete the job for a `d` alone; elsewhere delete it."""
-    goes_on = (
-        f"The job {made.name!r} goes on; `dlr map --attach {made.name} -n {api.namespace}` shows it again, "
-        f"and `dlr job delete {made.name} -n {api.namespace}` ends it."
+def interrupted(made: Submitted) -> Interrupted:
+    """Return what to say to Ctrl-C: the job goes on."""
+    one = in_command(made.job["metadata"])
+    return Interrupted(
+        f"The job {made.name!r} goes on; `dlr map --attach {one}` shows it again, and "
+        f"`dlr job delete {one}` ends it."
     )
-    try:
-        answer = _answer(f"\ndlr: delete the job {made.name!r}, or leave it running? [d/l] ")
-    except KeyboardInterrupt:
-        answer = ""
-    # Enter, a slip, or a terminal that is gone take nothing away.
-    if answer is not None and not answer.strip().lower().startswith("d"):
-        return Interrupted(goes_on)
-    api.delete(ELASTICJOBS, made.name)
-    return Interrupted(f"The job {made.name!r} is deleted, and what it was running is ended.")
-
-
-def _answer(question: str) -> str | None:
-    """The person's answer, though the lines may have come from standard input; None without a terminal."""
-    answer = None
-    if sys.stderr.isatty():
-        with suppress(OSError), Path("/dev/tty").open() as terminal:
-            answer = ""  # also of a terminal that is gone meanwhile
-            print(question, end="", file=sys.stderr, flush=True)
-            answer = terminal.readline()
-    return answer
 
 
 class _Display:
@@ -191,24 +171,13 @@ class _Display:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._live = sys.stderr.isatty()
         self._last = ""
         self._printed_at = float("-inf")
 
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            if self._live and self._last:
-                print(file=sys.stderr)
-
     def show(self, line: str) -> None:
         now = time.monotonic()
-        if line == self._last or (not self._live and now - self._printed_at < QUIET_SECONDS):
+        if line == self._last or (not sys.stderr.isatty() and now - self._printed_at < QUIET_SECONDS):
             return
         self._last, self._printed_at = line, now
-        if self._live:
-            print(f"{CLEAR_LINE}{self._name}: {line}", end="", file=sys.stderr, flush=True)
-        else:
+        if not show_passing(f"{self._name}: {line}"):
             print(f"dlr: {self._name}: {line}", file=sys.stderr, flush=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from crds import names
 from crds.names import API_VERSION
+from dlr.client.manifest import config_map
 from dlr.kube.api import JSON
 from dlr.tasks.lines import CHUNK_NAME, Lines, chunk_names, packed, unpacked
 from dlr.tasks.task import FOLDER, TASK_FILE, LineTask
@@ -47,14 +48,13 @@ class MapWorkers:
         return max(self.least, min(wanted, self.most))
 
 
-def job_of(name: str, task: LineTask, workers: MapWorkers, chunks: int) -> JSON:
-    """Suspended, so that no Pod waits for ConfigMaps that are not there yet."""
+def job_of(name: str, task: LineTask, workers: MapWorkers, maps: Sequence[str]) -> JSON:
     worker = {
         "replicas": workers.at_first(task.size),
         "minReplicas": workers.least,
         "maxReplicas": workers.most,
         "restartCount": RESTARTS,
-        "template": _template(workers, [config_map_name(name, place) for place in range(chunks)]),
+        "template": _template(workers, maps),
     }
     policy = {
         "lastCallSeconds": LAST_CALL_SECONDS,
@@ -70,7 +70,6 @@ def job_of(name: str, task: LineTask, workers: MapWorkers, chunks: int) -> JSON:
         "metadata": {"name": name, "labels": {names.LABEL_APP: names.APP}},
         "spec": {
             "distributionStrategy": "CustomStrategy",
-            "suspend": True,
             "replicaSpecs": {"worker": worker},
             "elasticPolicy": policy,
             "failurePolicy": {
@@ -97,21 +96,18 @@ def chunks_of(task: LineTask, lines: Lines | None) -> list[JSON]:
     return [{**data[0], "data": {TASK_FILE: task.to_json()}}, *data[1:]]
 
 
-def config_maps(name: str, uid: str, chunks: Sequence[JSON]) -> Iterator[JSON]:
-    """They go with the job."""
-    owner = {"apiVersion": API_VERSION, "kind": "ElasticJob", "name": name, "uid": uid}
-    for place, data in enumerate(chunks):
-        yield {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": config_map_name(name, place),
-                "labels": {names.LABEL_APP: names.APP, names.LABEL_JOB: name},
-                "ownerReferences": [owner],
-            },
-            "immutable": True,
-            **data,
-        }
+def objects(name: str, task: LineTask, lines: Lines | None, workers: MapWorkers) -> list[JSON]:
+    """Return the objects to create, in order: the ConfigMaps, and the job.
+
+    Raises:
+        LinesError: there are too many lines.
+    """
+    chunks = chunks_of(task, lines)
+    names_of_maps = [config_map_name(name, place) for place in range(len(chunks))]
+    return [
+        *(config_map(each, name, data) for each, data in zip(names_of_maps, chunks, strict=True)),
+        job_of(name, task, workers, names_of_maps),
+    ]
 
 
 def config_map_name(job: str, place: int) -> str:

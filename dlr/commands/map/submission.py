@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import ExitStack, suppress
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from dlr.commands.creation import create
+from dlr.client import client
 from dlr.commands.errors import CommandError
-from dlr.commands.interrupts import deferred
-from dlr.commands.map.manifest import (
-    MapWorkers,
-    chunks_of,
-    config_map_names,
-    config_maps,
-    job_of,
-    task_and_lines,
-)
+from dlr.commands.map.manifest import MapWorkers, config_map_names, objects, task_and_lines
 from dlr.job.lookup import get_job
-from dlr.kube.api import CONFIGMAPS, ELASTICJOBS, JSON, Api
-from dlr.kube.errors import ApiError
+from dlr.kube.api import CONFIGMAPS, JSON, Api
 from dlr.tasks.lines import Lines, LinesError, read
 from dlr.tasks.task import LineTask
 
@@ -52,39 +43,19 @@ def new_name() -> str:
 
 
 def submit(api: Api, name: str, task: LineTask, lines: Lines | None, workers: MapWorkers) -> Submitted:
-    """Make the job and its ConfigMaps, and let it begin.
+    """Make the job and its ConfigMaps.
 
     Args:
         lines: to be sent along; None where workers read them from `task.lines_path`.
     """
     try:
-        chunks = chunks_of(task, lines)
+        made = objects(name, task, lines, workers)
     except LinesError as error:
         raise CommandError(f"{error}.") from error
-    with ExitStack() as undo:
-        with deferred():  # else nobody would know whether there is a job now
-            body = job_of(name, task, workers, len(chunks))
-            job = create(api, ELASTICJOBS, body, partial(_refusal, api, name))
-            undo.callback(_take_back, api, name)
-        for config_map in config_maps(name, job["metadata"]["uid"], chunks):
-            api.create(CONFIGMAPS, config_map)
-        job = api.patch(ELASTICJOBS, name, patch={"spec": {"suspend": False}})
-        undo.pop_all()
+    job, warnings = client.submit(api, made)
+    for warning in warnings:
+        print(f"dlr: warning: {warning}", file=sys.stderr)
     return Submitted(job, task, lines)
-
-
-def _refusal(api: Api, name: str, failure: ApiError) -> str:
-    if failure.reason != "AlreadyExists":
-        return str(failure)
-    return (
-        f"There is an ElasticJob {name!r} in namespace {api.namespace!r} already; attach to it with "
-        f"`dlr map --attach {name} -n {api.namespace}`, or choose another --name."
-    )
-
-
-def _take_back(api: Api, name: str) -> None:
-    with suppress(ApiError):
-        api.delete(ELASTICJOBS, name)
 
 
 def attach(api: Api, name: str) -> Submitted:

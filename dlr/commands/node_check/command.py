@@ -7,7 +7,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from crds import names
 from crds.nodecheck import Accelerator
@@ -18,15 +17,15 @@ from dlr.commands.node_check import remote
 from dlr.commands.node_check.local import check_this_machine
 from dlr.commands.node_check.record import show_record
 from dlr.commands.options import (
+    ClusterOptions,
     Context,
     Kubeconfig,
-    Namespace,
     Output,
     complete_job_name,
     complete_node_names,
     none_empty,
-    number,
     object_name,
+    with_options,
 )
 from dlr.commands.output import Format
 from dlr.job.check_outcome import EXIT_CODES
@@ -40,21 +39,7 @@ _what = partial(typer.Option, rich_help_panel="What to check (one of these)")
 _how = partial(typer.Option, rich_help_panel="How")
 
 
-class Checks(TyperGroup):
-    """`dlr node-check` and its commands."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Resolve a command as TyperGroup does, but refuse another word behind `--nodes`, meant as a node."""
-        nodes = ctx.params.get("nodes")
-        if nodes and args[0] not in self.commands:
-            wanted = ",".join([*nodes, *args])
-            raise CouldNotTell(f"--nodes takes names with commas between, and no spaces: --nodes {wanted}")
-        return super().resolve_command(ctx, args)
-
-
-checks = typer.Typer(
-    cls=Checks, add_completion=False, context_settings=HELP_NAMES, invoke_without_command=True
-)
+checks = typer.Typer(add_completion=False, context_settings=HELP_NAMES, invoke_without_command=True)
 
 
 Nodes = Annotated[
@@ -72,15 +57,9 @@ Job = Annotated[
     ),
 ]
 Local = Annotated[bool, _what("--local", help="This machine, without any cluster.")]
-AcceleratorOption = Annotated[
-    str | None,
-    _how(
-        metavar="RESOURCE",
-        help=f"{Accelerator.NVIDIA_GPU}: every node must have one; {Accelerator.NONE}: no GPU is used. "
-        "Default: the GPUs of the nodes that have any.",
-    ),
+Gpu = Annotated[
+    bool, _how("--gpu", help="Every node must have a GPU. Default: the GPUs of the nodes that have any.")
 ]
-Gpu = Annotated[bool, _how("--gpu", help=f"The same as --accelerator {Accelerator.NVIDIA_GPU}.")]
 Wait = Annotated[bool, _how("--wait/--no-wait", help="Stay and show what is found.")]
 Cordon = Annotated[bool, _how("--cordon/--no-cordon", help="Cordon faulty nodes.")]
 TimeoutSeconds = Annotated[
@@ -96,7 +75,6 @@ StragglerRatio = Annotated[
     float | None,
     _how(
         metavar="TIMES",
-        callback=number,
         help="A node so many times slower than the median, each time, is slow. Default: 1.5.",
     ),
 ]
@@ -109,7 +87,6 @@ Topology = Annotated[
         "several, the smallest first.",
     ),
 ]
-Name = Annotated[str | None, _how(callback=object_name, help="The NodeCheck's name; default: a new one.")]
 TtlSeconds = Annotated[
     int | None,
     _how(
@@ -122,26 +99,23 @@ TtlSeconds = Annotated[
 
 
 @checks.callback()
+@with_options("cluster", ClusterOptions)
 def command(
+    cluster: ClusterOptions,
     invocation: typer.Context,
     nodes: Nodes = None,
     selector: Selector = None,
     every_node: EveryNode = False,
     job: Job = None,
     local: Local = False,
-    accelerator: AcceleratorOption = None,
     gpu: Gpu = False,
     wait: Wait = True,
     cordon: Cordon = True,
     timeout_seconds: TimeoutSeconds = None,
     straggler_ratio: StragglerRatio = None,
     topology: Topology = None,
-    name: Name = None,
     ttl_seconds: TtlSeconds = None,
-    namespace: Namespace = None,
     output: Output = Format.TABLE,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Check nodes: devices, and network in pairs.
 
@@ -153,7 +127,7 @@ def command(
     if sum([bool(nodes), selector is not None, every_node, job is not None, local]) != 1:
         raise CouldNotTell(ONE_OF_THESE)
     how = _given(
-        accelerator=_accelerator(accelerator, gpu),
+        accelerator=Accelerator.NVIDIA_GPU.value if gpu else None,
         cordon=None if cordon else False,
         timeoutSeconds=timeout_seconds,
         stragglerRatio=straggler_ratio,
@@ -161,12 +135,17 @@ def command(
         ttlSecondsAfterFinished=ttl_seconds,
     )
     if local:
-        if not wait or name is not None or how.keys() - {"accelerator"}:
-            raise CouldNotTell("Of the options that say how, --local takes --gpu and --accelerator alone.")
-        raise typer.Exit(EXIT_CODES[check_this_machine(how.get("accelerator"), output)])
-    check = node_check(name, subject(nodes or (), selector, job) | how)
+        if not wait or how.keys() - {"accelerator"}:
+            raise CouldNotTell("Of the options that say how, --local takes --gpu alone.")
+        raise typer.Exit(EXIT_CODES[check_this_machine(output, gpu=gpu)])
+    check = {
+        "apiVersion": names.API_VERSION,
+        "kind": "NodeCheck",
+        "metadata": {"generateName": NAME_PREFIX},
+        "spec": subject(nodes or (), selector, job) | how,
+    }
     try:
-        _make(Api(connect(kubeconfig, context, namespace)), check, output, wait=wait)
+        _make(cluster.api(), check, output, wait=wait)
     except (CouldNotTell, Interrupted):
         raise
     except (ApiError, CommandError) as error:
@@ -201,21 +180,6 @@ def _given(**fields: Any) -> JSON:
     return {field: value for field, value in fields.items() if value is not None}
 
 
-def _accelerator(named: str | None, gpu: bool) -> str | None:
-    if gpu and named not in (None, Accelerator.NVIDIA_GPU):
-        raise CouldNotTell(f"--gpu and --accelerator {named} contradict each other; drop one of them.")
-    return Accelerator.NVIDIA_GPU.value if gpu else named
-
-
-def node_check(name: str | None, spec: JSON) -> JSON:
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "NodeCheck",
-        "metadata": {"name": name} if name else {"generateName": NAME_PREFIX},
-        "spec": spec,
-    }
-
-
 def subject(nodes: Sequence[str], selector: str | None, job: str | None) -> JSON:
     """The fields of the spec that say what to check: every node, unless one of these does.
 
@@ -238,15 +202,12 @@ def subject(nodes: Sequence[str], selector: str | None, job: str | None) -> JSON
 def _labels(selector: str) -> dict[str, str]:
     """`a=b,c=d`: a NodeCheck's nodeSelector is a map, as a Pod's is."""
     labels: dict[str, str] = {}
-    if not selector.strip():
-        raise CouldNotTell("--selector is empty; every node is --all.")
     for part in selector.split(","):
         key, equals, value = (word.strip() for word in part.replace("==", "=", 1).partition("="))
-        if not equals or not key or any(sign in key + value for sign in "=!() "):
+        if not equals or not key or any(sign in key + value for sign in "=!() ") or key in labels:
             raise CouldNotTell(
                 f"--selector {selector!r} is not understood: it takes label=value, and several with commas "
                 "between, all of which a node must have."
             )
-        if labels.setdefault(key, value) != value:
-            raise CouldNotTell(f"--selector {selector!r} asks for two values of the label {key}.")
+        labels[key] = value
     return labels

@@ -5,7 +5,7 @@ The NodeCordon reconciler writes it on the Nodes, a moment after the check has f
 
 from __future__ import annotations
 
-import time
+from collections.abc import Collection
 
 from crds import names
 from crds.cordon import HELD_BACK, NOT_ENFORCED, read_acted
@@ -15,11 +15,11 @@ from dlr.job.lookup import find_nodes
 from dlr.job.report import condition_of
 from dlr.kube.api import EVENTS, JSON, Api
 from dlr.kube.errors import ApiError
+from dlr.kube.following import until_finished
 from reconcilers.findings.record import unhealthy_taint
 
 PATIENCE_SECONDS = 5.0
 """Time limit for it: a cordon takes one write after the check's last."""
-INTERVAL_SECONDS = 0.25
 NOT_ALLOWED = "CordonNotAllowed"
 IN_SERVICE = {"CordonHeld": HELD_BACK, "CordonReported": NOT_ENFORCED}
 """Statements by the reason of the condition `ElasticSuspected`."""
@@ -31,21 +31,24 @@ def await_deeds(api: Api, check: JSON) -> dict[str, str]:
     faulty = nodes_in(check.get("status") or {}, Verdict.FAULTY)
     if not check["spec"].get("cordon", True):
         return dict.fromkeys(faulty, "not cordoned, as --no-cordon says")
-    ends_at = time.monotonic() + PATIENCE_SECONDS
-    done: dict[str, str] = {}
-    while waiting := {node for node in faulty if node not in done}:
-        try:
-            refused = _refused(api, check)
-            found = {node["metadata"]["name"]: node for node in find_nodes(api, waiting)}
-        except ApiError as error:
-            return done | dict.fromkeys(waiting, f"whether it is cordoned cannot be seen: {error}")
-        done |= dict.fromkeys(waiting - found.keys(), "the node is gone")
-        done |= {name: text for name, node in found.items() if (text := deed(node, check, refused))}
-        if time.monotonic() > ends_at:
-            break
-        if len(done) < len(faulty):
-            time.sleep(INTERVAL_SECONDS)
+    *_, done = until_finished(
+        lambda: _deeds(api, check, faulty),
+        lambda done: len(done) == len(faulty),
+        within_seconds=PATIENCE_SECONDS,
+    )
     return dict.fromkeys(faulty, UNKNOWN) | done
+
+
+def _deeds(api: Api, check: JSON, faulty: Collection[str]) -> dict[str, str]:
+    """Return what shows by now of each faulty node."""
+    if not faulty:
+        return {}
+    try:
+        refused = _refused(api, check)
+        found = {node["metadata"]["name"]: deed(node, check, refused) for node in find_nodes(api, faulty)}
+    except ApiError as error:
+        return dict.fromkeys(faulty, f"whether it is cordoned cannot be seen: {error}")
+    return {name: text for name in faulty if (text := found.get(name, "the node is gone"))}
 
 
 def deed(node: JSON, check: JSON, refused: bool) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-from crds.nodecheck import Accelerator
 from dlr.commands.errors import CouldNotTell
 from dlr.commands.output import Format, cell, print_json, show, table, verdict_line
 from dlr.job.wording import significant
+from dlr.kube.waiting import show_passing
 from healthcheck.local import LocalHealth, judge
 from healthcheck.measurements import Metric
 from healthcheck.probes.device_state import GPU_COUNT
@@ -27,18 +26,13 @@ FIGURES = {
 }
 
 
-def check_this_machine(accelerator: str | None, output: Format) -> LocalHealth:
+def check_this_machine(output: Format, *, gpu: bool) -> LocalHealth:
     """Run the probes and show them.
 
     Raises:
-        CouldNotTell: there is no GPU, and one was asked for, or the probes know no such accelerator.
+        CouldNotTell: there is no GPU, and one was asked for.
     """
-    if accelerator not in (None, *Accelerator):
-        raise CouldNotTell(
-            f"The accelerator {accelerator!r} is unknown here; there are {' and '.join(Accelerator)}."
-        )
-    gpu = accelerator == Accelerator.NVIDIA_GPU
-    results = run_local(gpu, _show_progress, cpu_only=accelerator == Accelerator.NONE)
+    results = run_local(gpu, _show_progress)
     verdict = judge(results)
     if output is Format.JSON:
         shown = [_as_json(result) for result in results]
@@ -57,9 +51,7 @@ def check_this_machine(accelerator: str | None, output: Format) -> LocalHealth:
 
 
 def _show_progress(probe: str, result: ProbeReport | None) -> None:
-    """Name the probe that runs, in a line on a terminal's standard error."""
-    if sys.stderr.isatty():
-        print("\r\033[K" + (f"{probe} …" if result is None else ""), end="", file=sys.stderr, flush=True)
+    show_passing("" if result else f"{probe} …")
 
 
 def _row(result: ProbeReport) -> tuple[object, ...]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from controller.wording import counted
 from crds import names
-from crds.findings import Finding, Verdict
+from crds.findings import Finding
 from dlr.commands.errors import CommandError
-from dlr.commands.output import Format, cell, print_json, show, table
+from dlr.commands.output import Format, print_json, show_table
 from dlr.job.wording import age, utc_now
 from dlr.kube.api import NODES, Api
 from reconcilers.findings.record import read_record
@@ -32,32 +29,17 @@ def show_record(api: Api, name: str, output: Format) -> None:
     if output is Format.JSON:
         print_json([finding.to_wire() for finding in record])
         return
-    if record:
-        now = utc_now()
-        rows = [(age(finding.time.isoformat(), now), *columns(finding)) for finding in record]
-        show(table(COLUMNS, rows))
-    show(cell(summary(name, record)))
+    if not record:
+        print(
+            f"{name} has no record: since it was added, no check of it has ended in a namespace that may "
+            "have nodes cordoned."
+        )
+        return
+    now = utc_now()
+    show_table(COLUMNS, [(age(finding.time.isoformat(), now), *columns(finding)) for finding in record])
 
 
 def columns(finding: Finding) -> tuple[object, ...]:
     """All of a row but the age. Partners are those of failures that nothing else explains."""
     partners = ", ".join(finding.failed_with)
     return finding.source, finding.verdict.value, finding.passed, finding.failed, partners
-
-
-def summary(name: str, record: Sequence[Finding]) -> str:
-    if not record:
-        return (
-            f"{name} has no record: since it was added, no check of it has ended in a namespace that may "
-            "have nodes cordoned."
-        )
-    unexplained = sum(bool(finding.failed_with) for finding in record)
-    faulty = sum(finding.verdict is Verdict.FAULTY for finding in record)
-    passed, failed = sum(r.passed for r in record), sum(r.failed for r in record)
-    tests = f"{counted(passed, 'test')} with other nodes passed and {failed} failed"
-    parts = [f"{name}: in {counted(len(record), 'check')} {tests}"]
-    if faulty:
-        parts.append(f"{faulty} of the checks found it faulty")
-    if unexplained:
-        parts.append(f"in {unexplained} it failed with others for which nothing else is to blame")
-    return "; ".join(parts) + "."

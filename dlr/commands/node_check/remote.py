@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -17,7 +16,7 @@ from dlr.commands import creation
 from dlr.commands.errors import CouldNotTell, Interrupted
 from dlr.commands.node_check import view
 from dlr.commands.node_check.done import await_deeds
-from dlr.commands.node_check.news import CheckSnapshot, news
+from dlr.commands.node_check.news import news
 from dlr.commands.output import Format, cell, console, print_json, show, table, verdict_line
 from dlr.job.check_outcome import as_json, health, message
 from dlr.job.lookup import get_job
@@ -41,17 +40,9 @@ def create(api: Api, check: JSON) -> JSON:
     """
     if job := check["spec"].get("jobName"):
         get_job(api, job)
-    return creation.create(api, NODECHECKS, check, partial(_refusal, api, check))
-
-
-def _refusal(api: Api, check: JSON, failure: ApiError) -> str:
-    if failure.reason == "AlreadyExists":
-        name = check["metadata"]["name"]
-        return (
-            f"There is a NodeCheck {name!r} in namespace {api.namespace!r} already; choose another --name, "
-            f"or delete it first (kubectl delete nc {name} -n {api.namespace})."
-        )
-    return "\n     ".join(map(str, failure.causes)) or str(failure)
+    return creation.create(
+        api, NODECHECKS, check, lambda failure: "\n     ".join(map(str, failure.causes)) or str(failure)
+    )
 
 
 def announce(created: JSON, output: Format) -> None:
@@ -94,16 +85,16 @@ def wait(api: Api, created: JSON, output: Format) -> LocalHealth:
 def _follow(api: Api, created: JSON, quiet: bool) -> JSON:
     """Print each thing that happens, unless `quiet`; return the finished check."""
     began, printed = time.monotonic(), set[str]()
-    for look in until_finished(lambda: _look(api, created), lambda look: _is_finished(look.check)):
-        lines = [] if quiet else news(look, time.monotonic() - began)
-        for line in lines:
+    for check, workers in until_finished(lambda: _look(api, created), lambda look: _is_finished(look[0])):
+        for line in () if quiet else news(check, workers, time.monotonic() - began):
             if line not in printed:
                 printed.add(line)
                 show(cell(f"{datetime.now().astimezone():%H:%M:%S}  {line}"))
-    return look.check
+    return check
 
 
-def _look(api: Api, created: JSON) -> CheckSnapshot:
+def _look(api: Api, created: JSON) -> tuple[JSON, list[JSON]]:
+    """Return the check, and its workers while they are at work."""
     metadata = created["metadata"]
     gone = CouldNotTell(f"The check {metadata['name']!r} was deleted before it had finished.")
     try:
@@ -115,11 +106,11 @@ def _look(api: Api, created: JSON) -> CheckSnapshot:
     if check["metadata"]["uid"] != metadata["uid"]:
         raise gone
     if _is_finished(check) or not (check.get("status") or {}).get("nodes"):
-        return CheckSnapshot(check)
+        return check, []
     job = check["spec"].get("jobName")
     of_job = f"{names.LABEL_JOB}={job},{names.LABEL_TYPE}={names.WORKER}"
     of_check = of_job if job else f"{names.LABEL_CHECK}={metadata['name']}"
-    return CheckSnapshot(check, api.find(ELASTICWORKERS, label_selector=of_check))
+    return check, api.find(ELASTICWORKERS, label_selector=of_check)
 
 
 def _is_finished(check: JSON) -> bool:

@@ -93,16 +93,16 @@ class JobTimeline:
     changes: tuple[PlannedChange, ...] = ()
     """The planned changes that history still has, the oldest first; of replica groups none, which change from
     version to version."""
-    group_workers: int = 0
-    """Workers of a replica group, if the lanes are groups and the rounds versions; 0 for any other job."""
+    of_groups: bool = False
+    """Whether the lanes are replica groups, and the rounds versions."""
 
     @property
     def round_word(self) -> str:
-        return "version" if self.group_workers else "round"
+        return "version" if self.of_groups else "round"
 
     @property
     def member_word(self) -> str:
-        return "group" if self.group_workers else "worker"
+        return "group" if self.of_groups else "worker"
 
 
 def title(life: JobTimeline) -> str:
@@ -178,7 +178,7 @@ def life_of(
         failures=tuple(failures),
         failure_count=sum(failures_of(job).values()),
         changes=() if grouped else planned_changes(episodes),
-        group_workers=job["spec"]["elasticPolicy"]["replicaGroups"]["workers"] if grouped else 0,
+        of_groups=grouped,
     )
 
 
