@@ -10,7 +10,6 @@ import math
 import pathlib
 import pickle
 from collections import Counter
-from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as described
 
 from agent.slots.slot import DamagedError
-from dlr.checkpoint.storage import METADATA
+from dlr.checkpoint.storage import METADATA, Manifest
 from dlr.checkpoint.unpickling import RestrictedUnpickler
 
 _PATHS = (pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath)
@@ -73,19 +72,21 @@ def read_pickle(data: bytes, name: str) -> Any:
 # --- What is in `.metadata` -----------------------------------------------------------------------------
 
 
-def check_metadata(metadata: object, files: Collection[str]) -> described.Metadata:
+def check_metadata(metadata: object, manifest: Manifest) -> described.Metadata:
     """Make sure that a reader of files finds all that metadata name in the checkpoint's folder.
 
     Args:
-        files: those that the checkpoint consists of, below its folder; none where nobody has listed them.
+        manifest: of the checkpoint; without files, where torch has written alone.
 
     Raises:
         DamagedError: they are no metadata, name files elsewhere, or tensors with more bytes than these have.
     """
     if not isinstance(metadata, described.Metadata):
         raise DamagedError(f"{METADATA} is a {type(metadata).__name__}")
+    written = [manifest.place_of(file) for file in manifest.files if file.name != METADATA]
+    files = {place.removeprefix(f"{manifest.folder}/") for place in written}
     try:
-        _check_tensors(metadata, _check_places(metadata, set(files)))
+        _check_tensors(metadata, _check_places(metadata, files))
     except (AttributeError, TypeError) as error:  # an object without its fields, say
         raise DamagedError(f"{METADATA} is not what torch writes: {error!s:.200}") from error
     return metadata

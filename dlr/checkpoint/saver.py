@@ -26,9 +26,9 @@ from torch import Tensor
 from agent.slots.slot import DamagedError, Slot
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import storage
-from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
+from dlr.checkpoint.dcp import SlotPlanner, encode_part, join_parts, save_plan
 from dlr.checkpoint.files import files_at
-from dlr.checkpoint.joined import Parts, encode_part
+from dlr.checkpoint.folder_pickles import check_metadata
 from dlr.checkpoint.plan import Piece, encode_plan, name_of_rank, owner_of, pieces_of
 from dlr.checkpoint.sharing import PART, PLAN, Digest, SaveError, SaveRequest, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
@@ -170,12 +170,11 @@ class _Save:
         if request.rank != 0:
             self._savers.wait_for_rank_0()
             return
-        parts = Parts(self._savers.collect(PART))
-        whole = metadata((), self._leaves, self._paths)
+        whole, files = join_parts(self._savers.collect(PART), self._leaves, self._paths)
         whole.storage_meta = self._writer.storage_meta()
         names = ("job", "step", "world_size", "attempt")
-        manifest = storage.Manifest.of({it: getattr(request, it) for it in names} | {"files": parts.files})
-        storage.publish(self._files, manifest, parts.encode(whole))
+        manifest = storage.Manifest.of({it: getattr(request, it) for it in names} | {"files": files})
+        storage.publish(self._files, manifest, pickle.dumps(check_metadata(whole, manifest)))
         self._savers.remove_notes()
         with suppress(OSError):  # the step is there; old ones go at the next save
             storage.retire(self._files, request.keep, request.step)
