@@ -179,7 +179,6 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     handler = DlrRendezvousHandler(
         *(me, membership, reporter, checks, store, interfaces),
         join_timeout_seconds=launch.join_timeout_seconds,
-        master_port=launch.args.master_port or 0,
         memory=memory,
         on_meeting=partial(_note_meeting, me.member, votes, good_ends, peers),
     )
