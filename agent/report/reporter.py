@@ -19,7 +19,7 @@ from agent.monitor.stepping import Figures
 from agent.report import launch_mark
 from agent.report.elasticworker import path_of
 from agent.report.outbox import Outbox, changed
-from agent.report.refusal import RefusedSections, final_refusal
+from agent.report.refusal import final_refusal, without_refused
 from agent.report.report import NO_SECTIONS, AgentFacts, ReportBody, Sections, fitting, whole
 from agent.signals import deferred
 from controller.errors import ApiError, NotFound
@@ -79,7 +79,6 @@ class Reporter(threading.Thread):
         self._outbox = Outbox(first, progress_seconds, sequence)
         self._nobody_listens = False
         """The last attempt found no such object, or was refused for good: whoever leaves need not wait."""
-        self._left_out = RefusedSections()
         self._incomplete: set[str] = set()
         """Sections that were left out, which is logged once."""
         self._stop_event = threading.Event()
@@ -240,23 +239,25 @@ class Reporter(threading.Thread):
             self._changed.notify_all()
 
     def _patch(self, status: dict[str, Any]) -> None:
-        """Write a report without what the API server has refused, now or before.
+        """Write a report, without what the API server refuses of it.
 
         Raises:
             ApiError: it is not written.
         """
         while True:
-            sent = self._left_out.without(status)
             try:
-                self._api.merge_patch(self._path, {"status": {"agent": sent}})
+                self._api.merge_patch(self._path, {"status": {"agent": status}})
                 return
             except ApiError as error:
-                names = self._left_out.take_in(error, sent)
-                if not names:
+                if (rest := without_refused(status, error)) is None:
                     raise
+                names = {name for name, value in status.items() if rest[name] != value}
                 if not self._incomplete.issuperset(names):
                     self._incomplete.update(names)
-                    logger.warning("reports go on without %s: it is refused: %s", ", ".join(names), error)
+                    logger.warning(
+                        "a report goes without %s: it is refused: %s", ", ".join(sorted(names)), error
+                    )
+                status = rest
 
     def _made(self, name: str, make: Callable[[], T]) -> T | None:
         """Make a section of a report; None where that fails, which is logged once for each section."""
