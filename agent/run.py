@@ -26,7 +26,6 @@ from agent.checkpoints.holder import CheckpointHolder
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError, ensure_temporary_directory, listen
 from agent.facts.arrival import Arrival
-from agent.facts.failure import write_error_file
 from agent.facts.world import AgentWorld, ExitReason, Member
 from agent.kube.api import AgentApi
 from agent.link import Link
@@ -340,7 +339,6 @@ def _run(built: Built, config: LaunchConfig) -> int:
         if ended.reason is ExitReason.JOB_SUCCEEDED:
             code = 0
         elif ended.reason is ExitReason.JOB_FAILED and agent.last_failure is not None:
-            write_error_file(os.environ, agent.last_failure)
             code = exit_code(agent.last_failure.exit_code)
         else:
             code = EXIT_TERMINATED
@@ -350,7 +348,6 @@ def _run(built: Built, config: LaunchConfig) -> int:
     if result.is_failed() and agent.last_failure is not None:
         allowed = agent.get_worker_group().spec.max_restarts
         logger.error("no restarts are left: --max-restarts allows %d", allowed)
-        write_error_file(os.environ, agent.last_failure)
         return exit_code(agent.last_failure.exit_code)
     return 0
 

@@ -33,7 +33,7 @@ from dlr.checkpoint.plan import Piece, encode_plan, name_of_rank, owner_of, piec
 from dlr.checkpoint.sharing import PART, PLAN, Digest, SaveError, SaveRequest, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
-from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values
+from dlr.checkpoint.values import WITHIN, TensorReference, load_values
 from dlr.checkpoint.writing import write
 
 _PROTOCOL_OF_TORCH = 2
@@ -222,8 +222,8 @@ def _warn(path: str, count: int, name: str, ranks: int) -> None:
 def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is no tensor, by the names that torch.distributed.checkpoint gives it, and the paths of all names.
 
-    So whoever loads the folder with torch alone finds it. What has a part that cannot be unpickled outside of
-    the training script, since its class is there, is left to `dlr.checkpoint`.
+    So whoever loads the folder with torch alone finds it. Where the script has registered classes of its own,
+    this process does not know them, and all of it is left to `dlr.checkpoint`.
 
     Args:
         tensor: gives one by its name.
@@ -233,7 +233,7 @@ def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, A
         return tensor(name) if name.startswith(WITHIN) else TensorReference(name)
 
     try:
-        leaves, paths = flatten_values(load_readable_values(values, find))
+        leaves, paths = flatten_values(load_values(values, find))
     except Exception:  # pickles may raise anything
         return {}, {}
     left_out = {name for name, leaf in leaves.items() if not _is_pickled(leaf)}

@@ -75,15 +75,6 @@ def load_values(data: bytes, tensor: Callable[[str], Any], weights_only: bool = 
         raise pickle.UnpicklingError(f"the values cannot be read: {reason}") from error
 
 
-def load_readable_values(data: bytes, tensor: Callable[[str], Any]) -> Any:
-    """Unpickle the values, with something that pickle refuses in the place of what is not registered here.
-
-    Raises:
-        Exception: it cannot be done.
-    """
-    return _LenientUnpickler(data, tensor).load()
-
-
 # --- What may be in a checkpoint ------------------------------------------------------------------------
 
 
@@ -288,34 +279,3 @@ class _Unpickler(RestrictedUnpickler):
         if path not in self._allowed:
             refuse(path)
         return self._allowed[path]
-
-
-class _LenientUnpickler(_Unpickler):
-    """Puts objects that pickle refuses in the place of those whose classes are not registered."""
-
-    def named(self, path: str) -> Any:
-        try:
-            return super().named(path)
-        except NotAllowedError:
-            return _stand_in()
-
-
-def _stand_in() -> type:
-    """Make a class that takes whatever is done to an object of another, and that has no name in a module."""
-
-    class StandIn:
-        __hash__ = None  # type: ignore[assignment]
-
-        def __init__(self, *_: object, **__: object) -> None:
-            pass
-
-        def _take(self, *_: object) -> None:
-            pass
-
-        __setstate__ = append = extend = add = __setitem__ = _take
-
-        @classmethod
-        def __tensor_unflatten__(cls, *_: object) -> StandIn:
-            return cls()
-
-    return StandIn
