@@ -48,7 +48,7 @@ from agent.replicas.desk import ReplicasDesk
 from agent.report.elasticworker import PodLocation
 from agent.report.failed_start import refuse_to_start
 from agent.report.progress_monitor import ProgressMonitor, TrainingProgress
-from agent.report.report import AgentFacts, Sections
+from agent.report.report import AgentFacts
 from agent.report.reporter import Reporter
 from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision.asked import StacksDesk
@@ -165,7 +165,16 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         AgentFacts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,
         figures=progress.figures,
-        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering, kept, peers, arrival),
+        sections={
+            "network": interfaces.to_status,
+            "asked_stacks": stacks_desk.to_status,
+            "lived_on": kept.to_status,
+            "lingers": lingering.to_status,
+            "silent_peers": peers.to_status,
+            "start": arrival.to_status,
+            **({"replicas": replicas.to_status} if replicas is not None else {}),
+            **({"memory": memory.to_status} if memory is not None else {}),
+        },
     )
     peers.serve(lambda: reporter.progress(within_seconds=0.0))
     if replicas is not None:
@@ -209,28 +218,6 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     return Built(agent, membership, reporter)
 
 
-def _sections(
-    interfaces: SocketInterfaces,
-    replicas: ReplicasDesk | None,
-    stacks_desk: StacksDesk,
-    memory: CheckpointHolder | None,
-    lingering: Lingering,
-    kept: KeptProcesses,
-    peers: PeerWatcher,
-    arrival: Arrival,
-) -> Sections:
-    return Sections(
-        network=interfaces.to_status,
-        replicas=replicas.to_status if replicas is not None else None,
-        asked_stacks=stacks_desk.to_status,
-        memory=memory.to_status if memory is not None else None,
-        lived_on=kept.to_status,
-        lingers=lingering.to_status,
-        silent_peers=peers.to_status,
-        start=arrival.to_status,
-    )
-
-
 def _kept(
     me: Environment,
     warm_start: WarmStart | None,
@@ -271,7 +258,6 @@ def _start_monitor(
     # The memory of a replacement is touched late: no start waits any more for what that takes.
     touch = memory.touch if memory is not None else lambda: None
     monitor = ProgressMonitor(progress, reporter, lambda: link.view.awaits_checkpoint, touch)
-    link.watcher.call_at_changes(monitor.note_news)
     monitor.start()
     cleanup.callback(monitor.stop)
 

@@ -38,7 +38,7 @@ from agent.node_check.duties import NodeCheckFollower
 from agent.peers.watcher import PeerWatcher
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.replicas.desk import ReplicasDesk
-from agent.report.report import AgentFacts, Sections
+from agent.report.report import AgentFacts
 from agent.report.reporter import Reporter
 from agent.torch_compat import elastic
 from crds.agent_report import AgentState
@@ -257,11 +257,11 @@ def create_handler(
         reporter = link.reporter(
             AgentFacts(listener.port, processes, accelerators.detect()),
             cleanup,
-            sections=Sections(
-                network=interfaces.to_status,
-                replicas=replicas.to_status if replicas is not None else None,
-                silent_peers=peers.to_status,
-            ),
+            sections={
+                "network": interfaces.to_status,
+                "silent_peers": peers.to_status,
+                **({"replicas": replicas.to_status} if replicas is not None else {}),
+            },
         )
         peers.serve(lambda: reporter.progress(within_seconds=0.0))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,20 +17,11 @@ from crds.agent_report import (
     AgentCheckpointTrouble,
     AgentReport,
     AgentState,
-    AskedStacks,
-    CheckpointMemory,
     Departure,
-    LivedOn,
-    Network,
-    ReplicasReport,
-    RoundArrival,
     RoundProgress,
     Series,
-    ShardsReport,
-    SilentPeer,
     Slow,
     StepProgress,
-    Usage,
 )
 from crds.texts import all_plain, ending, json_bytes, shortened
 
@@ -73,28 +64,8 @@ class AgentFacts:
     accelerators: Accelerators
 
 
-@dataclass(frozen=True)
-class Sections:
-    """What makes the parts of a report that are read while it is written, by field of `AgentReport`."""
-
-    usage: Callable[[], Usage | None] | None = None
-    start: Callable[[], RoundArrival | None] | None = None
-    network: Callable[[], Network | None] | None = None
-    memory: Callable[[], CheckpointMemory] | None = None
-    shards: Callable[[], tuple[ShardsReport, ...] | None] | None = None
-    replicas: Callable[[], ReplicasReport | None] | None = None
-    asked_stacks: Callable[[], AskedStacks | None] | None = None
-    lived_on: Callable[[], LivedOn | None] | None = None
-    lingers: Callable[[], str | None] | None = None
-    silent_peers: Callable[[], tuple[SilentPeer, ...] | None] | None = None
-
-    def made_by(self, make: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
-        """Return the parts by field, each made by `make` of its name and what makes it."""
-        makers = {part.name: getattr(self, part.name) for part in fields(self)}
-        return {name: make(name, maker) for name, maker in makers.items() if maker is not None}
-
-
-NO_SECTIONS = Sections()
+Sections = Mapping[str, Callable[[], Any]]
+"""What makes the parts of a report that are read while it is written, by field of `AgentReport`."""
 
 
 def whole(

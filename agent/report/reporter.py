@@ -20,7 +20,7 @@ from agent.report import launch_mark
 from agent.report.elasticworker import path_of
 from agent.report.outbox import Outbox, changed
 from agent.report.refusal import final_refusal, without_refused
-from agent.report.report import NO_SECTIONS, AgentFacts, ReportBody, Sections, fitting, whole
+from agent.report.report import AgentFacts, ReportBody, Sections, fitting, whole
 from agent.signals import deferred
 from controller.errors import ApiError, NotFound
 from crds.agent_report import AgentCheck, AgentState, Departure
@@ -62,7 +62,7 @@ class Reporter(threading.Thread):
         progress_seconds: float,
         sequence: int = 0,
         figures: Callable[[], Figures] | None = None,
-        sections: Sections = NO_SECTIONS,
+        sections: Sections = {},  # noqa: B006
         on_final_refusal: Callable[[], None] = lambda: None,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
@@ -220,7 +220,7 @@ class Reporter(threading.Thread):
             report, sequence = self._outbox.first(), self._outbox.next_sequence()
         if report is None:
             return
-        sections = self._sections.made_by(self._made)
+        sections = {name: self._made(name, make) for name, make in self._sections.items()}
         status = fitting(whole(self._me, self._facts, report, sequence, sections))
         try:
             self._patch(status)
