@@ -10,7 +10,6 @@ from datetime import datetime
 
 from controller.wording import counted, some_of
 from crds import names
-from crds.agent_report import NATIVE
 from crds.ranges import as_ranges
 from dlr.job.lookup import list_workers
 from dlr.job.report import current_report, sort_workers, state_of
@@ -63,15 +62,15 @@ def read(request: str, workers: Sequence[JSON]) -> Answers:
     return Answers(stacks, where, silent, idle)
 
 
-def ask(api: Api, name: str, timeout: float, *, native: bool = False) -> Answers:
+def ask(api: Api, name: str, timeout: float) -> Answers:
     """Request stacks of all agents of a job, and wait at most so many seconds for their answers."""
-    (answers,) = ask_all(api, [name], timeout, native=native)
+    (answers,) = ask_all(api, [name], timeout)
     return answers
 
 
-def ask_all(api: Api, jobs: Sequence[str], timeout: float, *, native: bool = False) -> list[Answers]:
+def ask_all(api: Api, jobs: Sequence[str], timeout: float) -> list[Answers]:
     """Request stacks of some jobs, as `ask` does of one; replica groups are jobs of their own."""
-    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}{NATIVE if native else ''}"
+    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}"
     patch = {"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}}
     for name in jobs:
         api.patch(ELASTICJOBS, name, patch=patch)

@@ -28,7 +28,7 @@ from dlr.kube.errors import UsageError
 
 MOST_GROUPS = 32
 """Replica groups whose stacks are shown at once."""
-ANSWER_SECONDS, NATIVE_SECONDS = 15.0, 60.0
+ANSWER_SECONDS = 15.0
 
 
 @with_cluster
@@ -39,18 +39,9 @@ def stacks(
         int | None, typer.Option(min=0, metavar="R", help="Show this process alone, by its global rank.")
     ] = None,
     group: Group = None,
-    native: Annotated[
-        bool,
-        typer.Option(
-            "--native", help="With the frames of C and C++: where the image has py-spy, and it may trace."
-        ),
-    ] = False,
     timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=1, max=300, metavar="SECONDS", help="Wait so long for answers. [default: 15; --native: 60]"
-        ),
-    ] = None,
+        float, typer.Option(min=1, max=300, metavar="SECONDS", help="Wait so long for answers.")
+    ] = ANSWER_SECONDS,
     output: Output = Format.TABLE,
 ) -> None:
     """Show where all training processes are now."""
@@ -58,15 +49,14 @@ def stacks(
         f"none of its processes runs any more; `dlr job diagnose {name} -n {api.namespace}` says how it ended"
     )
     job = get_unfinished_job(api, name, ended)
-    timeout = timeout or (NATIVE_SECONDS if native else ANSWER_SECONDS)
     if group is not None:
         name = get_group(api, job, group)["metadata"]["name"]
     elif is_grouped(job):
         if rank is not None:
             refuse_grouped(job, "job stacks", f"--rank {rank}")
-        _stacks_of_groups(api, job, timeout, output, native=native)
+        _stacks_of_groups(api, job, timeout, output)
         return
-    answers = ask(api, name, timeout, native=native)
+    answers = ask(api, name, timeout)
     if not answers.stacks:
         raise CommandError(without_answer(name, answers, timeout))
     shown = [stack for stack in answers.stacks if rank in (None, stack["rank"])]
@@ -79,13 +69,13 @@ def stacks(
     _tell_who_is_missing(answers, timeout)
 
 
-def _stacks_of_groups(api: Api, job: JSON, timeout: float, output: Format, *, native: bool) -> None:
+def _stacks_of_groups(api: Api, job: JSON, timeout: float, output: Format) -> None:
     """Show the stacks of all replica groups, group by group."""
     name = job["metadata"]["name"]
     groups = [each for each in groups_of(api, job) if not is_finished(each)]
     if len(groups) > MOST_GROUPS:
         raise UsageError(f"ElasticJob {name!r} has {len(groups)} replica groups; choose one with --group.")
-    found = ask_all(api, [each["metadata"]["name"] for each in groups], timeout, native=native)
+    found = ask_all(api, [each["metadata"]["name"] for each in groups], timeout)
     if not any(answers.stacks for answers in found):
         raise CommandError(without_answer(name, together(found), timeout))
     pairs = [*zip(groups, found, strict=True)]
