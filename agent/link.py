@@ -211,7 +211,7 @@ def first_report(
         failure=section_of(predecessor, "failure", LocalFailure),
         rounds=rounds,
         check=section_of(predecessor, "check", AgentCheck),
-        trouble=trouble,
+        checkpoint_trouble=trouble,
         series=past,
         slow=slow,
     )

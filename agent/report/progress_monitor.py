@@ -48,9 +48,8 @@ class TrainingProgress:
         self._chronicle = Chronicle(first.series or Series(), first.slow, usage)
         self._start = StartProgress(0, 0)
         """The processes that run, or ran last."""
-        self._figures = Figures(
-            rounds=first.rounds, trouble=first.trouble, series=first.series, slow=first.slow
-        )
+        trouble = first.checkpoint_trouble
+        self._figures = Figures(None, first.rounds, trouble, first.series, first.slow)
 
     def figures(self) -> Figures:
         """Return how far training is now: every report says it, so a failure comes with the last steps."""
@@ -73,7 +72,7 @@ class TrainingProgress:
     def _take(self, generation: int, snapshot: Snapshot) -> None:
         if self._start.generation != generation:
             self._start = StartProgress(generation, self._files.start.round)
-            self._figures = replace(self._figures, progress=None, trouble=snapshot.trouble)
+            self._figures = replace(self._figures, progress=None, checkpoint_trouble=snapshot.trouble)
             self._chronicle.begin(self._files.start)
         if self._start.stepping.counted != snapshot.counted:
             self._start = replace(self._start, stepping=Stepping(counted=snapshot.counted))
@@ -102,7 +101,7 @@ class TrainingProgress:
                 seconds_per_step=start.stepping.seconds_per_step(),
             ),
             rounds=with_round(self._figures.rounds, start.stepping.in_round(start.round)),
-            trouble=snapshot.trouble,
+            checkpoint_trouble=snapshot.trouble,
             series=self._chronicle.series,
             slow=self._chronicle.slow,
         )
@@ -165,7 +164,7 @@ class ProgressMonitor(threading.Thread):
         if is_awaited and not self._was_awaited:
             self._reporter.hasten()  # one that was looked at before may wait there
         self._was_awaited = is_awaited
-        trouble = figures.trouble.reason if figures.trouble else None
+        trouble = figures.checkpoint_trouble.reason if figures.checkpoint_trouble else None
         if trouble is not self._announced_trouble:
             self._announced_trouble = trouble
             self._reporter.checkpoint()

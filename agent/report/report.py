@@ -45,7 +45,7 @@ class ReportBody:
     """The last one of this agent."""
     result: str | None = None
     """What rank 0 has left of the round that ended well."""
-    trouble: AgentCheckpointTrouble | None = None
+    checkpoint_trouble: AgentCheckpointTrouble | None = None
     series: Series | None = None
     slow: Slow | None = None
 
@@ -83,21 +83,8 @@ def whole(
         sequence=sequence,
         pod_uid=me.pod_uid,
         address=me.pod_ip,
-        store_port=facts.store_port,
-        local_world_size=facts.local_world_size,
-        accelerators=facts.accelerators,
-        state=report.state,
-        since=report.since,
-        observed_round=report.observed_round,
-        failure=report.failure,
-        progress=report.progress,
-        rounds=report.rounds,
-        check=report.check,
-        departure=report.departure,
-        result=report.result,
-        checkpoint_trouble=report.trouble,
-        series=report.series,
-        slow=report.slow,
+        **vars(facts),
+        **vars(report),
         **sections,
     )
 

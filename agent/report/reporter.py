@@ -205,14 +205,8 @@ class Reporter(threading.Thread):
         figures = self._made("progress", self._figures)
         if figures is None:
             return self.latest
-        return replace(
-            self.latest,
-            progress=figures.progress or self.latest.progress,
-            rounds=figures.rounds,
-            trouble=figures.trouble,
-            series=figures.series,
-            slow=figures.slow,
-        )
+        fresh = replace(self.latest, **vars(figures))
+        return replace(fresh, progress=figures.progress or self.latest.progress)
 
     def _write(self) -> None:
         """Write the oldest pending report. Each attempt looks anew, so an outage ends with fresh news."""
