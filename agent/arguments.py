@@ -122,10 +122,10 @@ def parse(argv: Sequence[str]) -> Any:
     if args.rdzv_backend != OUR_BACKEND:
         logger.warning("--rdzv-backend=%s is ignored: the ElasticJob says who meets whom", args.rdzv_backend)
         args.rdzv_backend = OUR_BACKEND
-    if args.master_addr not in (None, *LOOPBACK):
+    if args.master_port is not None or args.master_addr not in (None, *LOOPBACK):
         logger.warning(
-            "--master-addr=%s is ignored: scripts find each round's master in MASTER_ADDR and MASTER_PORT",
-            args.master_addr,
+            "--master-addr and --master-port are ignored: scripts find each round's in MASTER_ADDR and "
+            "MASTER_PORT, which init_method='env://' reads"
         )
     args.shutdown_timeout = elastic.shutdown_timeout(args, os.environ)
     # These have no say either; torch would warn of what the controller set for stock torchrun.

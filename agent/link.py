@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,7 +19,7 @@ from agent.monitor.usage import UsageMeter, meter_of_pod
 from agent.replicas.facts import GroupsView
 from agent.report.elasticworker import is_of_this_pod, last_report, section_of, sequence_after
 from agent.report.heartbeat import LeaseRenewal
-from agent.report.report import NO_SECTIONS, AgentFacts, ReportBody, Sections
+from agent.report.report import AgentFacts, ReportBody, Sections
 from agent.report.reporter import Reporter
 from agent.shards.desk import Desk
 from agent.shards.job_sets import shown_of
@@ -125,7 +125,7 @@ class Link:
         cleanup: contextlib.ExitStack,
         *,
         figures: Callable[[], Figures] | None = None,
-        sections: Sections = NO_SECTIONS,
+        sections: Sections = {},  # noqa: B006
     ) -> Reporter:
         """Return what reports this agent, once it is started; from now on processes may pull shards.
 
@@ -143,7 +143,7 @@ class Link:
             progress_seconds=me.heartbeat_seconds,
             sequence=sequence_after(self.predecessor, me),
             figures=figures,
-            sections=replace(sections, usage=self.usage, shards=self.desk.to_status),
+            sections={**sections, "usage": self.usage, "shards": self.desk.to_status},
             on_final_refusal=self._heartbeat.stop,
         )
         cleanup.callback(reporter.stop)
@@ -211,7 +211,7 @@ def first_report(
         failure=section_of(predecessor, "failure", LocalFailure),
         rounds=rounds,
         check=section_of(predecessor, "check", AgentCheck),
-        trouble=trouble,
+        checkpoint_trouble=trouble,
         series=past,
         slow=slow,
     )

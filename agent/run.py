@@ -26,7 +26,6 @@ from agent.checkpoints.holder import CheckpointHolder
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError, ensure_temporary_directory, listen
 from agent.facts.arrival import Arrival
-from agent.facts.failure import write_error_file
 from agent.facts.world import AgentWorld, ExitReason, Member
 from agent.kube.api import AgentApi
 from agent.link import Link
@@ -49,7 +48,7 @@ from agent.replicas.desk import ReplicasDesk
 from agent.report.elasticworker import PodLocation
 from agent.report.failed_start import refuse_to_start
 from agent.report.progress_monitor import ProgressMonitor, TrainingProgress
-from agent.report.report import AgentFacts, Sections
+from agent.report.report import AgentFacts
 from agent.report.reporter import Reporter
 from agent.standalone.cluster import STACKS, LocalCluster
 from agent.supervision.asked import StacksDesk
@@ -149,7 +148,7 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     link = Link.start(me, os.environ, cleanup, _local_cluster(launch))
     world = link.first_view.world
     memory = _memory(launch, listener, link, cleanup) if me.memory_bytes else None
-    files = ProgressFiles(told=link.slot_told_steps, trouble=link.first_report.trouble)
+    files = ProgressFiles(told=link.slot_told_steps, trouble=link.first_report.checkpoint_trouble)
     cleanup.callback(files.remove)
     stacks = StackFiles(files.directory / "stacks")
     members = world.members if world else ()
@@ -166,7 +165,16 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
         AgentFacts(listener.port, config.nproc_per_node, accelerators.detect()),
         cleanup,
         figures=progress.figures,
-        sections=_sections(interfaces, replicas, stacks_desk, memory, lingering, kept, peers, arrival),
+        sections={
+            "network": interfaces.to_status,
+            "asked_stacks": stacks_desk.to_status,
+            "lived_on": kept.to_status,
+            "lingers": lingering.to_status,
+            "silent_peers": peers.to_status,
+            "start": arrival.to_status,
+            **({"replicas": replicas.to_status} if replicas is not None else {}),
+            **({"memory": memory.to_status} if memory is not None else {}),
+        },
     )
     peers.serve(lambda: reporter.progress(within_seconds=0.0))
     if replicas is not None:
@@ -179,7 +187,6 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     handler = DlrRendezvousHandler(
         *(me, membership, reporter, checks, store, interfaces),
         join_timeout_seconds=launch.join_timeout_seconds,
-        master_port=launch.args.master_port or 0,
         memory=memory,
         on_meeting=partial(_note_meeting, me.member, votes, good_ends, peers),
     )
@@ -209,28 +216,6 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     cleanup.callback(agent.kill)
     _start_monitor(progress, reporter, link, memory, cleanup)
     return Built(agent, membership, reporter)
-
-
-def _sections(
-    interfaces: SocketInterfaces,
-    replicas: ReplicasDesk | None,
-    stacks_desk: StacksDesk,
-    memory: CheckpointHolder | None,
-    lingering: Lingering,
-    kept: KeptProcesses,
-    peers: PeerWatcher,
-    arrival: Arrival,
-) -> Sections:
-    return Sections(
-        network=interfaces.to_status,
-        replicas=replicas.to_status if replicas is not None else None,
-        asked_stacks=stacks_desk.to_status,
-        memory=memory.to_status if memory is not None else None,
-        lived_on=kept.to_status,
-        lingers=lingering.to_status,
-        silent_peers=peers.to_status,
-        start=arrival.to_status,
-    )
 
 
 def _kept(
@@ -273,7 +258,6 @@ def _start_monitor(
     # The memory of a replacement is touched late: no start waits any more for what that takes.
     touch = memory.touch if memory is not None else lambda: None
     monitor = ProgressMonitor(progress, reporter, lambda: link.view.awaits_checkpoint, touch)
-    link.watcher.call_at_changes(monitor.note_news)
     monitor.start()
     cleanup.callback(monitor.stop)
 
@@ -341,7 +325,6 @@ def _run(built: Built, config: LaunchConfig) -> int:
         if ended.reason is ExitReason.JOB_SUCCEEDED:
             code = 0
         elif ended.reason is ExitReason.JOB_FAILED and agent.last_failure is not None:
-            write_error_file(os.environ, agent.last_failure)
             code = exit_code(agent.last_failure.exit_code)
         else:
             code = EXIT_TERMINATED
@@ -351,7 +334,6 @@ def _run(built: Built, config: LaunchConfig) -> int:
     if result.is_failed() and agent.last_failure is not None:
         allowed = agent.get_worker_group().spec.max_restarts
         logger.error("no restarts are left: --max-restarts allows %d", allowed)
-        write_error_file(os.environ, agent.last_failure)
         return exit_code(agent.last_failure.exit_code)
     return 0
 

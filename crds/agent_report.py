@@ -49,8 +49,6 @@ MAX_FRAMES = 1_024
 """Characters of the frames in one of them."""
 MAX_REQUEST = 64
 """Characters of a request for stacks; a longer text is cut."""
-NATIVE = "/native"
-"""End of a request for the frames of C and C++, too."""
 MAX_LOCAL_PROBES = 8
 """Entries of `check.local`."""
 MAX_PAIR_PROBES = 16

@@ -7,12 +7,11 @@ none, the last traceback on stderr is reported. After a signal there is often ne
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -32,10 +31,7 @@ times_out = _texts.time_out
 """Whether a process waited for another until its time was up."""
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""The variable that names the agent's own error file, as torchrun has it. Launchers such as TorchX set it,
-mostly to the container's termination log (https://docs.pytorch.org/docs/stable/elastic/errors.html)."""
-MESSAGE_BYTES, TRACEBACK_BYTES = 1024, 2048
-"""A termination log has 4,096 bytes, for what JSON makes of both."""
+"""torch's variable that names the file of a process's exception."""
 
 OURS = str(Path(sys._getframe().f_code.co_filename).parent.with_name("warm"))
 """The folder of our own code in a process that was forked: hooks, which may be among the script's frames.
@@ -57,12 +53,6 @@ _NO_MESSAGE = "<NONE>"
 
 _SEARCH_BYTES = 64 * 1024
 TRACEBACK = "Traceback (most recent call last):"
-_GROUP = f"  + Exception Group {TRACEBACK}"
-_SAID_IN_GROUP = re.compile(r"^(?P<before> +)\| (?P<said>(?!Traceback |Exception Group Traceback )[^ ].*)$")
-"""A line of a group that is neither of a stack nor of the frame around it."""
-_OF_A_GROUP = (" sub-exception)", " sub-exceptions)")
-_OUTERMOST = 2
-"""Spaces before what the group says of itself; those in it have more."""
 _WHAT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
 """What std::terminate prints of an exception."""
 _KILLS = (-signal.SIGKILL, -signal.SIGTERM)
@@ -72,8 +62,9 @@ _SYNTAX_ERROR = re.compile(
     r'^  File "(?P<file>[^"\n]*)", line (?P<line>\d+)\n(?:^    .*\n)*^(?P<said>\w*Error: .*)\Z', re.MULTILINE
 )
 """What Python writes, without a traceback, when the script itself cannot be compiled."""
-_RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+", re.MULTILINE)
-"""torch's excepthook puts it before each line, as often as `init_process_group` was called."""
+_BEFORE_LINES = re.compile(r"^(?:\[rank\d+\]: ?)*(?: {2,}[|+] )*", re.MULTILINE)
+"""What torch's excepthook puts before each line, as often as `init_process_group` was called, and what Python
+draws before those of an exception in a group."""
 
 _CHILD_WAS_KILLED = re.compile(
     r"killed by signal: Killed|DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly"
@@ -158,26 +149,6 @@ def failure_of_process(
     )
 
 
-def write_error_file(environ: Mapping[str, str], failure: LocalFailure) -> None:
-    """Write the failure that ends this agent, as torch's `@record` has it, if a file is named."""
-    if not (path := environ.get(ERROR_FILE)):
-        return
-    message, _, traceback = failure.message.partition("\n")
-    content = {
-        "message": {
-            "message": clip(message, MESSAGE_BYTES, head=MESSAGE_BYTES // 2),
-            "extraInfo": {
-                "py_callstack": clip(traceback, TRACEBACK_BYTES, head=TRACEBACK_BYTES // 2),
-                "timestamp": str(int(failure.time.timestamp())),
-            },
-        }
-    }
-    try:
-        Path(path).write_text(json.dumps(content))  # not renamed: a termination log is a mount
-    except OSError as error:
-        logger.warning("the error file %s cannot be written: %s", path, error)
-
-
 def exit_text(exit_code: int, log: str = "") -> str:
     """Say in words how a process ended that left no exception.
 
@@ -187,7 +158,7 @@ def exit_text(exit_code: int, log: str = "") -> str:
     if name := _signal_name(exit_code):
         ended = ": ".join(filter(None, (f"{KILLED_BY} {name}", _last_words(log))))
         return "\n".join(filter(None, (ended, last_crash(log))))
-    log = _RANK_PREFIX.sub("", log).rstrip()
+    log = _BEFORE_LINES.sub("", log).rstrip()
     if found := _SYNTAX_ERROR.search(log, max(log.rfind('  File "'), 0)):
         place, _, error = found.group().rpartition("\n")
         return f"{error} ({Path(found['file']).name}, line {found['line']})\n{place}"
@@ -206,12 +177,10 @@ def _last_words(log: str) -> str:
 def last_traceback(log: str) -> str:
     """Return the last exception in a log, `Type: message` first and then its traceback; "" if there is
     none."""
-    log = _RANK_PREFIX.sub("", log)
+    log = _BEFORE_LINES.sub("", log)
     start = log.rfind(TRACEBACK)
     if start < 0:
         return ""
-    if log[log.rfind("\n", 0, start) + 1 : start].strip(" ")[:1] in ("|", "+"):
-        return _last_group(log)
     lines = log[start:].splitlines()
     for number, line in enumerate(lines[1:], start=1):
         if line and not line[0].isspace():
@@ -221,26 +190,11 @@ def last_traceback(log: str) -> str:
 
 def last_chain(log: str) -> str:
     """Return a log from the first exception on that led to the last one; "" if there is none."""
-    log = _RANK_PREFIX.sub("", log)
+    log = _BEFORE_LINES.sub("", log)
     start = log.rfind(TRACEBACK)
-    if start >= 0 and log[log.rfind("\n", 0, start) + 1 : start].strip(" ")[:1] in ("|", "+"):
-        start = log.rfind(_GROUP)
     while start > 0 and log[max(start - 100, 0) : start].rstrip("\n").endswith(_CHAINED):
         start = log.rfind(TRACEBACK, 0, start)
     return log[start:] if start >= 0 else ""
-
-
-def _last_group(log: str) -> str:
-    """The last group of exceptions: `Type: message: the first of them`, and then all as Python draws it."""
-    start = log.rfind(_GROUP)
-    if start < 0:
-        return ""  # cut off
-    drawn = list(itertools.takewhile(lambda line: line.startswith("  "), log[start:].splitlines()))
-    said = [match for line in drawn if (match := _SAID_IN_GROUP.match(line))]
-    own = [match["said"] for match in said if len(match["before"]) == _OUTERMOST]
-    inner = (match["said"] for match in said if len(match["before"]) > _OUTERMOST)
-    first = next((line for line in inner if not line.endswith(_OF_A_GROUP)), "")
-    return "\n".join([": ".join(filter(None, [*own[:1], first])), *drawn]) if own else ""
 
 
 def last_crash(log: str) -> str:
@@ -277,7 +231,7 @@ def _drawn(lines: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a log without what a carriage return has drawn over."""
     in_stack = False
     for line in lines:
-        words = _RANK_PREFIX.sub("", line)
+        words = _BEFORE_LINES.sub("", line)
         names_error = in_stack and words[:1] not in ("", " ")
         in_stack = words.rstrip("\r").endswith(TRACEBACK) or (in_stack and not names_error)
         yield line if names_error else line.rstrip("\r").rpartition("\r")[2]

@@ -7,19 +7,15 @@ usage of the processes is added up.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from agent.processes.stat import TICKS_PER_SECOND, ProcessStat, descendants, stat_of
 from crds.names import ENV_POD_UID
 
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
-
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_source(pod_uid: str) -> CpuGroup | ProcessTree:
@@ -93,10 +89,8 @@ def _is_of_pod(proc: Path, pid: int, pod_uid: str) -> bool:
             return False
         if f"{ENV_POD_UID}={pod_uid}".encode() in variables:
             return True
-        try:
-            pid = _Stat.parse((proc / str(pid) / "stat").read_bytes()).parent
-        except (OSError, ValueError, IndexError):
-            return False
+        process = stat_of(pid, str(proc))
+        pid = process.parent if process is not None else 0
     return False
 
 
@@ -139,9 +133,8 @@ class ProcessTree:
         root: the id of the process; this one if it is None.
     """
 
-    def __init__(self, root: int | None = None, proc: Path = PROC) -> None:
+    def __init__(self, root: int | None = None) -> None:
         self._root = os.getpid() if root is None else root
-        self._proc = proc
         self._ticks: dict[tuple[int, int], int] = {}
         """The CPU ticks at the last reading, by process id and start, because ids are used again."""
         self._used_ticks = 0
@@ -149,59 +142,26 @@ class ProcessTree:
     def cpu_seconds(self) -> float:
         """Return the CPU time used so far, but for what a process used between the last reading and its
         end."""
-        ticks = {(pid, stat.started): stat.ticks for pid, stat in self._tree().items()}
+        ticks = {(each.pid, each.started): each.ticks for each in self._tree()}
         self._used_ticks += sum(count - self._ticks.get(process, 0) for process, count in ticks.items())
         self._ticks = ticks
-        return self._used_ticks / _TICKS_PER_SECOND
+        return self._used_ticks / TICKS_PER_SECOND
 
     def memory_bytes(self) -> int:
         """Return the memory in use. What several processes share (forked data loaders) is divided among
         them."""
-        return sum(self._proportional_bytes(pid, stat) for pid, stat in self._tree().items())
+        return sum(map(_proportional_bytes, self._tree()))
 
-    def _tree(self) -> dict[int, _Stat]:
-        stats: dict[int, _Stat] = {}
-        for entry in self._proc.iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
-                    stats[int(entry.name)] = _Stat.parse((entry / "stat").read_bytes())
-        children: dict[int, list[int]] = {}
-        for pid, stat in stats.items():
-            children.setdefault(stat.parent, []).append(pid)
-        tree: dict[int, _Stat] = {}
-        unseen = [self._root]
-        while unseen:
-            pid = unseen.pop()
-            if pid in stats and pid not in tree:
-                tree[pid] = stats[pid]
-                unseen += children.get(pid, ())
-        return tree
-
-    def _proportional_bytes(self, pid: int, stat: _Stat) -> int:
-        try:
-            for line in (self._proc / str(pid) / "smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    return int(line.split()[1]) * 1024
-        except (OSError, ValueError, IndexError):
-            pass  # it ended meanwhile, or the kernel does not say it
-        return stat.resident_bytes
+    def _tree(self) -> list[ProcessStat]:
+        own = stat_of(self._root)
+        return [*([] if own is None else [own]), *descendants(self._root)]
 
 
-@dataclass(frozen=True)
-class _Stat:
-    """What is read of /proc/<pid>/stat (proc(5))."""
-
-    parent: int
-    ticks: int
-    started: int
-    resident_bytes: int
-
-    @classmethod
-    def parse(cls, stat: bytes) -> _Stat:
-        fields = stat.rpartition(b")")[2].split()  # the name before it may contain anything
-        return cls(
-            parent=int(fields[1]),
-            ticks=int(fields[11]) + int(fields[12]),
-            started=int(fields[19]),
-            resident_bytes=int(fields[21]) * _PAGE_BYTES,
-        )
+def _proportional_bytes(process: ProcessStat) -> int:
+    try:
+        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass  # it ended meanwhile, or the kernel does not say it
+    return process.resident_bytes

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
 
 from agent.facts.failure import TEXT_BYTES, LocalFailure, clip, end_of_log
 from agent.monitor import dump, flight_recorder, hang, stacks
 from agent.monitor.flight_recorder import CollectiveRecord
-from agent.monitor.native import AT_ONCE, NoNativeFramesError, native_frames
 from agent.monitor.progress import ProgressFiles
 from agent.monitor.stacks import Capture, StackFiles
 from crds.agent_report import MAX_FRAMES, MAX_STACKS, FailureCause, RankStack
@@ -143,24 +139,17 @@ class HangGuard:
             after_seconds=round(max(self._liveness.alive_at - self._began_at, 0.0), 3),
         )
 
-    def stacks_of(self, pids: Mapping[int, int], *, native: bool = False) -> Callable[[], list[RankStack]]:
+    def stacks_of(self, pids: Mapping[int, int]) -> Callable[[], list[RankStack]]:
         """Return what takes the stacks of processes of this round. It takes a moment, in any thread.
 
         Args:
             pids: of the processes that live, by local rank.
-            native: with the frames of C and C++, where they can be had.
         """
         started, files, signum = self._started, self._stack_files.files, self._stack_files.signal
 
         def take() -> list[RankStack]:
             captures = stacks.capture(pids, files, signum)
-            found = {local: self._stack(started, local, capture) for local, capture in captures.items()}
-            if not native:
-                return list(found.values())
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                return list(
-                    pool.map(lambda local: _with_native(found[local], files.get(local), pids[local]), found)
-                )
+            return [self._stack(started, local, capture) for local, capture in captures.items()]
 
         return take
 
@@ -185,17 +174,6 @@ class HangGuard:
             frames=frames,
             offered=capture.offered,
         )
-
-
-def _with_native(stack: RankStack, file: Path | None, pid: int) -> RankStack:
-    """Return the stack with native frames in place of Python's; without them, with the reason behind it."""
-    if file is not None:
-        with contextlib.suppress(OSError, ValueError):
-            pid = stacks.offering_process(file, pid)
-    try:
-        return replace(stack, frames=native_frames(pid))
-    except NoNativeFramesError as error:
-        return replace(stack, frames=f"{stack.frames}\n(no native frames: {error})"[:MAX_FRAMES])
 
 
 def _finding(stalled_seconds: float, limit_seconds: float, *, hangs: bool) -> str:

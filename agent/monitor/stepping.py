@@ -48,7 +48,7 @@ class Figures:
     """None if the processes that run have reported nothing yet."""
     rounds: tuple[RoundProgress, ...] = ()
     """The last rounds in which steps were reported, the oldest first."""
-    trouble: AgentCheckpointTrouble | None = None
+    checkpoint_trouble: AgentCheckpointTrouble | None = None
     """What does not work with checkpoints."""
     series: Series | None = None
     """The job's past, where it is this agent's to tell."""

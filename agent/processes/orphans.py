@@ -16,9 +16,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+
+from agent.processes.stat import ProcessStat, descendants
 
 logger = logging.getLogger(__name__)
 
@@ -29,19 +30,6 @@ MAX_LOOKS = 20
 EXEC_SECONDS = 0.05
 """Longest wait for a process that has no environment yet."""
 EXEC_LOOK_SECONDS = 0.001
-
-_PROC = Path("/proc")
-
-
-@dataclass(frozen=True)
-class Descendant:
-    """One process below this one, as /proc/PID/stat shows it (proc(5))."""
-
-    pid: int
-    parent: int
-    session: int
-    ended: bool
-    """It is a zombie: only its parent's wait(2) is missing."""
 
 
 class Orphans:
@@ -115,7 +103,7 @@ class Orphans:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child.pid, os.WNOHANG)
 
-    def _of_rounds(self) -> list[Descendant]:
+    def _of_rounds(self) -> list[ProcessStat]:
         found = descendants()
         ours = self._our_sessions()
         living_on = set(self.living_on())
@@ -126,7 +114,7 @@ class Orphans:
         self._sessions = (sessions | living_on) & (pids | spared | {d.session for d in found})
         return [d for d in found if d.pid in pids - spared]
 
-    def _is_marked(self, process: Descendant) -> bool:
+    def _is_marked(self, process: ProcessStat) -> bool:
         """Return whether its environment has the marker.
 
         In the middle of execve(2) the environment reads as empty, although Popen has returned by then.
@@ -146,7 +134,7 @@ class Orphans:
 
 
 def _with_descendants(
-    found: Sequence[Descendant], pids: set[int], sessions: set[int], ours: set[int]
+    found: Sequence[ProcessStat], pids: set[int], sessions: set[int], ours: set[int]
 ) -> tuple[set[int], set[int]]:
     """Return processes with all that stems from them, and their sessions.
 
@@ -170,31 +158,6 @@ def collect(pids: Sequence[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
-
-
-def descendants() -> list[Descendant]:
-    """List all processes below this one; parents come before their children."""
-    children: dict[int, list[Descendant]] = {}
-    for process in _processes():
-        children.setdefault(process.parent, []).append(process)
-    found: list[Descendant] = []
-    parents = [os.getpid()]
-    for parent in parents:
-        found += children.get(parent, ())
-        parents += [process.pid for process in children.get(parent, ())]
-    return found
-
-
-def _processes() -> Iterator[Descendant]:
-    for name in os.listdir(_PROC):  # noqa: PTH208 (a third of the time of iterdir, in the way of each restart)
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123
-                state, parent, _, session = stat.read().rpartition(b")")[2].split(maxsplit=4)[:4]
-        except (OSError, ValueError):
-            continue  # It has ended meanwhile.
-        yield Descendant(int(name), int(parent), int(session), state in (b"Z", b"X"))
 
 
 def adopt(parents: str) -> None:

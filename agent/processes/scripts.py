@@ -10,7 +10,8 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from agent.processes.orphans import Descendant, descendants, open_exit_fd
+from agent.processes.orphans import open_exit_fd
+from agent.processes.stat import ProcessStat, descendants
 
 
 def above_scripts(leaders: Collection[int]) -> list[int]:
@@ -22,7 +23,7 @@ def above_scripts(leaders: Collection[int]) -> list[int]:
     """
     if all(map(_is_python, leaders)):
         return list(leaders)
-    children: dict[int, list[Descendant]] = {}
+    children: dict[int, list[ProcessStat]] = {}
     for process in descendants():
         if not process.ended:
             children.setdefault(process.parent, []).append(process)

@@ -38,7 +38,7 @@ from agent.node_check.duties import NodeCheckFollower
 from agent.peers.watcher import PeerWatcher
 from agent.rendezvous.meeting import Meeting, MeetingTimeoutError, RoundStores, SupersededError
 from agent.replicas.desk import ReplicasDesk
-from agent.report.report import AgentFacts, Sections
+from agent.report.report import AgentFacts
 from agent.report.reporter import Reporter
 from agent.torch_compat import elastic
 from crds.agent_report import AgentState
@@ -67,8 +67,6 @@ class DlrRendezvousHandler(RendezvousHandler):
         reporter: of this agent; the first rendezvous starts it.
         store: of this agent, in which the rounds meet whose rank 0 it is.
         join_timeout_seconds: for the members of a world to meet.
-        master_port: where the training processes meet if this agent is rank 0, as `--master-port` asks; 0 for
-            any free one.
         memory: the checkpoints that this agent keeps; stock torchrun's keeps none.
         on_meeting: called when all members of a round have met, with the agents' store of the round.
         end: called by `shutdown`.
@@ -84,7 +82,6 @@ class DlrRendezvousHandler(RendezvousHandler):
         interfaces: SocketInterfaces,
         *,
         join_timeout_seconds: float = JOIN_TIMEOUT_SECONDS,
-        master_port: int = 0,
         memory: CheckpointHolder | None = None,
         on_meeting: Callable[[Store, AgentWorld], None] = lambda _store, _world: None,
         end: Callable[[], None] = lambda: None,
@@ -96,7 +93,6 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._store = store
         self._interfaces = interfaces
         self._join_timeout_seconds = join_timeout_seconds
-        self._master_port = master_port
         self._memory = memory
         self._on_meeting = on_meeting
         self._end = end
@@ -198,9 +194,6 @@ class DlrRendezvousHandler(RendezvousHandler):
             self._store.values,
             self._join_timeout_seconds,
             self._memory,
-            master_port=self._master_port,
-            last=self._last_store(),
-            drop_last=self._drop_last_store,
         )
         still_to_start = NextAction(AgentVerb.START, world.round)
         try:
@@ -214,14 +207,6 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._note_if_alone(size)
         membership.join(world)
         return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
-
-    def _last_store(self) -> tuple[str, int] | None:
-        """Return the address of the training processes' last store, if this agent has opened it."""
-        server = self._round_stores.server if self._round_stores is not None else None
-        return None if server is None else (server.host, server.port)
-
-    def _drop_last_store(self) -> None:
-        self._round_stores = None
 
     def _note_if_alone(self, size: int) -> None:
         """Say so, once, where a job asks for copies in other Pods' memory, and its world has no other Pod."""
@@ -272,11 +257,11 @@ def create_handler(
         reporter = link.reporter(
             AgentFacts(listener.port, processes, accelerators.detect()),
             cleanup,
-            sections=Sections(
-                network=interfaces.to_status,
-                replicas=replicas.to_status if replicas is not None else None,
-                silent_peers=peers.to_status,
-            ),
+            sections={
+                "network": interfaces.to_status,
+                "silent_peers": peers.to_status,
+                **({"replicas": replicas.to_status} if replicas is not None else {}),
+            },
         )
         peers.serve(lambda: reporter.progress(within_seconds=0.0))
 
@@ -296,7 +281,6 @@ def create_handler(
             store,
             interfaces,
             join_timeout_seconds=params.get_as_int("join_timeout") or JOIN_TIMEOUT_SECONDS,
-            master_port=params.get_as_int("master_port") or 0,
             on_meeting=note_meeting,
             end=cleanup.pop_all().close,
         )

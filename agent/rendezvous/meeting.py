@@ -96,10 +96,6 @@ class Meeting:
     Args:
         timeout_seconds: for all to come.
         memory: of this agent; None if it keeps no checkpoints.
-        master_port: for the training processes' store, if this agent is rank 0; 0 for any free one. In a
-            world of one worker they find it at the loopback address, as `--master-port` of torchrun has it.
-        last: where the training processes' store of the round before is, if this agent has it. They may
-            still use it until all have met.
     """
 
     def __init__(
@@ -110,15 +106,7 @@ class Meeting:
         values: Values,
         timeout_seconds: float,
         memory: CheckpointHolder | None = None,
-        *,
-        master_port: int = 0,
-        last: tuple[str, int] | None = None,
-        drop_last: Callable[[], None] = lambda: None,
     ) -> None:
-        self._last = last
-        self._drop_last = drop_last
-        self._has_announced = False
-        self._master_port = master_port
         self._world = world
         self._rank = rank
         self._me = me
@@ -201,9 +189,6 @@ class Meeting:
         agreement.say_here()
         if rank == 0:
             self._wait(agents, [f"here/{rank}" for rank in range(size)])
-            if self._server is None:  # the port that is asked for is free from now on
-                self._drop_last()
-                self._server = open_store(bootstrap.master_addr, bootstrap.master_port)
             agreement.lead()
         else:
             agreement.follow()
@@ -211,37 +196,12 @@ class Meeting:
         return RoundStores(agents, bootstrap, self._server)
 
     def _announce(self, round_keys: Store) -> None:
-        """Open the training processes' store, as rank 0, and announce it.
-
-        Where the last round's store still has the port that is asked for, it is opened once all have met.
-        """
-        address, port = self._me.pod_ip, self._master_port
-        if port and len(self._world.members) == 1:
-            address = "::1" if ":" in address else "127.0.0.1"
-        if self._server is None and not (port and (address, port) == self._last):
-            self._server = self._open_training_store(address)
-        if self._server is not None:
-            address, port = self._server.host, self._server.port
-        if not self._has_announced:
+        """Open the training processes' store, as rank 0, and announce it."""
+        if self._server is None:
+            self._server = open_store(self._me.pod_ip)
             self._values.open_round(self._world.round)
-            self._has_announced = True
-        announcement = Announcement(address, port, self._prefix)
+        announcement = Announcement(self._server.host, self._server.port, self._prefix)
         round_keys.set(ANNOUNCEMENT, json.dumps(asdict(announcement)))
-
-    def _open_training_store(self, address: str) -> TCPStore:
-        """Open it at the port that is asked for, or at any where that is taken."""
-        try:
-            return open_store(address, self._master_port)
-        except OSError as error:
-            if not self._master_port:
-                raise
-            logger.warning(
-                "--master-port=%d cannot be had (%s): the processes of this round find another one in "
-                "MASTER_PORT, which init_method='env://' reads",
-                self._master_port,
-                error.strerror,
-            )
-        return open_store(self._me.pod_ip)
 
     def _wait(self, store: Store, keys: list[str]) -> None:
         while True:

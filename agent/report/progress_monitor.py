@@ -23,9 +23,6 @@ LOOK_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 0.1
 """The interval between two looks at the files: in general, and until the first step after a start. A look
 costs microseconds; the reporter decides how often to report."""
-AWAITED_LOOK_SECONDS = 0.2
-"""The interval between two looks for a checkpoint that is awaited: the newcomers of a growth stand idle. A
-script that saves all the time has it reported as often."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,8 @@ class TrainingProgress:
         self._chronicle = Chronicle(first.series or Series(), first.slow, usage)
         self._start = StartProgress(0, 0)
         """The processes that run, or ran last."""
-        self._figures = Figures(
-            rounds=first.rounds, trouble=first.trouble, series=first.series, slow=first.slow
-        )
+        trouble = first.checkpoint_trouble
+        self._figures = Figures(None, first.rounds, trouble, first.series, first.slow)
 
     def figures(self) -> Figures:
         """Return how far training is now: every report says it, so a failure comes with the last steps."""
@@ -68,11 +64,6 @@ class TrainingProgress:
                 self._take(generation, snapshot)
             return self._start, self._figures
 
-    def checkpoint_step(self) -> int | None:
-        """Return the highest step of a checkpoint that the running processes have saved."""
-        with self._lock:
-            return self._files.read().checkpoint_step
-
     @property
     def generation(self) -> int:
         """The number of starts so far."""
@@ -81,7 +72,7 @@ class TrainingProgress:
     def _take(self, generation: int, snapshot: Snapshot) -> None:
         if self._start.generation != generation:
             self._start = StartProgress(generation, self._files.start.round)
-            self._figures = replace(self._figures, progress=None, trouble=snapshot.trouble)
+            self._figures = replace(self._figures, progress=None, checkpoint_trouble=snapshot.trouble)
             self._chronicle.begin(self._files.start)
         if self._start.stepping.counted != snapshot.counted:
             self._start = replace(self._start, stepping=Stepping(counted=snapshot.counted))
@@ -110,7 +101,7 @@ class TrainingProgress:
                 seconds_per_step=start.stepping.seconds_per_step(),
             ),
             rounds=with_round(self._figures.rounds, start.stepping.in_round(start.round)),
-            trouble=snapshot.trouble,
+            checkpoint_trouble=snapshot.trouble,
             series=self._chronicle.series,
             slow=self._chronicle.slow,
         )
@@ -146,7 +137,6 @@ class ProgressMonitor(threading.Thread):
         self._checkpoint_is_awaited = checkpoint_is_awaited
         self._at_first_steps = at_first_steps
         self._stop_event = threading.Event()
-        self._news = threading.Event()
         self._announced: tuple[int, StepProgress] | None = None
         """The generation, and the progress, that the reporter was last asked to report."""
         self._was_awaited = False
@@ -155,30 +145,26 @@ class ProgressMonitor(threading.Thread):
 
     def stop(self) -> None:
         self._stop_event.set()
-        self._news.set()
-
-    def note_news(self) -> None:
-        """Take note that the job has changed: a checkpoint may be awaited from now on. Thread-safe."""
-        self._news.set()
 
     def run(self) -> None:
         failed = False
-        while not self._stop_event.is_set():
+        while not self._stop_event.wait(LOOK_SECONDS if failed else self._look_seconds()):
             try:
-                if self._await_look():
-                    self.look()
+                self.look()
                 failed = False
             except Exception:  # a defect must not end the reports of progress, in silence
                 if not failed:
                     logger.exception("the progress of training is not read; trying again")
                 failed = True
-                self._stop_event.wait(LOOK_SECONDS)
 
     def look(self) -> None:
         """Have the reporter say what is new."""
         start, figures = self._progress.now()
-        progress = figures.progress
-        trouble = figures.trouble.reason if figures.trouble else None
+        progress, is_awaited = figures.progress, self._checkpoint_is_awaited()
+        if is_awaited and not self._was_awaited:
+            self._reporter.hasten()  # one that was looked at before may wait there
+        self._was_awaited = is_awaited
+        trouble = figures.checkpoint_trouble.reason if figures.checkpoint_trouble else None
         if trouble is not self._announced_trouble:
             self._announced_trouble = trouble
             self._reporter.checkpoint()
@@ -196,32 +182,9 @@ class ProgressMonitor(threading.Thread):
         # The first step after a start is news: it says that a restart is over. So is a checkpoint, since a
         # world that is to grow may wait for it.
         if before is not None and before.checkpoint_step != progress.checkpoint_step:
-            self._reporter.checkpoint(is_awaited=self._checkpoint_is_awaited())
+            self._reporter.checkpoint(is_awaited=is_awaited)
         else:
             self._reporter.progress(within_seconds=0.0 if before is None else None)
-
-    def _await_look(self) -> bool:
-        """Wait for the time of the next look, or for a checkpoint that is awaited; False when asked to stop.
-
-        What is looked at is not looked at more often for that: by its looks, the pace of training is judged.
-        """
-        due_at = time.monotonic() + self._look_seconds()
-        while not self._stop_event.is_set() and (left_seconds := due_at - time.monotonic()) > 0:
-            is_awaited, was_awaited = self._checkpoint_is_awaited(), self._was_awaited
-            self._was_awaited = is_awaited
-            if is_awaited and not was_awaited:
-                self._reporter.hasten()  # one that was looked at before may wait there
-            if is_awaited and self._has_new_checkpoint():
-                break
-            self._news.wait(min(left_seconds, AWAITED_LOOK_SECONDS) if is_awaited else left_seconds)
-            self._news.clear()
-        return not self._stop_event.is_set()
-
-    def _has_new_checkpoint(self) -> bool:
-        """Whether there is a later one than what was announced last."""
-        saved = self._progress.checkpoint_step()
-        announced = self._announced[1].checkpoint_step if self._announced is not None else None
-        return saved is not None and (announced is None or saved > announced)
 
     def _look_seconds(self) -> float:
         stepped = self._announced is not None and self._announced[0] == self._progress.generation

@@ -49,47 +49,29 @@ ESSENTIAL = frozenset(
 """Sections of a report without which it says nothing."""
 FAILURE = "failure"
 _SECTION = re.compile(r"^status\.agent\.(\w+).*$", re.DOTALL)
-_REMEMBERED = 32
 _INVALID = (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-_BARE: dict[str, Any] = {"stacks": [], "step": None, "cause": None, "logTail": ""}
-_BARE_MESSAGE = "the API server has refused the text of this failure; the Pod's log has it"
+_OF_ITS_ORDER = (LATER_POD, LATER_REPORT, EARLIER_WORKER)
+_BARE: dict[str, Any] = {
+    **{"stacks": [], "step": None, "cause": None, "logTail": ""},
+    "message": "the API server has refused the text of this failure; the Pod's log has it",
+}
+"""What a failure is told as whose texts are refused."""
 
 
-class RefusedSections:
-    """Sections that the API server has refused, which are not sent again as they are.
+def without_refused(sent: Mapping[str, Any], error: ApiError) -> dict[str, Any] | None:
+    """Return what is left of a report without the sections that the API server has refused.
 
-    Of a failure the numbers are sent without the texts, so that it is counted, unless they are refused too.
+    These are those that the answer names, else all but the essential ones. Of a failure the numbers are sent
+    without the texts, so that it is counted, unless they are refused too.
+
+    Returns:
+        None where it was refused for another reason, or nothing can be left out.
     """
-
-    def __init__(self) -> None:
-        self._refused: list[tuple[str, Any]] = []
-
-    def without(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a report without what was refused."""
-        return {name: self._allowed(name, value) for name, value in status.items()}
-
-    def take_in(self, error: Exception, sent: Mapping[str, Any]) -> list[str]:
-        """Take note of a refusal.
-
-        Returns:
-            The names of the sections that are left out from now on: those that the answer names, else all
-            that can be; none if it is no such refusal, or if there is nothing to leave out.
-        """
-        if not isinstance(error, ApiError) or error.status not in _INVALID:
-            return []
-        if any(text in str(error) for text in (LATER_POD, LATER_REPORT, EARLIER_WORKER)):
-            return []  # for its order, not for what is in it
-        names = [name for name, value in sent.items() if name not in ESSENTIAL and value is not None]
-        named = {_SECTION.sub(r"\1", cause.field) for cause in error.causes}
-        chosen = [name for name in names if name in named] or names
-        others = [each for each in self._refused if each[0] == FAILURE or each[0] not in chosen]
-        self._refused = [*others, *((name, sent[name]) for name in chosen)][-_REMEMBERED:]
-        return chosen
-
-    def _allowed(self, name: str, value: Any) -> Any:
-        if (name, value) not in self._refused:
-            return value
-        if name != FAILURE:
-            return None
-        bare = {**value, **_BARE, "message": _BARE_MESSAGE}
-        return None if (name, bare) in self._refused else bare
+    if error.status not in _INVALID or any(text in str(error) for text in _OF_ITS_ORDER):
+        return None
+    names = [name for name, value in sent.items() if name not in ESSENTIAL and value is not None]
+    named = {_SECTION.sub(r"\1", cause.field) for cause in error.causes}
+    refused = dict.fromkeys([name for name in names if name in named] or names)
+    if FAILURE in refused and sent[FAILURE]["message"] != _BARE["message"]:
+        refused[FAILURE] = {**sent[FAILURE], **_BARE}
+    return {**sent, **refused} if refused else None

@@ -19,8 +19,8 @@ from agent.monitor.stepping import Figures
 from agent.report import launch_mark
 from agent.report.elasticworker import path_of
 from agent.report.outbox import Outbox, changed
-from agent.report.refusal import RefusedSections, final_refusal
-from agent.report.report import NO_SECTIONS, AgentFacts, ReportBody, Sections, fitting, whole
+from agent.report.refusal import final_refusal, without_refused
+from agent.report.report import AgentFacts, ReportBody, Sections, fitting, whole
 from agent.signals import deferred
 from controller.errors import ApiError, NotFound
 from crds.agent_report import AgentCheck, AgentState, Departure
@@ -62,7 +62,7 @@ class Reporter(threading.Thread):
         progress_seconds: float,
         sequence: int = 0,
         figures: Callable[[], Figures] | None = None,
-        sections: Sections = NO_SECTIONS,
+        sections: Sections = {},  # noqa: B006
         on_final_refusal: Callable[[], None] = lambda: None,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
@@ -79,7 +79,6 @@ class Reporter(threading.Thread):
         self._outbox = Outbox(first, progress_seconds, sequence)
         self._nobody_listens = False
         """The last attempt found no such object, or was refused for good: whoever leaves need not wait."""
-        self._left_out = RefusedSections()
         self._incomplete: set[str] = set()
         """Sections that were left out, which is logged once."""
         self._stop_event = threading.Event()
@@ -206,14 +205,8 @@ class Reporter(threading.Thread):
         figures = self._made("progress", self._figures)
         if figures is None:
             return self.latest
-        return replace(
-            self.latest,
-            progress=figures.progress or self.latest.progress,
-            rounds=figures.rounds,
-            trouble=figures.trouble,
-            series=figures.series,
-            slow=figures.slow,
-        )
+        fresh = replace(self.latest, **vars(figures))
+        return replace(fresh, progress=figures.progress or self.latest.progress)
 
     def _write(self) -> None:
         """Write the oldest pending report. Each attempt looks anew, so an outage ends with fresh news."""
@@ -221,7 +214,7 @@ class Reporter(threading.Thread):
             report, sequence = self._outbox.first(), self._outbox.next_sequence()
         if report is None:
             return
-        sections = self._sections.made_by(self._made)
+        sections = {name: self._made(name, make) for name, make in self._sections.items()}
         status = fitting(whole(self._me, self._facts, report, sequence, sections))
         try:
             self._patch(status)
@@ -240,23 +233,25 @@ class Reporter(threading.Thread):
             self._changed.notify_all()
 
     def _patch(self, status: dict[str, Any]) -> None:
-        """Write a report without what the API server has refused, now or before.
+        """Write a report, without what the API server refuses of it.
 
         Raises:
             ApiError: it is not written.
         """
         while True:
-            sent = self._left_out.without(status)
             try:
-                self._api.merge_patch(self._path, {"status": {"agent": sent}})
+                self._api.merge_patch(self._path, {"status": {"agent": status}})
                 return
             except ApiError as error:
-                names = self._left_out.take_in(error, sent)
-                if not names:
+                if (rest := without_refused(status, error)) is None:
                     raise
+                names = {name for name, value in status.items() if rest[name] != value}
                 if not self._incomplete.issuperset(names):
                     self._incomplete.update(names)
-                    logger.warning("reports go on without %s: it is refused: %s", ", ".join(names), error)
+                    logger.warning(
+                        "a report goes without %s: it is refused: %s", ", ".join(sorted(names)), error
+                    )
+                status = rest
 
     def _made(self, name: str, make: Callable[[], T]) -> T | None:
         """Make a section of a report; None where that fails, which is logged once for each section."""

@@ -83,10 +83,8 @@ class Inventory:
             for c, ranks in sorted(self.held.items(), reverse=True)
         ]
         exhausted = self.exhausted and astuple(self.exhausted)
-        # Agents of an older version read no more than that.
-        lives = (self.lives, int(self.no_newcomers), self.bound_to)
-        has_living = self.lives or self.no_newcomers
-        rest = self.place, int(self.from_peer), exhausted, *(lives if has_living else ())
+        living = self.lives, int(self.no_newcomers), self.bound_to
+        rest = self.place, int(self.from_peer), exhausted, *living
         while len(text := _compact([self.ranks, self.address, held, *rest])) > INVENTORY_BYTES:
             held.pop()
         return text
@@ -95,8 +93,8 @@ class Inventory:
     def decode(cls, text: str) -> Inventory | None:
         """Read it; None where an agent takes no part, as torchrun's does not."""
         try:
-            ranks, address, held, place, from_peer, exhausted, *living = json.loads(text)
-            lives, no_newcomers, bound_to = living or (0, 0, None)
+            fields = json.loads(text)
+            ranks, address, held, place, from_peer, exhausted, lives, no_newcomers, bound_to = fields
             return cls(
                 int(ranks),
                 str(address),
@@ -136,7 +134,7 @@ class ResumeDecision:
     def encode(self) -> str:
         shards = {address: as_ranges(sorted(ranks)) for address, ranks in self.shards.items()}
         checkpoint = self.checkpoint and astuple(self.checkpoint)
-        flags = [self.is_last_resort, self.from_peer, self.persists, *([True] if self.lives_on else [])]
+        flags = [self.is_last_resort, self.from_peer, self.persists, self.lives_on]
         text = _compact([checkpoint, self.fetches, shards, flags, self.ring])
         return base64.b64encode(zlib.compress(text.encode())).decode()
 
@@ -155,7 +153,7 @@ class ResumeDecision:
         if inflating.unconsumed_tail:
             raise ValueError(f"what rank 0's agent has sent has more than {MAX_INFLATED_BYTES:,} bytes")
         checkpoint, fetches, shards, flags, ring = json.loads(text)
-        is_last_resort, from_peer, persists, *lives_on = map(bool, flags)
+        is_last_resort, from_peer, persists, lives_on = map(bool, flags)
         return cls(
             None if checkpoint is None else Checkpoint(*checkpoint),
             {int(at): {int(rank): holder for rank, holder in of.items()} for at, of in fetches.items()},
@@ -164,7 +162,7 @@ class ResumeDecision:
             from_peer,
             persists,
             None if ring is None else tuple(ring),
-            any(lives_on),
+            lives_on,
         )
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 
 from agent.monitor.hang_guard import HangGuard
 from agent.processes.processes import TrainingProcesses
-from crds.agent_report import MAX_STACKS, NATIVE, AskedStacks, RankStack
+from crds.agent_report import MAX_STACKS, AskedStacks, RankStack
 
 REPORTED_SECONDS = 60.0
 """How long an answer is part of the agent's reports."""
@@ -46,7 +46,7 @@ class StacksDesk:
         if request in ("", self._answered) or (self._taking is not None and self._taking.is_alive()):
             return
         self._answered = request
-        stacks = self._guard.stacks_of(processes.alive(), native=request.endswith(NATIVE))
+        stacks = self._guard.stacks_of(processes.alive())
         self._taking = threading.Thread(
             target=self._take, args=(request, stacks, report), name="dlr-asked-stacks", daemon=True
         )

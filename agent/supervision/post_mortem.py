@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
 import re
 import shutil
 import time
@@ -46,8 +44,6 @@ RAISED_GRACE_SECONDS = 1.0
 
 JUST_NOW_SECONDS = 2.0
 """An exception counts as just raised if its log was last written to so lately, and a script as just ended."""
-CLOCK = ".dlr-clock"
-"""A file beside a log, which is touched to compare times of one clock: that of their file system."""
 CRASH_BYTES = 64 * 1024
 """How much of the end of a log is searched for the stacks of a crash."""
 RAISED_BYTES = 16 * 1024
@@ -242,7 +238,7 @@ class PostMortem:
             is_of_a_peer = follows_from_a_peer(read_tail(error_file, RAISED_BYTES))
             return Raised.NONE if is_of_a_peer else Raised.UNCAUGHT
         stderr = Path(logs.stderrs.get(local_rank) or "/nonexistent")
-        if not stderr.is_file() or _seconds_since_written(stderr) > JUST_NOW_SECONDS:
+        if not stderr.is_file() or time.time() - stderr.stat().st_mtime > JUST_NOW_SECONDS:
             return Raised.NONE
         log = read_tail(stderr, RAISED_BYTES)
         text = last_traceback(log)
@@ -252,19 +248,6 @@ class PostMortem:
         end = self._files.script_end(local_rank)
         is_uncaught = printed_by_hook or (end is not None and end.raised)
         return Raised.UNCAUGHT if is_uncaught else Raised.UNKNOWN
-
-
-def _seconds_since_written(log: Path) -> float:
-    """Return the age of a log by the clock of its file system, which may be a server's."""
-    clock = log.with_name(CLOCK)
-    try:
-        clock.touch()
-        return clock.stat().st_mtime - log.stat().st_mtime
-    except OSError:
-        return math.inf
-    finally:
-        with contextlib.suppress(OSError):
-            clock.unlink(missing_ok=True)
 
 
 def _with_own_hang(failure: LocalFailure, log: str) -> LocalFailure:

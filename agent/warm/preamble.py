@@ -124,51 +124,22 @@ def _imports_torch(node: ast.AST) -> bool:
 
 
 def _changes(node: ast.AST, env: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
-    """Variables that one node of the syntax tree sets, with their values; None for one that is computed."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            yield from _items(target, node.value)
-    elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
-        if _is_environ(node.target) and isinstance(node.value, ast.Dict):
-            yield from _of_dict(node.value)
-        yield from _items(node.target, None)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        yield from _of_call(node.func, node, env)
-
-
-def _items(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, str | None]]:
-    """`os.environ[NAME] = value`."""
-    if isinstance(target, ast.Subscript) and _is_environ(target.value):
-        yield from _named(target.slice, value)
-
-
-def _of_call(
-    function: ast.Attribute, call: ast.Call, env: Mapping[str, str]
-) -> Iterator[tuple[str, str | None]]:
-    """`os.environ.setdefault(…)`, `os.environ.update(…)`, `os.putenv(…)`."""
-    if function.attr == "putenv" and call.args:
-        yield from _named(call.args[0], None)
-    if not _is_environ(function.value):
-        return
-    if function.attr == "setdefault" and call.args:
-        yield from ((name, None) for name, _ in _named(call.args[0], None) if name not in env)
-    if function.attr == "update":
-        for argument in call.args:
-            if isinstance(argument, ast.Dict):
-                yield from _of_dict(argument)
-        yield from ((word.arg, _constant(word.value)) for word in call.keywords if word.arg)
-
-
-def _of_dict(node: ast.Dict) -> Iterator[tuple[str, str | None]]:
-    for key, value in zip(node.keys, node.values, strict=True):
-        if key is not None:
-            yield from _named(key, value)
-
-
-def _named(key: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, str | None]]:
-    name = _constant(key)
-    if name is not None:
-        yield name, _constant(value)
+    """Yield the variables that one node of the syntax tree sets, and the values; None for computed ones."""
+    pairs: list[tuple[ast.expr | None, ast.expr]] = []
+    match node:
+        case ast.Assign(targets=[ast.Subscript(value=of, slice=name)], value=value) if _is_environ(of):
+            pairs = [(name, value)]
+        case ast.AugAssign(target=of, value=ast.Dict(keys=keys, values=values)) if _is_environ(of):
+            pairs = [*zip(keys, values, strict=True)]
+        case ast.Call(func=ast.Attribute(attr="putenv"), args=[name, value]):
+            pairs = [(name, value)]
+        case ast.Call(func=ast.Attribute(value=of, attr="setdefault"), args=[name, value]) if _is_environ(of):
+            pairs = [(name, value)] if _constant(name) not in env else []
+        case ast.Call(func=ast.Attribute(value=of, attr="update")) if _is_environ(of):
+            dicts = (each for each in node.args if isinstance(each, ast.Dict))
+            pairs = [pair for each in dicts for pair in zip(each.keys, each.values, strict=True)]
+            yield from ((word.arg, _constant(word.value)) for word in node.keywords if word.arg)
+    yield from ((text, _constant(value)) for key, value in pairs if (text := _constant(key)))
 
 
 def _constant(node: ast.expr | None) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -17,8 +19,10 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
 
 from dlr.checkpoint.plan import Piece
+from dlr.checkpoint.storage import File
 
 
 def metadata(pieces: Iterable[Piece], leaves: Iterable[str], paths: dict[str, Any] | None = None) -> Metadata:
@@ -35,6 +39,41 @@ def metadata(pieces: Iterable[Piece], leaves: Iterable[str], paths: dict[str, An
             tensors[piece.name] = known
         known.chunks.append(_chunk(piece))
     return Metadata({name: BytesStorageMetadata() for name in leaves} | tensors, planner_data=paths)
+
+
+def encode_part(pieces: Iterable[Piece], results: Iterable[WriteResult], files: Iterable[File]) -> bytes:
+    """Encode what a rank has written, as JSON, which nobody can run."""
+    tensors = [(it.name, it.dtype, it.shape, it.global_shape, it.global_offset) for it in pieces]
+    places = [
+        (it.index.fqn, it.index.offset, info.relative_path, info.offset, info.length)
+        for it in results
+        for info in [it.storage_data]
+    ]
+    return json.dumps([tensors, places, [*map(vars, files)]]).encode()
+
+
+def join_parts(
+    parts: Iterable[bytes], leaves: Iterable[str], paths: dict[str, Any]
+) -> tuple[Metadata, list[dict[str, Any]]]:
+    """Return what a checkpoint consists of, and the fields of each `File`.
+
+    Args:
+        parts: what `encode_part` has returned on each rank.
+
+    Raises:
+        ValueError, TypeError: one of them is something else.
+    """
+    pieces, places, files = list[Piece](), dict[MetadataIndex, _StorageInfo](), list[dict[str, Any]]()
+    for part in parts:
+        tensors, of_rank, of_files = json.loads(part)
+        for name, dtype, shape, whole, offset in tensors:
+            pieces.append(Piece(name, dtype, tuple(shape), tuple(whole), tuple(offset), nbytes=0, sum=0))
+        for name, offset, *place in of_rank:
+            places[MetadataIndex(name, None if offset is None else torch.Size(offset))] = _StorageInfo(*place)
+        files += of_files
+    joined = metadata(pieces, leaves, paths)
+    joined.storage_data = places
+    return joined, files
 
 
 def save_plan(pieces: Sequence[Piece], leaves: Iterable[str]) -> SavePlan:

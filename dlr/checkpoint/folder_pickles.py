@@ -1,8 +1,7 @@
-"""The pickle in a checkpoint's folder, read without running the code of those who wrote them.
+"""The pickle in a checkpoint's folder, read without running the code of those who wrote it.
 
-This is torch's `.metadata`. It is read by a list of its own (`agent.unpickling`): nothing is called or made
-but what torch writes there, and nothing is changed but what was made. Of torch's classes none is within reach
-of a pickle but to make an empty object of, whose fields are checked as they are set.
+This is torch's `.metadata`. It is read by a list of its own (`dlr.checkpoint.unpickling`): nothing is called
+or made but what torch writes there.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import math
 import pathlib
 import pickle
 from collections import Counter
-from collections.abc import Callable, Collection
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -20,90 +18,40 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint import metadata as described
 
 from agent.slots.slot import DamagedError
-from agent.unpickling import BoundedUnpickler
-from dlr.checkpoint.storage import METADATA
+from dlr.checkpoint.storage import METADATA, Manifest
+from dlr.checkpoint.unpickling import RestrictedUnpickler
 
-_FIELDS: dict[type, dict[str, tuple[type, ...]]] = {
-    filesystem._StorageInfo: {"relative_path": (str,), "offset": (int,), "length": (int,)},
-    described.BytesStorageMetadata: {},
-    described.ChunkStorageMetadata: {"offsets": (torch.Size,), "sizes": (torch.Size,)},
-    described.Metadata: {"state_dict_metadata": (dict,)},
-    described.MetadataIndex: {"fqn": (str,), "offset": (torch.Size, type(None))},
-    described.StorageMeta: {},
-    described.TensorProperties: {},
-    described.TensorStorageMetadata: {
-        "properties": (described.TensorProperties,),
-        "size": (torch.Size,),
-        "chunks": (list,),
-    },
+_PATHS = (pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath)
+_WRITTEN = (
+    filesystem._StorageInfo,
+    described.BytesStorageMetadata,
+    described.ChunkStorageMetadata,
+    described.Metadata,
+    described.MetadataIndex,
+    described.StorageMeta,
+    described.TensorProperties,
+    described.TensorStorageMetadata,
+    described._MEM_FORMAT_ENCODING,
+    torch.Size,
+    torch.serialization._get_layout,
+)
+_NAMED: dict[str, Any] = {
+    **{f"{module}.{it.__name__}": it for module in ("pathlib", "pathlib._local") for it in _PATHS},
+    **{f"{it.__module__}.{it.__qualname__}": it for it in _WRITTEN},
 }
-"""What a pickle may make, and of which types the fields are that each has."""
+"""What a pickle may name, by its path."""
 _MAX_COMPRESSION = 1_000
 """Of what torch's own transformations have made smaller."""
 
 
-def _made_by(kind: type) -> Callable[..., object]:
-    """A function that makes one: a class itself would have attributes that a pickle could set."""
-
-    def make(*args: Any) -> object:
-        return kind(*args)
-
-    return make
-
-
-def _layout(name: str) -> torch.layout:
-    of_name: Callable[[str], torch.layout] = torch.serialization._get_layout
-    return of_name(name)
-
-
-_PATHS = (pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath)
-_CALLED: dict[str, Callable[..., object]] = {
-    **{f"{module}.{it.__name__}": _made_by(it) for module in ("pathlib", "pathlib._local") for it in _PATHS},
-    "torch.Size": _made_by(torch.Size),
-    "torch.serialization._get_layout": _layout,
-    f"{described.__name__}._MEM_FORMAT_ENCODING": described._MEM_FORMAT_ENCODING,
-}
-"""What a pickle may call, with numbers and texts."""
-_IDS_OF_CALLED = frozenset(map(id, _CALLED.values()))
-_IDS_OF_MADE = frozenset(map(id, _FIELDS))
-_NAMED: dict[str, Any] = {**{f"{it.__module__}.{it.__qualname__}": it for it in _FIELDS}, **_CALLED}
-
-
-class _FolderUnpickler(BoundedUnpickler):
+class _FolderUnpickler(RestrictedUnpickler):
     def named(self, path: str) -> Any:
         module, _, name = path.rpartition(".")
         if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
             return dtype
-        return _NAMED.get(path) or super().named(path)
-
-    def may_call(self, called: Any, args: Any) -> bool:
-        if called is described._MEM_FORMAT_ENCODING:
-            return type(args) is tuple and [*map(type, args)] == [int]
-        return id(called) in _IDS_OF_CALLED and type(args) is tuple and self.are_plain(args, lambda _: False)
-
-    def may_make(self, cls: Any, args: Any) -> bool:
-        return args == () and id(cls) in _IDS_OF_MADE
-
-    def set_state(self, made: Any, state: Any) -> bool:
-        kind = type(made)
-        if kind not in _FIELDS:
-            return super().set_state(made, state)
-        if kind is described.TensorProperties:
-            types = (torch.dtype, torch.layout, bool, described._MEM_FORMAT_ENCODING, bool)
-            if type(state) is not tuple or tuple(map(type, state)) != types:
-                raise pickle.UnpicklingError("the properties of a tensor are none")
-            restore: Callable[[Any, Any], None] = described.TensorProperties.__setstate__
-            restore(made, state)
-            return True
-        fields = _FIELDS[kind]
-        if type(state) is not dict or any(type(name) is not str or name.startswith("_") for name in state):
-            raise pickle.UnpicklingError(f"the state of a {kind.__name__} is none")
-        if not all(type(state.get(name)) in types for name, types in fields.items()):
-            raise pickle.UnpicklingError(f"a field of a {kind.__name__} is of another type")
-        vars(made).update(state)
-        if kind.__hash__ is not None:
-            self.note_parts(made, state.values())
-        return True
+        if path not in _NAMED:
+            raise pickle.UnpicklingError(f"it names {path:.200}, which does not belong there")
+        return _NAMED[path]
 
 
 def read_pickle(data: bytes, name: str) -> Any:
@@ -124,19 +72,21 @@ def read_pickle(data: bytes, name: str) -> Any:
 # --- What is in `.metadata` -----------------------------------------------------------------------------
 
 
-def check_metadata(metadata: object, files: Collection[str]) -> described.Metadata:
+def check_metadata(metadata: object, manifest: Manifest) -> described.Metadata:
     """Make sure that a reader of files finds all that metadata name in the checkpoint's folder.
 
     Args:
-        files: those that the checkpoint consists of, below its folder; none where nobody has listed them.
+        manifest: of the checkpoint; without files, where torch has written alone.
 
     Raises:
         DamagedError: they are no metadata, name files elsewhere, or tensors with more bytes than these have.
     """
     if not isinstance(metadata, described.Metadata):
         raise DamagedError(f"{METADATA} is a {type(metadata).__name__}")
+    written = [manifest.place_of(file) for file in manifest.files if file.name != METADATA]
+    files = {place.removeprefix(f"{manifest.folder}/") for place in written}
     try:
-        _check_tensors(metadata, _check_places(metadata, set(files)))
+        _check_tensors(metadata, _check_places(metadata, files))
     except (AttributeError, TypeError) as error:  # an object without its fields, say
         raise DamagedError(f"{METADATA} is not what torch writes: {error!s:.200}") from error
     return metadata

@@ -62,10 +62,7 @@ def _read_metadata(files: Files, manifest: Manifest, weights_only: bool) -> Meta
     """Read `.metadata`, of which torch's reader would run what is pickled there."""
     data = files.read(f"{manifest.folder}/{METADATA}")
     metadata = read_pickle(data, METADATA) if weights_only else pickle.loads(data)
-    written = [file for file in manifest.files if file.name != METADATA]
-    return check_metadata(
-        metadata, [manifest.place_of(file).removeprefix(f"{manifest.folder}/") for file in written]
-    )
+    return check_metadata(metadata, manifest)
 
 
 def _paths(metadata: Metadata) -> dict[str, OBJ_PATH]:

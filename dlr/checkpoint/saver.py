@@ -26,14 +26,14 @@ from torch import Tensor
 from agent.slots.slot import DamagedError, Slot
 from crds.checkpoint_files import AFTER_FAILURE
 from dlr.checkpoint import storage
-from dlr.checkpoint.dcp import SlotPlanner, metadata, save_plan
+from dlr.checkpoint.dcp import SlotPlanner, encode_part, join_parts, save_plan
 from dlr.checkpoint.files import files_at
-from dlr.checkpoint.joined import Parts, encode_part
+from dlr.checkpoint.folder_pickles import check_metadata
 from dlr.checkpoint.plan import Piece, encode_plan, name_of_rank, owner_of, pieces_of
 from dlr.checkpoint.sharing import PART, PLAN, Digest, SaveError, SaveRequest, Savers, digest
 from dlr.checkpoint.state import VALUES, flatten_values
 from dlr.checkpoint.surroundings import logger
-from dlr.checkpoint.values import WITHIN, TensorReference, load_readable_values
+from dlr.checkpoint.values import WITHIN, TensorReference, load_values
 from dlr.checkpoint.writing import write
 
 _PROTOCOL_OF_TORCH = 2
@@ -170,12 +170,11 @@ class _Save:
         if request.rank != 0:
             self._savers.wait_for_rank_0()
             return
-        parts = Parts(self._savers.collect(PART))
-        whole = metadata((), self._leaves, self._paths)
+        whole, files = join_parts(self._savers.collect(PART), self._leaves, self._paths)
         whole.storage_meta = self._writer.storage_meta()
         names = ("job", "step", "world_size", "attempt")
-        manifest = storage.Manifest.of({it: getattr(request, it) for it in names} | {"files": parts.files})
-        storage.publish(self._files, manifest, parts.encode(whole))
+        manifest = storage.Manifest.of({it: getattr(request, it) for it in names} | {"files": files})
+        storage.publish(self._files, manifest, pickle.dumps(check_metadata(whole, manifest)))
         self._savers.remove_notes()
         with suppress(OSError):  # the step is there; old ones go at the next save
             storage.retire(self._files, request.keep, request.step)
@@ -223,8 +222,8 @@ def _warn(path: str, count: int, name: str, ranks: int) -> None:
 def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is no tensor, by the names that torch.distributed.checkpoint gives it, and the paths of all names.
 
-    So whoever loads the folder with torch alone finds it. What has a part that cannot be unpickled outside of
-    the training script, since its class is there, is left to `dlr.checkpoint`.
+    So whoever loads the folder with torch alone finds it. Where the script has registered classes of its own,
+    this process does not know them, and all of it is left to `dlr.checkpoint`.
 
     Args:
         tensor: gives one by its name.
@@ -234,7 +233,7 @@ def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, A
         return tensor(name) if name.startswith(WITHIN) else TensorReference(name)
 
     try:
-        leaves, paths = flatten_values(load_readable_values(values, find))
+        leaves, paths = flatten_values(load_values(values, find))
     except Exception:  # pickles may raise anything
         return {}, {}
     left_out = {name for name, leaf in leaves.items() if not _is_pickled(leaf)}

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from agent.slots.format import Mark
 from dlr.checkpoint.files import Files
-from dlr.checkpoint.plan import Piece, Place, Plans, divide, own_name
+from dlr.checkpoint.plan import Piece, Place, decode_plan, divide, own_name
 from dlr.checkpoint.storage import GAVE_UP, MANIFEST, NOTES
 
 T = TypeVar("T")
@@ -145,21 +145,15 @@ class Savers:
         Raises:
             SaveError, OSError: a rank does not take part.
         """
-        plans = Plans.read(self.collect(PLAN))
-        contested = {rank: list(pieces.values()) for rank, pieces in enumerate(plans.contested)}
+        plans = dict(enumerate(map(decode_plan, self.collect(PLAN))))
         own, numbers = set[str](), set[str]()
-        if names := differing(contested):
+        if names := differing(plans):
             self._files.write(self._at(_DIFFERING), json.dumps(sorted(names)).encode())
             self.tell(_DIGEST, json.dumps(digests(names)).encode())
             found = dict(enumerate(map(json.loads, self.collect(_DIGEST))))
-            own = own_of_each(contested, found)
+            own = own_of_each(plans, found)
             numbers = {name for each in found.values() for name, sums in each.items() if sums is not None}
-        if own:  # a rank may have parts of these that no other has
-            plans = Plans.read(self.collect(PLAN), everything=True)
-        shares = [
-            Share(sorted([*alone, *chosen]), [n for n in chosen if pieces[n].name in own])
-            for alone, chosen, pieces in zip(plans.alone, _chosen(plans, own), plans.contested, strict=True)
-        ]
+        shares = _shares([*plans.values()], own)
         data = [json.dumps([share.numbers, share.renamed]).encode() for share in shares]
         self._files.write(self._at(_SHARES), _joined(data))
         return RankShares(tuple(shares), frozenset(own & numbers))
@@ -257,22 +251,22 @@ class Savers:
         return f"{self._folder}/{NOTES}/{name}"
 
 
-def _chosen(plans: Plans, own: Collection[str]) -> list[list[int]]:
-    """The contested pieces that each rank writes, by their numbers.
+def _shares(plans: Sequence[Sequence[Piece]], own: Collection[str]) -> list[Share]:
+    """Decide what each rank writes.
 
     Args:
         own: names of tensors of which each rank writes its own.
     """
     named = [
-        {n: replace(p, name=own_name(p.name, rank)) if p.name in own else p for n, p in pieces.items()}
-        for rank, pieces in enumerate(plans.contested)
+        [replace(it, name=own_name(it.name, rank)) if it.name in own else it for it in pieces]
+        for rank, pieces in enumerate(plans)
     ]
-    written = divide([list(pieces.values()) for pieces in named], plans.loads)
-    chosen = []
-    for pieces, mine in zip(named, written, strict=True):
-        at = {piece.place: number for number, piece in pieces.items()}
-        chosen.append([at[piece.place] for piece in mine])
-    return chosen
+    shares = []
+    for pieces, of_rank, written in zip(plans, named, divide(named), strict=True):
+        at = {piece.place: number for number, piece in enumerate(of_rank)}
+        numbers = sorted(at[piece.place] for piece in written)
+        shares.append(Share(numbers, [n for n in numbers if pieces[n].name in own]))
+    return shares
 
 
 def _joined(shares: Sequence[bytes]) -> bytes:

@@ -1,7 +1,7 @@
 """The pickle of what is no tensor: written so that it can be read without running anybody's code.
 
-A slot may have come over a network, so reading is limited as `torch.load(weights_only=True)` is, and by the
-same list (`agent.unpickling`). Writing refuses what reading would refuse.
+A slot may have come over a network, so reading is limited as `torch.load(weights_only=True)` is: to a list,
+and what the script has registered (`add_safe_globals`). Writing refuses what reading would refuse.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import enum
 import io
 import pathlib
 import pickle
-import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.serialization import get_safe_globals
 
-from agent import unpickling
 from dlr.checkpoint.tensors import is_copied
+from dlr.checkpoint.unpickling import RestrictedUnpickler
 
 WITHIN = "dlr.tensor."
 """How the names of tensors begin that are within other objects; a number follows."""
@@ -68,21 +67,12 @@ def load_values(data: bytes, tensor: Callable[[str], Any], weights_only: bool = 
         UnpicklingError: it is not what `write_values` writes.
     """
     try:
-        return (TensorUnpickler if weights_only else _AnyUnpickler)(data, tensor).load()
+        return (_Unpickler if weights_only else _AnyUnpickler)(data, tensor).load()
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # what is no pickle may raise anything
         reason = f"{type(error).__name__}: {error!s:.200}"
         raise pickle.UnpicklingError(f"the values cannot be read: {reason}") from error
-
-
-def load_readable_values(data: bytes, tensor: Callable[[str], Any]) -> Any:
-    """Unpickle the values, with something that pickle refuses in the place of what is not registered here.
-
-    Raises:
-        Exception: it cannot be done.
-    """
-    return _LenientUnpickler(data, tensor).load()
 
 
 # --- What may be in a checkpoint ------------------------------------------------------------------------
@@ -92,25 +82,16 @@ def _path_of(named: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-_FACTORIES = (bool, bytes, dict, float, int, list, set, str, tuple, Counter, OrderedDict, deque)
-"""What a defaultdict may call, and the rest may name."""
 _PATHS = (pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath)
 """Releases of Python name them differently."""
-_OF_ATOMS = (
-    complex,
-    datetime.date,
-    datetime.datetime,
-    datetime.time,
-    datetime.timedelta,
-    datetime.timezone,
-    decimal.Decimal,
+_PLAIN = (
+    *(bool, bytes, complex, dict, float, int, list, set, str, tuple),
+    *(Counter, OrderedDict, defaultdict, deque, decimal.Decimal),
+    *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
+    *(torch.Size, torch.device),
     *_PATHS,
-    torch.Size,
-    torch.device,
 )
-"""What is called with numbers and texts alone, and uses no more memory than they do."""
-_SMALL = {datetime.timedelta, datetime.timezone}
-"""What such a call may be given besides, of which each has a few bytes."""
+"""Classes that may be named, and whose objects are written as pickle has it."""
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 """What pickle writes by its name."""
 _KINDS_OF_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
@@ -118,13 +99,7 @@ _CONSTANTS = {
     f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, _KINDS_OF_CONSTANTS)
 }
 """What torch has names for, by them."""
-_INDICES = {
-    torch.sparse_csr: ("crow_indices", "col_indices"),
-    torch.sparse_bsr: ("crow_indices", "col_indices"),
-    torch.sparse_csc: ("ccol_indices", "row_indices"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices"),
-}
-"""The methods that give the indices of a compressed sparse tensor."""
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_bsr, torch.sparse_csc, torch.sparse_bsc)
 
 
 def _safe_globals() -> dict[str, Any]:
@@ -146,7 +121,7 @@ def refuse(path: str) -> NoReturn:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes names instead of tensors, and with `weights_only` nothing that `TensorUnpickler` refuses."""
+    """Writes names instead of tensors, and with `weights_only` nothing that `_Unpickler` refuses."""
 
     def __init__(self, file: io.BytesIO, tensors: dict[str, Tensor], weights_only: bool) -> None:
         super().__init__(file, protocol=5)
@@ -162,7 +137,7 @@ class _Pickler(pickle.Pickler):
         if not is_copied(value):
             plain = value.detach()  # of a class of its own, a parameter's content is a plain tensor
             if not is_copied(plain):
-                return self._reduce_parts(plain)
+                return self._reduce_tensor(plain)
             value = plain
         name = self._names.get(id(value))
         if name is None:  # within an object of a class of its own
@@ -171,13 +146,19 @@ class _Pickler(pickle.Pickler):
             self._tensors[name] = value
         return TensorReference, (name,)
 
-    def _reduce_parts(self, value: Tensor) -> Any:
-        try:
-            return _reduce_parts(value)
-        except NotAllowedError:
-            if self._weights_only:
-                raise
+    def _reduce_tensor(self, value: Tensor) -> Any:
+        """Tell how to write a tensor that a slot does not hold as it is."""
+        if hasattr(value, "__tensor_flatten__"):  # its class consists of tensors, as torchao's do
+            names, context = value.__tensor_flatten__()
+            inner = {name: getattr(value, name) for name in names}
+            return _put_together, (type(value), inner, context, value.size(), value.stride())
+        if type(value) is Tensor and value.layout in _SPARSE:
+            torch.save(value, data := io.BytesIO())
+            return _loaded, (data.getvalue(),)
+        if not self._weights_only:
             return NotImplemented
+        kind = f"{_path_of(type(value))} of {value.dtype} on {value.device.type}"
+        raise NotAllowedError(f"a {kind} may not be in a checkpoint: keep it out of the state")
 
 
 def _reduce(value: Any) -> Any:
@@ -187,19 +168,12 @@ def _reduce(value: Any) -> Any:
         NotAllowedError: it could not be read.
     """
     kind = type(value)
-    if kind in _WRITTEN:
+    if kind in _PLAIN:
         return NotImplemented
     if isinstance(value, _KINDS_OF_CONSTANTS):
         return _constant, (str(value),)
-    if kind is Counter:  # as pickle has it, one call would copy what is named many times
-        return Counter, (), None, None, iter(value.items())
-    if (numpy := sys.modules.get("numpy")) is not None:
-        if kind is numpy.ndarray:
-            return _reduce_array(value)
-        if isinstance(value, numpy.generic) and kind.__module__ == "numpy":
-            return _scalar, (value.dtype, value.tobytes())
-        if isinstance(value, numpy.dtype):
-            return _dtype, (_description(value),)
+    if kind.__module__.partition(".")[0] == "numpy" and (found := _reduce_numpy(value)) is not None:
+        return found
     named = value if isinstance(value, _BY_NAME) else kind
     path = _path_of(named)
     if "<" in path or (named is not kind and _NAMED.get(path) is named):
@@ -211,42 +185,30 @@ def _reduce(value: Any) -> Any:
     return NotImplemented
 
 
-def _reduce_parts(value: Tensor) -> Any:
-    """Tell the pickler of which plain tensors one consists that a slot does not hold as it is.
+def _reduce_numpy(value: Any) -> Any:
+    """Tell the pickler how to write NumPy's arrays, scalars and types; None for all else of its."""
+    import numpy
 
-    Raises:
-        NotAllowedError: it could not be read.
-    """
-    if hasattr(value, "__tensor_flatten__"):  # its class consists of tensors, as torchao's do
-        names, context = value.__tensor_flatten__()
-        inner = {name: getattr(value, name) for name in names}
-        return _put_together, (type(value), inner, context, value.size(), value.stride())
-    if type(value) is not Tensor or value.layout not in (torch.sparse_coo, *_INDICES):
-        kind = f"{_path_of(type(value))} of {value.dtype} on {value.device.type}"
-        raise NotAllowedError(f"a {kind} may not be in a checkpoint: keep it out of the state")
-    if value.layout is torch.sparse_coo:
-        parts = value._indices(), value._values()
-    else:
-        parts = (*(getattr(value, name)() for name in _INDICES[value.layout]), value.values())
-    is_coalesced = value.layout is torch.sparse_coo and value.is_coalesced()
-    return _sparse, (parts, tuple(value.shape), str(value.layout), is_coalesced)
+    if isinstance(value, numpy.dtype):
+        return _dtype, (_array_file(numpy.empty(0, value)),)
+    if type(value) is numpy.ndarray:
+        return _array, (_array_file(value),)
+    if isinstance(value, numpy.generic):
+        return _scalar, (_array_file(numpy.asarray(value)),)
+    return None
 
 
-def _reduce_array(array: Any) -> Any:
-    from numpy import ascontiguousarray
+def _array_file(array: Any) -> bytes:
+    """Return the content of a file of NumPy's own format."""
+    import numpy
 
-    if array.dtype.hasobject:
-        raise NotAllowedError("a NumPy array of objects may not be in a checkpoint: make it a list")
-    flat: Any = ascontiguousarray(array).reshape(-1)
-    return _array, (array.dtype, array.shape, pickle.PickleBuffer(flat.view("u1")) if array.size else b"")
-
-
-def _description(dtype: Any) -> Any:
-    from numpy.lib.format import descr_to_dtype, dtype_to_descr
-
-    if dtype.hasobject or descr_to_dtype(description := dtype_to_descr(dtype)) != dtype:
-        raise NotAllowedError(f"NumPy's type {dtype} may not be in a checkpoint: use another")
-    return description
+    try:
+        numpy.save(data := io.BytesIO(), array, allow_pickle=False)
+    except ValueError as error:
+        raise NotAllowedError(
+            f"a NumPy array of {array.dtype} may not be in a checkpoint: {error}"
+        ) from error
+    return data.getvalue()
 
 
 # --- Reading --------------------------------------------------------------------------------------------
@@ -261,55 +223,32 @@ def _put_together(
     return cls.__tensor_unflatten__(inner, context, size, stride)
 
 
-def _sparse(parts: tuple[Any, ...], size: tuple[int, ...], layout: str, is_coalesced: bool) -> Any:
-    """Make a sparse tensor, which takes no more memory than its parts do."""
-    if any(isinstance(part, TensorReference) for part in parts):
-        return TensorReference(layout)  # for who asks for the names alone
-    if layout == "torch.sparse_coo":
-        indices, values = parts
-        coalesced = True if is_coalesced else None
-        return torch.sparse_coo_tensor(
-            indices, values, size, device=values.device, check_invariants=True, is_coalesced=coalesced
-        )
-    compressed, plain, values = parts
-    kind = cast(torch.layout, _constant(layout))
-    return torch.sparse_compressed_tensor(
-        compressed, plain, values, size, layout=kind, device=values.device, check_invariants=True
-    )
+def _loaded(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=True)
 
 
 def _constant(name: str) -> object:
-    return _CONSTANTS[_text(name)]
+    return _CONSTANTS[name]
 
 
-def _dtype(description: Any) -> Any:
-    from numpy.lib.format import descr_to_dtype
-
-    return descr_to_dtype(description)
-
-
-def _array(dtype: Any, shape: tuple[int, ...], data: bytes | bytearray) -> Any:
+def _array(data: bytes) -> Any:
     import numpy
 
-    if 0 in shape:
-        return numpy.empty(shape, dtype)
-    return numpy.frombuffer(data, dtype).reshape(shape)  # never an array of objects
+    return numpy.load(io.BytesIO(data), allow_pickle=False)
 
 
-def _scalar(dtype: Any, data: bytes) -> Any:
-    import numpy
-
-    return numpy.frombuffer(data, dtype)[0] if dtype.itemsize else dtype.type()
+def _scalar(data: bytes) -> Any:
+    return _array(data)[()]
 
 
-_WRITTEN = {defaultdict, deque, OrderedDict, *(it for it in _OF_ATOMS if isinstance(it, type))}
-_OF_PLAIN = (*_OF_ATOMS, _constant, _dtype, _array, _scalar)
+def _dtype(data: bytes) -> Any:
+    return _array(data).dtype
+
+
 _NAMED: dict[str, Any] = {
     **{f"{module}.{it.__name__}": it for module in ("pathlib", "pathlib._local") for it in _PATHS},
-    **{
-        _path_of(named): named
-        for named in (*_FACTORIES, *_OF_PLAIN, defaultdict, TensorReference, _put_together, _sparse)
-    },
+    **{_path_of(it): it for it in (*_PLAIN, _constant, _array, _scalar, _dtype, _loaded, _put_together)},
+    _path_of(TensorReference): TensorReference,
 }
 """What a pickle may name, by its path."""
 
@@ -326,108 +265,17 @@ class _AnyUnpickler(pickle.Unpickler):
         return self._tensor if found is TensorReference else found
 
 
-class TensorUnpickler(unpickling.BoundedUnpickler):
-    """Puts tensors where their names are, and calls nothing but what `_NAMED` and the script allow."""
+class _Unpickler(RestrictedUnpickler):
+    """Puts tensors where their names are, and names nothing but what `_NAMED` and the script allow."""
 
     def __init__(self, data: bytes, tensor: Callable[[str], Any]) -> None:
         super().__init__(data)
-        self._refer = lambda name: tensor(_text(name))
-        self._registered = _safe_globals()
-        self._registered_ids = frozenset(map(id, self._registered.values()))
+        self._tensor = tensor
+        self._allowed = {**_safe_globals(), **_NAMED}
 
     def named(self, path: str) -> Any:
         if path == _path_of(TensorReference):
-            return self._refer
-        if path in _NAMED:
-            return _NAMED[path]
-        if path not in self._registered:
+            return self._tensor
+        if path not in self._allowed:
             refuse(path)
-        return self._registered[path]
-
-    def may_call(self, called: Any, args: Any) -> bool:
-        if called is self._refer or self._is_registered(called):
-            return True
-        if type(args) is not tuple:
-            return False
-        if called in (OrderedDict, Counter, defaultdict, deque) and args == ():
-            return True
-        if called is defaultdict:
-            return len(args) == 1 and any(args[0] is it for it in (*_FACTORIES, *self._registered.values()))
-        if called is deque:
-            return len(args) == 2 and args[0] == () and type(args[1]) is int
-        if called is _put_together:
-            return self._is_registered(args[0]) and type(args[1]) is dict
-        if called is _sparse:
-            are_tensors = type(args[0]) is tuple and all(map(_is_tensor, args[0]))
-            return are_tensors and self.are_plain(args[1:], self._is_small)
-        return any(called is it for it in _OF_PLAIN) and self.are_plain(args, self._is_small)
-
-    def may_make(self, cls: Any, args: Any) -> bool:
-        return self._is_registered(cls)
-
-    def may_fill(self, target: Any) -> bool:
-        return self._is_registered(type(target))
-
-    def set_state(self, made: Any, state: Any) -> bool:
-        if type(made) is OrderedDict and type(state) is dict:  # as a module's state_dict() is
-            if not any(hasattr(OrderedDict, name) for name in state):
-                vars(made).update(state)
-                return True
-        elif self._is_registered(type(made)):
-            return False
-        return super().set_state(made, state)
-
-    def _is_registered(self, named: object) -> bool:
-        return id(named) in self._registered_ids
-
-    def _is_small(self, value: object) -> bool:
-        return type(value) in _SMALL or _is_dtype(value) or self._is_registered(type(value))
-
-
-class _LenientUnpickler(TensorUnpickler):
-    """Puts objects that pickle refuses in the place of those whose classes are not registered."""
-
-    def named(self, path: str) -> Any:
-        try:
-            return super().named(path)
-        except NotAllowedError:
-            stand_in = self._registered[path] = _stand_in()
-            self._registered_ids |= {id(stand_in)}
-            return stand_in
-
-
-def _stand_in() -> type:
-    """Make a class that takes whatever is done to an object of another, and that has no name in a module."""
-
-    class StandIn:
-        __hash__ = None  # type: ignore[assignment]
-
-        def __init__(self, *_: object, **__: object) -> None:
-            pass
-
-        def _take(self, *_: object) -> None:
-            pass
-
-        __setstate__ = append = extend = add = __setitem__ = _take
-
-        @classmethod
-        def __tensor_unflatten__(cls, *_: object) -> StandIn:
-            return cls()
-
-    return StandIn
-
-
-def _text(name: object) -> str:
-    if type(name) is not str:
-        raise pickle.UnpicklingError(f"{unpickling.kind_of(name)} is no name")
-    return name
-
-
-def _is_tensor(value: object) -> bool:
-    """Whether it is a plain tensor, or stands for one."""
-    return type(value) in (Tensor, torch.nn.Parameter, TensorReference)
-
-
-def _is_dtype(value: object) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.dtype)
+        return self._allowed[path]

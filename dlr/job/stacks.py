@@ -10,7 +10,6 @@ from datetime import datetime
 
 from controller.wording import counted, some_of
 from crds import names
-from crds.agent_report import NATIVE
 from crds.ranges import as_ranges
 from dlr.job.lookup import list_workers
 from dlr.job.report import current_report, sort_workers, state_of
@@ -63,9 +62,9 @@ def read(request: str, workers: Sequence[JSON]) -> Answers:
     return Answers(stacks, where, silent, idle)
 
 
-def ask_all(api: Api, jobs: Sequence[str], timeout: float, *, native: bool = False) -> list[Answers]:
+def ask_all(api: Api, jobs: Sequence[str], timeout: float) -> list[Answers]:
     """Request stacks of all agents of some jobs, and wait at most so many seconds for their answers."""
-    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}{NATIVE if native else ''}"
+    request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}"
     patch = {"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}}
     for name in jobs:
         api.patch(ELASTICJOBS, name, patch=patch)

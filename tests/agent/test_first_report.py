@@ -24,7 +24,7 @@ def predecessor(uid: str, **said: Any) -> dict[str, Any]:
 
 def test_what_did_not_work_in_an_earlier_pod_of_the_slot_is_not_known_to_work_now() -> None:
     earlier = first_report(predecessor("uid-1", checkpointTrouble=TROUBLE), ME, WorldView(), NOW)
-    assert earlier.trouble == AgentCheckpointTrouble(CheckpointTrouble.STORAGE, TROUBLE["message"])
+    assert earlier.checkpoint_trouble == AgentCheckpointTrouble(CheckpointTrouble.STORAGE, TROUBLE["message"])
     assert earlier.observed_round == 0, "nothing else of another Pod's counts"
     assert (
         first_report(predecessor("uid-2", checkpointTrouble=TROUBLE), ME, WorldView(), NOW).observed_round
@@ -34,4 +34,7 @@ def test_what_did_not_work_in_an_earlier_pod_of_the_slot_is_not_known_to_work_no
 
 @pytest.mark.parametrize("said", [None, {}, {"reason": "NewerThanThis", "message": "x"}])
 def test_trouble_that_this_version_does_not_know_is_none(said: Any) -> None:
-    assert first_report(predecessor("uid-1", checkpointTrouble=said), ME, WorldView(), NOW).trouble is None
+    assert (
+        first_report(predecessor("uid-1", checkpointTrouble=said), ME, WorldView(), NOW).checkpoint_trouble
+        is None
+    )

@@ -325,7 +325,7 @@ def test_trouble_with_checkpoints_is_told_until_it_works_after_a_start_too(files
     monitor.look()
     monitor.look()
     assert reporter.checkpoints == [(1, None)], "once"
-    assert reporter.figures().trouble == found
+    assert reporter.figures().checkpoint_trouble == found
     first, second = files.renew(2, ProcessStart(1))
     assert files.read().trouble == found, "the new processes have saved nothing yet"
     tell_trouble(second, StorageFails="", SaveSkipped="")

@@ -13,7 +13,7 @@ from agent.kube.api import ApiClient
 from agent.monitor.stepping import Figures
 from agent.report import reporter as reporter_module
 from agent.report.elasticworker import RESERVED_REPORTS, sequence_after
-from agent.report.report import AgentFacts, ReportBody, Sections
+from agent.report.report import AgentFacts, ReportBody
 from agent.report.reporter import Reporter
 from controller.errors import Forbidden, Invalid, NotFound, Unavailable
 from crds.agent_report import (
@@ -248,7 +248,7 @@ def test_a_refused_section_mutes_no_agent(
     caplog: pytest.LogCaptureFixture, clock: Clock, section: str, named: bool
 ) -> None:
     api = PickyApi(section, named)
-    sections = Sections(usage=lambda: Usage(1.0, 5), memory=lambda: CheckpointMemory(step=1))
+    sections = {"usage": lambda: Usage(1.0, 5), "memory": lambda: CheckpointMemory(step=1)}
     reporter = PlayedReporter(api, clock, sections=sections)
     reporter.report(AgentState.FAILED, 4, failure(1))
     reporter.report(AgentState.READY, 4)
@@ -267,7 +267,7 @@ def test_a_refused_section_mutes_no_agent(
 def test_a_defect_in_one_section_ends_no_reports(
     api: FakeApi, reporter: PlayedReporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reporter._sections = Sections(memory=lambda: {}["step"])
+    reporter._sections = {"memory": lambda: {}["step"]}
     reporter._figures = lambda: {}["figures"]
     reporter.report(AgentState.RUNNING, 1)
     reporter.report(AgentState.READY, 1)

@@ -26,21 +26,16 @@ from dlr.checkpoint.state import VALUES
 from dlr.checkpoint.storage import File, Manifest
 from tests.checkpoint.states import request, saved, state, steps_in
 
-_PATH, _LAYOUT = b"cpathlib\nPosixPath\n", b"ctorch.serialization\n_get_layout\n"
-_INDEX = b"ctorch.distributed.checkpoint.metadata\nMetadataIndex\n)\x81"
-
 
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(_PATH + b"N}\x8c\x0b__truediv__" + _PATH + b"s\x86b", id="a method of a class"),
-        pytest.param(_LAYOUT + b"}\x8c\x05cacheNsb", id="an attribute of a function"),
-        pytest.param(_INDEX + b"}\x8c\x0c__setstate__" + _LAYOUT + b"sb", id="a method of an object"),
-        pytest.param(_INDEX + b"}\x8c\x03fqnNq\x01" + b"\x85" * 10**6 + b"sb", id="a deep name"),
-        pytest.param(_PATH + b"]\x85R", id="a path of a list"),
+        pytest.param(b"cpathlib\nPosixPath\nN}\x8c\x0b__truediv__K\x01s\x86b", id="a method of a class"),
+        pytest.param(b"ctorch.serialization\n_get_layout\n}\x8c\x05cacheNsb", id="a function's attribute"),
+        pytest.param(b"cos\nsystem\n\x8c\x02id\x85R", id="a program"),
     ],
 )
-def test_no_pickle_of_a_folder_changes_or_takes_more_than_its_length(program: bytes) -> None:
+def test_no_pickle_of_a_folder_changes_or_runs_anything(program: bytes) -> None:
     before = dict(vars(pathlib.PosixPath)), dict(vars(torch.serialization._get_layout))
     with pytest.raises(DamagedError, match="a file cannot be read"):
         read_pickle(b"\x80\x04" + program + b".", "a file")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dlr.checkpoint import plan as plans
 from dlr.checkpoint import sharing
 from dlr.checkpoint.files import LocalFiles, files_at
 from dlr.checkpoint.plan import Piece, encode_plan
@@ -99,22 +98,3 @@ def test_files_opened_and_bytes_read_are_linear_in_the_number_of_savers(
     assert opened["open"] <= 8 * ranks, "a plan, a share, a digest: written and read"
     assert opened["os.scandir"] + opened["os.listdir"] <= 2 * ranks
     assert sum(read) <= 2 * ranks * plan_bytes
-
-
-def test_rank_0_decodes_no_more_than_what_several_ranks_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks, made = 8, list[object]()
-
-    def piece(*fields: object) -> Piece:
-        made.append(fields)
-        return Piece(*fields)  # type: ignore[arg-type]
-
-    files = files_at(tmp_path)
-    savers = [Savers(files, "working", rank, ranks) for rank in range(ranks)]
-    for rank, saver in enumerate(savers):
-        saver.tell(PLAN, encode_plan(plan(rank, ranks, own_values=False)))
-    monkeypatch.setattr(plans, "Piece", piece)
-    shares = savers[0].lead(lambda names: {})
-    assert sum(len(share.numbers) for share in shares.of_ranks) == 8 * ranks + 2
-    assert len(made) == 2, "what all have alike, once"

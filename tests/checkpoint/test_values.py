@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import io
 import os
 import pathlib
 import pickle
@@ -178,13 +179,8 @@ _SPARSE = torch.tensor([[0.0, 1, 0, 2], [0, 0, 3, 0]])
     ],
     ids=lambda it: f"{it.layout} of {tuple(it.shape)}",
 )
-def test_a_sparse_tensor_is_written_as_plain_ones_and_comes_back(tensor: torch.Tensor) -> None:
-    tensors: dict[str, torch.Tensor] = {}
-    written = write_values(tensor, tensors)
-    assert tensors and all(it.layout is torch.strided for it in tensors.values())
-    again = load_values(written, lambda name: tensors[name].clone())
-    assert repr(again) == repr(tensor.detach())
-    assert isinstance(load_values(written, TensorReference), TensorReference)
+def test_a_sparse_tensor_comes_back(tensor: torch.Tensor) -> None:
+    assert repr(back(tensor)) == repr(tensor.detach())
 
 
 # --- What is refused ------------------------------------------------------------------------------------
@@ -195,8 +191,6 @@ _EVENTS = (
     "subprocess.",
     "socket.",
     "exec",
-    "compile",
-    "open",
     "ctypes.",
     "shutil.",
     "code.",
@@ -298,7 +292,7 @@ _GLOBALS = [
     (_OURS, "TensorReference"),
     (_OURS, "TensorReference.__init__"),
     (_OURS, "torch.load"),
-    (_OURS, "_sparse"),
+    (_OURS, "_loaded"),
     (_OURS, "_array"),
     (_OURS, "_dtype"),
     (_OURS, "_scalar"),
@@ -349,154 +343,46 @@ class Evil:
         return self._reduced
 
 
-def call(called: bytes, args: bytes) -> bytes:
-    return called + args + pickle.REDUCE
+def _saved(save: Callable[[Any, Any], object], value: Any) -> bytes:
+    save(value, data := io.BytesIO()) if save is torch.save else save(data := io.BytesIO(), value)
+    return data.getvalue()
 
 
-_COUNTER = named("collections", "Counter")
-_LONG = of("a" * 100_000)
-
-
-def _kept(number: int) -> bytes:
-    return pickle.LONG_BINGET + number.to_bytes(4, "little")
-
-
-_KEEP = _kept(0)
-
-
-def _laughing(levels: int) -> bytes:
-    """A tuple of the same tuple twice, and so on, so that it has as many parts as 2 to the levels."""
-    value: tuple[Any, ...] = ()
-    for _ in range(levels):
-        value = (value, value)
-    return of(value)
-
-
-def _memoized(value: bytes) -> bytes:
-    """The opcodes of a value that is only remembered, behind its texts."""
-    return value + pickle.MEMOIZE + pickle.POP
-
-
-_LAST = pickle.LONG_BINPUT + (9).to_bytes(4, "little") + _kept(9)
-"""The last value once more."""
-_ZERO = (1 << 61) - 1
-"""A number whose hash is 0, as those of its multiples are."""
-_DEQUE = _kept(2) + pickle.EMPTY_TUPLE + pickle.REDUCE
-_NAMED_DEQUE = _memoized(named("collections", "deque"))
-_NAMED_DEFAULTDICT = _memoized(named("collections", "defaultdict"))
+_OBJECTS, _EVIL = _saved(numpy.save, numpy.array([None])), _saved(torch.save, Evil(os.getpid))
 
 
 @pytest.mark.parametrize(
     "program",
     {
-        "numbers of one hash": of({number * _ZERO: None for number in range(1, 99)}),
-        "tuples of one hash": of({(number * _ZERO, 0.5): None for number in range(1, 99)}),
-        "a set of one hash": of({number * _ZERO for number in range(1, 99)}),
-        "a frozenset of one hash": of(frozenset(number * _ZERO for number in range(1, 99))),
-        "a long tuple that is often a key": _memoized(of(tuple(range(9_999))))
-        + pickle.MARK
-        + (pickle.EMPTY_DICT + _KEEP + pickle.NONE + pickle.SETITEM) * 50_000,
-        "a long number that is often a key": _memoized(of(1 << 800_000))
-        + pickle.MARK
-        + (pickle.EMPTY_DICT + _KEEP + pickle.NONE + pickle.SETITEM) * 50_000,
-        "a long amount that is often a key": _memoized(call(named("decimal", "Decimal"), of(("9" * 99_999,))))
-        + pickle.MARK
-        + (pickle.EMPTY_SET + pickle.MARK + _kept(4) + pickle.ADDITEMS) * 50_000,
-        "deep deques": _NAMED_DEQUE + _DEQUE * 9_999 + pickle.APPEND * 9_998,
-        "deep defaultdicts": _NAMED_DEFAULTDICT
-        + (_DEQUE + pickle.NONE) * 9_999
-        + _DEQUE
-        + pickle.SETITEM * 9_999,
-        "deep deques from without": _NAMED_DEQUE
-        + (_DEQUE + pickle.MEMOIZE) * 2
-        + pickle.APPEND
-        + _kept(4)
-        + _DEQUE
-        + pickle.APPEND,
-        "a deep tuple": of(()) + pickle.TUPLE1 * 2_000,
-        "a method of an OrderedDict": call(named("collections", "OrderedDict"), of(()))
-        + of({"items": None})
+        "an attribute of a class": named("collections", "Counter")
+        + of(None)
+        + of({"update": 1})
+        + pickle.TUPLE2
         + pickle.BUILD,
-        "an attribute of a class": _COUNTER + of(None) + of({"update": 1}) + pickle.TUPLE2 + pickle.BUILD,
         "an attribute of a function": named(_OURS, "_array") + of((None, {"a": 1})) + pickle.BUILD,
         "a large array of bytes": pickle.BYTEARRAY8 + (1 << 40).to_bytes(8, "little"),
         "large bytes": pickle.BINBYTES8 + (1 << 40).to_bytes(8, "little"),
         "a frame": pickle.FRAME + (1 << 40).to_bytes(8, "little"),
-        "a number as an iterable": call(named("collections", "deque"), of((1 << 40,))),
-        "a key of many tuples": of({}) + _laughing(60) + of(1) + pickle.SETITEM,
-        "a deep key": of({}) + of(()) + pickle.TUPLE1 * 100_000 + of(1) + pickle.SETITEM,
-        "a deep item": pickle.MARK + of(()) + pickle.TUPLE1 * 100_000 + pickle.FROZENSET,
-        "a text many times": _LONG
-        + pickle.MEMOIZE
-        + (named("pathlib", "PosixPath") + _KEEP * 1 + pickle.TUPLE1 + pickle.REDUCE + pickle.POP) * 10_000
-        + (named("pathlib", "PosixPath") + pickle.MARK + _KEEP * 60_000 + pickle.TUPLE + pickle.REDUCE),
-        "a type of many parts": call(named(_OURS, "_dtype"), _laughing(60) + pickle.TUPLE1),
-        "a name of many parts": call(named(_OURS, "TensorReference"), _laughing(60) + pickle.TUPLE1),
-        "a constant of many parts": call(named(_OURS, "_constant"), _laughing(60) + pickle.TUPLE1),
-        "a constant of deep parts": call(named(_OURS, "_constant"), of(()) + pickle.TUPLE1 * 100_000),
-        "a function of many parts": call(_laughing(60), of(())),
-        "a class of many parts": _laughing(60) + of(()) + pickle.NEWOBJ,
-        "an object of many parts": _laughing(60) + of({}) + pickle.BUILD,
-        "an array larger than its bytes": call(
-            named(_OURS, "_array"),
-            call(named(_OURS, "_dtype"), of(("f4",))) + of((1 << 40,)) + of(b"abcd") + pickle.TUPLE3,
-        ),
-        "an array of objects": call(
-            named(_OURS, "_array"),
-            call(named(_OURS, "_dtype"), of(("O",))) + of((1,)) + of(b"abcdabcd") + pickle.TUPLE3,
-        ),
-        "a tensor of a class that is not registered": call(
-            named(_OURS, "_put_together"), of(({}, {}, None, (), ()))
-        ),
-        "a class that fills itself": named("collections", "Counter") + of(()) + pickle.NEWOBJ,
-        "a sparse tensor of texts": call(
-            named(_OURS, "_sparse"), of((("a", "b"), (2,), "torch.sparse_coo", False))
-        ),
+        "a place in the memo": pickle.NONE + pickle.LONG_BINPUT + b"\xff" * 4 + pickle.POP,
+        "an array of objects": named(_OURS, "_array") + of((_OBJECTS,)) + pickle.REDUCE,
+        "a tensor of a class that is not registered": named(_OURS, "_put_together")
+        + of(({}, {}, None, (), ()))
+        + pickle.REDUCE,
+        "a file of torch's with a stranger's pickle": named(_OURS, "_loaded") + of((_EVIL,)) + pickle.REDUCE,
         "nothing": b"",
     }.items(),
     ids=lambda it: it[0],
 )
-def test_no_pickle_takes_more_memory_than_by_its_length_nor_time_without_end(
+def test_no_pickle_changes_what_it_names_or_takes_memory_for_what_is_not_there(
     program: tuple[str, bytes],
 ) -> None:
-    data = _whole_pickle(program[1])
     tracemalloc.start()
     try:
         with pytest.raises(pickle.UnpicklingError):
-            attempt(data)
-        peak = tracemalloc.get_traced_memory()[1]
+            attempt(_whole_pickle(program[1]))
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
-    assert peak < (64 << 20) + 300 * len(data)
-
-
-@pytest.mark.parametrize(
-    ("levels", "each", "match"),
-    [(9_999, pickle.NONE, "it is nested too deeply"), (60, _LAST, "more time than its length allows")],
-    ids=["deep", "of many parts"],
-)
-def test_named_tuples_that_are_registered_are_measured_as_tuples_are(
-    levels: int, each: bytes, match: str
-) -> None:
-    points = _kept(2) * levels + pickle.NONE + (each + pickle.TUPLE2 + pickle.NEWOBJ) * levels
-    program = _memoized(named(__name__, "Point")) + pickle.EMPTY_DICT + points + pickle.NONE + pickle.SETITEM
-    with torch.serialization.safe_globals([Point]), pytest.raises(pickle.UnpicklingError, match=match):
-        load_values(_whole_pickle(program), TensorReference)
-
-
-def test_what_is_large_and_means_no_harm_comes_back() -> None:
-    deep: Any = 0
-    for _ in range(300):
-        deep = deque([(deep,)])
-    key = tuple(range(30))
-    for value in (
-        {(number, (number + 1, "x")): float(number) for number in range(5_000)},
-        {number / 7: number << 40 for number in range(5_000)} | {-number << 70: None for number in range(50)},
-        [{key: number} for number in range(5_000)],
-        {frozenset((number, number + 1)): (number,) for number in range(1_000)},
-    ):
-        assert back(value) == value
-    assert repr(back(deep)) == repr(deep)
 
 
 # --- In a training --------------------------------------------------------------------------------------

@@ -134,6 +134,7 @@ def test_nothing_of_ours_has_torch_unpickle_what_others_send() -> None:
         == [
             "dlr/checkpoint/in_storage.py: pickle.loads(",  # where the script asks for weights_only=False
             "dlr/checkpoint/in_storage.py: torch.load(",  # by weights_only, unless the script asks for no such limit
+            "dlr/checkpoint/values.py: torch.load(",  # of a sparse tensor, by weights_only
             "examples/plain/train.py: torch.load(",  # its own file, by weights_only
         ]
     )

@@ -28,7 +28,7 @@ from dlr.kube.errors import UsageError
 
 MOST_GROUPS = 32
 """Replica groups whose stacks are shown at once."""
-ANSWER_SECONDS, NATIVE_SECONDS = 15.0, 60.0
+ANSWER_SECONDS = 15.0
 
 
 @with_cluster
@@ -39,18 +39,9 @@ def stacks(
         int | None, typer.Option(min=0, metavar="R", help="Show this process alone, by its global rank.")
     ] = None,
     group: Group = None,
-    native: Annotated[
-        bool,
-        typer.Option(
-            "--native", help="With the frames of C and C++: where the image has py-spy, and it may trace."
-        ),
-    ] = False,
     timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=1, max=300, metavar="SECONDS", help="Wait so long for answers. [default: 15; --native: 60]"
-        ),
-    ] = None,
+        float, typer.Option(min=1, max=300, metavar="SECONDS", help="Wait so long for answers.")
+    ] = ANSWER_SECONDS,
     output: Output = Format.TABLE,
 ) -> None:
     """Show where all training processes are now."""
@@ -58,7 +49,6 @@ def stacks(
         f"none of its processes runs any more; `dlr job diagnose {name} -n {api.namespace}` says how it ended"
     )
     job = get_unfinished_job(api, name, ended)
-    timeout = timeout or (NATIVE_SECONDS if native else ANSWER_SECONDS)
     names = [name]
     if group is not None:
         names = [get_group(api, job, group)["metadata"]["name"]]
@@ -66,7 +56,7 @@ def stacks(
         if rank is not None:
             refuse_grouped(job, "job stacks", f"--rank {rank}")
         names = _groups(api, job)
-    found = dict(zip(names, ask_all(api, names, timeout, native=native), strict=True))
+    found = dict(zip(names, ask_all(api, names, timeout), strict=True))
     if not any(answers.stacks for answers in found.values()):
         raise CommandError(without_answer(name, together(found.values()), timeout))
     shown = {each: [s for s in of.stacks if rank in (None, s["rank"])] for each, of in found.items()}

@@ -155,7 +155,7 @@ def test_an_inventory_survives_the_wire(inventory: Inventory) -> None:
     assert decoded.held.items() <= inventory.held.items()
     assert decoded.exhausted == inventory.exhausted
     assert (decoded.lives, decoded.no_newcomers) == (inventory.lives, inventory.no_newcomers)
-    assert decoded.bound_to == (inventory.bound_to if inventory.lives or inventory.no_newcomers else None)
+    assert decoded.bound_to == inventory.bound_to
     newest = max(inventory.held, default=None)
     if newest is not None:
         assert decoded.held[newest] == inventory.held[newest]
@@ -210,11 +210,3 @@ def test_what_is_no_decision_is_a_value_error(text: str) -> None:
 
 def _compressed(text: str) -> bytes:
     return base64.b64encode(zlib.compress(text.encode()))
-
-
-def test_agents_of_the_version_before_are_understood_and_understand() -> None:
-    """They send and read six values of an inventory, and three flags of a decision."""
-    inventory, decision = Inventory(1, "10.0.0.1 4242", {}), ResumeDecision(None, {})
-    assert len(json.loads(inventory.encode())) == 6 and Inventory.decode(inventory.encode()) == inventory
-    content = json.loads(zlib.decompress(base64.b64decode(decision.encode())))
-    assert len(content[3]) == 3 and not ResumeDecision.decode(decision.encode()).lives_on
