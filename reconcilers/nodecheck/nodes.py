@@ -132,6 +132,26 @@ def departure_of(participant: CheckedNode) -> Out | None:
     return out
 
 
+def hindrance_of(worker: ElasticWorker) -> Out | None:
+    """Why a worker's Pod does not start, as the scheduler or the kubelet has it; None for no reason given."""
+    for type_, what in ((SCHEDULED, "could not be placed"), (STARTED, "does not start")):
+        condition = condition_of(worker.status.conditions, type_)
+        if condition is not None and condition.status is ConditionStatus.FALSE:
+            why = f"its Pod {what} ({condition.reason}): {condition.message}"[:MAX_MESSAGE].rstrip(": ")
+            return Out(why, reason=condition.reason)
+    return None
+
+
+def awaited(participants: Iterable[CheckedNode]) -> str:
+    """What a check of nodes waits for, with what hinders the first Pod that is hindered."""
+    missing = (
+        (each.node, each.worker) for each in participants if each.worker is not None and not each.is_ready
+    )
+    hindered = ((node, hindrance_of(worker)) for node, worker in missing)
+    why = next((f"; {node}: {out.message}" for node, out in hindered if out is not None), "")
+    return f"waits for the agents on its nodes{why}"
+
+
 def absence_of(participant: CheckedNode) -> Out:
     """Why a node's agent has not come in time.
 
@@ -143,12 +163,10 @@ def absence_of(participant: CheckedNode) -> Out:
     out = out_of(participant)
     if out is not None:
         return out
+    hindered = hindrance_of(participant.worker)
+    if hindered is not None:
+        return hindered
     status = participant.worker.status
-    for type_, what in ((SCHEDULED, "could not be placed"), (STARTED, "does not start")):
-        condition = condition_of(status.conditions, type_)
-        if condition is not None and condition.status is ConditionStatus.FALSE:
-            why = f"its Pod {what} ({condition.reason}): {condition.message}"[:MAX_MESSAGE].rstrip(": ")
-            return Out(why, reason=condition.reason)
     if status.pod_uid is None:
         return Out("no Pod was made for it in time", reason=TOO_LATE)
     if not status.node_name:

@@ -35,6 +35,7 @@ from reconcilers.nodecheck import status as check_status
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,
+    awaited,
     checked_nodes_of,
     fleet_of,
     lacks_gpu,
@@ -252,13 +253,13 @@ class NodeCheckReconciler(WithTools):
         refused = await self._making.make(turn.check, missing[:MOST_AT_ONCE])
         if len(missing) > MOST_AT_ONCE:
             turn.look_again_within(0.0)
-        _, ended = await self._ended(turn, AGENTS, ended_gathering)
+        participants, ended = await self._ended(turn, AGENTS, ended_gathering)
         if ended is None and refused is not None:
             left_seconds = max(refused.retry_at - self._clock.monotonic(), 0.0)
             turn.look_again_within(left_seconds)
             return check_status.waiting(turn.status, "WorkerRefused", refused.message, turn.now)
         if ended is None:
-            message = "waits for the agents on its nodes"
+            message = await computed(len(participants), awaited, participants)
             return check_status.waiting(turn.status, WAITING_FOR_AGENTS, message, turn.now)
         status = check_status.settled(turn.status, ended, turn.now)
         nodes = set(status.nodes) - settled_nodes(status)

@@ -247,6 +247,9 @@ async def test_node_on_which_the_pod_cannot_start_is_not_blamed_and_the_others_g
     condition = hindered | {"lastTransitionTime": "2026-01-01T00:00:00Z"}
     status = {"observedIncarnation": 1, "phase": "Pending", "podUid": "p", "conditions": [condition]}
     staged.update(ELASTICWORKERS, "c-check-2", {"status": status})
+    await staged.reconcile()
+    running = staged.condition("Running")["message"]
+    assert running.startswith("waits for the agents on its nodes; node-3: ") and told in running
     check = await staged.play()
     assert check.status.faulty_nodes == [] and check.status.inconclusive == ["node-3"]
     assert told in check.status.withdrawn[0].message
