@@ -331,8 +331,11 @@ def _troubles(case: Case) -> Iterator[JobFinding]:
             cause = str(warning.get("reason") or type_)
             advice = [sentence(_said(TROUBLE_ADVICE[cause], case))] if cause in TROUBLE_ADVICE else []
             statement = sentence(f"{what}: {warning['message']}")
-            saves_failed = report.phase(case.job) == "Succeeded" and type_ == "CheckpointsFailing"
-            shown = "and its checkpoints failed" if saves_failed else _if_training(case, clause)
+            shown = _if_training(case, clause)
+            if type_ == "CheckpointsFailing" and report.phase(case.job) == "Succeeded":
+                shown = "and its checkpoints failed"
+            if type_ == "AgentsUnheard" and not report.is_finished(case.job):
+                shown = clause  # it is what the job waits for
             yield JobFinding(cause, statement, tuple(advice), shown)
     if condition := report.condition_of(case.job, "Reconciled", "False"):
         text = f"The controller does not cope with the job: {condition.get('message')}"

@@ -86,6 +86,13 @@ COST = "2 failures cost 42s and 27 steps trained again"
         (starting(active=1), ("Waits for its Pods to run, with 1 of 3 workers", "Pending")),
         (starting(active=3), ("Waits for its agents to start, with 3 of 3 workers", "Pending")),
         (
+            starting(active=3, warnings=[warning("AgentsUnheard")]),
+            (
+                "Waits for its agents to start, with 3 of 3 workers, and some Pods run without an agent",
+                "Pending",
+            ),
+        ),
+        (
             starting(active=3, rendezvous={"waitsFor": "2 of 3 are ready"}),
             ("Waits, with 3 of 3 workers", "Pending"),
         ),
