@@ -118,7 +118,11 @@ def test_rules_are_those_of_the_cluster_role_but_for_nodes() -> None:
         for right in rights_of_controller(DOCUMENTS)
         if right.namespace == JOBS
     }
-    for_cordons = ("nodes", "nodes/status", "namespaces")
-    assert in_one == {right for right in everywhere if right[2] not in for_cordons}
+    devices = ("resourceslices", "devicetaintrules")
+    in_no_namespace = ("nodes", "nodes/status", "namespaces", *devices)
+    assert in_one == {right for right in everywhere if right[2] not in in_no_namespace}
     beyond = {right[:3] for right in rights_of_controller(DOCUMENTS) if not right.namespace}
-    assert beyond == {(verb, "", "nodes") for verb in ("get", "list", "watch")}
+    assert beyond == {
+        *((verb, "", "nodes") for verb in ("get", "list", "watch")),
+        *((verb, "resource.k8s.io", kind) for verb in ("list", "watch") for kind in devices),
+    }
