@@ -7,7 +7,6 @@ import mmap
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -35,9 +34,7 @@ class Peer:
         self.slot.sum_up()
         self.offers: list[tuple[Mark, str]] = []
         self.listener = Listener("127.0.0.1", KEY)
-        self.server = SlotServer(
-            self.pool, self.listener, self._take, lambda round_: [replace(MARK, round=round_)]
-        )
+        self.server = SlotServer(self.pool, self.listener, self._take)
 
     def _take(self, mark: Mark, address: str) -> bool:
         self.offers.append((mark, address))
