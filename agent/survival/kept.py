@@ -21,8 +21,8 @@ from agent.survival import handles
 from agent.survival.desk import NO_STATEMENTS, ProcessStatements, WorldDesk
 from agent.survival.handles import ProcessHandle
 from agent.survival.spares import Spares
+from agent.torch_compat import versions
 from agent.torch_compat.elastic import detach_process, started_process
-from agent.torch_compat.versions import REFORMING, can_reform_groups
 from agent.warm.warm_parent import ROUND_VARIABLES
 from crds.agent_report import LivedOn
 from crds.names import ENV_JOINS, ENV_WORLD_SOCKET
@@ -45,9 +45,8 @@ def why_none_lives_on(*, forks: bool, has_memory: bool, torch_version: str) -> s
         forks: the processes are forked (warm start).
         has_memory: there are checkpoints in memory to go on from.
     """
-    if not can_reform_groups(torch_version):
-        oldest = ".".join(map(str, REFORMING))
-        return f"processes live on from torch {oldest} on, and this is torch {torch_version}"
+    if by_torch := versions.why_none_lives_on(torch_version):
+        return by_torch
     if not has_memory:
         return "processes live on only with memoryCheckpoint"
     return "" if forks else "processes live on only where they are forked (warm start)"

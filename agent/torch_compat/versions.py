@@ -17,3 +17,10 @@ def minor_version(version: str) -> tuple[int, int]:
 def can_reform_groups(version: str) -> bool:
     """Whether process groups can be formed again in a process, which torch has from REFORMING on."""
     return minor_version(version) >= REFORMING
+
+
+def why_none_lives_on(version: str) -> str:
+    """Return why no process lives through a peer's death with this torch; empty where they do."""
+    if can_reform_groups(version):
+        return ""
+    return f"processes live on from torch {'.'.join(map(str, REFORMING))} on, and this is torch {version}"

@@ -34,9 +34,9 @@ from agent.facts.place import Place
 from agent.survival.client import HandedRound, RoundLine, RoundOverError
 from agent.survival.messages import Left, Lost, Unable
 from agent.torch_compat import living_modules, reconfigure, unconnected
-from agent.torch_compat.versions import can_reform_groups
+from agent.torch_compat.versions import why_none_lives_on
 from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
-from crds.progress_record import ENV_ROUND
+from crds.progress_record import ENV_PROGRESS_FILE, ENV_ROUND
 from crds.stack_offer import offer_stacks
 from dlr import progress
 from dlr.replicas.broken_steps import is_made_again
@@ -321,8 +321,9 @@ def survivor_of_process(
 ) -> LivingProcess:
     """Return what lets this process live on when a peer dies, where its agent and its torch can."""
     path = os.environ.get(ENV_WORLD_SOCKET)
-    if not path or not dist.is_initialized() or not can_reform_groups(torch.__version__):
-        return Mortal()
+    if not path or not dist.is_initialized():
+        is_first_of_job = ENV_PROGRESS_FILE in os.environ and os.environ.get("RANK") == "0"
+        return Mortal(why_none_lives_on(torch.__version__) if is_first_of_job else "")
     line, groups = RoundLine(path, lambda: survivor.break_off()), reconfigure.ReformableGroups()
     survivor = Survivor(line, groups, checkpoint, modules, optimizers, resizable=resizable)
     return survivor

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 
 class LivingTraining(Protocol):
@@ -62,15 +65,26 @@ class TrainingStep(int):
 
 
 class Mortal:
-    """The part of a process that ends when a peer dies, with the methods of `Survivor`."""
+    """The part of a process that ends when a peer dies, with the methods of `Survivor`.
+
+    Args:
+        why: the reason, for a script that has `with step`; empty for none.
+    """
 
     training: LivingTraining
     joins = is_round_over = False
     round = 0
 
+    def __init__(self, why: str = "") -> None:
+        self._why = why
+
     def join(self) -> None: ...
 
-    def enter(self) -> None: ...
+    def enter(self) -> None:
+        """Say once why `with step` changes nothing."""
+        if self._why:
+            logger.warning("with step: all processes start again where one dies: %s", self._why)
+            self._why = ""
 
     def ends(self, error: BaseException | None) -> bool:
         """Leave each error to the script."""

@@ -15,10 +15,10 @@ from agent.facts.place import Place
 from agent.survival.client import HandedRound, RoundOverError
 from agent.survival.messages import Enters, FromProcess, Left, Lost, Unable
 from agent.torch_compat import living_modules, reconfigure
-from crds.names import ENV_JOINS, ENV_SPARE
-from crds.progress_record import ENV_ROUND
+from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
+from crds.progress_record import ENV_PROGRESS_FILE, ENV_ROUND
 from dlr.replicas import survivor as survivor_module
-from dlr.replicas.survivor import Survivor
+from dlr.replicas.survivor import Survivor, survivor_of_process
 from dlr.replicas.training_step import Mortal, TrainingStep
 
 PEER_DIED = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:5")
@@ -451,3 +451,19 @@ def test_ddp_reduces_gradients_by_its_own_hooks_after_a_step_that_was_broken_off
         assert calls == ["mine"]
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_with_step_says_once_why_it_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.13.0+cpu")
+    monkeypatch.delenv(ENV_WORLD_SOCKET, raising=False)
+    monkeypatch.setenv(ENV_PROGRESS_FILE, "/nowhere")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        process = survivor_of_process(SimpleNamespace(lives_on=False), [], [], resizable=False)
+        for step in range(2):
+            with TrainingStep.of(step, process):
+                pass
+    why = "processes live on from torch 2.14 on, and this is torch 2.13.0+cpu"
+    assert caplog.messages == [f"with step: all processes start again where one dies: {why}"]
