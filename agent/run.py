@@ -43,6 +43,7 @@ from agent.node_check.duties import NodeCheckFollower
 from agent.peers.watcher import PeerWatcher
 from agent.processes.orphans import Orphans
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
+from agent.rendezvous.meeting import prefetch
 from agent.replicas.desk import ReplicasDesk
 from agent.report.elasticworker import PodLocation
 from agent.report.failed_start import refuse_to_start
@@ -272,12 +273,11 @@ def _note_meeting(
 def _memory(
     launch: LaunchArguments, listener: Listener, link: Link, cleanup: contextlib.ExitStack
 ) -> CheckpointHolder:
-    """Return the memory for checkpoints, which begins to be touched unless others wait for this agent."""
+    """Return the memory for checkpoints, which begins to be touched, or to be filled from a peer."""
     place = PodLocation(link.api, launch.me, lambda: link.view.topology_levels)
     memory = CheckpointHolder(launch.me, launch.config.nproc_per_node, listener, place)
     cleanup.callback(memory.close)
-    world = link.first_view.world
-    if world is None or not world.awaits(launch.me.member):
+    if not prefetch(link.first_view.world, launch.me, memory):
         memory.touch()
     return memory
 

@@ -1,4 +1,4 @@
-"""Copies that a meeting waits for: what a leaving Pod hands over.
+"""Copies that a meeting waits for: what a leaving Pod hands over, and what a replacement fetches beforehand.
 
 After a vote to leave for memory, the agent of a Pod that goes stays until its peer has a copy of the last
 step, and the peer comes to the next meeting when it has it. Both wait for the grace of a Pod at most. A copy
@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from agent.slots.wire import LOOK_SECONDS, is_there
+from agent.slots.format import Mark
+from agent.slots.wire import LOOK_SECONDS, FetchError, copies, is_there
 
 logger = logging.getLogger(__name__)
 
@@ -95,3 +96,45 @@ class Handover:
         with self._changed:
             seconds = min(max(deadline - time.monotonic(), 0.0), LOOK_SECONDS)
             return self._changed.wait_for(condition, seconds)
+
+
+class Prefetch(threading.Thread):
+    """Fetches what a replacement's predecessor kept, before any round has this agent.
+
+    It is the newest copy of each rank, from the one agent that has them.
+
+    Args:
+        round_: in which the predecessor's processes ran.
+        find_server: finds that agent's slot server; None if nobody is known.
+        fetch: gets one from there; it raises FetchError.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        round_: int,
+        find_server: Callable[[], str | None],
+        fetch: Callable[[Mark, str], None],
+    ) -> None:
+        super().__init__(name="dlr-prefetch", daemon=True)
+        self._key = key
+        self._round = round_
+        self._find_server = find_server
+        self._fetch = fetch
+        self.has_fetched = False
+
+    def run(self) -> None:
+        try:
+            if (address := self._find_server()) is None:
+                return
+            newest: dict[int, Mark] = {}
+            for mark in copies(address, self._key, self._round):
+                newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
+            for mark in newest.values():
+                began_at = time.monotonic()
+                self._fetch(mark, address)
+                self.has_fetched = True
+                seconds = time.monotonic() - began_at
+                logger.info("fetched step %d of rank %d in %.2f s", mark.step, mark.rank, seconds)
+        except (OSError, FetchError) as error:
+            logger.info("what this worker kept before is fetched when the next round begins: %s", error)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.checkpoints.agreed import AgreedCheckpoint, resume_of, slots_to_persist
-from agent.checkpoints.arrivals import Handover
+from agent.checkpoints.arrivals import Handover, Prefetch
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError
 from agent.facts.place import Place
@@ -26,7 +26,7 @@ from agent.slots.replication import Replication, shortened
 from agent.slots.resume import Attempts, Checkpoint, Inventory
 from agent.slots.server import SlotServer
 from agent.slots.slot import Slot
-from agent.slots.wire import DamagedCopyError, FetchError, have_checked
+from agent.slots.wire import LOOK_SECONDS, DamagedCopyError, FetchError, have_checked
 from crds import agent_report
 from crds.agent_report import Resumed
 from crds.checkpoint_files import SMALLEST_SLOT_BYTES, Tier, slot_count
@@ -90,13 +90,17 @@ class CheckpointHolder:
         """The slots of the processes that run, by local rank; none while none runs."""
         self._replicated_step: int | None = None
         """The newest step that the peer holds for all local ranks."""
+        self._own_ranks: frozenset[int] = frozenset()
+        """Of the processes that run, or ran last."""
+        self._prefetch: Prefetch | None = None
+        """Until the first round begins."""
         self.lives = 0
         """Number of processes that wait for the next round, as the agent's main thread has it."""
         self.bound_to: Place | None = None
         """The place that these processes can go on in alone, as `Inventory` has it."""
         self.no_newcomers = False
         """Whether newcomers fail before their loop, so that all processes have to start again."""
-        self._server = SlotServer(self._pool, listener, self._take_replica)
+        self._server = SlotServer(self._pool, listener, self._take_replica, self._copies)
         self._replication = Replication(
             self.own_marks, self.address, me.key, self._replicated, self._files.tell_copy_seconds
         )
@@ -120,6 +124,15 @@ class CheckpointHolder:
         What is needed earlier is touched by who needs it.
         """
         self._pool.touch()
+
+    def prefetch(self, round_: int, find_server: Callable[[], str | None]) -> None:
+        """Begin to fetch what the predecessor's processes kept in that round, of which a peer has a copy.
+
+        Args:
+            find_server: finds the slot server of that peer.
+        """
+        self._prefetch = Prefetch(self._key, round_, find_server, self._fetch_before)
+        self._prefetch.start()
 
     # Leaving by vote, where a Pod goes.
 
@@ -154,6 +167,8 @@ class CheckpointHolder:
     def await_arrivals(self, round_: int, abandoned: threading.Event) -> None:
         """Before the meeting of a round, wait for the copy that is to come from a Pod that goes.
 
+        And for what is being fetched for a predecessor: it is what the meeting would have fetched.
+
         Raises:
             OutdatedMeetingError: the meeting was abandoned, or a newer one has begun.
         """
@@ -172,6 +187,9 @@ class CheckpointHolder:
                 raise OutdatedMeetingError
 
         check()
+        while (prefetch := self._prefetch) is not None and prefetch.is_alive():
+            prefetch.join(LOOK_SECONDS)
+            check()
         if self._has_replicas and held is not None and held.agent in self._gone:
             self._handover.await_arrival(held.address, has_come, check)
 
@@ -194,9 +212,10 @@ class CheckpointHolder:
             for _, mark in self._pool.whole():
                 checkpoint = Checkpoint.of(mark)
                 held[checkpoint] = held.get(checkpoint, frozenset()) | {mark.rank}
+            prefetched = self._prefetch is not None and self._prefetch.has_fetched
             exhausted = self._attempts.exhausted
         return Inventory(
-            *(self._local_world_size, self.address, held, place, exhausted),
+            *(self._local_world_size, self.address, held, place, prefetched, exhausted),
             lives=self.lives,
             bound_to=self.bound_to,
             no_newcomers=self.no_newcomers,
@@ -251,6 +270,7 @@ class CheckpointHolder:
         with self._lock:
             self._check_meeting(agreed.round)
             self._agreed = agreed
+            self._prefetch = None
             self._attempts.begin(checkpoint)
             kept = max((mark.step for _, mark in self._pool.whole()), default=None)
             self._lost_step = kept if checkpoint is None else None
@@ -284,6 +304,7 @@ class CheckpointHolder:
             resumed = [self._pool.find(checkpoint.part(rank)) if checkpoint else None for rank in ranks]
             usable = [slot for slot in self._pool.slots if slot not in self._pool.taken]
             self._own = assign(usable, resumed)
+            self._own_ranks = frozenset(ranks)
             own = self._own
         here = {
             mark.rank: slot.path
@@ -343,6 +364,19 @@ class CheckpointHolder:
     def _replicated(self, step: int) -> None:
         self._replicated_step = step
         self._handover.note_copied(step)
+
+    def _copies(self, round_: int) -> list[Mark]:
+        """What is here of another agent's checkpoints of that round."""
+        return [
+            mark for _, mark in self._pool.held() if mark.round == round_ and mark.rank not in self._own_ranks
+        ]
+
+    def _fetch_before(self, mark: Mark, address: str) -> None:
+        with self._lock:
+            target = self._pool.take_oldest(Checkpoint.of(mark))
+        agreed = self._agreed
+        self._pool.touch_now(target)
+        self._pool.fetch_into(target, mark, address, self._key, lambda: self._agreed is agreed)
 
     def _take_replica(self, mark: Mark, address: str) -> bool:
         """Fetch what a peer offers, and tell whether it is here. What is not taken is offered again."""

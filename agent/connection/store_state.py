@@ -19,7 +19,7 @@ MAX_FRAME_BYTES = 64 << 20
 LONGEST_WAIT_SECONDS = 86_400.0
 """A longer wait is cut: epoll takes no more than 24 days."""
 KEPT_ROUNDS = 2
-"""Rounds, and versions of the replica groups, whose keys are kept: who is late finds those of the last."""
+"""Rounds whose keys are kept: the newest, and the one whose copies a replacement may look for."""
 
 MAX_DIGITS = 18
 """Digits of the number of a version."""

@@ -66,10 +66,6 @@ class AgentWorld:
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
-    def awaits(self, me: Member) -> bool:
-        """Whether an earlier incarnation of `me` is a member, so that the others wait for this one."""
-        return any(m.index == me.index and m.incarnation < me.incarnation for m in self.members)
-
     def has_replaced(self, me: Member) -> bool:
         """Whether a later incarnation of `me` is a member."""
         return any(m.index == me.index and m.incarnation > me.incarnation for m in self.members)

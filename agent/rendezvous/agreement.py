@@ -75,10 +75,12 @@ class CheckpointAgreement:
             decision, attempt = decide(inventories), attempt + 1
         if decision.fetches:
             decision = UNDECIDED
+        checkpoint = decision.checkpoint
+        prefetched = any(it is not None and it.from_peer and checkpoint in it.held for it in inventories)
         decision = replace(
             decision,
-            from_peer=attempt > 0,
-            persists=decision.checkpoint is not None and self._memory is not None and self._memory.persists(),
+            from_peer=attempt > 0 or prefetched,
+            persists=checkpoint is not None and self._memory is not None and self._memory.persists(),
             ring=ring,
         )
         self._store.set(_key(attempt), decision.encode())
@@ -147,6 +149,23 @@ class CheckpointAgreement:
             failed += [(holder, rank) for rank, holder in ranks.items() if rank in missing]
             fetched += [(agent, rank) for rank in ranks if rank not in missing]
         return without(held, decision.checkpoint, failed, fetched)
+
+
+def server_of_peer(store: Store, agent: int, members: int) -> str | None:
+    """Return the slot server of the agent that held another's replicas in a round that had begun, if any did.
+
+    Args:
+        store: the agents' namespace of that round's.
+        members: how many agents it had.
+    """
+    keys = [_key(attempt) for attempt in range(MAX_FETCH_ROUNDS + 1) if store.check([_key(attempt)])]
+    decision = ResumeDecision.decode(store.get(keys[-1])) if keys else None
+    if decision is None or decision.fetches:
+        return None
+    peers = peers_of(decision.ring or range(members))
+    if peers is None or not store.check([f"here/{peers[agent]}"]):
+        return None
+    return _address(store, peers[agent])
 
 
 def _key(attempt: int) -> str:

@@ -18,15 +18,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
-from torch.distributed import DistNetworkError, DistStoreError, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistError, DistNetworkError, DistStoreError, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
 
 from agent.checkpoints.holder import CheckpointHolder, OutdatedMeetingError
 from agent.connection.store import PeerStore
 from agent.connection.store_state import Values, round_prefix
 from agent.environment import Environment
-from agent.facts.world import AgentWorld
-from agent.rendezvous.agreement import CheckpointAgreement
+from agent.facts.world import AgentWorld, Member
+from agent.rendezvous.agreement import CheckpointAgreement, server_of_peer
 from healthcheck.probes.tcp_store import open_store
 
 logger = logging.getLogger(__name__)
@@ -229,3 +229,46 @@ class Meeting:
                 f"round {self._world.round} could not be joined, whose rank 0 is at "
                 f"{self._world.master_address}:{self._world.master_port}: {trouble}"
             )
+
+
+def prefetch(world: AgentWorld | None, me: Environment, memory: CheckpointHolder) -> bool:
+    """Begin to fetch what this worker's predecessor has kept, while what processes need is imported.
+
+    Args:
+        world: the newest one.
+
+    Returns:
+        Whether the predecessor had a part in that world: then others wait for this worker.
+    """
+    rank = predecessors_rank(world, me.member)
+    if world is None or rank is None:
+        return False
+    memory.prefetch(world.round, lambda: server_of_copies(world, rank, me.key))
+    return True
+
+
+def predecessors_rank(world: AgentWorld | None, me: Member) -> int | None:
+    """The rank that an earlier incarnation of this slot has in a world; None if it has none."""
+    for rank, member in enumerate(world.members if world else ()):
+        if member.index == me.index and member.incarnation < me.incarnation:
+            return rank
+    return None
+
+
+def server_of_copies(world: AgentWorld, rank: int, key: bytes) -> str | None:
+    """The slot server of who held the replicas of that rank's agent in that world; None if nobody is known.
+
+    Of rank 0 nobody knows, since the round's store went with it.
+    """
+    if rank == 0:
+        return None
+    try:
+        store = PeerStore.connect(world.master_address, world.master_port, key)
+        round_keys = store.under(round_prefix(world.round))
+        if not round_keys.check([ANNOUNCEMENT]):
+            return None
+        agents = round_keys.under(Announcement.read(round_keys).prefix)
+        return server_of_peer(agents, rank, len(world.members))
+    except (OSError, DistError, ValueError) as error:
+        logger.info("what round %d has kept is fetched when the next begins: %s", world.round, error)
+        return None

@@ -64,6 +64,8 @@ class Inventory:
     """Ranks whose slots it has, by checkpoint."""
     place: tuple[str, ...] = ()
     """What its Pod may be lost with, the largest first (`agent.slots.peers`)."""
+    from_peer: bool = False
+    """Whether it has fetched what it holds, as a replacement does before its first meeting."""
     exhausted: Checkpoint | None = None
     """The one that may be what ends rounds (`Attempts`)."""
     lives: int = 0
@@ -82,7 +84,7 @@ class Inventory:
         ]
         exhausted = self.exhausted and astuple(self.exhausted)
         living = self.lives, int(self.no_newcomers), self.bound_to
-        rest = self.place, exhausted, *living
+        rest = self.place, int(self.from_peer), exhausted, *living
         while len(text := _compact([self.ranks, self.address, held, *rest])) > INVENTORY_BYTES:
             held.pop()
         return text
@@ -92,12 +94,13 @@ class Inventory:
         """Read it; None where an agent takes no part, as torchrun's does not."""
         try:
             fields = json.loads(text)
-            ranks, address, held, place, exhausted, lives, no_newcomers, bound_to = fields
+            ranks, address, held, place, from_peer, exhausted, lives, no_newcomers, bound_to = fields
             return cls(
                 int(ranks),
                 str(address),
                 _at_most_all(_entry(*each) for each in held),
                 tuple(map(str, place)),
+                bool(from_peer),
                 None if exhausted is None else Checkpoint(*map(int, exhausted)),
                 int(lives),
                 None if bound_to is None else Place(*map(int, bound_to)),

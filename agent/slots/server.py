@@ -10,7 +10,8 @@ import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 from agent.connection.listener import Listener
@@ -28,6 +29,7 @@ class SlotServer:
     """Serves until `close`.
 
     Args:
+        copies: what is here of another agent's, of a round.
         take_replica: fetches what a peer offers, given the peer's address; tells whether it is here.
     """
 
@@ -36,8 +38,10 @@ class SlotServer:
         pool: Pool,
         listener: Listener,
         take_replica: Callable[[Mark, str], bool],
+        copies: Callable[[int], Sequence[Mark]],
     ) -> None:
         self._pool = pool
+        self._copies = copies
         self._take_replica = take_replica
         self._listener = listener
         self._lock = threading.Lock()
@@ -108,8 +112,10 @@ class SlotServer:
         answer: dict[str, object]
         if request.verb is SlotVerb.OFFER:
             answer = {"held": self._take_replica(request.mark, request.sender)}
-        else:
+        elif request.verb is SlotVerb.CHECK:
             answer = {"damaged": self._pool.is_damaged(request.mark)}
+        else:
+            answer = {"copies": [astuple(mark) for mark in self._copies(request.mark.round)]}
         connection.sendall(encode_line(answer))
 
     def _send_slot(self, connection: socket.socket, request: SlotRequest) -> None:

@@ -7,6 +7,7 @@ is another line, and then bytes.
     ["slot", [7, 120, 3, 8], 0, null, ""]              → {"bytes": n}, and the bytes
     ["offer", [7, 120, 3, 8], 0, null, "10.0.0.3:47"]  → {"held": true}, once it is fetched
     ["check", [7, 120, 3, 8], 0, null, ""]             → {"damaged": true}; then it is not here any more
+    ["copies", [7, 0, 0, 1], 0, null, ""]              → {"copies": [[7, 120, 3, 8], …]}
     anything else, or what is not here                 → {"error": "…"}
 """
 
@@ -59,6 +60,8 @@ class SlotVerb(Enum):
     SEND = "slot"
     OFFER = "offer"
     CHECK = "check"
+    COPIES = "copies"
+    """Asks for the copies of another agent's checkpoints; of the mark, the round alone counts."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +247,21 @@ def have_checked(address: str, key: bytes, mark: Mark) -> None:
             _answer(connection)
     except OSError as error:
         logger.warning("%s was not told that a copy of its slot is damaged: %s", address, error)
+
+
+def copies(address: str, key: bytes, round_: int) -> list[Mark]:
+    """What a server's agent holds of the checkpoints that another agent's processes wrote in that round.
+
+    Raises:
+        OSError: there was no answer.
+    """
+    with _connect(address, key) as connection:
+        connection.sendall(SlotRequest(SlotVerb.COPIES, Mark(round_, 0, 0, 1)).encode())
+        answer, _ = _answer(connection)
+    try:
+        return [Mark(*map(int, numbers)) for numbers in answer["copies"]]
+    except (KeyError, ValueError, TypeError) as error:
+        raise RefusedError(f"{address} answered something else: {error}") from error
 
 
 def offer(

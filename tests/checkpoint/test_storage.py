@@ -315,7 +315,7 @@ def test_slots_of_another_world_are_read_from_other_pods_and_verified() -> None:
         write(slot, state(9), Mark(2, 9, rank, 3))
     key = bytes(range(32))
     listener = Listener("127.0.0.1", key)
-    server = SlotServer(pool, listener, lambda *_: False)
+    server = SlotServer(pool, listener, lambda *_: False, lambda _: [])
     address = f"tcp://{server.address}"
     shards = {0: address, 1: pool.slots[1].path, 2: address}
     source = in_slots(MemoryResume(2, 9, 3, None, shards, key=key), 1)

@@ -7,6 +7,7 @@ import mmap
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -34,7 +35,9 @@ class Peer:
         self.slot.sum_up()
         self.offers: list[tuple[Mark, str]] = []
         self.listener = Listener("127.0.0.1", KEY)
-        self.server = SlotServer(self.pool, self.listener, self._take)
+        self.server = SlotServer(
+            self.pool, self.listener, self._take, lambda round_: [replace(MARK, round=round_)]
+        )
 
     def _take(self, mark: Mark, address: str) -> bool:
         self.offers.append((mark, address))

@@ -185,8 +185,8 @@ def test_a_world_whose_ranks_have_moved_comes_from_storage() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("[" * 100_000, '[1e999,"",[],[],null,0,0,null]', '[1,"",{"a":1},[],null,0,0,null]'),
-        '[1,"",[],[],null,1,0,[3]]',
+        *("[" * 100_000, '[1e999,"",[],[],0,null,0,0,null]', '[1,"",{"a":1},[],0,null,0,0,null]'),
+        '[1,"",[],[],0,null,1,0,[3]]',
     ],
 )
 def test_what_is_no_inventory_is_none(text: str) -> None:
@@ -195,8 +195,8 @@ def test_what_is_no_inventory_is_none(text: str) -> None:
 
 def test_no_short_text_names_more_ranks_than_a_world_has() -> None:
     held = [[1, step, 100_000, "0-99999"] for step in range(5)]
-    assert Inventory.decode(json.dumps([1, "", held[:1], [], None, 0, 0, None])) is not None
-    assert Inventory.decode(json.dumps([1, "", held, [], None, 0, 0, None])) is None
+    assert Inventory.decode(json.dumps([1, "", held[:1], [], 0, None, 0, 0, None])) is not None
+    assert Inventory.decode(json.dumps([1, "", held, [], 0, None, 0, 0, None])) is None
     shards = {str(number): "0-99999" for number in range(100)}
     with pytest.raises(ValueError, match="more than 100,000 ranks"):
         ResumeDecision.decode(_compressed(json.dumps([None, {}, shards, [0, 0, 0, 0], None])))
