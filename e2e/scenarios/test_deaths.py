@@ -139,9 +139,7 @@ POD_DEATHS = (
     Death("a deleted Pod", lambda m: m.delete(1), "Killed", "the Pod was deleted"),
     Death("an evicted Pod", lambda m: m.evict(m.pod(1)), "Preempted", "Eviction API: evicting"),
     Death("a drained node", lambda m: m.drain(m.node(1)), "Preempted", "Eviction API: evicting"),
-    Death(
-        "a node without power", lambda m: m.power_off(1), "NodeLost", "no heartbeat from mortal-worker-1-4"
-    ),
+    Death("a node without power", lambda m: m.power_off(1), "NodeLost", "mortal-worker-1-4 does not answer"),
 )
 
 
