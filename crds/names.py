@@ -80,6 +80,9 @@ ANNOTATION_RESOURCES = f"{GROUP}/resources"
 ANNOTATION_TEMPLATE = f"{GROUP}/template"
 """Of a Pod: the digest of the template and the variables that it was made of, but for its resources."""
 
+ANNOTATION_LAUNCHER = f"{GROUP}/launcher"
+"""Of a Pod: the launcher whose agent reports how its training ends (`reconcilers/observed/command.py`)."""
+
 ANNOTATION_TOTAL_STEPS = f"{GROUP}/total-steps"
 """Of an ElasticJob: how many steps its training has in all, where its author knows."""
 

@@ -1,8 +1,9 @@
 """The launchers in a container's command, as words or in a shell's text, and their flags. Pure.
 
 A command may start one and nobody can see it (a script, an entrypoint), or may end well before it does so
-(`test -f done && exit 0; torchrun train.py`). For what its flags ask, it is enough that a launcher stands
-somewhere; that one has begun, its mark says (`agent/report/launch_mark.py`).
+(`test -f done && exit 0; torchrun train.py`). So a launcher that is *certain* to start is one thing:
+its agent reports how training ends, and without a report exit code 0 is no success. What a command's flags
+ask for is another: there it is enough that a launcher stands somewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crds.dlrover import LAUNCHER, Option, options
+from crds.dlrover import BACKENDS, LAUNCHER, Option, options
 from crds.names import POD_COMMANDS
 
 Object = Mapping[str, Any]
@@ -27,15 +28,26 @@ MODULES = {"torch.distributed.run": TORCHRUN, "dlrover.trainer.torch.elastic_run
 SHELL = re.compile(r"(?:ba|da|a|z|k)?sh")
 PYTHON = re.compile(r"python[\d.]*")
 MAX_TEXT = 16_384
-"""Characters of a command that are read."""
+"""Characters of a command that are read; a longer text is certain to start nothing."""
 MAX_NESTED = 3
 """Shells within a shell's text that are looked into."""
 
+_OF_A_CHECK = "check-worker"
+"""The command of `dlr` whose agent reports nothing of training."""
+_ELSEWHERE = ("PET_RDZV_BACKEND", "PET_STANDALONE")
+"""Variables by which torchrun is told of a rendezvous that is not the job's."""
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
 _KUBERNETES_REFERENCE = re.compile(r"\$\((\w+)\)")
 _SUBSTITUTION = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
 """`$((…))`, `$(…)` and the old form of the latter: one word each, which nobody here can know."""
 _OPERATORS = ";&|()<>"
+_PREFIXES = frozenset({"exec", "time", "nohup", "env", "command", "{", "!"})
+"""Words of a shell's text behind which a command begins."""
+_BRANCHES = frozenset(
+    {"if", "case", "while", "until", "for", "select", "[", "[[", "test", "exit", "return", "||"}
+)
+"""Words of a shell's text behind which a command may be left out."""
+_ASSIGNMENT = re.compile(r"\w+=")
 
 
 @dataclass(frozen=True)
@@ -50,8 +62,24 @@ class LauncherCommand:
         return options(self.arguments[1:] if self.name == OURS else self.arguments)
 
 
+def launcher_of(container: Object) -> str:
+    """Return the launcher that the container's command is certain to start; empty where there is none.
+
+    Args:
+        container: with the variables that the controller sets, and before the agent is injected.
+    """
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    started = launched(words)
+    if started is None and words and SHELL.fullmatch(posixpath.basename(words[0])):
+        place, _ = place_of_text(words)
+        started = _certain_in_text(words[place]) if place is not None else None
+    if started is None or (started.name == TORCHRUN and _may_meet_elsewhere(started, container)):
+        return ""
+    return "" if started.arguments[:1] == (_OF_A_CHECK,) else started.name
+
+
 def launches_in(words: Sequence[str]) -> Iterator[LauncherCommand]:
-    """Yield the launchers in a container's command in their order."""
+    """Yield the launchers in a container's command in their order, certain to start or not."""
     return _launches(words, MAX_NESTED, is_text=False)
 
 
@@ -139,6 +167,28 @@ def _end_of_command(words: Sequence[str], place: int) -> int:
     return next(ends, len(words))
 
 
+def _certain_in_text(text: str) -> LauncherCommand | None:
+    """Return the launcher that a shell's text starts whatever else happens."""
+    if len(text) > MAX_TEXT or "<<" in text or any(name in text for name in _ELSEWHERE):
+        return None
+    words, is_complete = shell_words(text)
+    at_start = is_complete
+    for number, word in enumerate(words if is_complete else ()):
+        if word[0] in _OPERATORS:
+            if "||" in word or word == "()":  # a function's body runs only if it is called
+                return None
+            at_start = not set(word) & set("<>")
+        elif at_start:
+            if word in _BRANCHES:
+                return None
+            if word in _PREFIXES or _ASSIGNMENT.match(word):
+                continue
+            at_start = False
+            if started := launched(words[number : _end_of_command(words, number)]):
+                return started
+    return None
+
+
 def shell_words(text: str) -> tuple[list[str], bool]:
     """Return the words and operators of a shell's text, and whether every quote has an end.
 
@@ -155,3 +205,18 @@ def shell_words(text: str) -> tuple[list[str], bool]:
     except ValueError:
         return ([*words, lexer.token] if lexer.token else words), False
     return words, True
+
+
+def _may_meet_elsewhere(torchrun: LauncherCommand, container: Object) -> bool:
+    """Whether torchrun may have a rendezvous that is not the job's: then the image's own torchrun runs."""
+    for flag in torchrun.flags:
+        if flag.name in ("standalone", "h", "help"):
+            return True
+        if flag.name == "rdzv-backend" and flag.value not in BACKENDS:
+            return True
+    for variable in container.get("env") or ():
+        if variable["name"] == "PET_STANDALONE":
+            return True
+        if variable["name"] == "PET_RDZV_BACKEND" and variable.get("value") not in BACKENDS:
+            return True
+    return False

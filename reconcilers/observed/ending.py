@@ -1,9 +1,9 @@
 """How a worker's Pod is, and how it ended: the one judgement of that, and a pure function.
 
-A Pod has succeeded if its agent says so; or, where none has reported and no launcher has begun, if its
-training container left with exit code 0. It has failed if its training container ended otherwise, or if it is
-deleted, lost, or cannot start. The Pod's phase alone decides nothing: a sidecar may outlive training or crash
-after it, and a shell may hide an exit code.
+A Pod has succeeded if its agent says so; or, where none has reported, none is certain to start
+(`command.py`) and no launcher has begun, if its training container left with exit code 0. It has failed if
+its training container ended otherwise, or if it is deleted, lost, or cannot start. The Pod's phase alone
+decides nothing: a sidecar may outlive training or crash after it, and a shell may hide an exit code.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from crds import names
 from crds.agent_report import AgentFailure, AgentReport, AgentState
 from crds.elasticworker import ExitClass, WorkerPhase
 from reconcilers.observed.containers import (
@@ -72,15 +73,17 @@ class Situation:
 
     @property
     def has_agent(self) -> bool:
-        """Whether its agent has reported, or its launcher has begun."""
+        """Whether its agent has reported, or its launcher has begun or is certain to."""
         return self.report is not None or self.is_unreadable or bool(self.launcher)
 
     @property
     def launcher(self) -> str:
-        """The launcher that has begun in the training container and was not heard; empty without one."""
+        """The launcher that has begun in the training container, or is certain to; empty without one."""
         if not self.trains or self.pod is None:
             return ""
-        return begun_launcher(training_container(containers_of(self.pod)).newest_end)
+        annotations = self.pod.get("metadata", {}).get("annotations") or {}
+        certain = str(annotations.get(names.ANNOTATION_LAUNCHER, ""))
+        return certain or begun_launcher(training_container(containers_of(self.pod)).newest_end)
 
 
 @dataclass(frozen=True)

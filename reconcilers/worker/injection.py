@@ -18,6 +18,7 @@ from reconcilers.observed.command import (
     PYTHON,
     SHELL,
     launched,
+    launcher_of,
     place_of_text,
 )
 from reconcilers.observed.options import AgentSource
@@ -39,6 +40,8 @@ def inject_agent(pod: Object, source: AgentSource, *, images_mount: bool = False
         images_mount: the nodes can mount images (`image_volumes.py`).
     """
     container = pod["spec"]["containers"][0]
+    if launcher := launcher_of(container):
+        pod["metadata"].setdefault("annotations", {})[names.ANNOTATION_LAUNCHER] = launcher
     mount = {"name": VOLUME, "mountPath": source.mount_path, "readOnly": True}
     container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
     command, arguments = container.get("command") or [], container.get("args") or []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crds.names import ENV_JOB_KEY
+from crds.names import ANNOTATION_LAUNCHER, ENV_JOB_KEY
 from tests.reconcilers.build import pod
 
 JSON = dict[str, Any]
@@ -39,6 +39,7 @@ def pod_with(
     phase: str = "Running",
     deleted: bool = False,
     first: bool = False,
+    launcher: str = "",
     **status: Any,
 ) -> JSON:
     """A Pod whose training container is `main`.
@@ -48,6 +49,7 @@ def pod_with(
         native: a native sidecar, `mesh`.
         init: a plain init container, `fetch`.
         first: the training container is listed first; else a webhook has put the plain sidecar before it.
+        launcher: the launcher that its command is certain to start.
     """
     env = [{"name": ENV_JOB_KEY, "value": "k"}]
     mains = [({"name": "main", "image": "x", "env": env}, main)]
@@ -60,6 +62,8 @@ def pod_with(
     if native is not None:
         inits.append(({"name": "mesh", "image": "x", "restartPolicy": "Always"}, native))
     made = pod(0, phase, deleted=deleted, **status)
+    if launcher:
+        made["metadata"]["annotations"] = {ANNOTATION_LAUNCHER: launcher}
     made["spec"] |= {
         "restartPolicy": policy,
         "containers": [spec for spec, _ in mains],
