@@ -86,6 +86,10 @@ class Controller:
             for resource, handler in handlers:
                 cache.remove_handler(resource, handler)
 
+    def look_at(self, request: Request) -> None:
+        """Has an object looked at for a reason that is no change of an object."""
+        self._queue.add(request)
+
     def stop(self) -> None:
         """Takes up no more work."""
         self._queue.shut_down()

@@ -1,7 +1,7 @@
 """NodeChecks: the nodes that are tested, their partners, the findings, and what a job makes of them.
 
 Read `reconciler.py` first: it is the list of steps, with its reads and one write. `scope.py` chooses the
-nodes, `turns.py` has one check of several test a node, `steps.py` decides when a step is over,
+nodes, `claims.py` and `claiming.py` order several checks of one node, `steps.py` decides when a step is over,
 `status.py` states the results, `size.py` fits them into etcd, and `pod.py` makes the Pods of checks.
 
 A job knows none of it. `job_checks.py` is its `Vetting` (`reconcilers/world/vetting.py`), from the NodeChecks

@@ -22,9 +22,9 @@ from reconcilers.findings.reasons import (
     REFUSED,
 )
 from reconcilers.look import ConditionKind, DesiredJob
+from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.job_checks import JobChecks
 from reconcilers.nodecheck.status import summary_of
-from reconcilers.nodecheck.turns import WAITING_FOR_CHECK
 from reconcilers.observed.conditions import NO_DATA, ConditionState, NextState, condition_of
 from reconcilers.observed.slots import named
 from reconcilers.runtime.acts import Event

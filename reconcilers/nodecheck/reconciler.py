@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -32,6 +32,8 @@ from reconcilers.findings.finished import is_finished, newest_on
 from reconcilers.findings.machine import created_at
 from reconcilers.findings.reference import references_on, speeds_of
 from reconcilers.nodecheck import status as check_status
+from reconcilers.nodecheck.claiming import Claiming, Permit
+from reconcilers.nodecheck.claims import HOLD_SECONDS, WAITING_FOR_AGENTS, WAITING_FOR_CHECK, YIELDED
 from reconcilers.nodecheck.nodes import (
     CheckedNode,
     Out,
@@ -65,7 +67,6 @@ from reconcilers.nodecheck.steps import (
     nodes_without_worker,
     settled_nodes,
 )
-from reconcilers.nodecheck.turns import WAITING_FOR_CHECK, Contested, Turns, left_out, reason_to_wait
 from reconcilers.nodecheck.view import CheckView, CheckWorkers
 from reconcilers.observed.conditions import observed_at
 from reconcilers.observed.observations import Observations
@@ -78,20 +79,17 @@ from reconcilers.runtime.kinds import NODECHECKS
 from reconcilers.runtime.tools import Tools, WithTools
 
 SLACK_SECONDS = 0.05
-WAITING_SECONDS = 60.0
-"""Longest time until a check that waits for others looks again. The first of those that wait do sooner, when
-others are through with nodes."""
+WAITING_SECONDS = 600.0
+"""Longest time until a check that waits for others looks again. It does sooner when they make way; but nodes
+can become free without that, as when a job's workers move or a Node's labels change."""
 BEHIND_SECONDS = 0.5
 """Time until a look at what the API server has and the cache has yet to show."""
 CONSEQUENCES_SECONDS = 600.0
 """Time for which a controller keeps a finished check, however old: the nodes' cordons and records have yet to
 follow from it."""
 IDLE, AGENTS = "idle", "agents"
-WAITING_FOR_AGENTS = "WaitingForAgents"
-STEP_SECONDS = 300.0
-"""Longest step, gathering included, of a check that is no administrator's."""
-MOST_SECONDS = 1_800.0
-"""Age from which on such a check begins no further round: others may wait for its nodes."""
+GATHERING = (IDLE, AGENTS)
+"""Waits before the first step; at most HOLD_SECONDS if the check is no administrator's."""
 MOST_AT_ONCE = 500
 """Workers that one look makes, so that other checks have their turn."""
 NO_GPU = Out("it has no nvidia.com/gpu, which was asked for", reason="NoGPU")
@@ -129,15 +127,17 @@ class NodeCheckReconciler(WithTools):
         self._making = CheckWorkers(tools.client, tools.cache, monotonic, most_workers)
         self._since = Observations(checks, monotonic)
         self._waiting = Observations(checks, monotonic)
-        self._turns = Turns(tools.cache)
-        self.next_after = self._turns.next_after
-        """Returns the checks that look again when one is through with nodes."""
+        self._claiming = Claiming(tools.cache, monotonic, lambda check: self.have_looked_at(check))
+        self.made_way = self._claiming.made_way
+        """Returns whom a check concerns that makes way."""
+        self.have_looked_at: Callable[[Request], object] = lambda check: None
+        """Has the controller look at another check."""
 
     async def reconcile(self, request: Request) -> Result:
         try:
             return await self._look(request)
         finally:
-            self._turns.looked(request)
+            self._claiming.looked(request)
 
     async def _look(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)
@@ -172,6 +172,10 @@ class NodeCheckReconciler(WithTools):
         if not turn.status.nodes:
             begin = self._begin_nodes(turn) if turn.job is None else self._begin_job(turn, turn.job)
             return await begin
+        yielded, left_seconds = await self._claiming.to_yield(turn.check)
+        if yielded:
+            return await self._yield(turn, yielded)
+        turn.look_again_within(left_seconds)
         if turn.status.phase is NodeCheckPhase.PENDING:
             return await self._gather(turn)
         return await self._carry_on(turn)
@@ -214,14 +218,14 @@ class NodeCheckReconciler(WithTools):
         if has_no_room(turn.check.spec, scope):
             return self._refuse(turn, too_many(len(scope.nodes)))
         is_patient = not is_of_job or not self._is_overdue(turn, WAITING_FOR_CHECK, self._waiting)
-        contested = await self._turns.take(turn.check, scope.nodes)
-        if contested and is_patient:
-            return self._wait_for_others(turn, contested)
+        permit = await self._claiming.take(turn.check, scope.nodes, without_contested=not is_patient)
+        if permit.is_refused and is_patient:
+            return self._wait_for_others(turn, permit)
         await slices.pause()
         nodes = self._view.nodes(scope.nodes)
         needs_gpu = turn.check.spec.accelerator is Accelerator.NVIDIA_GPU
         withdrawn = {name: NO_GPU for name, raw in nodes.items() if needs_gpu and lacks_gpu(raw)}
-        withdrawn |= left_out(contested, turn.check.spec.timeout_seconds)
+        withdrawn |= permit.left_out(turn.check)
         await slices.pause()
         made = turn.check.metadata.creation_timestamp or LONG_AGO
         as_of = max([made, *map(created_at, nodes.values())])
@@ -263,12 +267,24 @@ class NodeCheckReconciler(WithTools):
             return check_status.waiting(turn.status, WAITING_FOR_AGENTS, message, turn.now)
         status = check_status.settled(turn.status, ended, turn.now)
         nodes = set(status.nodes) - settled_nodes(status)
-        contested = await self._turns.take(turn.check, nodes)
-        return self._wait_for_others(turn, contested) if contested else self._start(turn, status)
+        permit = await self._claiming.take(turn.check, nodes)
+        return self._wait_for_others(turn, permit) if permit.is_refused else self._start(turn, status)
 
-    def _wait_for_others(self, turn: _Turn, contested: Contested) -> NodeCheckStatus:
-        turn.look_again_within(WAITING_SECONDS)
-        return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason_to_wait(contested), turn.now)
+    def _wait_for_others(self, turn: _Turn, permit: Permit) -> NodeCheckStatus:
+        turn.look_again_within(permit.rest_seconds or WAITING_SECONDS)
+        reason = permit.reason_to_wait(turn.check)
+        return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason, turn.now)
+
+    async def _yield(self, turn: _Turn, nodes: Collection[str]) -> NodeCheckStatus:
+        """Leave nodes to checks that wait for them. The workers go first, so a crash is made good."""
+        if turn.check.spec.job_name is None:
+            workers = await self._view.workers_of(turn.check)
+            await self._making.delete(worker for worker in workers if worker.spec.node_name in nodes)
+        left = counted(len(nodes), "node is", "nodes are")
+        turn.event("Normal", "Yielded", f"{left} left to checks that waited for them")
+        return check_status.settled(
+            turn.status, StepResult(dict.fromkeys(sorted(nodes), YIELDED), {}), turn.now
+        )
 
     def _start(self, turn: _Turn, status: NodeCheckStatus) -> NodeCheckStatus:
         count = len(set(status.nodes) - settled_nodes(status) - {*status.reused})
@@ -331,7 +347,7 @@ class NodeCheckReconciler(WithTools):
         step = next_step(history, fleet, settings)
         if isinstance(step, ProbeRound):
             published = check_status.in_round(status, step, participants, turn.now)
-            if has_room_for_round(spec, published) and not self._has_had_its_time(turn):
+            if has_room_for_round(spec, published):
                 turn.event("Normal", "RoundStarted", check_status.describe_round(step))
                 return published
             step = conclude(investigate(history, fleet, settings), settings)
@@ -342,10 +358,6 @@ class NodeCheckReconciler(WithTools):
         status, findings = check_status.without_replaced(status, step.nodes, nodes, turn.now)
         findings = with_all_evidence(status, findings, fleet, nodes, tested_gpus(participants), turn.now)
         return self._finish(turn, status, findings)
-
-    def _has_had_its_time(self, turn: _Turn) -> bool:
-        age_seconds = (turn.now - (turn.status.start_time or turn.now)).total_seconds()
-        return age_seconds >= MOST_SECONDS and not self._view.is_administrators(turn.check)
 
     def _finish(self, turn: _Turn, status: NodeCheckStatus, findings: Sequence[Finding]) -> NodeCheckStatus:
         verdicts = {finding.node: finding.verdict for finding in findings}
@@ -375,8 +387,8 @@ class NodeCheckReconciler(WithTools):
         age = (since or self._since).age_seconds(turn.check.metadata.uid, str(step))
         age = min(age, self._clock.monotonic() - self._contact.since)
         limit: float = turn.check.spec.timeout_seconds
-        if since is None and not self._view.is_administrators(turn.check):
-            limit = min(limit, STEP_SECONDS)
+        if step in GATHERING and not self._view.is_administrators(turn.check):
+            limit = min(limit, HOLD_SECONDS)
         if age >= limit:
             return True
         turn.look_again_within(limit - age + SLACK_SECONDS)

@@ -16,11 +16,12 @@ from crds.nodecheck import NodeCheck
 from reconcilers.findings.finished import is_finished
 from reconcilers.job.seen import Vetter, Wake
 from reconcilers.job.strategy import Strategies
+from reconcilers.nodecheck.claiming import BY_CLAIM, claim_keys
+from reconcilers.nodecheck.claims import WAITING_FOR_CHECK
 from reconcilers.nodecheck.condition import KIND
 from reconcilers.nodecheck.job_checks import JobChecksView
 from reconcilers.nodecheck.pod import CheckAssignment, CheckCompanionReconciler
 from reconcilers.nodecheck.reconciler import NodeCheckReconciler
-from reconcilers.nodecheck.turns import BY_TURN, turn_keys, waits
 from reconcilers.observed.options import PodOptions
 from reconcilers.observed.ownership import BY_JOB
 from reconcilers.observed.trust import Trust
@@ -58,7 +59,7 @@ def add(
 
 def add_indexes(cache: Cache) -> None:
     """Index what is looked up besides names."""
-    cache.add_index(NODECHECKS, BY_TURN, turn_keys)
+    cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
 
 
 def _add_checks(manager: Manager, tools: Tools, options: PodOptions) -> None:
@@ -77,19 +78,20 @@ def _add_checks(manager: Manager, tools: Tools, options: PodOptions) -> None:
         return requests_for(checks.by_index(BY_JOB, f"{namespace}/{name}"))
 
     reconciler = NodeCheckReconciler(tools, options.workers_per_namespace)
-    (
+    controller = (
         ControllerBuilder(manager, "nodecheck")
         .for_(NODECHECKS)
         .owns(ELASTICWORKERS, predicate=more_of_an_answer)
         .watches(ELASTICWORKERS, active_check, predicate=more_of_an_answer)
         .watches(ELASTICJOBS, checks_of_job, predicate=more_of_a_jobs_checks)
-        .watches(NODECHECKS, reconciler.next_after, predicate=makes_way)
+        .watches(NODECHECKS, reconciler.made_way, predicate=makes_way)
         .serves_first(Trust(cache).is_administrators)
         .reports_to(ReconciledCondition(tools, "nodecheck", NODECHECKS))
         .with_workers(WORKERS)
         .with_timeout(TIMEOUT_SECONDS)
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
     )
+    reconciler.have_looked_at = controller.look_at
 
 
 def checked_job(check: Object) -> Iterable[Request]:
@@ -139,8 +141,8 @@ def ends(change: Change) -> bool:
 def begins_or_ends(check: Object) -> object:
     """A job goes by the end of a check, its verdicts, and a wait for another; not by its rounds."""
     status = check.get("status", {})
-    seen = status.get("phase"), waits(check), status.get("nodeSets")
-    return *seen, check["metadata"].get("deletionTimestamp")
+    waits = _waits_for_check(check)
+    return status.get("phase"), waits, status.get("nodeSets"), check["metadata"].get("deletionTimestamp")
 
 
 @change_of
@@ -164,7 +166,15 @@ def _is_over(check: Object) -> bool:
     return is_finished(check) or bool(check["metadata"].get("deletionTimestamp"))
 
 
+def _waits_for_check(check: Object) -> bool:
+    """Return whether a check waits for another one."""
+    conditions = check.get("status", {}).get("conditions") or ()
+    return any(
+        (c["type"], c["status"], c["reason"]) == ("Running", "False", WAITING_FOR_CHECK) for c in conditions
+    )
+
+
 def _left_behind(check: Object) -> object:
     """The nodes that an unfinished check is through with."""
     status = check.get("status", {})
-    return status.get("nodeSets")
+    return status.get("nodeSets") or {}  # the first status has an empty one

@@ -24,10 +24,11 @@ from crds.nodecheck import NodeCheck
 from crds.rendezvous import Rendezvous
 from reconcilers.findings.finished import FinishedCheck
 from reconcilers.job.workers import plan_relaunches
+from reconcilers.nodecheck.claiming import ClaimView
+from reconcilers.nodecheck.claims import HOLD_SECONDS, REST_SECONDS, Precedence
 from reconcilers.nodecheck.condition import finding_of
 from reconcilers.nodecheck.job_checks import JobChecksView, standing_of
-from reconcilers.nodecheck.reconciler import MOST_AT_ONCE, MOST_SECONDS, STEP_SECONDS
-from reconcilers.nodecheck.turns import Turns
+from reconcilers.nodecheck.reconciler import MOST_AT_ONCE
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.world.vetting import Standing
@@ -158,13 +159,12 @@ async def test_passes_of_others_make_no_node_fresh_but_those_of_administrators_d
     assert [node for node in status["nodes"] if node not in status.get("reused", ())] == tested
 
 
-# --- turns (security.md 5) -------------------------------------------------------------------------------
+# --- claims (security.md 5) -------------------------------------------------------------------------------
 
 
-def hold(made: Stage, **more: Any) -> None:
+def hold(made: Stage, nodes: Sequence[str] = SIX, name: str = "hold") -> None:
     with made.within(EVIL):
-        spec = {"nodes": SIX, "timeoutSeconds": 3_600, "accelerator": "none"} | more
-        made.add_check("hold", created=later(-9), **spec)
+        made.add_check(name, nodes=list(nodes), timeoutSeconds=3_600, accelerator="none", created=later(-9))
 
 
 async def test_a_check_whose_pods_never_start_holds_up_nobody_else() -> None:
@@ -191,7 +191,7 @@ async def test_a_check_whose_pods_never_start_holds_up_nobody_else() -> None:
 
 
 async def test_gathering_ends_after_300_seconds_where_no_administrator_says_otherwise() -> None:
-    for namespace, seconds in ((EVIL, STEP_SECONDS), (OPS, 3_600.0)):
+    for namespace, seconds in ((EVIL, HOLD_SECONDS), (OPS, 3_600.0)):
         made = stage()
         made.dead = {*SIX}
         with made.within(namespace):
@@ -214,8 +214,51 @@ MUTE = Agents(local=lambda node: None)
 
 
 @pytest.mark.parametrize("of_job", [False, True])
-async def test_a_check_that_answers_in_the_last_second_ends_within_its_bound_and_then_others_have_its_nodes(
+async def test_a_strangers_check_that_never_ends_leaves_its_nodes_to_an_administrators_after_300_seconds(
     of_job: bool,
+) -> None:
+    made = stage(MUTE)
+    with made.within(EVIL):
+        if of_job:
+            made.add_job("j", replicas=6, activeCheck="hold")
+            for index, node in enumerate(SIX):
+                made.add_worker(index, node)
+            made.add_check("hold", jobName="j", timeoutSeconds=3_600)
+        else:
+            hold(made)
+        await until(made, "hold", "Running")
+    with made.within(OPS):
+        made.add_check("nightly", nodes=["n1", "n2"])
+        await made.reconcile("nightly")
+        waiting = made.condition("Running", "nightly")
+    assert waiting["reason"] == "WaitingForCheck" and "in another namespace" in waiting["message"]
+    assert "hold" not in waiting["message"] and EVIL not in waiting["message"]
+    with made.within(EVIL):
+        assert await made.reconcile("hold") == pytest.approx(HOLD_SECONDS, abs=1)
+        made.seconds += HOLD_SECONDS
+        await made.reconcile("hold")
+        left = made.status("hold")["withdrawn"]
+        assert [(each["node"], each["reason"]) for each in left] == [("n1", "Yielded"), ("n2", "Yielded")]
+        assert OPS not in str(left) and "nightly" not in str(left)
+    theirs = {worker["spec"].get("nodeName") for worker in made.stores.store(ELASTICWORKERS).list(EVIL)}
+    assert of_job or theirs == {"n3", "n4", "n5", "n6"}
+    made.agents = Agents()
+    with made.within(OPS):
+        await made.play("nightly")
+        assert made.status("nightly")["phase"] == "Succeeded" and not made.status("nightly").get(
+            "inconclusive"
+        )
+
+
+def take_all(made: Stage) -> None:
+    """Let nothing be to look at."""
+    for request in made.process.woken("nodecheck"):
+        made.process.take("nodecheck", request)
+
+
+@pytest.mark.parametrize(("of_job", "waits_from_the_start"), [(False, True), (False, False), (True, True)])
+async def test_a_check_that_answers_in_the_last_second_tests_a_node_for_300_seconds_if_anybody_waits(
+    of_job: bool, waits_from_the_start: bool
 ) -> None:
     made = stage()
     with made.within(EVIL):
@@ -223,40 +266,39 @@ async def test_a_check_that_answers_in_the_last_second_ends_within_its_bound_and
             made.add_job("j", replicas=6, activeCheck="hold")
             for index, node in enumerate(SIX):
                 made.add_worker(index, node)
-            made.add_check("hold", jobName="j", timeoutSeconds=3_600, screeningRounds=12)
+            made.add_check("hold", jobName="j", timeoutSeconds=3_600)
         else:
-            hold(made, screeningRounds=12)
+            hold(made)
         await until(made, "hold", "Running")
-        made.add_check("next", nodes=["n1"], accelerator="none", created=later(-8))
+        await made.reconcile("hold")
+        made.add_check("next", nodes=["n1"], accelerator="none")
         await made.reconcile("next")
-    for namespace, name in ((VICTIM, "mine"), (OPS, "nightly")):
-        with made.within(namespace):
-            made.add_check(name, nodes=["n2", "n1"])
-            await made.reconcile(name)
-            waiting = made.condition("Running", name)
-            assert waiting["reason"] == "WaitingForCheck" and "in another namespace" in waiting["message"]
-            assert "hold" not in waiting["message"] and EVIL not in waiting["message"]
+        if not waits_from_the_start:
+            made.seconds += 3_599
+    woken: list[Request] = []
+    made.reconciler.have_looked_at = woken.append
+    with made.within(VICTIM):
+        made.add_check("mine", nodes=["n2", "n1"])
+        await made.reconcile("mine")
+        assert made.condition("Running", "mine")["reason"] == "WaitingForCheck"
+    assert woken == [Request(EVIL, "hold")]
     with made.within(EVIL):
-        while made.status("hold")["phase"] == "Running":
-            assert made.seconds <= MOST_SECONDS + 2 * STEP_SECONDS
-            await made.reconcile("hold")
-            made.seconds += STEP_SECONDS - 1
-            made.act("hold")
-            await made.reconcile("hold")
-        assert set(made.verdicts("hold").values()) == {"Healthy"}
-        called = Turns(made.stores).next_after(made.get(NODECHECKS, "hold"))
-    assert called == [Request(OPS, "nightly"), Request(VICTIM, "mine"), Request(EVIL, "next")]
-    with made.within(OPS):
-        await made.play("nightly")
-        assert set(made.verdicts("nightly").values()) == {"Healthy"}
-
-
-async def test_silent_nodes_end_a_strangers_check_within_two_steps() -> None:
-    made = stage(MUTE)
-    hold(made)
-    with made.within(EVIL):
-        await made.play("hold")
-        assert made.status("hold")["inconclusive"] == SIX and made.seconds <= 2 * STEP_SECONDS + 1
+        if waits_from_the_start:
+            assert await made.reconcile("hold") == pytest.approx(HOLD_SECONDS)
+            assert not made.status("hold")["withdrawn"]
+            made.seconds += HOLD_SECONDS
+        take_all(made)
+        await made.reconcile("hold")
+        assert [each["node"] for each in made.status("hold")["withdrawn"]] == ["n1", "n2"]
+        assert Request(VICTIM, "mine") in made.process.woken("nodecheck")
+        made.add_check("another", nodes=["n1"], accelerator="none")
+        assert await made.reconcile("another") == pytest.approx(REST_SECONDS)
+        assert "just left nodes to others" in made.condition("Running", "another")["message"]
+    take_all(made)
+    with made.within(VICTIM):
+        await made.play("mine")
+        assert set(made.verdicts("mine").values()) == {"Healthy"}
+        assert Request(EVIL, "next") in made.process.woken("nodecheck")
 
 
 async def test_a_job_waits_for_a_strangers_check_for_its_own_timeout_and_then_trains_without() -> None:
@@ -304,7 +346,7 @@ async def test_workers_of_a_large_check_are_made_some_at_a_time(monkeypatch: pyt
             assert len(made.stores.store(ELASTICWORKERS)) == wanted
 
 
-# --- turns: any checks, in any order ----------------------------------------------------------------------
+# --- claims: any checks, in any order ----------------------------------------------------------------------
 
 TICK_SECONDS = 10.0
 SOME_NODES = st.sets(st.sampled_from(SIX), min_size=1).map(sorted)
@@ -324,14 +366,14 @@ def nodes_in_tests(made: Stage) -> list[str]:
 @given(
     st.lists(st.tuples(st.sampled_from([EVIL, VICTIM]), SOME_NODES), min_size=1, max_size=5),
     st.lists(
-        st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.0, TICK_SECONDS, STEP_SECONDS])),
+        st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.0, TICK_SECONDS, HOLD_SECONDS])),
         min_size=8,
         max_size=40,
     ),
     SOME_NODES,
     st.data(),
 )
-def test_never_two_checks_test_one_node_and_each_has_its_turn(
+def test_never_two_checks_test_one_node_and_an_administrators_waits_no_longer_than_the_bound(
     checks: list[tuple[str, list[str]]],
     looks: list[tuple[int, float]],
     wanted: list[str],
@@ -365,13 +407,43 @@ def test_never_two_checks_test_one_node_and_each_has_its_turn(
         made.dead, began = set(), made.seconds
         order = data.draw(st.permutations([*names_of, (OPS, "nightly")]))
         while ours().get("phase") != "Running":
-            assert made.seconds - began <= len(checks) * (2 * STEP_SECONDS + 3 * TICK_SECONDS)
+            assert made.seconds - began <= HOLD_SECONDS + 3 * TICK_SECONDS
             for each in order:
                 await look(*each)
             made.seconds += TICK_SECONDS
         assert not ours().get("withdrawn")
 
     asyncio.run(play())
+
+
+@given(
+    namespace=st.sampled_from([EVIL, OPS]),
+    job_name=st.sampled_from([None, "train", "other"]),
+    owner=st.sampled_from([None, "uid-train", "uid-other"]),
+    controls=st.booleans(),
+    active=st.sampled_from([None, "c", "c2"]),
+    nodes=st.sampled_from([(), ("n1",)]),
+)
+def test_only_a_check_that_its_job_waits_for_has_the_precedence_of_jobs(
+    namespace: str, job_name: str | None, owner: str | None, controls: bool, active: str | None, nodes: Any
+) -> None:
+    """Whatever its author writes into it; `activeCheck` is in a status, which the controller alone writes."""
+    made = stage()
+    with made.within(namespace):
+        spec = {"nodes": ["n1"]} if job_name is None else {"jobName": job_name}
+        made.add_check("c", **spec)
+        references = [{"apiVersion": "x", "kind": "ElasticJob", "name": "train", "uid": owner}]
+        references[0] |= {"controller": True} if controls else {}
+        change = {"metadata": {"ownerReferences": references if owner else []}}
+        made.update(NODECHECKS, "c", change | {"status": {"nodes": list(nodes)}})
+        status = {"activeCheck": active} if active else {}
+        job = {"metadata": {"name": "train", "namespace": namespace, "uid": "uid-train"}, "spec": {}}
+        made.put(ELASTICJOBS, job | {"status": status})
+        check = NodeCheck.model_validate(made.get(NODECHECKS, "c"))
+    found = ClaimView(made.stores).claim_of(check, ["n1"]).precedence
+    is_jobs = (job_name, owner, controls, active) == ("train", "uid-train", True, "c")
+    expected = Precedence.JOBS if is_jobs else Precedence.OTHERS
+    assert found is (Precedence.ADMINISTRATORS if namespace == OPS else expected)
 
 
 # --- poison (security.md 4) --------------------------------------------------------------------------------

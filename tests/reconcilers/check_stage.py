@@ -18,6 +18,7 @@ from controller.reconciler import Request
 from controller.resources import NAMESPACES, NODES, Resource
 from crds import names
 from crds.nodecheck import NodeCheck
+from reconcilers.nodecheck.reconciler import NodeCheckReconciler
 from reconcilers.nodecheck.scope import worker_name
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from tests.reconcilers.api import NAMESPACE, Api, Entry, Write, merged
@@ -170,6 +171,11 @@ class Stage(Api):
 
     def restart(self) -> None:
         self.process = Process(self, Lag(), self._before, lambda write: self._die_sometimes())
+
+    @property
+    def reconciler(self) -> NodeCheckReconciler:
+        """That of NodeChecks, behind the one that leaves out those of others' jobs."""
+        return self.process._controllers["nodecheck"]._loop._reconciler._inner
 
     @property
     def stores(self) -> Cache:

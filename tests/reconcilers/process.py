@@ -121,6 +121,18 @@ class Process:
         self._delayed.pop(wish, None)
         self._ready.setdefault(wish)
 
+    def wake(self, controller: str, request: Request) -> None:
+        """Have a controller look at something, for a reason that is no change of an object."""
+        self._add((controller, request))
+
+    def woken(self, controller: str) -> list[Request]:
+        """Return what a controller is to look at now."""
+        return [request for name, request in self._ready if name == controller]
+
+    def take(self, controller: str, request: Request) -> None:
+        """Take that off what is to be looked at."""
+        del self._ready[controller, request]
+
     async def step(self) -> bool:
         """One look at something; False if there is nothing to be looked at now.
 

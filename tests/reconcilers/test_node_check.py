@@ -21,8 +21,9 @@ from healthcheck.fleet import Node
 from healthcheck.measurements import CheckHistory
 from healthcheck.plan import ProbeRound, next_step
 from healthcheck.settings import Settings
+from reconcilers.nodecheck.claiming import MOST_WAITING, ClaimView
+from reconcilers.nodecheck.claims import in_the_way
 from reconcilers.nodecheck.reconciler import CONSEQUENCES_SECONDS
-from reconcilers.nodecheck.turns import MOST_CALLED, WAITING_FOR_CHECK, Turns
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.refused import RETRY_SECONDS
 from tests.counting import calls
@@ -693,44 +694,26 @@ async def test_two_controllers_at_once_publish_each_round_once() -> None:
 
 
 @pytest.mark.usefixtures("beside")
-def test_who_has_a_node_is_looked_up_whatever_the_number_of_checks_and_the_size_of_the_cluster() -> None:
+def test_what_other_checks_want_is_looked_up_whatever_their_number_and_the_size_of_the_cluster() -> None:
     """Checks for each node of a cluster, made by a loop in a shell, are looked at by each of them."""
 
-    def cost(count: int) -> int:
+    def cost(nodes: int, checks: int, *, begun: bool) -> int:
         staged = Stage()
-        staged.add_nodes(*(f"node-{i}" for i in range(count)))
-        for i in range(count):
+        staged.add_namespace(NAMESPACE, **{names.LABEL_MAY_CORDON: "true"})
+        staged.add_nodes(*(f"node-{i}" for i in range(nodes)))
+        for i in range(checks):
             staged.add_check(name=f"c{i}", nodes=[f"node-{i}"])
-            staged.update(NODECHECKS, f"c{i}", {"status": {"phase": "Running", "nodes": [f"node-{i}"]}})
-        mine, me = NodeCheck.model_validate(staged.get(NODECHECKS, "c0")), Request(NAMESPACE, "c0")
+            if begun and i:
+                staged.update(NODECHECKS, f"c{i}", {"status": {"phase": "Running", "nodes": [f"node-{i}"]}})
+        view = ClaimView(staged.stores)
+        mine = view.claim_of(NodeCheck.model_validate(staged.get(NODECHECKS, "c0")), ["node-0"])
+        asyncio.run(view.claims(mine))  # parses them
+        return calls(lambda: asyncio.run(view.claims(mine)))
 
-        def take() -> None:
-            turns = Turns(staged.stores)
-            assert list(asyncio.run(turns.take(mine, ["node-0", "node-1"]))) == ["node-1"]
-            turns.looked(me)
-
-        take()  # it parses them
-        return calls(take)
-
-    assert cost(400) <= 1.1 * cost(20)  # the event loop has calls of its own
-
-
-def test_of_many_that_wait_a_few_look_when_one_has_ended_the_oldest_first() -> None:
-    staged = Stage()
-    waiting = {
-        "type": "Running",
-        "status": "False",
-        "reason": WAITING_FOR_CHECK,
-        "lastTransitionTime": ago(0),
-    }
-    for i in range(3 * MOST_CALLED):
-        status = {"phase": "Pending", "conditions": [waiting]}
-        staged.add_check(f"c{i}", created=NOW - timedelta(seconds=i), status=status, nodes=["n1"])
-    staged.add_check("over", nodes=["n1"], status={"phase": "Succeeded", "nodes": ["n1"]})
-    called = Turns(staged.stores).next_after(staged.get(NODECHECKS, "over"))
-    assert called == [
-        Request(NAMESPACE, f"c{i}") for i in range(3 * MOST_CALLED - 1, 2 * MOST_CALLED - 1, -1)
-    ]
+    assert cost(2_000, 400, begun=True) <= 1.1 * cost(
+        20, 20, begun=True
+    )  # the event loop has calls of its own
+    assert cost(2_000, 400, begun=False) <= cost(100, 2 * MOST_WAITING, begun=False) + 10 * 400
 
 
 def test_a_look_at_a_check_of_one_node_costs_the_same_in_a_large_cluster() -> None:
@@ -742,3 +725,18 @@ def test_a_look_at_a_check_of_one_node_costs_the_same_in_a_large_cluster() -> No
 
     cost(1)
     assert cost(1_000) <= cost(10) + 100  # the event loop has calls of its own
+
+
+def test_an_administrators_check_goes_before_all_that_want_its_node_but_the_older_ones_of_its_kind() -> None:
+    staged = Stage()
+    staged.add_namespace(NAMESPACE, **{names.LABEL_MAY_CORDON: "true"})
+    staged.add_nodes("n1", "n2")
+    for i in range(3 * MOST_WAITING):
+        staged.add_check(name=f"c{i:03}", nodes=["n1"])
+    view = ClaimView(staged.stores)
+    checks = [NodeCheck.model_validate(raw) for raw in staged.stores.store(NODECHECKS).list()]
+    waits = {}
+    for check in checks:
+        mine = view.claim_of(check, ["n1"])
+        waits[mine.uid] = bool(in_the_way(mine, asyncio.run(view.claims(mine))))
+    assert [uid for uid, is_waiting in waits.items() if not is_waiting] == [min(waits)]
