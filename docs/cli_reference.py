@@ -16,7 +16,6 @@ HEAD = """\
 # Reference of the dlr command
 
 All commands with their options, as `--help` shows them. [Command line](cli.md) explains them.
-`--context`, `--kubeconfig` and `-n` may also stand in front of a command, as in `dlr -n team-a job list`.
 """
 
 

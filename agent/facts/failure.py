@@ -62,9 +62,10 @@ _SYNTAX_ERROR = re.compile(
     r'^  File "(?P<file>[^"\n]*)", line (?P<line>\d+)\n(?:^    .*\n)*^(?P<said>\w*Error: .*)\Z', re.MULTILINE
 )
 """What Python writes, without a traceback, when the script itself cannot be compiled."""
-_BEFORE_LINES = re.compile(r"^(?:\[rank\d+\]: ?)*(?: {2,}[|+] )*", re.MULTILINE)
-"""What torch's excepthook puts before each line, as often as `init_process_group` was called, and what Python
-draws before those of an exception in a group."""
+_RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+", re.MULTILINE)
+"""What torch's excepthook puts before each line, as often as `init_process_group` was called."""
+_DRAWN = re.compile(r"^ {2,}[|+] ", re.MULTILINE)
+"""What Python draws before the lines of an exception in a group."""
 
 _CHILD_WAS_KILLED = re.compile(
     r"killed by signal: Killed|DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly"
@@ -158,7 +159,7 @@ def exit_text(exit_code: int, log: str = "") -> str:
     if name := _signal_name(exit_code):
         ended = ": ".join(filter(None, (f"{KILLED_BY} {name}", _last_words(log))))
         return "\n".join(filter(None, (ended, last_crash(log))))
-    log = _BEFORE_LINES.sub("", log).rstrip()
+    log = _undrawn(log).rstrip()
     if found := _SYNTAX_ERROR.search(log, max(log.rfind('  File "'), 0)):
         place, _, error = found.group().rpartition("\n")
         return f"{error} ({Path(found['file']).name}, line {found['line']})\n{place}"
@@ -174,10 +175,18 @@ def _last_words(log: str) -> str:
     return next((line for line in lines if times_out(line)), "")
 
 
+def _undrawn(log: str) -> str:
+    """Return a log as the script's interpreter has written it, without the frame of a group at its end."""
+    log = _RANK_PREFIX.sub("", log)
+    start = log.rfind(TRACEBACK)
+    is_in_group = start >= 0 and _DRAWN.match(log, log.rfind("\n", 0, start) + 1) is not None
+    return _DRAWN.sub("", log) if is_in_group else log
+
+
 def last_traceback(log: str) -> str:
     """Return the last exception in a log, `Type: message` first and then its traceback; "" if there is
     none."""
-    log = _BEFORE_LINES.sub("", log)
+    log = _undrawn(log)
     start = log.rfind(TRACEBACK)
     if start < 0:
         return ""
@@ -190,7 +199,7 @@ def last_traceback(log: str) -> str:
 
 def last_chain(log: str) -> str:
     """Return a log from the first exception on that led to the last one; "" if there is none."""
-    log = _BEFORE_LINES.sub("", log)
+    log = _undrawn(log)
     start = log.rfind(TRACEBACK)
     while start > 0 and log[max(start - 100, 0) : start].rstrip("\n").endswith(_CHAINED):
         start = log.rfind(TRACEBACK, 0, start)
@@ -231,7 +240,7 @@ def _drawn(lines: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a log without what a carriage return has drawn over."""
     in_stack = False
     for line in lines:
-        words = _BEFORE_LINES.sub("", line)
+        words = _RANK_PREFIX.sub("", line)
         names_error = in_stack and words[:1] not in ("", " ")
         in_stack = words.rstrip("\r").endswith(TRACEBACK) or (in_stack and not names_error)
         yield line if names_error else line.rstrip("\r").rpartition("\r")[2]

@@ -127,8 +127,12 @@ def _changes(node: ast.AST, env: Mapping[str, str]) -> Iterator[tuple[str, str |
     """Yield the variables that one node of the syntax tree sets, and the values; None for computed ones."""
     pairs: list[tuple[ast.expr | None, ast.expr]] = []
     match node:
-        case ast.Assign(targets=[ast.Subscript(value=of, slice=name)], value=value) if _is_environ(of):
-            pairs = [(name, value)]
+        case ast.Assign(targets=targets, value=value):
+            pairs = [(name, value) for name in _names_in_environ(targets)]
+        case ast.AnnAssign(target=ast.Subscript() as target, value=ast.expr() as value):
+            pairs = [(name, value) for name in _names_in_environ([target])]
+        case ast.AugAssign(target=ast.Subscript() as target):  # its value is computed
+            pairs = [(name, target) for name in _names_in_environ([target])]
         case ast.AugAssign(target=of, value=ast.Dict(keys=keys, values=values)) if _is_environ(of):
             pairs = [*zip(keys, values, strict=True)]
         case ast.Call(func=ast.Attribute(attr="putenv"), args=[name, value]):
@@ -140,6 +144,11 @@ def _changes(node: ast.AST, env: Mapping[str, str]) -> Iterator[tuple[str, str |
             pairs = [pair for each in dicts for pair in zip(each.keys, each.values, strict=True)]
             yield from ((word.arg, _constant(word.value)) for word in node.keywords if word.arg)
     yield from ((text, _constant(value)) for key, value in pairs if (text := _constant(key)))
+
+
+def _names_in_environ(targets: Sequence[ast.expr]) -> list[ast.expr]:
+    """The names of the variables among what is assigned to."""
+    return [each.slice for each in targets if isinstance(each, ast.Subscript) and _is_environ(each.value)]
 
 
 def _constant(node: ast.expr | None) -> str | None:

@@ -67,7 +67,7 @@ def capture(state: Mapping[str, Any], *, weights_only: bool = True, rng_state: b
     values = _nested(state)
     tensors: dict[str, Tensor] = {}
     _collect((), values, tensors)
-    generators = _generators() if rng_state else {}
+    generators = generators_of_process() if rng_state else {}
     pickles = {VALUES: _pickled(values, tensors, weights_only), RNG: write_values(generators, {})}
     lasting = settled_tensors(state)
     settled = frozenset(name for name, tensor in tensors.items() if id(tensor) in lasting)
@@ -137,7 +137,7 @@ def restore(
         _load(state, name, thing, loaded[name])
     if rng is not None:
         try:
-            _set_generators(load_values(rng, TensorReference))
+            set_generators(load_values(rng, TensorReference))
         except (LookupError, TypeError, ValueError, RuntimeError) as error:
             raise UnpicklingError(f"the random numbers cannot be set: {error}") from error
 
@@ -255,7 +255,8 @@ def _load(state: MutableMapping[str, Any], name: str, thing: Any, saved: Any) ->
 # --- Random numbers -------------------------------------------------------------------------------------
 
 
-def _generators() -> dict[str, Any]:
+def generators_of_process() -> dict[str, Any]:
+    """Return where the default generators of Python, torch, NumPy and the current GPU are."""
     generators: dict[str, Any] = {"python": random.getstate(), "torch": bytes(torch.get_rng_state().tolist())}
     if "numpy" in sys.modules:
         drawn = sys.modules["numpy"].random.get_state(legacy=False)
@@ -267,7 +268,8 @@ def _generators() -> dict[str, Any]:
     return generators
 
 
-def _set_generators(generators: dict[str, Any]) -> None:
+def set_generators(generators: dict[str, Any]) -> None:
+    """Put the default generators to where those of `generators_of_process` were."""
     if not generators:  # the checkpoint was saved without them
         return
     random.setstate(generators["python"])

@@ -50,7 +50,8 @@ def join_over(
     if checkpoint is not None:
         everything |= further(checkpoint.state, everything)
     own = OwnGroup(process_group)
-    process = _process(everything, optimizers, checkpoint, resizable=resizable and isinstance(way, Alone))
+    fits_any_size = resizable and isinstance(way, Alone) and sync_every is None
+    process = _process(everything, optimizers, checkpoint, resizable=fits_any_size)
     if sync_every is None or outer is None:
         replicas = Replicas(everything, optimizers, start, own, way, checkpoint, process=process)
     else:

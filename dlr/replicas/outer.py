@@ -8,6 +8,7 @@ gradients are, an outer optimizer steps the global parameters by it, and all gro
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, MutableMapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -52,6 +53,11 @@ class GlobalParameters:
                 "`outer` is called with"
             )
         self._copies = [local(each.detach()).clone() for each in self._parameters]
+        self._begun_with = deepcopy(self.optimizer.state_dict())
+
+    def forget(self) -> None:
+        """Have the optimizer as it was made, which it is in a process that joins."""
+        self.optimizer.load_state_dict(deepcopy(self._begun_with))
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -164,6 +170,7 @@ class OuterReplicas(Replicas):
     def begin_round(self) -> None:
         """As `Replicas` has it; without a checkpoint, the inner steps begin with the first."""
         self._state[INNER_STEP] = 0
+        self._global.forget()
         super().begin_round()
 
     # --- what the protocol asks for ----------------------------------------------------------------------

@@ -16,6 +16,7 @@ import torch
 from torch.optim import Optimizer
 
 from agent.torch_compat import process_groups
+from dlr.checkpoint.state import generators_of_process, set_generators
 from dlr.checkpoint.tensors import is_distributed
 from dlr.data.groups import Contribution
 from dlr.replicas import protocol
@@ -84,6 +85,8 @@ class Replicas:
         standing = GroupStanding.at_start(start // (sync_every or 1), has_checkpoints=checkpoint is not None)
         self._at = ReplicaState(standing, sync_every, inner_steps=start if sync_every else 0)
         """Where this process is, by the protocol."""
+        self._generators: dict[str, Any] = {}
+        """Where the loop has found the random generators: those of a process that joins are there."""
         self._next: Do | None = None
         """What the script is to do; None before the first."""
         self._until: Until | None = None
@@ -193,6 +196,7 @@ class Replicas:
                 "returns enters it where the others are; epoch, at = divmod(step, steps_per_epoch)"
             )
         self._until, self._at = until, replace(self._at, total=total)
+        self._generators = generators_of_process()
         if self._process.joins:
             self._process.join()
         else:
@@ -249,18 +253,20 @@ class Replicas:
         for scaler in self._scalers:  # which refuses to unscale twice before an update
             scaler._per_optimizer_states.clear()
         self._at = self._at.in_next_round()
+        set_generators(self._generators)
         self.load_unless_others_train()
         self._meetings.news.follow()
         self._advance(protocol.LoopStarted())
 
     def _meetings_over(self, channel: Channel) -> Meetings:
+        process, round_ = self._process, self._process.round
         return Meetings(
             self._own,
             channel,
             self._device,
             self._exchange_seconds,
             lambda: self._pace.patience_seconds if self._at.member.trained else None,
-            lambda: self._process.is_round_over,
+            lambda: process.round != round_ or process.is_round_over,
         )
 
     # --- in backward and optimizer.step ------------------------------------------------------------------

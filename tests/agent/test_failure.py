@@ -179,6 +179,20 @@ def test_of_a_group_of_exceptions_the_last_is_told(nested: bool) -> None:
     assert said.splitlines()[0] == "ValueError: the real cause"
 
 
+CONTINUED = """Traceback (most recent call last):
+  File "/app/train.py", line 9, in learn
+    loss = (
+           ^
+    + mean(x)
+    | mask
+RuntimeError: Connection closed by peer
+"""
+
+
+def test_a_line_of_the_script_that_begins_with_an_operator_is_no_drawing() -> None:
+    assert last_traceback(CONTINUED).splitlines()[0] == "RuntimeError: Connection closed by peer"
+
+
 CRASH = """loading
 Fatal Python error: Segmentation fault
 

@@ -25,6 +25,10 @@ from tests.agent.fake_cluster import FakeCluster
          {"PYTORCH_CUDA_ALLOC_CONF": 3}),
         ("def main():\n  os.environ['OMP_NUM_THREADS'] = '4'\n  import torch.nn", {"OMP_NUM_THREADS": 2}),
         ("import os\nos.environ['TORCH_LOGS'] = '+dynamo'\nfrom transformers import Trainer", {"TORCH_LOGS": 2}),
+        ("import os\nos.environ['OMP_NUM_THREADS'] = os.environ['MKL_NUM_THREADS'] = '1'\nimport torch",
+         {"OMP_NUM_THREADS": 2, "MKL_NUM_THREADS": 2}),
+        ("import os\nos.environ['OMP_NUM_THREADS']: str = '1'\nimport torch", {"OMP_NUM_THREADS": 2}),
+        ("import os\nos.environ['TORCH_LOGS'] += ',dynamo'\nimport torch", {"TORCH_LOGS": 2}),
         # As without warm start, it is too late:
         ("import os, torch\nos.environ['OMP_NUM_THREADS'] = '4'", {}),
         # Nothing that importing torch reads:

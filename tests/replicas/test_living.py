@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -80,3 +82,33 @@ def test_inner_steps_begin_again_with_the_checkpoints_and_its_parameters_are_the
     assert process.made == [0, 1, 2, 3, 4, 3, 4, 5]
     for before, after in zip(begun, model.parameters(), strict=True):
         torch.testing.assert_close(before - after, torch.full_like(before, 1.5))  # three steps by 0.5
+
+
+def test_an_outer_optimizer_that_no_checkpoint_has_is_as_it_was_made() -> None:
+    """As that of a newcomer is."""
+    process = Lives(4)
+    outer = partial(torch.optim.SGD, lr=0.7, momentum=0.9)
+    training, model, optimizer = join(process, loads=2, sync_every=2, outer=outer)
+    momenta = []
+    for step in training.steps(6):
+        process.made.append(int(step))
+        momenta.append(bool(training._global.optimizer.state_dict()["state"]))
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert process.made == [0, 1, 2, 3, 2, 3, 4, 5]
+    assert momenta == [False, False, True, True, False, False, True, True]
+
+
+def test_generators_are_where_the_loop_has_found_them() -> None:
+    process = Lives(2)
+    training, model, optimizer = join(process, loads=1)
+    drawn = []
+    for step in training.steps(4):
+        process.made.append(int(step))
+        drawn.append((random.random(), float(torch.rand(())), numpy.random.random()))
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert process.made == [0, 1, 1, 2, 3]
+    assert drawn[2:4] == drawn[:2]
