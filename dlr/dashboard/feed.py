@@ -43,6 +43,8 @@ class Feed:
         self._changed = asyncio.Condition()
         self._newest: Update | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._reading: Future[tuple[float, bytes | None, str | None]] | None = None
+        """The last reading; who has asked for it may be gone."""
         self._number = 0
         self._logged = ""
         """The trouble whose traceback was logged last."""
@@ -75,7 +77,10 @@ class Feed:
         page = b"null"
         while True:
             began = time.monotonic()
-            cpu_seconds, read, trouble = await in_thread(self._read)
+            while self._reading is not None and not self._reading.done():
+                await asyncio.wrap_future(self._reading)
+            self._reading = thread_of(self._read)
+            cpu_seconds, read, trouble = await asyncio.wrap_future(self._reading)
             took_seconds = time.monotonic() - began
             page = read if read is not None else page
             body = _body(page, trouble)
@@ -120,7 +125,12 @@ def _body(page: bytes, trouble: str | None) -> bytes:
 
 
 async def in_thread(work: Callable[[], Result]) -> Result:
-    """Its result, or what it raises. The thread is a daemon: Ctrl-C need not wait until a server answers."""
+    """Return the result of work in a thread, or raise what it raises."""
+    return await asyncio.wrap_future(thread_of(work))
+
+
+def thread_of(work: Callable[[], Result]) -> Future[Result]:
+    """Begin work in a thread. It is a daemon: Ctrl-C need not wait until a server answers."""
     done = Future[Result]()
     done.set_running_or_notify_cancel()  # who gives up does not cancel it
 
@@ -131,4 +141,4 @@ async def in_thread(work: Callable[[], Result]) -> Result:
             done.set_exception(raised)
 
     threading.Thread(target=run, name="dlr-dashboard", daemon=True).start()
-    return await asyncio.wrap_future(done)
+    return done

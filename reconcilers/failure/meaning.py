@@ -65,16 +65,16 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
         ExitClass.SUCCEEDED: Meaning("finished", free=True),
         ExitClass.USER_ERROR: Meaning(
             "failed by an error of its own",
-            "Correct the script or its data; the traceback, and the log that led there: "
+            "Correct the script, its data or its command; the traceback, and the log that led there: "
             "dlr job logs {name} --failed.",
             repeatable=True,
             shares_count=True,
         ),
         ExitClass.OOM: Meaning(
             "ran out of memory",
-            "Nothing is to be done where the template has a limit of memory: its next Pod gets more. "
-            "Without one, or at the most that resourceLimits.memory and the largest node allow, raise it, or "
-            "let the script keep less; what it did before: dlr job logs {name} --failed.",
+            "Where the template has a limit of memory, a next Pod gets more by itself. Without one, at the "
+            "most that resourceLimits.memory and the largest node allow, or where no Pod follows, raise it, "
+            "or let the script keep less; what it did before: dlr job logs {name} --failed.",
             needs_new_pod=True,
         ),
         ExitClass.KILLED: Meaning(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -277,3 +279,38 @@ def test_large_page_is_made_less_often() -> None:
 def test_api_server_that_answers_slowly_is_not_asked_all_the_time() -> None:
     assert pause_seconds(0.05, 0.9, in_trouble=False) == pytest.approx(0.9)
     assert pause_seconds(0.05, 8.0, in_trouble=False) == pytest.approx(8.0)
+
+
+class Slow:
+    """A view whose readings last until they may end."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Semaphore(0), threading.Event()
+        self.under_way = self.most = 0
+
+    def read(self) -> dict[str, Any]:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        self.begun.release()
+        self.may_end.wait(30)
+        self.under_way -= 1
+        return {}
+
+
+async def test_a_page_that_is_loaded_again_and_again_is_read_once_at_a_time() -> None:
+    view = Slow()
+    feed = Feed(view)
+    for number in range(5):
+        updates = feed.updates()
+        first = asyncio.create_task(anext(updates))
+        if not number:
+            await asyncio.to_thread(view.begun.acquire)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await updates.aclose()
+    view.may_end.set()
+    async with aclosing(feed.updates()) as updates:
+        assert (await anext(updates)).body
+    assert view.most == 1

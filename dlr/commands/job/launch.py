@@ -59,7 +59,7 @@ Image = Annotated[
     str | None,
     typer.Option(
         callback=not_empty,
-        help="An image with Python and torch; the embedded cluster needs none.",
+        help="An image with Python and torch; the embedded cluster needs none, --dry-run does.",
         rich_help_panel=WHERE,
     ),
 ]
