@@ -34,6 +34,7 @@ from agent.slots.format import Mark
 from agent.slots.process_files import Notice
 from agent.slots.slot import TooSmallError
 from crds.checkpoint_files import CheckpointTrouble, Tier
+from crds.names import ENV_SPARE
 from dlr.checkpoint import leaving
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.interval import SaveSchedule, find_board, is_due
@@ -145,6 +146,12 @@ class Checkpointer:
         self.lives_on = False
         """Whether this process can live on into the next start; `dlr.replicas` says so."""
 
+    def _lacks_memory(self) -> bool:
+        """Whether rank 0 asks for saves to memory in a job that has none."""
+        here, is_spare = self._here, ENV_SPARE in os.environ
+        asks = self._every != "auto" and here.rank == 0 and here.group is None
+        return asks and bool(here.job) and not here.slots and not is_spare
+
     def _begin_start(self) -> None:
         """Take what the agent gives this start of the training processes, and what there is to load in it."""
         self._trouble = SaveTroubles()
@@ -157,6 +164,12 @@ class Checkpointer:
             logger.warning("%s", refusal)
             self._trouble.tell(CheckpointTrouble.MEMORY, refusal)
         slots = self._given.slots
+        if refusal is None and self._lacks_memory():
+            logger.warning(
+                "every=%s saves nothing: the job has no memory for checkpoints, so a failure costs all steps "
+                "since the last save to storage; set replicaSpecs.worker.memoryCheckpoint.size",
+                self._every,
+            )
         self._memory = Writer(slots) if slots else None
         self._loading = Loading(
             self._files,

@@ -18,6 +18,7 @@ import torch
 
 from agent.slots.format import Mark
 from crds.checkpoint_files import CheckpointTrouble
+from crds.names import ENV_JOB_NAME
 from crds.progress_record import ENV_PROGRESS_FILE, TROUBLE_SUFFIX
 from dlr import progress
 from dlr.checkpoint import Checkpointer, leaving, persistence, saver, sharing, storage
@@ -52,6 +53,23 @@ def test_the_file_is_written_when_something_changes_and_not_otherwise(record: Pa
     record.unlink()
     trouble.works(CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
     assert not record.exists()
+
+
+def test_saves_to_memory_that_a_job_has_none_of_are_told_once_by_rank_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned(**arguments: Any) -> list[str]:
+        caplog.clear()
+        Checkpointer(tmp_path / "kept", state(0), **arguments).close()
+        return caplog.messages
+
+    assert not warned(every=1), "outside of dlr there is no such memory"
+    monkeypatch.setenv(ENV_JOB_NAME, "llm")
+    (message,) = warned(every=1)
+    assert "memoryCheckpoint" in message and message.startswith("every=1 saves nothing")
+    assert not warned(every="auto")
+    monkeypatch.setenv("RANK", "1")
+    assert not warned(every=1)
 
 
 def test_a_slot_that_is_too_small_is_told_with_the_size_that_would_do(
