@@ -29,7 +29,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Installing without bytecode takes half the time; whatever is imported then writes its own.
 # pip works on one core: meanwhile torch and dlr write theirs, which workers that start at once would all do.
-WRITE_BYTECODE = { $(BIN)/python -c 'import torch.distributed.run'; $(BIN)/python -m compileall -q $(PACKAGES); } >/dev/null 2>&1
+WRITE_BYTECODE = { $(BIN)/python -c 'import torch.distributed.run, torch.distributed.checkpoint, torch._dynamo'; $(BIN)/python -m compileall -q $(PACKAGES); } >/dev/null 2>&1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 # compat: a plain path, where the usual import hook would cost every Python process 15 ms.
 PIP_EDITABLE := $(PIP_INSTALL) --config-settings editable_mode=compat --editable
