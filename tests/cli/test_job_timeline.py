@@ -91,6 +91,20 @@ def test_a_failure_costs_the_time_until_training_went_on() -> None:
     ]
 
 
+def test_a_lost_node_costs_the_outage_that_its_peers_error_began() -> None:
+    gloo = failed(0, 60, "Unknown", "RuntimeError: Connection closed by peer", 1)
+    lost = failed(1, 63, "NodeLost", "it does not answer")
+    outage = [
+        episode("Training", 12, 1, "0-1"),
+        episode("Recovering", 60, 1, "0-1", "", gloo),
+        episode("Recovering", 63, 1, "0-1", "", lost),
+        episode("Training", 70, 2, "0-1"),
+    ]
+    assert failures(*outage, last=lost) == failures(*outage, last=gloo) == [("worker-1", 63, "NodeLost", 10)]
+    alone = [episode("Recovering", 60, 1, "0-1", "", gloo), episode("Training", 70, 2, "0-1")]
+    assert failures(*alone, last=gloo) == [("worker-0", 60, "Unknown", 10)]
+
+
 def test_what_lived_through_a_failure_is_beside_it() -> None:
     killed = failed(1, 60, "Killed", "signal 9 (SIGKILL)", 1)
     lived = {"livedOn": 3, "processes": 4}

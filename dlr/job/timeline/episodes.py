@@ -9,6 +9,7 @@ from datetime import datetime
 from itertools import groupby, takewhile
 
 from controller.wording import counted, first_line
+from crds.elasticworker import ExitClass
 from dlr.job.wording import EPOCH, parse_time
 from dlr.kube.api import JSON
 from reconcilers.goodput.goodput import AFTER_A_FAILURE
@@ -115,18 +116,28 @@ class PastFailure:
 
 
 def failures_in(job: JSON, episodes: Sequence[Stretch], clock: JobClock) -> list[PastFailure]:
-    """Return the failures that a job's history still has, and its last one, the oldest first."""
+    """Return the failures that a job's history still has, and its last one, the oldest first.
+
+    An end that followed from a peer's is none, where the outage has that one too.
+    """
     found: dict[tuple[str, str], PastFailure] = {}
+    followed: set[tuple[str, str]] = set()
     for is_down, stretch in groupby(episodes, key=lambda episode: episode.span.state in AFTER_A_FAILURE):
         together = [*stretch]
         outage: Span | None = Span("", together[0].span.begin, together[-1].span.end, "")
-        for number, told in enumerate(episode.failure for episode in together if is_down):
-            if told and (told["worker"], told["time"]) not in found:
+        failures = [
+            (number, each.failure) for number, each in enumerate(together) if is_down and each.failure
+        ]
+        causes = {told["exitClass"] for _, told in failures} - {ExitClass.UNKNOWN}
+        for number, told in failures:
+            if causes and told["exitClass"] == ExitClass.UNKNOWN:
+                followed.add((told["worker"], told["time"]))
+            elif (told["worker"], told["time"]) not in found:
                 failure = _failure(job, told, clock, outage)
                 found[told["worker"], told["time"]] = replace(failure, lives=_lives_after(together, number))
                 outage = None
     last = (job.get("status") or {}).get("lastFailure")
-    if last and (last["worker"], last["time"]) not in found:
+    if last and (last["worker"], last["time"]) not in found.keys() | followed:
         found[last["worker"], last["time"]] = _failure(job, last, clock, None)
     return sorted(found.values(), key=lambda failure: failure.at)
 
