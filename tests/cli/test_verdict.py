@@ -305,6 +305,12 @@ def test_programs_read_in_one_word_whether_to_start_a_job_again(
     assert made_json["next"] == job_page(found)["next"] == top.next_start
 
 
+def test_nobody_restarts_a_suspended_job() -> None:
+    last = {"worker": "digits-worker-1", "exitClass": "NodeLost", "message": "why", "time": at(290)}
+    made = troubled_job(phase="Suspended", lastFailure=last, failures={"NodeLost": 1})
+    assert case(made).job["status"]["phase"] == "Suspended" and of(made).next_start == ""
+
+
 def test_a_pod_that_cannot_start_is_named_in_the_command_that_shows_it() -> None:
     late = warning("WorkersNotStarted", "ImagePullBackOff", worker="digits-worker-1", count=2)
     made = job(phase="Pending", reason="ImagePullBackOff", message="no image", warnings=[late])
