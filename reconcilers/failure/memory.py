@@ -154,14 +154,6 @@ def refused_with_more(job: ElasticJob, worker: ElasticWorker) -> MemoryChange | 
     return MemoryChange(_with_memory(worker.spec.resources, _scaled(now, before)), message)
 
 
-def steps_between(before: int, after: int) -> list[int]:
-    """Return the amounts that a slot had from one to the other, both included, in bytes."""
-    amounts = [before]
-    while (step := raised(ContainerMemory(amounts[-1], None), after)) is not None:
-        amounts.append(step.most)
-    return amounts
-
-
 def memory_of(job: ElasticJob, worker: ElasticWorker) -> ContainerMemory | None:
     """Return the memory of the slot's next Pod, unless it is raised; None if the job sets none."""
     return _memory(job, worker.spec.type, worker.spec.resources)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import shutil
 import tempfile
@@ -83,11 +82,6 @@ class Page:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
-
-    async def screenshot(self) -> bytes:
-        """As PNG."""
-        shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        return base64.b64decode(shot["data"])
 
 
 @asynccontextmanager

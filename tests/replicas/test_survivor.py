@@ -53,9 +53,6 @@ class World:
     def is_over(self, round_: int) -> bool:
         return self.over >= round_
 
-    def rest_line(self, _: float) -> None:
-        return
-
     def next_round(self) -> HandedRound:
         self.round += 1
         rank, size = map(str, self.place)

@@ -123,11 +123,11 @@ def failures_in(job: JSON, episodes: Sequence[Stretch], clock: JobClock) -> list
     found: dict[tuple[str, str], PastFailure] = {}
     followed: set[tuple[str, str]] = set()
     for is_down, stretch in groupby(episodes, key=lambda episode: episode.span.state in AFTER_A_FAILURE):
+        if not is_down:
+            continue
         together = [*stretch]
         outage: Span | None = Span("", together[0].span.begin, together[-1].span.end, "")
-        failures = [
-            (number, each.failure) for number, each in enumerate(together) if is_down and each.failure
-        ]
+        failures = [(number, each.failure) for number, each in enumerate(together) if each.failure]
         causes = {told["exitClass"] for _, told in failures} - {ExitClass.UNKNOWN}
         for number, told in failures:
             if causes and told["exitClass"] == ExitClass.UNKNOWN:
