@@ -168,7 +168,7 @@ class OuterReplicas(Replicas):
         self._watch.check(optimizer)
 
     def begin_round(self) -> None:
-        """As `Replicas` has it; without a checkpoint, the inner steps begin with the first."""
+        """Begin it as `Replicas` does; without a checkpoint, the inner steps begin with the first."""
         self._state[INNER_STEP] = 0
         self._global.forget()
         super().begin_round()

@@ -24,7 +24,7 @@ class Tools:
     cache: Cache
     recorder: EventRecorder
     contact: Contact
-    """Since when the API server is there."""
+    """The contact to the API server, with the time since which it lasts."""
     clock: Clock
 
 

@@ -41,7 +41,8 @@ class ClusterFacts:
     documents: Sequence[JSON]
     """What an installation of this dlr there is made of."""
     objects: Mapping[str, Mapping[str, JSON] | None] = field(default_factory=dict)
-    """By topic and kubectl's name, what there is of these documents, by any author."""
+    """Objects of the cluster that have the names of these documents, by topic and kubectl's name; None for a
+    topic that the API server has refused."""
     operators: Sequence[JSON] | None = ()
     """DLRover's, that run."""
     controllers: Sequence[JSON] | None = ()

@@ -28,7 +28,7 @@ def kind_of(document: JSON) -> Resource:
 
 
 def _plural(kind: str) -> str:
-    """As in English, which holds for these kinds."""
+    """Return the plural by which the API server serves a kind, made as in English."""
     name = kind.lower()
     return f"{name[:-1]}ies" if name.endswith("y") else f"{name}es" if name.endswith("s") else f"{name}s"
 
