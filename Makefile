@@ -28,11 +28,14 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Installing without bytecode takes half the time; whatever is imported then writes its own.
-# pip works on one core: meanwhile torch and dlr write theirs, which workers that start at once would all do.
+# torch and dlr write theirs once, which workers that start at once would all do.
 WRITE_BYTECODE = { $(BIN)/python -c 'import torch.distributed.run, torch.distributed.checkpoint, torch._dynamo'; $(BIN)/python -m compileall -q $(PACKAGES); } >/dev/null 2>&1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 # compat: a plain path, where the usual import hook would cost every Python process 15 ms.
 PIP_EDITABLE := $(PIP_INSTALL) --config-settings editable_mode=compat --editable
+# pip works on one core, so two of them install torch and the rest; of what they install only typing-extensions is in both.
+SIDE_BY_SIDE = { $(PIP_INSTALL) $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION) numpy && { $(WRITE_BYTECODE) & }; } & torch=$$!; \
+	$(PIP_EDITABLE) '.[demo]'; rest=$$?; wait $$torch && exit $$rest
 unexport PYTHONDONTWRITEBYTECODE
 # The venv's dlr, kubectl and torchrun are the ones that tests and demo find.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -94,16 +97,14 @@ endef
 
 $(DEMO_READY): pyproject.toml
 	$(make_venv)
-	$(PIP_INSTALL) $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
-	@$(WRITE_BYTECODE) & $(PIP_EDITABLE) '.[demo]'
+	$(PIP_INSTALL) typing-extensions
+	@$(SIDE_BY_SIDE)
 	@touch $@
 
-$(READY): pyproject.toml tests/without-needs.txt
-	$(make_venv)
-	$(PIP_INSTALL) $(TORCH_PIP_ARGS) torch==$(TORCH_VERSION)
+$(READY): $(DEMO_READY) tests/without-needs.txt
 	$(PIP_EDITABLE) '.[dev]'
 	$(PIP_INSTALL) --no-deps --requirement tests/without-needs.txt
-	@touch $@ $(DEMO_READY)
+	@touch $@
 
 $(ALL_READY): $(READY)
 	$(PIP_INSTALL) nbformat nbclient ipykernel
