@@ -94,10 +94,8 @@ def next_ask(state: Candidacy, now: float, wall: datetime) -> tuple[Candidacy, A
 
 def _ask_for_lease(state: Candidacy, now: float, wall: datetime) -> tuple[Candidacy, Ask]:
     timing = state.tenure.timing
-    is_hasty = state.is_suspended(now)
-    patience_seconds = timing.short_pause_seconds if is_hasty else timing.second_attempt_seconds
     move = Move.WAIT if state.must_look else election.decide(state.tenure, now)
-    asking = replace(state, must_look=True, newest_at=now, due_at=now + patience_seconds)
+    asking = replace(state, must_look=True, newest_at=now, due_at=now + _patience_seconds(state, now))
     if move is Move.WAIT:
         return asking, Ask(AskKind.LOOK, now)
     lease = election.claim(
@@ -112,6 +110,20 @@ def _ask_for_lease(state: Candidacy, now: float, wall: datetime) -> tuple[Candid
     claiming = replace(asking, tenure=tenure, claimed_version=state.version, claimed_at=now)
     kind = AskKind.CREATE if move is Move.CREATE else AskKind.REPLACE
     return claiming, Ask(kind, now, lease, state.version)
+
+
+def _patience_seconds(state: Candidacy, now: float) -> float:
+    """Return how long to wait for an answer until another request begins beside it.
+
+    The less time a leader has left, the shorter: an API server that comes back in the last seconds is asked then.
+    """
+    timing = state.tenure.timing
+    if state.is_suspended(now):
+        return timing.short_pause_seconds
+    if not state.tenure.leads(now):
+        return timing.second_attempt_seconds
+    seconds_left = state.tenure.leads_until - now
+    return min(timing.second_attempt_seconds, max(timing.short_pause_seconds, seconds_left / 2))
 
 
 def answered(state: Candidacy, ask: Ask, record: LeaseRecord | None, now: float) -> Candidacy:

@@ -120,7 +120,8 @@ class Process:
         self.has_begun = self.acts = self.has_led = False
         self.leads_since = math.inf
         self.suspensions = 0
-        self._runs_at = 0.0
+        self.runs_at = 0.0
+        """When its last stall ends, or has ended."""
         self.state = Candidacy("ns", "dlr", Tenure(self.identity, game.timing), spread=random.uniform(0, 0.2))
         self._wake = game.schedule.after(random.uniform(0.3, 2.0), f"{self.identity} begins", self.turn)
 
@@ -139,16 +140,16 @@ class Process:
 
     @property
     def is_stalled(self) -> bool:
-        return self._runs_at > self.game.schedule.now
+        return self.runs_at > self.game.schedule.now
 
     def run(self, name: str, act) -> None:
         """Have it act, as soon as it runs."""
         schedule = self.game.schedule
         if schedule.chance(self.game.stalls):
             until = schedule.now + schedule.random.uniform(0.0, self.game.longest_stall)
-            self._runs_at = max(self._runs_at, until)
+            self.runs_at = max(self.runs_at, until)
         if self.is_stalled:
-            schedule.at(self._runs_at, f"{self.identity} {name}", act)
+            schedule.at(self.runs_at, f"{self.identity} {name}", act)
         else:
             act()
 

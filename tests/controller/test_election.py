@@ -1,12 +1,14 @@
 import asyncio
 import itertools
 import math
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.clock import monotonic as now
+from controller.leader.candidacy import Candidacy, next_ask, next_at
 from controller.leader.container_end import announce, has_ended, message_of, pod_of, unique_identity
 from controller.leader.election import (
     ElectionTiming,
@@ -43,6 +45,16 @@ def test_a_deleted_lease_is_waited_for_by_the_configured_timing(
     timing = ElectionTiming(configured, configured / 2, 1.0)
     seen = observe(None, record(holder, duration=promised), 100, timing)
     assert observe(seen, None, 105, timing).free_at == 105 + waits
+
+
+@pytest.mark.parametrize(
+    ("left_seconds", "waits"), [(9.0, TIMING.second_attempt_seconds), (4.0, 2.0), (1.5, 0.75), (0.4, 0.5)]
+)
+def test_the_less_time_a_leader_has_the_sooner_it_asks_again(left_seconds: float, waits: float) -> None:
+    seen = observe(None, record("me"), 0.0, TIMING)
+    leader = Candidacy("ns", "dlr", Tenure("me", TIMING, seen, leads_until=100.0))
+    asking, ask = next_ask(leader, 100.0 - left_seconds, datetime(2026, 1, 1, tzinfo=UTC))
+    assert ask is not None and next_at(asking) == pytest.approx(100.0 - left_seconds + waits)
 
 
 def test_timing_that_could_overlap_is_refused():

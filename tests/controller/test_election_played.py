@@ -38,16 +38,17 @@ RETURN_SECONDS = 1.5
 
 
 def settle(game: Game) -> None:
-    """Wait until somebody leads, and all others stand by."""
+    """Wait until somebody leads, and all others stand by, and have all run for a while."""
 
     def is_settled() -> bool:
-        leader = game.leader
+        leader, processes = game.leader, game.alive()
         return (
             leader is not None
-            and game.schedule.now - max(leader.leads_since, game.fair_since) >= 5.0
+            and game.schedule.now
+            >= 5.0 + max(leader.leads_since, game.fair_since, *(process.runs_at for process in processes))
             and game.server.holder == leader.identity
-            and len(game.alive()) == len(game.pods)
-            and all(process.holder == leader.identity and not process.is_stalled for process in game.alive())
+            and len(processes) == len(game.pods)
+            and all(process.holder == leader.identity for process in processes)
         )
 
     assert game.run_until(is_settled, SETTLE_SECONDS), "nobody leads in fair weather"
