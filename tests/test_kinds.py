@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import select
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,14 @@ def test_what_is_not_marked_real_must_do_nothing_real(act: Callable[[], object])
         act()
     assert len(GUARD.found) == 1, "or a test that catches the refusal would pass"
     GUARD.found.clear()
+
+
+def test_the_first_test_to_import_a_module_may_do_what_the_module_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "opens_a_socket.py").write_text("import socket\nsocket.socket().close()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("opens_a_socket")
 
 
 @pytest.mark.real

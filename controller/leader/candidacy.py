@@ -115,7 +115,7 @@ def _ask_for_lease(state: Candidacy, now: float, wall: datetime) -> tuple[Candid
 def _patience_seconds(state: Candidacy, now: float) -> float:
     """Return how long to wait for an answer until another request begins beside it.
 
-    The less time a leader has left, the shorter: an API server that comes back in the last seconds is asked then.
+    The less time a leader has left, the shorter: the API server may come back in its last seconds.
     """
     timing = state.tenure.timing
     if state.is_suspended(now):
