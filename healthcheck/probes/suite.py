@@ -16,6 +16,8 @@ from healthcheck.probes.runner import Cancellation, Probe, run
 DEVICE_STATE = "device_state"
 TIMEOUT_SECONDS = {DEVICE_STATE: 30.0, "gemm": 120.0, "copies": 90.0, "intra_node": 120.0}
 """By probe, in their order. Ample for importing torch from a cold disk and starting CUDA on eight GPUs."""
+OF_GPUS = (DEVICE_STATE, "intra_node")
+"""Those that have nothing to test on a CPU."""
 MEASURING = tuple(name for name in TIMEOUT_SECONDS if name != DEVICE_STATE)
 """Those whose figures nodes are compared by."""
 AGAIN = "again"
@@ -55,7 +57,7 @@ def run_local(
     """
     budget = _Budget(budget_seconds, time.monotonic() + budget_seconds)
     results: list[ProbeReport] = []
-    for name in (name for name in names if not (cpu_only and name == DEVICE_STATE)):
+    for name in (name for name in names if not (cpu_only and name in OF_GPUS)):
         progress(name, None)
         probe = Probe(name, _arguments(name, require_gpu, cpu_only, results), TIMEOUT_SECONDS[name])
         result, hung = _tried(probe, budget, results, cancellation)
