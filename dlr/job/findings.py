@@ -398,7 +398,12 @@ def blamed_lines(culprit: Culprit) -> tuple[str, ...]:
 
 
 def next_start_of(case: Case) -> str:
-    """Return STOP or RESTART and the reason, by the failure to look at and the end; empty without both."""
+    """Return STOP or RESTART and the reason, by the failure to look at and the end.
+
+    Empty without both, and for a job that nobody has to start again.
+    """
+    if report.phase(case.job) in ("Succeeded", "Suspended"):
+        return ""
     ended_by = str(report.condition_of(case.job, "Failed", "True").get("reason") or "")
     if case.culprit is None and not ended_by:
         return ""
@@ -406,7 +411,8 @@ def next_start_of(case: Case) -> str:
 
 
 def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
-    yield sentence(next_start_of(case))
+    if start := next_start_of(case):
+        yield sentence(start)
     if WITHOUT_LAUNCHER.search(culprit.failure.get("message") or ""):
         yield sentence(LAUNCHER_ADVICE)
     elif advice := meaning_of(culprit.failure["exitClass"]).advice:

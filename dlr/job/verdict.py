@@ -78,7 +78,7 @@ def verdict(case: Case) -> JobVerdict:
         text="; ".join(filter(None, parts)),
         word=word,
         cause=phase if is_well else found[0].cause,
-        next_start="" if phase in ("Succeeded", "Suspended") else next_start_of(case),
+        next_start=next_start_of(case),
         failures=failures,
         lost_seconds=lost,
         findings=found,

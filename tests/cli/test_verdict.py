@@ -308,7 +308,10 @@ def test_programs_read_in_one_word_whether_to_start_a_job_again(
 def test_nobody_restarts_a_suspended_job() -> None:
     last = {"worker": "digits-worker-1", "exitClass": "NodeLost", "message": "why", "time": at(290)}
     made = troubled_job(phase="Suspended", lastFailure=last, failures={"NodeLost": 1})
-    assert case(made).job["status"]["phase"] == "Suspended" and of(made).next_start == ""
+    top = of(made)
+    assert top.next_start == ""
+    assert [each.cause for each in top.findings] == ["Suspended", "NodeLost"]
+    assert not [advice for each in top.findings for advice in each.advice if "RESTART" in advice.text]
 
 
 def test_a_pod_that_cannot_start_is_named_in_the_command_that_shows_it() -> None:
