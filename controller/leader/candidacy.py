@@ -87,7 +87,7 @@ def next_ask(state: Candidacy, now: float, wall: datetime) -> tuple[Candidacy, A
     if now >= state.due_at:
         return _ask_for_lease(state, now, wall)
     if state.doubted_holder and now >= state.pod_due_at:
-        waiting = replace(state, pod_due_at=now + timing.second_attempt_seconds)
+        waiting = replace(state, pod_due_at=now + timing.retry_period_seconds)
         return waiting, Ask(AskKind.LOOK_AT_POD, now, holder=state.doubted_holder)
     return state, None
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.clock import monotonic as now
-from controller.leader.candidacy import Candidacy, next_ask, next_at
+from controller.leader.candidacy import AskKind, Candidacy, next_ask, next_at
 from controller.leader.container_end import announce, has_ended, message_of, pod_of, unique_identity
 from controller.leader.election import (
     ElectionTiming,
@@ -55,6 +55,14 @@ def test_the_less_time_a_leader_has_the_sooner_it_asks_again(left_seconds: float
     leader = Candidacy("ns", "dlr", Tenure("me", TIMING, seen, leads_until=100.0))
     asking, ask = next_ask(leader, 100.0 - left_seconds, datetime(2026, 1, 1, tzinfo=UTC))
     assert ask is not None and next_at(asking) == pytest.approx(100.0 - left_seconds + waits)
+
+
+def test_a_look_at_a_pod_without_an_answer_is_soon_followed_by_another() -> None:
+    seen = observe(None, record(unique_identity()), 0.0, TIMING)
+    standby = Candidacy("ns", "dlr", Tenure("me", TIMING, seen), due_at=math.inf)
+    asking, ask = next_ask(standby, 10.0, datetime(2026, 1, 1, tzinfo=UTC))
+    assert ask is not None and ask.kind is AskKind.LOOK_AT_POD
+    assert next_at(asking) == 10.0 + TIMING.retry_period_seconds
 
 
 def test_timing_that_could_overlap_is_refused():
