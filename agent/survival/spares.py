@@ -94,8 +94,7 @@ class Spares:
                 self._note_failure(local_rank, spare)
             if has_ended or not self._fits(spare, self._launches[local_rank].place):
                 del self._spares[local_rank]
-                handles.end([spare.process])
-                self._orphans.kill()
+                handles.end([spare.process])  # what it has started ends with the round, which trains
         may_come = max(self._failures.values(), default=0) < MAX_FAILURES
         if wanted and may_come and self._warm_start.is_warm():
             for local_rank in self._launches.keys() - self._spares.keys():

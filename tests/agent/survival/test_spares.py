@@ -139,6 +139,17 @@ def test_after_three_in_a_row_that_end_before_one_is_needed_there_are_no_more(
     assert caplog.text.count("no more spare processes") == 1 and "spare/1/stderr.log" in caplog.text
 
 
+def test_the_end_of_a_spare_is_not_that_of_the_round_that_trains(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod.look()
+    killed: list[str] = []
+    monkeypatch.setattr(pod.spares._orphans, "kill", lambda: killed.append("all processes of the round"))
+    pod.parent.started[0][0].code = 1
+    pod.launch(first=0)
+    assert pod.look() == [102, 103] and killed == []
+
+
 def test_all_are_given_up_at_the_end(pod: Pod) -> None:
     pod.look()
     assert sorted(process.pid for process in pod.spares.give_up()) == [100, 101] and pod.spares.pids() == []
