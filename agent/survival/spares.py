@@ -78,9 +78,9 @@ class Spares:
     def pids(self) -> list[int]:
         return [spare.process.pid for spare in self._spares.values()]
 
-    def note_launch(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    def note_launch(self, local_rank: int, argv: Sequence[str], env: Mapping[str, str]) -> None:
         """Take note of how a process of the round is started: its spare is started likewise."""
-        self._launches[int(env["LOCAL_RANK"])] = Launch(argv, env)
+        self._launches[local_rank] = Launch(argv, env)
 
     def look(self, *, wanted: bool) -> None:
         """Give up those that have ended or whose rank has changed; start what is missing.
@@ -100,15 +100,15 @@ class Spares:
             for local_rank in self._launches.keys() - self._spares.keys():
                 self._start(local_rank, self._launches[local_rank])
 
-    def take(self, env: Mapping[str, str]) -> ProcessHandle | None:
+    def take(self, local_rank: int, env: Mapping[str, str]) -> ProcessHandle | None:
         """Return the spare for a process with that environment, if there is one; it is one no more."""
-        spare = self._spares.pop(int(env["LOCAL_RANK"]), None)
+        spare = self._spares.pop(local_rank, None)
         if spare is None:
             return None
         if spare.process.poll() is not None or not self._fits(spare, (env["RANK"], env["WORLD_SIZE"])):
             handles.end([spare.process])
             return None
-        self._failures[int(env["LOCAL_RANK"])] = 0
+        self._failures[local_rank] = 0
         self._set_niceness(spare.process.pid, 0)
         return spare.process
 

@@ -134,9 +134,10 @@ if _missing := missing_seams():
 
 # How torch starts processes.
 
-StartProcess = Callable[[tuple[str, ...], dict[str, str], Mapping[int, int]], Any]
-"""Starts a command, with its whole environment, and the descriptors that it gets as its 1 and 2. It returns
-something like `subprocess.Popen`, or None if torch is to start the process."""
+StartProcess = Callable[[int, tuple[str, ...], dict[str, str], Mapping[int, int]], Any]
+"""Starts the process of a local rank (LOCAL_RANK is 0 for all with `--virtual-local-rank`): a command, with
+its whole environment, and the descriptors that it gets as its 1 and 2. It returns something like
+`subprocess.Popen`, or None if torch is to start the process."""
 
 
 @contextlib.contextmanager
@@ -194,7 +195,10 @@ class LogsAndEnvironment(LogsSpecs):
 
 
 class _Handler(SubprocessHandler):
-    """torch's handler of one process, which opens its logs and makes its environment."""
+    """torch's handler of one process, which opens its logs and makes its environment.
+
+    `local_rank_id` is there before `_popen` is called, in 2.6 to 2.15.
+    """
 
     def __init__(self, start: StartProcess, *args: Any, **kwargs: Any) -> None:
         self._start = start
@@ -203,7 +207,7 @@ class _Handler(SubprocessHandler):
     def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
         outputs = {1: self._stdout, 2: self._stderr}
         redirects = {number: file.fileno() for number, file in outputs.items() if file is not None}
-        return self._start(args, env, redirects) or super()._popen(args, env)
+        return self._start(self.local_rank_id, args, env, redirects) or super()._popen(args, env)
 
 
 def started_process(pcontext: PContext | None, local_rank: int) -> Any:
