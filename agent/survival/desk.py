@@ -238,9 +238,8 @@ class WorldDesk:
             logger.warning("process %d does not live on when a peer dies: %s", pid, message.reason)
         seat.words = seat.words.after(message, seat.round)
         if isinstance(message, Enters) and seat.waiting is not None:
-            next_round, descriptors = seat.waiting
+            (next_round, descriptors), seat.waiting = seat.waiting, None  # if it is gone, its seat is closed
             self._send(pid, seat, encode(next_round), descriptors)
-            seat.waiting = None
             for descriptor in descriptors:
                 os.close(descriptor)
         return True

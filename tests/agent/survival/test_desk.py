@@ -120,6 +120,17 @@ def test_a_round_comes_with_its_logs_at_once_or_when_the_loop_begins(desk: World
     log.close()
 
 
+def test_a_process_that_ends_once_its_loop_has_begun_gets_no_round(desk: WorldDesk, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        assert desk.hand_over(ME, {"DLR_ROUND": "5"}, {2: log.fileno()})
+    process = Process(desk)
+    process.say(ENTERS)
+    process.socket.close()
+    desk.look()
+    assert not desk.words(ME).lives_on
+    assert tmp_path / "log" not in {each.resolve() for each in Path("/proc/self/fd").iterdir()}
+
+
 @pytest.mark.parametrize("message", [Left(2**62), Lost(2**62, "gone")])
 def test_a_process_has_left_no_round_that_it_is_not_in_yet(desk: WorldDesk, message: FromProcess) -> None:
     process = entered(desk)
