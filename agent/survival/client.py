@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import socket
 import sys
@@ -64,13 +63,13 @@ class RoundLine:
         """Set at each end of a round."""
         self._thread = threading.Thread(target=self._read, name="dlr-rounds", daemon=True)
 
-    def enter(self, local_rank: int, round_: int, bound_to: Place | None) -> None:
+    def enter(self, bound_to: Place | None) -> None:
         """Tell the agent that this process can live on from now on, and begin to listen.
 
         Args:
             bound_to: the only place that it can go on in; None if it goes on in any.
         """
-        self.send(Enters(local_rank, os.getpid(), round_, bound_to))
+        self.send(Enters(bound_to))
         self._thread.start()
 
     def send(self, message: Enters | Left | Lost | Unable) -> None:

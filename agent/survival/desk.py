@@ -74,7 +74,7 @@ class ProcessStatements:
             newest_round: the one that the process is in: it can leave no later one.
         """
         match message:
-            case Enters(bound_to=bound_to):
+            case Enters(bound_to):
                 return replace(self, entered=True, bound_to=bound_to)
             case Left(round_):
                 return replace(self, left=max(self.left, min(round_, newest_round)))

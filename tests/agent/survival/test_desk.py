@@ -31,8 +31,7 @@ from tests.agent.patience import SECONDS, wait_for
 pytestmark = pytest.mark.real
 
 ME = os.getpid()
-ENTERS = Enters(0, ME + 1, 4)
-"""What it says of itself counts for nothing."""
+ENTERS = Enters()
 
 
 @pytest.fixture
@@ -147,7 +146,7 @@ def test_a_process_has_left_no_round_that_it_is_not_in_yet(desk: WorldDesk, mess
 def test_who_is_not_expected_is_turned_away_whatever_it_says(desk: WorldDesk) -> None:
     desk.expect([ME + 1])
     process = Process(desk)
-    process.say(Enters(0, ME + 1, 4))
+    process.say(ENTERS)
     desk.look()
     assert not desk.words(ME + 1).entered
     assert process.is_cut_off()
