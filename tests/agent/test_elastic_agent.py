@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+
 from agent.facts.world import WAIT
 from agent.membership import RoundStanding
 from agent.monitor.hang import LOOK_SECONDS
@@ -82,6 +84,13 @@ def test_an_end_that_others_have_collected_is_looked_at_at_once(monkeypatch: pyt
     assert agent._carry_out(course.AwaitChange()).failed
     agent._carry_out(course.AwaitChange())
     assert waits == [LOOK_SECONDS * 1000, 0, LOOK_SECONDS * 1000], "and nothing spins then"
+
+
+@pytest.mark.parametrize("state", [WorkerState.HEALTHY, WorkerState.UNHEALTHY, WorkerState.UNKNOWN])
+def test_functions_that_torch_has_not_collected_have_not_ended_well(state: WorkerState) -> None:
+    """UNHEALTHY: one waits in the kernel for longer than TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT."""
+    agent = agent_with(_monitor_workers=lambda _: RunResult(state), _worker_group=None)
+    assert agent._carry_out(course.CollectEnds()) is course.ProcessesEnd.NOT_YET
 
 
 def test_processes_that_were_released_get_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
