@@ -56,6 +56,7 @@ from agent.torch_compat.elastic import (
     UNLIMITED_RESTARTS,
     LocalElasticAgent,
     LogsAndEnvironment,
+    end_watchdog,
     return_value_fds,
     started_process,
 )
@@ -413,6 +414,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._post_mortem.begin()
         self._lingering.begin()
         self._pcontext = None
+        end_watchdog(self)
         self._kept.begin(self._membership.round)
         try:
             with self._starting.by_us():

@@ -210,6 +210,16 @@ class _Handler(SubprocessHandler):
         return self._start(self.local_rank_id, args, env, redirects) or super()._popen(args, env)
 
 
+def end_watchdog(agent: LocalElasticAgent) -> None:
+    """End the watchdog of an agent's last round: torch starts another with each, in a thread.
+
+    `_worker_watchdog` is in 2.6 to 2.15, and there is one where TORCHELASTIC_ENABLE_FILE_TIMER is 1.
+    """
+    if (watchdog := getattr(agent, "_worker_watchdog", None)) is not None:
+        watchdog.stop()
+        agent._worker_watchdog = None
+
+
 def started_process(pcontext: PContext | None, local_rank: int) -> Any:
     """Return what `StartProcess`, or torch itself, has started; None for a function's process.
 
