@@ -58,7 +58,7 @@ class Starting:
 
     @contextlib.contextmanager
     def by_us(self) -> Iterator[None]:
-        """Meanwhile torch has processes forked, and their logs copied, by what is ours."""
+        """Have torch fork processes, and copy their logs, by what is ours meanwhile."""
         with contextlib.ExitStack() as ours:
             if self._warm_start is not None:
                 ours.enter_context(processes_started_by(self._fork))

@@ -110,7 +110,7 @@ class RoundLine:
             self._close()
 
     def _close(self) -> None:
-        """There will be no round: let the main thread and the agent know, which hands none over then."""
+        """Let the main thread know that no round will come, and the agent, which hands none over then."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._handed.put(None)

@@ -201,7 +201,7 @@ class KeptProcesses:
             poll.poll(left_seconds * 1000)
 
     def begin(self, round_: int) -> None:
-        """The processes of a round are about to be started: end those that nobody joins."""
+        """Prepare for the start of a round's processes: end those that nobody joins."""
         self._round = round_
         self._joins = self._memory is not None and self._memory.lives_on
         if self._kept and not self._joins:

@@ -142,7 +142,7 @@ its whole environment, and the descriptors that it gets as its 1 and 2. It retur
 
 @contextlib.contextmanager
 def processes_started_by(start: StartProcess) -> Iterator[None]:
-    """Meanwhile torch's SubprocessContext has its processes started by `start`: it offers no other way in."""
+    """Have torch's SubprocessContext start processes by `start` meanwhile: it offers no other way in."""
     original = _subprocess_module.get_subprocess_handler
 
     def get_handler(*args: Any, **kwargs: Any) -> SubprocessHandler:
@@ -244,7 +244,7 @@ def detach_process(pcontext: PContext, local_rank: int) -> Any:
 
 
 def return_value_fds(pcontext: PContext | None) -> list[int]:
-    """Descriptors that become readable when a process of `--run-path` sends its function's return value.
+    """Return the descriptors that become readable when a process of `--run-path` sends what it returns.
 
     Such a process ends only when that was taken. `MultiprocessContext._ret_vals` is in 2.6 to 2.15, and the
     queues of `multiprocessing` have `_reader` in Python 3.10 to 3.14.

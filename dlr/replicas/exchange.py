@@ -285,7 +285,7 @@ class Exchange:
                 time.sleep(POLL_SECONDS)
 
     def _stream_on(self, device: torch.device) -> Any:
-        """The stream of a device that this version's sums wait in."""
+        """Return the stream of a device that this version's sums wait in."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return self._streams[device]
