@@ -90,7 +90,7 @@ SEAMS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (LocalElasticAgent, "_shutdown", ("death_sig",)),  # 2.6 and 2.7: `is_restart`; from 2.12 on: `timeout`
     # What `processes_started_by` replaces. From 2.9 on, both take `numa_options` too.
     (SubprocessHandler, "_popen", ("args", "env")),
-    (_subprocess_module, "get_subprocess_handler", ("entrypoint", "args", "env", "stdout", "stderr")),
+    (_subprocess_module, "get_subprocess_handler", ("args", "env", "stdout", "stderr", "local_rank_id")),
     # What `logs_copied_by` replaces. Newer ones take `log_line_filter` too.
     (_tail_module, "tail_logfile", ("header", "file", "dst", "finished", "interval_sec")),
     # What `agent.rendezvous` announces a round's store with. Before 2.6 there is no `server_port`.
