@@ -122,14 +122,14 @@ class Spares:
         return [spare.process for spare in spares.values()]
 
     def _start(self, local_rank: int, launch: Launch) -> None:
-        logs = _log_folder(launch.env, local_rank)
         progress = self._directory / f"{FOLDER}.{local_rank}"
         own = {ENV_PROGRESS_FILE: str(progress), ENV_JOINS: "1", ENV_SPARE: "1"}
-        if logs is not None:
-            own |= {ENV_STACKS_FILE: str(logs / "stacks.txt"), ERROR_FILE: str(logs / "error.json")}
         env = {n: v for n, v in launch.env.items() if n not in (ENV_CHECKPOINT_FILE, ENV_RECORDER_SOCKET)}
         with contextlib.ExitStack() as opened:
             try:
+                logs = _log_folder(launch.env, local_rank)
+                if logs is not None:
+                    own |= {ENV_STACKS_FILE: str(logs / "stacks.txt"), ERROR_FILE: str(logs / "error.json")}
                 progress.write_bytes(bytes(RECORD_BYTES))
                 redirects = {
                     number: opened.enter_context(_log(logs, name).open("wb")).fileno()

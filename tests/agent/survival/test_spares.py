@@ -151,6 +151,14 @@ def test_the_end_of_a_spare_is_not_that_of_the_round_that_trains(
     assert pod.look() == [102, 103] and killed == []
 
 
+def test_where_there_is_no_room_for_their_logs_the_round_goes_on_without_them(
+    pod: Pod, caplog: pytest.LogCaptureFixture
+) -> None:
+    (pod.folder / "logs").write_text("a file")
+    assert pod.look() == [] == pod.look()
+    assert caplog.text.count("their files cannot be written") == 2, "once for each process"
+
+
 def test_all_are_given_up_at_the_end(pod: Pod) -> None:
     pod.look()
     assert sorted(process.pid for process in pod.spares.give_up()) == [100, 101] and pod.spares.pids() == []
