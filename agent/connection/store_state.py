@@ -141,19 +141,11 @@ class Values:
                     raise BadFrameError
                 values.update(zip(strings[::2], strings[1::2], strict=True))
                 return StoreAnswer.OK, [], True
-            if operation is Operation.GET:
-                found = [values[key] for key in strings if key in values]
-                return (
-                    (StoreAnswer.OK, found, False)
-                    if len(found) == len(strings)
-                    else (StoreAnswer.MISSING, [], False)
-                )
-            if operation is Operation.CHECK:
-                return (
-                    (StoreAnswer.OK if all(key in values for key in strings) else StoreAnswer.MISSING),
-                    [],
-                    False,
-                )
+            if operation in (Operation.GET, Operation.CHECK):
+                if not all(key in values for key in strings):
+                    return StoreAnswer.MISSING, [], False
+                found = [values[key] for key in strings] if operation is Operation.GET else []
+                return StoreAnswer.OK, found, False
             key, number = strings
             values[key] = b"%d" % (int(values.get(key, b"0")) + int(number))
             return StoreAnswer.OK, [values[key]], True

@@ -73,16 +73,16 @@ class TrainingProcesses:
         return dict(self._exited)
 
     def alive(self) -> dict[int, int]:
-        """The process ids of those that run, by local rank."""
+        """Return the process ids of those that run, by local rank."""
         self.collect_exits()
         return {rank: pid for rank, pid in self._pids.items() if rank not in self._exited}
 
     def exit_fds(self) -> list[int]:
-        """Exit descriptors of the processes that were alive at the last look."""
+        """Return the exit descriptors of the processes that were alive at the last look."""
         return [fd for rank, fd in self._exit_fds.items() if rank not in self._exited]
 
     def collect_exits(self) -> dict[int, int]:
-        """The exit codes of the processes that ended since the last look; a signal is negative."""
+        """Return the exit codes of processes that ended since the last look; a signal is negative."""
         fresh = {}
         for rank, pid in self._pids.items():
             if rank in self._exited:
@@ -170,7 +170,7 @@ class TrainingProcesses:
             self._released, self._closing = True, close
 
     def release(self) -> None:
-        """The PContext has collected them all: their process ids may be others' from now on."""
+        """Touch none of them any more: the PContext has collected all, and their ids may be others'."""
         self._released = True
         self._close_fds()
 
@@ -197,7 +197,7 @@ class TrainingProcesses:
             os.close(fd)
 
     def _wait(self, deadline: float, wake_fd: int | None) -> bool:
-        """True when all have ended; False at the deadline, or when woken."""
+        """Return True when all have ended, False at the deadline or when woken."""
         while (alive := self.alive()) or self._below:
             # What ran below a shell is our child once the shell has ended.
             exit_fds = self.exit_fds() if alive else [open_exit_fd(self._below[0])]

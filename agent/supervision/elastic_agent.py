@@ -56,6 +56,7 @@ from agent.torch_compat.elastic import (
     UNLIMITED_RESTARTS,
     LocalElasticAgent,
     LogsAndEnvironment,
+    end_watchdog,
     return_value_fds,
     started_process,
 )
@@ -353,8 +354,8 @@ class DlrElasticAgent(LocalElasticAgent):
     def _collect_ends(self, group: WorkerGroup) -> course.ProcessesEnd:
         """Have torch collect the processes, if all have ended or returned."""
         result: RunResult = self._monitor_workers(group)
-        if result.state is WorkerState.HEALTHY:
-            return course.ProcessesEnd.NOT_YET
+        if result.state not in (WorkerState.SUCCEEDED, WorkerState.FAILED):
+            return course.ProcessesEnd.NOT_YET  # an unhealthy one still runs: whether it hangs is the guard's
         self._running().release()
         self._result, self._ended, self._processes = result, self._processes, None
         if not result.is_failed():
@@ -413,6 +414,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._post_mortem.begin()
         self._lingering.begin()
         self._pcontext = None
+        end_watchdog(self)
         self._kept.begin(self._membership.round)
         try:
             with self._starting.by_us():

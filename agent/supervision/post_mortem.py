@@ -173,9 +173,9 @@ class PostMortem:
         self, fault: DeviceFault, ranks: Mapping[int, int], round_: int, sequence: int
     ) -> LocalFailure:
         """Describe the fault as a failure of the process that trains on the device, where that is known."""
-        known = fault.local_rank(len(ranks))
-        rank = None if known is None else ranks.get(known)
-        failure = self._failure(known or 0, rank, round_, sequence, fault.message)
+        local_rank = fault.local_rank(len(ranks))
+        rank = None if local_rank is None else ranks.get(local_rank)
+        failure = self._failure(local_rank or 0, rank, round_, sequence, fault.message)
         return replace(failure, cause=FailureCause.DEVICE)
 
     def _failure(
@@ -318,7 +318,7 @@ def failure_by(message: str, exit_code: int, local_rank: int = 0, pid: int = 0) 
 
 
 def shared_memory_hint(message: str, log_tail: str, signal: str | None) -> str:
-    """One sentence on what to do, if this failure is for want of shared memory; "" for all others.
+    """Return one sentence on what to do, if this failure is for want of shared memory; "" for all others.
 
     Args:
         log_tail: the end of the process's log.
@@ -329,8 +329,8 @@ def shared_memory_hint(message: str, log_tail: str, signal: str | None) -> str:
     except OSError:
         return ""
     bus_error = signal == "SIGBUS" and size <= DEFAULT_BYTES
-    said = _WANT_OF_SHARED_MEMORY.search
-    if not (bus_error or said(message) or (signal and said(log_tail))):
+    is_named_in = _WANT_OF_SHARED_MEMORY.search
+    if not (bus_error or is_named_in(message) or (signal and is_named_in(log_tail))):
         return ""
     return (
         f"{SHARED_MEMORY} has {size / 2**20:.0f} MiB here, which data loaders with workers and NCCL share: "

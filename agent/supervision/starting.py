@@ -58,7 +58,7 @@ class Starting:
 
     @contextlib.contextmanager
     def by_us(self) -> Iterator[None]:
-        """Meanwhile torch has processes forked, and their logs copied, by what is ours."""
+        """Have torch fork processes, and copy their logs, by what is ours meanwhile."""
         with contextlib.ExitStack() as ours:
             if self._warm_start is not None:
                 ours.enter_context(processes_started_by(self._fork))
@@ -66,17 +66,17 @@ class Starting:
             yield
 
     def _fork(
-        self, argv: Sequence[str], env: dict[str, str], redirects: Mapping[int, int]
+        self, local_rank: int, argv: Sequence[str], env: dict[str, str], redirects: Mapping[int, int]
     ) -> ProcessHandle | None:
         """Have a process go on with the round, or fork one.
 
         Its start may still be abandoned before its session and environment show it.
         """
         assert self._warm_start is not None
-        process = self._kept.hand_over(env, redirects)
+        process = self._kept.hand_over(local_rank, env, redirects)
         if process is None:
             process = self._warm_start.start(argv, env, redirects)
             if process is not None:
                 self._orphans.started([process.pid])
-        self._kept.note_launch(argv, env)
+        self._kept.note_launch(local_rank, argv, env)
         return process

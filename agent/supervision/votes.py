@@ -107,7 +107,7 @@ class Votes:
         self._inbox = self._ballot = None
 
     def fds(self) -> list[int]:
-        """What becomes readable when `look` has something to do."""
+        """Return the descriptors that become readable when `look` has something to do."""
         return [self._ballot.fileno()] if self._ballot is not None else []
 
     def look(self, processes: TrainingProcesses) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import socket
 import sys
@@ -64,13 +63,13 @@ class RoundLine:
         """Set at each end of a round."""
         self._thread = threading.Thread(target=self._read, name="dlr-rounds", daemon=True)
 
-    def enter(self, local_rank: int, round_: int, bound_to: Place | None) -> None:
+    def enter(self, bound_to: Place | None) -> None:
         """Tell the agent that this process can live on from now on, and begin to listen.
 
         Args:
             bound_to: the only place that it can go on in; None if it goes on in any.
         """
-        self.send(Enters(local_rank, os.getpid(), round_, bound_to))
+        self.send(Enters(bound_to))
         self._thread.start()
 
     def send(self, message: Enters | Left | Lost | Unable) -> None:
@@ -111,7 +110,7 @@ class RoundLine:
             self._close()
 
     def _close(self) -> None:
-        """There will be no round: let the main thread and the agent know, which hands none over then."""
+        """Let the main thread know that no round will come, and the agent, which hands none over then."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._handed.put(None)

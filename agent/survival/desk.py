@@ -74,7 +74,7 @@ class ProcessStatements:
             newest_round: the one that the process is in: it can leave no later one.
         """
         match message:
-            case Enters(bound_to=bound_to):
+            case Enters(bound_to):
                 return replace(self, entered=True, bound_to=bound_to)
             case Left(round_):
                 return replace(self, left=max(self.left, min(round_, newest_round)))
@@ -238,9 +238,8 @@ class WorldDesk:
             logger.warning("process %d does not live on when a peer dies: %s", pid, message.reason)
         seat.words = seat.words.after(message, seat.round)
         if isinstance(message, Enters) and seat.waiting is not None:
-            next_round, descriptors = seat.waiting
+            (next_round, descriptors), seat.waiting = seat.waiting, None  # if it is gone, its seat is closed
             self._send(pid, seat, encode(next_round), descriptors)
-            seat.waiting = None
             for descriptor in descriptors:
                 os.close(descriptor)
         return True

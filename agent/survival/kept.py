@@ -201,12 +201,15 @@ class KeptProcesses:
             poll.poll(left_seconds * 1000)
 
     def begin(self, round_: int) -> None:
-        """The processes of a round are about to be started: end those that nobody joins."""
+        """Prepare for the start of a round's processes: end those that nobody joins."""
         self._round = round_
         self._joins = self._memory is not None and self._memory.lives_on
         if self._kept and not self._joins:
             logger.info("round=%d: no process lives on, since not all can go on from one checkpoint", round_)
-            self._end_kept()
+            handles.end(self._kept.values())
+            self._kept.clear()
+            self._orphans.kill()
+            self._note_lives()
         self._lived.clear()
         self._newcomers.clear()
         if self._desk is not None:
@@ -218,7 +221,9 @@ class KeptProcesses:
             return {}
         return {ENV_WORLD_SOCKET: self._desk.path, ENV_ROUND: str(self._round)}
 
-    def hand_over(self, env: dict[str, str], redirects: Mapping[int, int]) -> ProcessHandle | None:
+    def hand_over(
+        self, local_rank: int, env: dict[str, str], redirects: Mapping[int, int]
+    ) -> ProcessHandle | None:
         """Give the round to a process that lives on, or to a spare; None if one has to be started.
 
         Args:
@@ -227,7 +232,6 @@ class KeptProcesses:
         """
         if self._desk is None or not self._joins:
             return None
-        local_rank = int(env["LOCAL_RANK"])
         process = self._kept.pop(local_rank, None)
         if process is not None and process.poll() is None:
             if self._desk.hand_over(process.pid, _of_round(env), redirects):
@@ -235,21 +239,21 @@ class KeptProcesses:
                 return process
             handles.end([process])
         env[ENV_JOINS] = "1"
-        spare = self._spares.take(env) if self._spares is not None else None
+        spare = self._spares.take(local_rank, env) if self._spares is not None else None
         if spare is not None:
             if self._desk.hand_over(spare.pid, _of_round(env), redirects):
                 return spare
             handles.end([spare])  # it holds memory, and a device
         return None
 
-    def note_launch(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    def note_launch(self, local_rank: int, argv: Sequence[str], env: Mapping[str, str]) -> None:
         """Take note of the command and environment of a process of the round."""
         if self._spares is not None:
-            self._spares.note_launch(argv, env)
+            self._spares.note_launch(local_rank, argv, env)
 
     def started(self, pids: Mapping[int, int]) -> None:
         """Take note of the processes of the round, by local rank."""
-        self._end_kept()
+        self._note_lives()
         if self._desk is None:
             return
         self._desk.expect([*pids.values(), *self.pids()], self._round)
@@ -266,13 +270,6 @@ class KeptProcesses:
         self._note_lives()
         if processes:
             self._orphans.kill()
-
-    def _end_kept(self) -> None:
-        if self._kept:
-            handles.end(self._kept.values())
-            self._kept.clear()
-            self._orphans.kill()
-        self._note_lives()
 
     def _note_lives(self) -> None:
         if self._memory is not None:

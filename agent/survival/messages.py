@@ -25,9 +25,6 @@ MAX_NUMBER = (1 << 63) - 1
 class Enters:
     """The process can live on from now on; its first message, when its loop begins."""
 
-    local_rank: int
-    pid: int
-    round: int
     bound_to: Place | None = None
     """The only place that it can go on in; None if it goes on in any."""
 
@@ -78,10 +75,8 @@ FromAgent = Leave | NextRound
 def encode(message: FromProcess | FromAgent) -> bytes:
     """Return the datagram of a message."""
     match message:
-        case Enters(local_rank, pid, round_, bound_to):
-            content: Any = {
-                "enters": {"local_rank": local_rank, "pid": pid, "round": round_, "bound_to": bound_to}
-            }
+        case Enters(bound_to):
+            content: Any = {"enters": bound_to}
         case Left(round_):
             content = {"left": round_}
         case Lost(round_, error):
@@ -104,8 +99,7 @@ def read_from_process(data: bytes) -> FromProcess:
     kind, content = _read(data, MAX_FROM_PROCESS)
     match kind:
         case "enters":
-            local_rank, pid, round_ = _numbers(content, "local_rank", "pid", "round")
-            return Enters(local_rank, pid, round_, _place(_field(content, "bound_to")))
+            return Enters(_place(content))
         case "left":
             return Left(_number(content))
         case "lost":
@@ -151,10 +145,6 @@ def _field(content: Any, name: str) -> Any:
     if not isinstance(content, dict) or name not in content:
         raise ValueError(f"a message lacks {name}")
     return content[name]
-
-
-def _numbers(content: Any, *names: str) -> list[int]:
-    return [_number(_field(content, name)) for name in names]
 
 
 def _place(value: Any) -> Place | None:

@@ -78,9 +78,9 @@ class Spares:
     def pids(self) -> list[int]:
         return [spare.process.pid for spare in self._spares.values()]
 
-    def note_launch(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    def note_launch(self, local_rank: int, argv: Sequence[str], env: Mapping[str, str]) -> None:
         """Take note of how a process of the round is started: its spare is started likewise."""
-        self._launches[int(env["LOCAL_RANK"])] = Launch(argv, env)
+        self._launches[local_rank] = Launch(argv, env)
 
     def look(self, *, wanted: bool) -> None:
         """Give up those that have ended or whose rank has changed; start what is missing.
@@ -94,22 +94,21 @@ class Spares:
                 self._note_failure(local_rank, spare)
             if has_ended or not self._fits(spare, self._launches[local_rank].place):
                 del self._spares[local_rank]
-                handles.end([spare.process])
-                self._orphans.kill()
+                handles.end([spare.process])  # what it has started ends with the round, which trains
         may_come = max(self._failures.values(), default=0) < MAX_FAILURES
         if wanted and may_come and self._warm_start.is_warm():
             for local_rank in self._launches.keys() - self._spares.keys():
                 self._start(local_rank, self._launches[local_rank])
 
-    def take(self, env: Mapping[str, str]) -> ProcessHandle | None:
+    def take(self, local_rank: int, env: Mapping[str, str]) -> ProcessHandle | None:
         """Return the spare for a process with that environment, if there is one; it is one no more."""
-        spare = self._spares.pop(int(env["LOCAL_RANK"]), None)
+        spare = self._spares.pop(local_rank, None)
         if spare is None:
             return None
         if spare.process.poll() is not None or not self._fits(spare, (env["RANK"], env["WORLD_SIZE"])):
             handles.end([spare.process])
             return None
-        self._failures[int(env["LOCAL_RANK"])] = 0
+        self._failures[local_rank] = 0
         self._set_niceness(spare.process.pid, 0)
         return spare.process
 
@@ -123,14 +122,14 @@ class Spares:
         return [spare.process for spare in spares.values()]
 
     def _start(self, local_rank: int, launch: Launch) -> None:
-        logs = _log_folder(launch.env, local_rank)
         progress = self._directory / f"{FOLDER}.{local_rank}"
         own = {ENV_PROGRESS_FILE: str(progress), ENV_JOINS: "1", ENV_SPARE: "1"}
-        if logs is not None:
-            own |= {ENV_STACKS_FILE: str(logs / "stacks.txt"), ERROR_FILE: str(logs / "error.json")}
         env = {n: v for n, v in launch.env.items() if n not in (ENV_CHECKPOINT_FILE, ENV_RECORDER_SOCKET)}
         with contextlib.ExitStack() as opened:
             try:
+                logs = _log_folder(launch.env, local_rank)
+                if logs is not None:
+                    own |= {ENV_STACKS_FILE: str(logs / "stacks.txt"), ERROR_FILE: str(logs / "error.json")}
                 progress.write_bytes(bytes(RECORD_BYTES))
                 redirects = {
                     number: opened.enter_context(_log(logs, name).open("wb")).fileno()

@@ -90,7 +90,7 @@ SEAMS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (LocalElasticAgent, "_shutdown", ("death_sig",)),  # 2.6 and 2.7: `is_restart`; from 2.12 on: `timeout`
     # What `processes_started_by` replaces. From 2.9 on, both take `numa_options` too.
     (SubprocessHandler, "_popen", ("args", "env")),
-    (_subprocess_module, "get_subprocess_handler", ("entrypoint", "args", "env", "stdout", "stderr")),
+    (_subprocess_module, "get_subprocess_handler", ("args", "env", "stdout", "stderr", "local_rank_id")),
     # What `logs_copied_by` replaces. Newer ones take `log_line_filter` too.
     (_tail_module, "tail_logfile", ("header", "file", "dst", "finished", "interval_sec")),
     # What `agent.rendezvous` announces a round's store with. Before 2.6 there is no `server_port`.
@@ -134,14 +134,15 @@ if _missing := missing_seams():
 
 # How torch starts processes.
 
-StartProcess = Callable[[tuple[str, ...], dict[str, str], Mapping[int, int]], Any]
-"""Starts a command, with its whole environment, and the descriptors that it gets as its 1 and 2. It returns
-something like `subprocess.Popen`, or None if torch is to start the process."""
+StartProcess = Callable[[int, tuple[str, ...], dict[str, str], Mapping[int, int]], Any]
+"""Starts the process of a local rank (LOCAL_RANK is 0 for all with `--virtual-local-rank`): a command, with
+its whole environment, and the descriptors that it gets as its 1 and 2. It returns something like
+`subprocess.Popen`, or None if torch is to start the process."""
 
 
 @contextlib.contextmanager
 def processes_started_by(start: StartProcess) -> Iterator[None]:
-    """Meanwhile torch's SubprocessContext has its processes started by `start`: it offers no other way in."""
+    """Have torch's SubprocessContext start processes by `start` meanwhile: it offers no other way in."""
     original = _subprocess_module.get_subprocess_handler
 
     def get_handler(*args: Any, **kwargs: Any) -> SubprocessHandler:
@@ -194,7 +195,10 @@ class LogsAndEnvironment(LogsSpecs):
 
 
 class _Handler(SubprocessHandler):
-    """torch's handler of one process, which opens its logs and makes its environment."""
+    """torch's handler of one process, which opens its logs and makes its environment.
+
+    `local_rank_id` is there before `_popen` is called, in 2.6 to 2.15.
+    """
 
     def __init__(self, start: StartProcess, *args: Any, **kwargs: Any) -> None:
         self._start = start
@@ -203,7 +207,17 @@ class _Handler(SubprocessHandler):
     def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
         outputs = {1: self._stdout, 2: self._stderr}
         redirects = {number: file.fileno() for number, file in outputs.items() if file is not None}
-        return self._start(args, env, redirects) or super()._popen(args, env)
+        return self._start(self.local_rank_id, args, env, redirects) or super()._popen(args, env)
+
+
+def end_watchdog(agent: LocalElasticAgent) -> None:
+    """End the watchdog of an agent's last round: torch starts another with each, in a thread.
+
+    `_worker_watchdog` is in 2.6 to 2.15, and there is one where TORCHELASTIC_ENABLE_FILE_TIMER is 1.
+    """
+    if (watchdog := getattr(agent, "_worker_watchdog", None)) is not None:
+        watchdog.stop()
+        agent._worker_watchdog = None
 
 
 def started_process(pcontext: PContext | None, local_rank: int) -> Any:
@@ -230,7 +244,7 @@ def detach_process(pcontext: PContext, local_rank: int) -> Any:
 
 
 def return_value_fds(pcontext: PContext | None) -> list[int]:
-    """Descriptors that become readable when a process of `--run-path` sends its function's return value.
+    """Return the descriptors that become readable when a process of `--run-path` sends what it returns.
 
     Such a process ends only when that was taken. `MultiprocessContext._ret_vals` is in 2.6 to 2.15, and the
     queues of `multiprocessing` have `_reader` in Python 3.10 to 3.14.

@@ -225,13 +225,13 @@ def _fork_for_the_agent() -> int:
         os.write(writer, str(pid).encode())
         os._exit(0)
     os.close(writer)
-    told = os.read(reader, 32)
+    pid_text = os.read(reader, 32)
     os.close(reader)
     _, status = os.waitpid(between, 0)  # Only now has the agent become the parent.
-    if not told:
+    if not pid_text:
         code = os.waitstatus_to_exitcode(status)
         raise OSError(code, f"no process can be forked: {os.strerror(code)}")
-    return int(told)
+    return int(pid_text)
 
 
 def _await_permission(descriptor: int) -> None:

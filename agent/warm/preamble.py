@@ -147,7 +147,7 @@ def _changes(node: ast.AST, env: Mapping[str, str]) -> Iterator[tuple[str, str |
 
 
 def _names_in_environ(targets: Sequence[ast.expr]) -> list[ast.expr]:
-    """The names of the variables among what is assigned to."""
+    """Return the names of the variables among what is assigned to."""
     return [each.slice for each in targets if isinstance(each, ast.Subscript) and _is_environ(each.value)]
 
 
@@ -162,7 +162,7 @@ def _is_environ(node: ast.expr) -> bool:
 
 
 def _sources(argv: Sequence[str]) -> list[Path]:
-    """The files that a command runs before anything that it imports: the script, or the module's packages."""
+    """List what a command runs before anything that it imports: the script, or the module's packages."""
     if not runs_python(argv):
         return []
     if argv[2] != MODULE:
@@ -171,7 +171,7 @@ def _sources(argv: Sequence[str]) -> list[Path]:
 
 
 def _files_of_module(name: str) -> Iterator[Path]:
-    """What `python -m NAME` runs, without running it: each package's `__init__.py`, then the module."""
+    """Yield what `python -m NAME` runs, and run none: each package's `__init__.py`, then the module."""
     folders = [Path.cwd(), *map(Path, sys.path)]
     for word in [*name.split("."), "__main__"]:
         packages = [folder / word for folder in folders if (folder / word).is_dir()]

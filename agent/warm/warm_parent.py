@@ -246,7 +246,7 @@ class WarmStart:
         become_subreaper()
 
     def sessions(self) -> tuple[int, ...]:
-        """The ids of sessions that belong to no round: the parent's."""
+        """Return the ids of sessions that belong to no round: the parent's."""
         return () if self._parent is None else (self._parent.session,)
 
     def prepare(self, env: Mapping[str, str]) -> None:

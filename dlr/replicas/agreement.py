@@ -50,7 +50,7 @@ class MeetingGroup:
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> MeetingGroup:
-        """The reverse of `to_numbers`."""
+        """Return the group that `to_numbers` has these of."""
         pairs = zip(fields(cls), numbers, strict=True)
         values: list[Any] = [value != 0 if field.type == "bool" else value for field, value in pairs]
         return cls(*values)

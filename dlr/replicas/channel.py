@@ -18,15 +18,15 @@ class Alone:
     membership = VersionGroups(1, ((0, 1),), (0, 1))
 
     def renewed(self, round_: int) -> Alone:
-        """It is the same in each round."""
+        """Return this one, which is the same in each round."""
         return self
 
     def look(self) -> VersionGroups:
-        """There are no others."""
+        """Return this group, as there are no others."""
         return self.membership
 
     def open_store(self, version: int) -> NoReturn:
-        """A group that is alone has no store."""
+        """Raise RuntimeError: a group that is alone has no store."""
         raise RuntimeError("a group that is alone has no store")
 
     def follow(self, changed: Callable[[], None], rank: int, size: int) -> None: ...

@@ -242,8 +242,11 @@ class Exchange:
     # --- the thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with own_stream(self._device):
-            self._do_tasks()
+        try:
+            with own_stream(self._device):
+                self._do_tasks()
+        except Exception as error:  # a GPU that has failed gives no stream
+            self._fail(error)
 
     def _do_tasks(self) -> None:
         while (task := self._tasks.get()) is not None:
@@ -252,13 +255,16 @@ class Exchange:
             try:
                 task.result = task.act()
             except Exception as error:  # torch raises RuntimeErrors of many kinds, and the store its own
-                with self._changed:
-                    self._error = error.with_traceback(None)  # whose frames would keep the sockets open
-                    self._changed.notify_all()
+                self._fail(error)
                 continue
             with self._changed:
                 task.is_done = True
                 self._changed.notify_all()
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self._error = error.with_traceback(None)  # whose frames would keep the sockets open
+            self._changed.notify_all()
 
     def _connect(self) -> None:
         seat = self.seat
@@ -285,7 +291,7 @@ class Exchange:
                 time.sleep(POLL_SECONDS)
 
     def _stream_on(self, device: torch.device) -> Any:
-        """The stream of a device that this version's sums wait in."""
+        """Return the stream of a device that this version's sums wait in."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return self._streams[device]

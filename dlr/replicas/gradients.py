@@ -16,17 +16,17 @@ BUCKET_BYTES = 25 << 20
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The memory that this rank has of a tensor; parts of a DTensor are averaged part by part."""
+    """Return the memory that this rank has of a tensor; parts of a DTensor are averaged part by part."""
     return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def _real(tensor: Tensor) -> Tensor:
-    """A view of complex numbers as pairs of real ones, which gloo and NCCL can sum."""
+    """View complex numbers as pairs of real ones, which gloo and NCCL can sum."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def parameters_of(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
-    """The parameters that optimizers change, in their order."""
+    """Return the parameters that optimizers change, in their order."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return [parameter for group in groups for parameter in group["params"]]
 
@@ -142,7 +142,7 @@ class GradientWatch:
         self._ready = ready
         self._missing: list[set[int]] = []
         self._all = [{id(parameter) for parameter in bucket.parameters} for bucket in buckets]
-        self._known = set[int]().union(*self._all)
+        self._averaged = set[int]().union(*self._all)
         self._sent = 0
         self._is_on = False
         self._is_averaged = False
@@ -181,7 +181,7 @@ class GradientWatch:
             RuntimeError: it is not, so the groups would go apart.
         """
         for parameter in parameters_of([optimizer]):
-            if parameter.grad is not None and id(parameter) not in self._known:
+            if parameter.grad is not None and id(parameter) not in self._averaged:
                 raise RuntimeError(
                     "a parameter has a gradient that is not averaged over the groups, since it was frozen or "
                     "not in the optimizer when dlr.replicas.join was called: freeze parameters after join"

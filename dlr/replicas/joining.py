@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,6 @@ from dlr.replicas.channel import Alone, Channel
 from dlr.replicas.group import OwnGroup
 from dlr.replicas.outer import OuterReplicas
 from dlr.replicas.replicas import Replicas
-from dlr.replicas.state import further
 from dlr.replicas.survivor import LivingProcess, survivor_of_process
 from dlr.replicas.training_step import Mortal
 
@@ -48,7 +47,7 @@ def join_over(
         **(state or {}),
     }
     if checkpoint is not None:
-        everything |= further(checkpoint.state, everything)
+        everything |= _unshared_state(checkpoint.state, everything)
     own = OwnGroup(process_group)
     fits_any_size = resizable and isinstance(way, Alone) and sync_every is None
     process = _process(everything, optimizers, checkpoint, resizable=fits_any_size)
@@ -64,6 +63,25 @@ def join_over(
     if not process.joins:  # else it can ask nobody before its loop
         replicas.load_unless_others_train()
     return replicas
+
+
+def _unshared_state(checkpoint: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint has with a state of its own that the groups do not share yet, by new names.
+
+    A module is shared where one is that has it, or that it has, as DistributedDataParallel has a model.
+    """
+    there = {id(part) for thing in shared.values() for part in _parts(thing)}
+    return {
+        f"checkpoint_{name}": thing
+        for name, thing in checkpoint.items()
+        if hasattr(thing, "load_state_dict") and there.isdisjoint(map(id, _parts(thing)))
+    }
+
+
+def _parts(thing: object) -> Iterator[object]:
+    yield thing
+    if isinstance(thing, torch.nn.Module):
+        yield from thing.modules()
 
 
 def _process(

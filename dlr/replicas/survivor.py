@@ -110,7 +110,6 @@ class Survivor:
         self._place = Place.in_round(environ)
         """The place that the modules are made for."""
         self._is_resizable = resizable
-        self._local_rank = int(environ["LOCAL_RANK"])
         self.training: LivingTraining
         """What this process does in its rounds."""
         self.joins = ENV_JOINS in environ
@@ -140,7 +139,7 @@ class Survivor:
         bound_to = self._bound_place()
         if self._is_spare:
             prepare_steps(self._optimizers)
-        self._line.enter(self._local_rank, self.round, bound_to)
+        self._line.enter(bound_to)
         self._has_entered = self._checkpoint.lives_on = True
         self._checkpoint.rest()  # what it began with is of another start, if this process is a spare
         if self._is_spare:
@@ -159,7 +158,7 @@ class Survivor:
             return
         self._groups.adopt()
         self._groups.form(self.round, store, self._place, self._await_all)
-        self._line.enter(self._local_rank, self.round, self._bound_place())
+        self._line.enter(self._bound_place())
         self._checkpoint.lives_on = True
 
     def ends(self, error: BaseException | None) -> bool:

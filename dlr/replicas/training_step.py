@@ -91,7 +91,7 @@ class Mortal:
         return False
 
     def next_round(self) -> bool:
-        """There is none."""
+        """Return False: there is none."""
         return False
 
     def carry_through(self, act: Callable[[], None]) -> None:

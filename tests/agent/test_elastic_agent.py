@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.timer import FileTimerServer
 
 from agent.facts.world import WAIT
 from agent.membership import RoundStanding
@@ -82,6 +88,38 @@ def test_an_end_that_others_have_collected_is_looked_at_at_once(monkeypatch: pyt
     assert agent._carry_out(course.AwaitChange()).failed
     agent._carry_out(course.AwaitChange())
     assert waits == [LOOK_SECONDS * 1000, 0, LOOK_SECONDS * 1000], "and nothing spins then"
+
+
+@pytest.mark.parametrize("state", [WorkerState.HEALTHY, WorkerState.UNHEALTHY, WorkerState.UNKNOWN])
+def test_functions_that_torch_has_not_collected_have_not_ended_well(state: WorkerState) -> None:
+    """UNHEALTHY: one waits in the kernel for longer than TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT."""
+    agent = agent_with(_monitor_workers=lambda _: RunResult(state), _worker_group=None)
+    assert agent._carry_out(course.CollectEnds()) is course.ProcessesEnd.NOT_YET
+
+
+def test_the_watchdog_of_a_round_ends_before_the_next_one_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each has a thread, and a pipe of that name where TORCHELASTIC_TIMER_FILE names none."""
+
+    def start(agent: Any, _: object) -> None:
+        agent._setup_local_watchdog({})
+        raise OSError
+
+    monkeypatch.setenv("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(FileTimerServer, "start", lambda _: None)
+    monkeypatch.setattr(LocalElasticAgent, "_start_workers", start)
+    monkeypatch.setattr(elastic_agent, "abandon_start", lambda *_: None)
+    part: Any = SimpleNamespace(round=1, begin=lambda *_: None, await_warm_parent=int, by_us=nullcontext)
+    names = ("_starting", "_post_mortem", "_lingering", "_kept", "_membership", "_orphans")
+    agent = agent_with(
+        **dict.fromkeys(names, part), _worker_watchdog=None, _log_watchdog_event=lambda *_: None
+    )
+    for _ in range(3):
+        with pytest.raises(OSError):
+            agent._start_workers(part)
+        assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_processes_that_were_released_get_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
+from dlr.replicas import exchange as exchange_module
 from dlr.replicas.agreement import GroupAgreement, MeetingGroup, agree
 from dlr.replicas.exchange import BrokenError, Exchange, Seat
 from dlr.replicas.healing import Healing
@@ -130,3 +131,14 @@ def test_both_sides_end_when_the_version_does_before_the_average(store: Store) -
     assert is_broken(taken.wait)
     behind.exchange.close()
     leader.close()
+
+
+def test_an_exchange_whose_gpu_gives_it_no_stream_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own_stream(_: torch.device) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(exchange_module, "own_stream", own_stream)
+    group = Group(0, HashStore())
+    with pytest.raises(BrokenError, match="unspecified launch failure"):
+        group.exchange.meet(MeetingGroup())
+    group.close()

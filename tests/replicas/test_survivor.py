@@ -44,8 +44,8 @@ class World:
 
     # the line
 
-    def enter(self, local_rank: int, round_: int, bound_to: Place | None) -> None:
-        self.sent.append(Enters(local_rank, 1, round_, bound_to))
+    def enter(self, bound_to: Place | None) -> None:
+        self.sent.append(Enters(bound_to))
 
     def send(self, message: FromProcess) -> None:
         self.sent.append(message)
@@ -125,7 +125,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 def survivor(world: World, *optimizers: torch.optim.Optimizer, resizable: bool = False) -> Survivor:
     all_: Any = world
-    environ = {ENV_ROUND: "1", "LOCAL_RANK": "0", "RANK": "1", "WORLD_SIZE": "4"}
+    environ = {ENV_ROUND: "1", "RANK": "1", "WORLD_SIZE": "4"}
     connect = lambda _: torch.distributed.HashStore()  # noqa: E731
     made = Survivor(all_, all_, all_, [], optimizers, environ, connect, resizable=resizable)
     made.training = world
@@ -137,7 +137,7 @@ def begun(world: World, *, resizable: bool = False) -> Survivor:
     with TrainingStep.of(0, made):
         pass
     is_bound = not resizable or world.bound is not None
-    assert world.sent == [Enters(0, 1, 1, Place(1, 4) if is_bound else None)] and world.lives_on
+    assert world.sent == [Enters(Place(1, 4) if is_bound else None)] and world.lives_on
     world.done.clear()
     world.sent.clear()
     return made

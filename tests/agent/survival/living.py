@@ -110,7 +110,7 @@ def main() -> None:
     if words and (OUT / "refuse").exists():
         raise SystemExit(3)
     agent, is_spare = AgentSocket(), "DLR_SPARE" in os.environ
-    agent.say(Enters(local_rank, os.getpid(), int(os.environ["DLR_ROUND"])))
+    agent.say(Enters())
     if is_spare:
         (OUT / f"spare.{local_rank}.{os.getpid()}").touch()
         agent.hear(None)

@@ -25,7 +25,7 @@ def test_a_collective_that_cannot_be_left_is_the_end_of_the_line_on_both_sides(t
     line = RoundLine(path, leave)
     agent, _ = server.accept()
     agent.settimeout(SECONDS)
-    line.enter(0, 1, None)
+    line.enter(None)
     assert agent.recv(1_000)
     agent.send(encode(Leave(1)))
     assert agent.recv(1_000) == b"", "it hands no round over to it"

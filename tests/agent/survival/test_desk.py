@@ -31,8 +31,7 @@ from tests.agent.patience import SECONDS, wait_for
 pytestmark = pytest.mark.real
 
 ME = os.getpid()
-ENTERS = Enters(0, ME + 1, 4)
-"""What it says of itself counts for nothing."""
+ENTERS = Enters()
 
 
 @pytest.fixture
@@ -120,6 +119,17 @@ def test_a_round_comes_with_its_logs_at_once_or_when_the_loop_begins(desk: World
     log.close()
 
 
+def test_a_process_that_ends_once_its_loop_has_begun_gets_no_round(desk: WorldDesk, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        assert desk.hand_over(ME, {"DLR_ROUND": "5"}, {2: log.fileno()})
+    process = Process(desk)
+    process.say(ENTERS)
+    process.socket.close()
+    desk.look()
+    assert not desk.words(ME).lives_on
+    assert tmp_path / "log" not in {each.resolve() for each in Path("/proc/self/fd").iterdir()}
+
+
 @pytest.mark.parametrize("message", [Left(2**62), Lost(2**62, "gone")])
 def test_a_process_has_left_no_round_that_it_is_not_in_yet(desk: WorldDesk, message: FromProcess) -> None:
     process = entered(desk)
@@ -136,7 +146,7 @@ def test_a_process_has_left_no_round_that_it_is_not_in_yet(desk: WorldDesk, mess
 def test_who_is_not_expected_is_turned_away_whatever_it_says(desk: WorldDesk) -> None:
     desk.expect([ME + 1])
     process = Process(desk)
-    process.say(Enters(0, ME + 1, 4))
+    process.say(ENTERS)
     desk.look()
     assert not desk.words(ME + 1).entered
     assert process.is_cut_off()

@@ -110,14 +110,21 @@ class Agent:
     def _pass(self, milliseconds: float) -> None:
         self.clock += milliseconds / 1000
 
-    def start(self, round_: int, *pids: int) -> tuple[Processes, list[dict[str, str]]]:
-        """Start a round, with these ids for processes that are started; return their environments, too."""
+    def start(
+        self, round_: int, *pids: int, is_virtual: bool = False
+    ) -> tuple[Processes, list[dict[str, str]]]:
+        """Start a round, with these ids for processes that are started; return their environments, too.
+
+        Args:
+            is_virtual: torchrun's --virtual-local-rank, with which each process sees one device, its first.
+        """
         self.kept.begin(round_)
         envs, fresh, all_ = [], iter(pids), []
         for rank in range(2):
-            envs.append({"LOCAL_RANK": str(rank), "RANK": str(rank), "HOME": "/", **self.kept.variables()})
-        for env in envs:
-            handed = self.kept.hand_over(env, {})
+            own = {"LOCAL_RANK": "0" if is_virtual else str(rank), "RANK": str(rank), "HOME": "/"}
+            envs.append(own | self.kept.variables())
+        for rank, env in enumerate(envs):
+            handed = self.kept.hand_over(rank, env, {})
             all_.append(next(fresh) if handed is None else handed.pid)
         processes = Processes(*all_)
         self.kept.started(processes.pids)  # type: ignore[arg-type]
@@ -153,6 +160,15 @@ def test_a_round_is_handed_to_who_has_left_the_last_one_and_only_the_others_are_
     assert agent.desk.expected == [10, 20] and agent.kept.pids() == [] and agent.memory.lives == 0
     status = agent.kept.to_status()
     assert status is not None and (status.round, status.processes) == (2, 1)
+
+
+def test_processes_go_on_where_each_has_its_device_as_the_first(agent: Agent) -> None:
+    first, _ = agent.start(1, 10, 11, is_virtual=True)
+    keep_one(agent, first, 1)
+    agent.memory.lives_on = True
+    second, envs = agent.start(2, 20, is_virtual=True)
+    assert second.pids == {0: 20, 1: 11} and agent.ended == []
+    assert "DLR_JOINS" in envs[0] and "DLR_JOINS" not in envs[1] and agent.kept.pids() == []
 
 
 def test_the_place_that_kept_processes_are_bound_to_is_that_of_the_first_one(agent: Agent) -> None:
@@ -295,7 +311,7 @@ def test_newcomers_are_tried_again_when_all_have_started_again_and_train_but_not
 
 def test_a_spare_that_cannot_be_handed_the_round_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     spare = Process(30)
-    spares = SimpleNamespace(pids=list, take=lambda env: spare if env["LOCAL_RANK"] == "1" else None)
+    spares = SimpleNamespace(pids=list, take=lambda rank, _: spare if rank == 1 else None)
     agent = Agent(monkeypatch, spares)
     first, _ = agent.start(1, 10, 11)
     keep_one(agent, first)
@@ -316,7 +332,7 @@ def test_without_a_desk_everything_is_as_ever() -> None:
     orphans: Any = SimpleNamespace(kill=list, living_on=None)
     kept, processes = KeptProcesses(None, None, orphans), Processes(10)
     kept.begin(1)
-    assert kept.variables() == {} and kept.fds() == [] and kept.hand_over({"LOCAL_RANK": "0"}, {}) is None
+    assert kept.variables() == {} and kept.fds() == [] and kept.hand_over(0, {}, {}) is None
     kept.started(processes.pids)
     kept.look(processes, hangs=True)  # type: ignore[arg-type]
     assert not kept.lives_on(processes) and kept.pids() == []  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ from agent.survival.messages import (
 NUMBERS = st.integers(0, MAX_NUMBER)
 TEXTS = st.text(max_size=60)
 PROCESS = (
-    st.builds(Enters, NUMBERS, NUMBERS, NUMBERS, st.none() | st.builds(Place, NUMBERS, NUMBERS))
+    st.builds(Enters, st.none() | st.builds(Place, NUMBERS, NUMBERS))
     | st.builds(Left, NUMBERS)
     | st.builds(Lost, NUMBERS, TEXTS)
     | st.builds(Unable, TEXTS)
@@ -44,7 +44,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 KINDS = st.sampled_from(["enters", "left", "lost", "unable", "leave", "round", "other"])
-NAMES = st.sampled_from(["local_rank", "pid", "round", "bound_to", "error", "env", "redirects"])
+NAMES = st.sampled_from(["round", "error", "env", "redirects"])
 CONTENTS = st.dictionaries(NAMES, JSON | NUMBERS, max_size=3) | JSON
 
 

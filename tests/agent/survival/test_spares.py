@@ -61,7 +61,8 @@ class Pod:
 
     def launch(self, first: int = 2, size: int = 4) -> None:
         for local_rank in (0, 1):
-            self.spares.note_launch(["python", "train.py"], self.env(local_rank, first + local_rank, size))
+            env = self.env(local_rank, first + local_rank, size)
+            self.spares.note_launch(local_rank, ["python", "train.py"], env)
 
     def look(self, *, wanted: bool = True) -> list[int]:
         self.spares.look(wanted=wanted)
@@ -92,9 +93,9 @@ def test_one_is_taken_once_whether_it_waits_or_comes_there(pod: Pod) -> None:
     first, second = pod.look()
     pod.desk.statements[first] = ProcessStatements(entered=True)
     for local_rank in (0, 1):
-        process = pod.spares.take(pod.env(local_rank, 2 + local_rank, 4))
+        process = pod.spares.take(local_rank, pod.env(local_rank, 2 + local_rank, 4))
         assert process is not None and process.pid in (first, second)
-        assert pod.spares.take(pod.env(local_rank, 2 + local_rank, 4)) is None
+        assert pod.spares.take(local_rank, pod.env(local_rank, 2 + local_rank, 4)) is None
     assert pod.ended == [] and pod.look() == [102, 103]
 
 
@@ -103,7 +104,7 @@ def test_one_whose_place_has_changed_is_made_again(pod: Pod, change: dict[str, i
     before = pod.look()
     pod.launch(**change)
     assert pod.look() == [102, 103] and sorted(pod.ended) == before
-    assert pod.spares.take(pod.env(0, 9, 9)) is None, "nor is it taken for another place"
+    assert pod.spares.take(0, pod.env(0, 9, 9)) is None, "nor is it taken for another place"
 
 
 def test_one_that_goes_into_any_place_is_kept_for_another_once_it_waits(pod: Pod) -> None:
@@ -114,7 +115,7 @@ def test_one_that_goes_into_any_place_is_kept_for_another_once_it_waits(pod: Pod
     }
     pod.launch(first=1, size=3)
     assert pod.look() == [free, 102] and pod.ended == [bound]
-    taken = pod.spares.take(pod.env(1, 0, 2))
+    taken = pod.spares.take(1, pod.env(1, 0, 2))
     assert taken is not None and taken.pid == free
 
 
@@ -131,12 +132,31 @@ def test_after_three_in_a_row_that_end_before_one_is_needed_there_are_no_more(
         assert len(pod.look()) == 2
         end()
     assert len(pod.look()) == 2
-    assert pod.spares.take(pod.env(1, 3, 4)) is not None, "not in a row"
+    assert pod.spares.take(1, pod.env(1, 3, 4)) is not None, "not in a row"
     for _ in range(3):
         assert len(pod.look()) == 2
         end()
     assert len(pod.look()) == 1 == len(pod.look()), "the other waits"
     assert caplog.text.count("no more spare processes") == 1 and "spare/1/stderr.log" in caplog.text
+
+
+def test_the_end_of_a_spare_is_not_that_of_the_round_that_trains(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod.look()
+    killed: list[str] = []
+    monkeypatch.setattr(pod.spares._orphans, "kill", lambda: killed.append("all processes of the round"))
+    pod.parent.started[0][0].code = 1
+    pod.launch(first=0)
+    assert pod.look() == [102, 103] and killed == []
+
+
+def test_where_there_is_no_room_for_their_logs_the_round_goes_on_without_them(
+    pod: Pod, caplog: pytest.LogCaptureFixture
+) -> None:
+    (pod.folder / "logs").write_text("a file")
+    assert pod.look() == [] == pod.look()
+    assert caplog.text.count("their files cannot be written") == 2, "once for each process"
 
 
 def test_all_are_given_up_at_the_end(pod: Pod) -> None:
