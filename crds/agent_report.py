@@ -16,7 +16,7 @@ from crds.grouping import MAX_GROUPS
 from crds.progress_record import MAX_NUMBER_NAME, MAX_NUMBERS, MAX_RESULT
 from crds.ranges import MAX_INDEX
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS, MAX_SHARD_TEXT, SetDefinition
-from crds.wire import MAX_INTEGER, MAX_NUMBER, MAX_SECONDS, Limits, OnWire, WireWord
+from crds.wire import MAX_INTEGER, MAX_NUMBER, MAX_SECONDS, Limits, OnWire, WireWord, is_in_this_age
 
 CHECKPOINT_SECONDS = 10.0
 """Time between two reports for the sake of checkpoints that nobody awaits."""
@@ -78,7 +78,7 @@ _TIME = (
 
 
 def _in_this_age(time: datetime) -> datetime:
-    if time.tzinfo is None or not 1970 <= time.year < 3000:
+    if not is_in_this_age(time):
         raise ValueError("must be a time between 1970 and 2999, with its zone")
     return time
 

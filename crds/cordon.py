@@ -29,9 +29,10 @@ def read_acted(node: Mapping[str, Any]) -> Finding | None:
     if written is None:
         return None
     try:
-        return Finding.model_validate_json(written)
+        finding = Finding.model_validate_json(written)
     except ValidationError:
         return None
+    return finding if finding.is_dated else None
 
 
 def write_acted(finding: Finding) -> str:

@@ -15,6 +15,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from crds.actions import Action
 from crds.model import Count, Model, Name
+from crds.wire import is_in_this_age
 
 MAX_TEXT = 1_024
 MAX_EVIDENCE = 300
@@ -107,6 +108,11 @@ class Finding(Model):
     @property
     def healthy(self) -> bool:
         return self.verdict is Verdict.HEALTHY
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether it has a time that can be counted from, as each that is kept with a Node has."""
+        return is_in_this_age(self.time)
 
     @property
     def kind(self) -> str:

@@ -213,6 +213,11 @@ def rfc3339(time: datetime) -> str:
     return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def is_in_this_age(time: datetime) -> bool:
+    """Return whether a time from outside is one to count from: beside the years 1 and 9999 nothing can be."""
+    return time.tzinfo is not None and 1970 <= time.year < 3000
+
+
 def parse_time(text: str) -> datetime:
     """Read a time with its zone.
 

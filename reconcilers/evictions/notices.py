@@ -54,14 +54,20 @@ class Notices:
     def remember(self, node: Object) -> None:
         """Remember since when a node announces evictions. To be called of each change: whoever comes to the
         node later came in spite of that."""
-        if announcement(node):
-            self._sight_of(node)
-        else:
-            self._sights.forget(node["metadata"]["uid"])
+        uid = node["metadata"]["uid"]
+        if not announcement(node):
+            self._sights.forget(uid)
+        elif self._sights.get(uid) is None:
+            self._sights.put(uid, self._sight_now())
+
+    def look_size(self, job: ElasticJob) -> int:
+        """Return how many nodes or workers `of` looks at."""
+        workers = self._workers.count(BY_OWNER, job.metadata.uid)
+        return workers if self._taints.are_any else min(self._nodes.count(BY_ANNOUNCED, ANNOUNCED), workers)
 
     def of(self, job: ElasticJob) -> list[EvictionNotice]:
         """The notices of a job's workers. Who comes to a node in spite of its announcement gets none: the
-        template tolerates it, and the next Pod might come there too."""
+        template tolerates it, and the next Pod might come there too. A thread may ask."""
         found, now = list[EvictionNotice](), self._clock.monotonic()
         for raw in self._on_announced(job) if can_move(job) else ():
             name = (raw.get("status") or {}).get("nodeName") or ""
@@ -69,7 +75,9 @@ class Notices:
             why = announcement(node) if node is not None else ""
             if node is None or not why or (worker := self._parse.parse_or_none(raw)) is None:
                 continue
-            sight, lives = self._sight_of(node), worker.status.history
+            # Not remembered here: the node's end of it may be noted beside this thread.
+            sight = self._sights.get(node["metadata"]["uid"]) or self._sight_now()
+            lives = worker.status.history
             if not lives or lives[-1].created_at < sight.at:
                 found.append(EvictionNotice(worker, name, why, now - sight.monotonic))
         return [*found, *self._by_devices(job, {notice.index for notice in found})]
@@ -85,13 +93,8 @@ class Notices:
             if (worker := self._parse.parse_or_none(raw)) is not None:
                 yield EvictionNotice(worker, worker.status.node_name or "", f"has the {taint}", None)
 
-    def _sight_of(self, node: Object) -> _Sight:
-        uid = node["metadata"]["uid"]
-        found = self._sights.get(uid)
-        if found is None:
-            now = self._clock.now().replace(microsecond=0)
-            found = self._sights.put(uid, _Sight(self._clock.monotonic(), now))
-        return found
+    def _sight_now(self) -> _Sight:
+        return _Sight(self._clock.monotonic(), self._clock.now().replace(microsecond=0))
 
     def _on_announced(self, job: ElasticJob) -> Iterator[Object]:
         """The job's training workers that may be on nodes that announce evictions.

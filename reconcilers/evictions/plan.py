@@ -16,7 +16,7 @@ from reconcilers.observed.groups import group_of
 from reconcilers.observed.slots import named, place_of, slots_of
 from reconcilers.observed.worker_state import runs, stuck_by
 from reconcilers.runtime.acts import Event
-from reconcilers.scale.request import MAX_REMOVED, Origin, ScaleRequest, own_request, written
+from reconcilers.scale.request import MAX_REMOVED, Origin, ScaleRequest, is_merged, own_request, written
 
 FEW_AT_ONCE = 16
 """So many workers of a job, or a tenth, move at once, for each asks for a Pod beside those that train; and no
@@ -40,6 +40,34 @@ class EvictionNotice:
     @property
     def index(self) -> int:
         return self.worker.spec.index
+
+
+@dataclass(frozen=True)
+class EvictionPlan:
+    """What follows for a job from what is announced."""
+
+    held_seconds: float
+    request: ScaleRequest | None
+    """The request that changes its moves."""
+    event: Event | None
+    """The Event of that request."""
+    lapse: Event | None
+    """The Event of evictions that are not held back any more."""
+    lapsed_nodes: frozenset[str]
+    """The nodes that it concerns."""
+
+
+def plan_evictions(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWorker) -> EvictionPlan:
+    """Plan what follows for a job from the notices of its workers."""
+    request = request_of(job, notices, find) if is_merged(job) else None
+    lapse = lapsed(job, notices, find)
+    return EvictionPlan(
+        held_seconds(job, notices),
+        request,
+        event_of(job, request, notices) if request is not None else None,
+        lapse,
+        frozenset(notice.node for notice in notices) if lapse is not None else frozenset(),
+    )
 
 
 def can_move(job: ElasticJob) -> bool:

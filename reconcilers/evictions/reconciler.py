@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
 
 from controller.reconciler import Request, Result
 from controller.resources import Object
+from controller.slices import computed
 from controller.store import ObjectMemory
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from reconcilers.evictions.notices import Notices
-from reconcilers.evictions.plan import EvictionNotice, FindWorker, event_of, held_seconds, lapsed, request_of
+from reconcilers.evictions.plan import EvictionPlan, FindWorker, plan_evictions
 from reconcilers.observed.ownership import belongs_to
 from reconcilers.observed.workers import worker_name
 from reconcilers.runtime.acts import tell
 from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.scale.permission import own_write
-from reconcilers.scale.request import is_merged
 from reconcilers.scale.writer import ScaleWriter
 
 
@@ -39,19 +38,20 @@ class EvictionReconciler(WithTools):
         if raw is None or raw["metadata"].get("deletionTimestamp") or is_grouped(raw):
             return Result()
         job = self._parse_job.parse(raw)
-        notices, find = self._notices.of(job), self._finder(job)
-        held = held_seconds(job, notices)
-        lapse_in = held if 0 < held < inf else None
-        self._report_lapse(job, raw, notices, find)
-        wanted = request_of(job, notices, find) if is_merged(job) else None
-        if wanted is None:
+        plan = await computed(self._notices.look_size(job), self._plan, job)
+        lapse_in = plan.held_seconds if 0 < plan.held_seconds < inf else None
+        self._report_lapse(job, raw, plan)
+        if plan.request is None:
             return Result(lapse_in)
-        event = event_of(job, wanted, notices)
-        write, wait_seconds = own_write(job, wanted, self._scale.refused(job), event=event, is_free=True)
+        refused = self._scale.refused(job)
+        write, wait_seconds = own_write(job, plan.request, refused, event=plan.event, is_free=True)
         if write is None:
             return Result(wait_seconds)
         is_written = await self._scale.write(job, raw, job.metadata.resource_version, write)
         return Result(lapse_in if is_written else 0.0)
+
+    def _plan(self, job: ElasticJob) -> EvictionPlan:
+        return plan_evictions(job, self._notices.of(job), self._finder(job))
 
     def _finder(self, job: ElasticJob) -> FindWorker:
         def find(index: int) -> ElasticWorker | None:
@@ -63,12 +63,9 @@ class EvictionReconciler(WithTools):
 
         return find
 
-    def _report_lapse(
-        self, job: ElasticJob, raw: Object, notices: Sequence[EvictionNotice], find: FindWorker
-    ) -> None:
+    def _report_lapse(self, job: ElasticJob, raw: Object, plan: EvictionPlan) -> None:
         """Report once for each node that evictions from it are not held back any more."""
-        event = lapsed(job, notices, find)
-        nodes = frozenset(notice.node for notice in notices) if event is not None else frozenset[str]()
-        if event is not None and nodes.difference(self._lapsed.get(job.metadata.uid) or ()):
-            tell(self._recorder, raw, [event])
-        self._lapsed.put(job.metadata.uid, nodes)
+        uid = job.metadata.uid
+        if plan.lapse is not None and plan.lapsed_nodes.difference(self._lapsed.get(uid) or ()):
+            tell(self._recorder, raw, [plan.lapse])
+        self._lapsed.put(uid, plan.lapsed_nodes)

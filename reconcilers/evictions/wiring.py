@@ -8,6 +8,7 @@ from controller.builder import ControllerBuilder, controller_owner
 from controller.manager import Manager
 from controller.reconciler import Request
 from controller.resources import NODES, Object
+from controller.slices import computed
 from crds import names
 from crds.elasticjob import ElasticJob
 from reconcilers.evictions.notices import BY_ANNOUNCED, Notices, announced_keys
@@ -46,8 +47,11 @@ def add(manager: Manager, tools: Tools, holds: list[EvictionHold]) -> None:
         controller.watches(NODES, jobs_on, predicate=announces_otherwise)
         wakes_by_device_taints(controller, cache, jobs_with)
 
-    def held(job: ElasticJob) -> float:
+    def held_now(job: ElasticJob) -> float:
         return held_seconds(job, notices.of(job))
+
+    async def held(job: ElasticJob) -> float:
+        return await computed(notices.look_size(job), held_now, job)
 
     holds.append(EvictionHold(held, watch))
     controller = ControllerBuilder(manager, "evictions").for_(ELASTICJOBS, predicate=moves_otherwise)

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from crds import names
-from crds.findings import NEVER, Cause, Finding, Verdict
+from crds.findings import Cause, Finding, Verdict
 from crds.nodecheck import CheckRound, NodeCheckStatus
 from healthcheck.intermittent import NodeTests, tests_by_node
 
@@ -38,7 +38,7 @@ def read_record(node: Mapping[str, Any]) -> list[Finding]:
         record = [Finding.model_validate(entry | name) for entry in orjson.loads(written)]
     except (TypeError, ValueError):
         return []
-    return record if all(finding.time > NEVER for finding in record) else []
+    return record if all(finding.is_dated for finding in record) else []
 
 
 def write_record(record: Iterable[Finding]) -> str:

@@ -12,8 +12,10 @@ from crds.elasticworker import ElasticWorker
 from reconcilers.kueue.pods import PodsOfJobs
 from reconcilers.kueue.sorting import JobWorkloads, sorted_workloads
 from reconcilers.kueue.workload import FLAVORS, GROUP, WORKLOADS, Workload, queue_of
-from reconcilers.observed.ownership import BY_OWNER, in_namespace
-from reconcilers.observed.slots import slot_count
+from reconcilers.observed.containers import has_ended
+from reconcilers.observed.ownership import BY_OWNER, belongs_to, in_namespace
+from reconcilers.observed.slots import slot_count, slots_of
+from reconcilers.observed.workers import worker_name
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import retry_seconds
 from reconcilers.runtime.tools import Tools
@@ -53,6 +55,7 @@ class QueueGate:
         cache = tools.cache
         self._client = tools.client
         self._jobs = cache.store(ELASTICJOBS)
+        self._workers = cache.store(ELASTICWORKERS)
         self._workloads = cache.store(WORKLOADS)
         self._pods = pods
         self._monotonic = tools.clock.monotonic
@@ -97,6 +100,9 @@ class QueueGate:
             return Obstacle(QUEUED, refused, retry_seconds(workers, RETRY_SECONDS))
         held = workloads.held
         assert held is not None
+        if held.granted(type_) <= workers and (other := self._has_its_grant(worker, job)):
+            refused = f"its queue grants no Pod beside that of {other}, with which it has one place"
+            return Obstacle(QUEUED, refused, retry_seconds(workers, RETRY_SECONDS))
         if (why := await self._read_flavors(held, type_)) is not None:
             return why
         template = job.spec.replica_specs[type_].template["spec"].get("nodeSelector") or {}
@@ -113,6 +119,24 @@ class QueueGate:
         self._pods.is_made(job, worker)
         self._granted.put(worker.metadata.uid, (held, updates))
         return None
+
+    def _has_its_grant(self, worker: ElasticWorker, job: ElasticJob) -> str:
+        """Return who has the Pod that is granted to both ends of a move; empty if nobody has.
+
+        Two Pods of one place would take the grant of another slot, which the world then waits for in vain.
+        """
+        moves = slots_of(job, worker.spec.type).moves
+        index = moves.get(worker.spec.index)
+        if index is None:
+            index = next((source for source, target in moves.items() if target == worker.spec.index), None)
+        if index is None:
+            return ""
+        name = worker_name(job.metadata.name, worker.spec.type, index)
+        other = self._workers.get(job.metadata.namespace, name)
+        if other is None or not belongs_to(other, job.metadata.uid):
+            return ""
+        has_pod = (other.get("status") or {}).get("podUid") is not None and not has_ended(other)
+        return name if has_pod or self._pods.is_in_flight(job, other["metadata"]["uid"]) else ""
 
     def _raw(self, job: ElasticJob) -> Object:
         return self._jobs.get(job.metadata.namespace, job.metadata.name) or {"metadata": {}}

@@ -82,8 +82,11 @@ class PodsOfJobs:
         found = self._counted.get(job.metadata.uid)
         is_new = found is not None and found[1].seconds > self._monotonic() - found[0]
         counts = found[1] if found is not None and is_new else self.count(job)
-        is_in_flight = worker.metadata.uid in (self._in_flight.get(job.metadata.uid) or {})
-        return counts.there.get(worker.spec.type, 0) - is_in_flight
+        return counts.there.get(worker.spec.type, 0) - self.is_in_flight(job, worker.metadata.uid)
+
+    def is_in_flight(self, job: ElasticJob, worker_uid: str) -> bool:
+        """Return whether a worker's Pod is just being made, as far as is known."""
+        return worker_uid in (self._in_flight.get(job.metadata.uid) or {})
 
     def is_left(self, key: str) -> bool:
         """Whether a job that is gone has Pods, by its namespace and name."""

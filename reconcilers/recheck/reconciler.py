@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from controller.errors import AlreadyExists
 from controller.reconciler import Request, Result
 from controller.resources import Object
+from controller.slices import computed
 from crds import names
 from crds.cordon import read_acted
 from reconcilers.findings.finished import is_finished
@@ -85,9 +87,9 @@ class RecheckReconciler(WithTools):
         namespace = self._namespace if self._namespace in counting else min(counting, default=None)
         if namespace is None:
             return Result(WAIT_SECONDS)  # no check would count
-        nodes, name = self._nodes.list(), raw["metadata"]["name"]
-        busy = {node for worker in self._workers.list() if (node := _node_of(worker)) is not None}
-        beside = partners(raw, nodes, busy, f"{name}/{cordoned.last.isoformat()}")
+        nodes, workers = self._nodes.list(), self._workers.list()
+        turn = f"{raw['metadata']['name']}/{cordoned.last.isoformat()}"
+        beside = await computed(len(nodes) + len(workers), _idle_partners, raw, nodes, workers, turn)
         if not beside:
             return Result(WAIT_SECONDS)
         check = check_of(raw, beside, namespace, cordoned)
@@ -103,6 +105,11 @@ class RecheckReconciler(WithTools):
             f"{', '.join(beside)}",
         )
         return Result(WAIT_SECONDS)
+
+
+def _idle_partners(node: Object, nodes: Sequence[Object], workers: Iterable[Object], turn: str) -> list[str]:
+    busy = {name for worker in workers if (name := _node_of(worker)) is not None}
+    return partners(node, nodes, busy, turn)
 
 
 def _end(check: Object) -> str:

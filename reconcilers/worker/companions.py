@@ -9,7 +9,7 @@ earlier job of the same name has left is replaced.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -47,7 +47,7 @@ def no_service(_: ElasticJob) -> None:
 class EvictionHold:
     """A reason to let none of a job's workers be evicted, as long as nothing else is known."""
 
-    held_seconds: Callable[[ElasticJob], float]
+    held_seconds: Callable[[ElasticJob], Awaitable[float]]
     """Time for which the hold of a job lasts; infinite where no end is in sight, 0.0 without a hold."""
     watch: Callable[[ControllerBuilder], None]
     """Has a controller of jobs look at those whose holds may end."""
@@ -146,7 +146,7 @@ class CompanionReconciler(WithTools):
         job, companions = self._parse_job.parse(raw), self._companions
         runs = not (job.stops or job.status.finished)
         failures: list[Refused] = []
-        held_seconds = max((hold.held_seconds(job) for hold in self._holds), default=0.0)
+        held_seconds = max([await hold.held_seconds(job) for hold in self._holds], default=0.0)
         with companions.reporting(raw, PODDISRUPTIONBUDGETS.kind, failures):
             found = self._budgets.get(job.metadata.namespace, job.metadata.name)
             budget = budget_of(job, is_held=held_seconds > 0) if runs else None

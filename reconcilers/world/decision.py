@@ -233,9 +233,17 @@ def _is_new(there: Assembly, decision: Decision) -> bool:
     return world.phase is FORMED and world.round != there.published.round
 
 
+def _gives_way(there: Assembly, decision: Decision) -> bool:
+    """Whether a world that could go on is given up, so that its processes leave before the next begins."""
+    return there.is_formed and not decision.broken and decision.rendezvous.phase is REFORMING
+
+
 def _without_new_world(there: Assembly, decision: Decision) -> Decision:
-    """The decision without the world that it forms; that the old one broke, and why, stays."""
-    if not _is_new(there, decision):
+    """The decision without the world that it forms; that the old one broke, and why, stays.
+
+    One that is to give way trains on: else workers that are not tested would make the same world again.
+    """
+    if not _is_new(there, decision) and not _gives_way(there, decision):
         return replace(decision, look_again_seconds=None)
     if not decision.broken:
         return replace(decision, rendezvous=there.published, breaks=(), look_again_seconds=None)
@@ -256,10 +264,12 @@ def _during(claim: Claim, there: Assembly, decision: Decision) -> Decision:
 
 def _to_vet(there: Assembly, decision: Decision, unvetted: frozenset[int]) -> tuple[int, ...]:
     """The workers to vet before this world may form. Members that train on are not tested again."""
-    if not _is_new(there, decision):
+    gives_way = _gives_way(there, decision)
+    if not _is_new(there, decision) and not gives_way:
         return ()
     old = there.members if there.is_formed and not decision.broken else frozenset[int]()
-    if not unvetted & (set(decision.rendezvous.members) - old):
+    members = {p.index for p in there.joinable} if gives_way else set(decision.rendezvous.members)
+    if not unvetted & (members - old):
         return ()
     return tuple(p.index for p in there.joinable if p.index not in old)
 

@@ -21,6 +21,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.kueue.cluster import Cluster
 from tests.reconcilers.api import NAMESPACE
 from tests.reconcilers.cluster_model import Script
+from tests.reconcilers.life import plan
 
 JSON = dict[str, Any]
 HIGH = {QUEUE_LABEL: "team", PRIORITY_LABEL: "high"}
@@ -291,6 +292,24 @@ async def test_a_drain_does_not_wait_for_a_pod_that_the_queue_never_grants() -> 
     (budget,) = cluster.api.list(PODDISRUPTIONBUDGETS)
     assert budget["spec"]["minAvailable"] == 2, "what the job goes on with, and not held"
     assert not cluster.status.get("migrations")
+
+
+async def test_a_pod_that_moves_does_not_take_the_grant_of_another_slot() -> None:
+    """The slot's own Pod waits after three quick ends; neither the source nor its target could train alone."""
+    cluster = Cluster().submit(2, 2)
+    cluster.api.set_quota(2)
+    await cluster.settle()
+    plan(cluster.api, "move", migratePods=[{"name": "j-worker-0"}])
+    await cluster.settle()
+    end = {"exitCode": 137, "reason": "OOMKilled"}
+    cluster.script = Script(pod_failures={(1, incarnation): end for incarnation in (1, 2, 3)})
+    await cluster.settle(600.0)
+    world = cluster.status["rendezvous"]
+    assert (world["phase"], world["members"]) == ("Formed", "0-1")
+    cluster.api.set_quota(3)
+    cluster.api.patch(ELASTICJOBS, "j", {"spec": {"replicaSpecs": {names.WORKER: {"replicas": 3}}}})
+    await cluster.settle(600.0)
+    assert cluster.status["rendezvous"]["worldSize"] == 3
 
 
 async def test_a_name_that_another_workload_has_is_told() -> None:

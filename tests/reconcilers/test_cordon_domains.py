@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -163,3 +164,17 @@ async def test_the_first_of_a_domain_is_told_when_the_others_follow(racks: Racks
     await racks.judge("c1", "c2", faultyNodes=["c1", "c2"])
     await racks.until_switch("c0", "c1", "c2")
     assert await racks.taints("c3") == []
+
+
+@pytest.mark.played
+@pytest.mark.parametrize("time", [None, "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+async def test_a_finding_of_no_age_on_a_node_holds_no_look_up(racks: Racks, time: str | None) -> None:
+    """Whoever may annotate a Node may write any time; no other time can be counted from it."""
+    found = {"node": "c0", "verdict": "Faulty", "source": "default/x"} | ({"time": time} if time else {})
+    cordon = {"taints": [{"key": names.TAINT_UNHEALTHY, "value": "CheckFailed", "effect": "NoSchedule"}]}
+    annotations = {names.ANNOTATION_CORDON: orjson.dumps(found).decode()}
+    await racks.client.patch(NODES, "c0", {"metadata": {"annotations": annotations}, "spec": cordon})
+    await racks.settle()
+    assert racks.process is not None and racks.process.errors == []
+    await racks.judge(*ALL, faultyNodes=["c0"])
+    await racks.until_said("c0", "True", "CheckFailed")

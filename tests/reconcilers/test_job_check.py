@@ -108,6 +108,21 @@ def test_a_tested_target_that_waits_for_another_does_not_wait_for_a_checkpoint_o
     assert after.rendezvous.round == 2 and 2 in after.rendezvous.members
 
 
+@pytest.mark.parametrize("standby", [0, 1])
+def test_a_world_whose_members_all_move_trains_on_while_their_successors_are_tested(standby: int) -> None:
+    """Nobody goes on, so the old ones leave first; that was given up, and made again, in each look."""
+    people = [*running(0, 1), participant(2, replaces=0), participant(3, replaces=1)]
+    world, limits = formed(0, 1), bounds(2, standby=standby)
+    first = decide(world, people, limits, NOW, of(2, 3))
+    assert first.rendezvous == world and first.to_vet == (2, 3) and not first.breaks
+    during = decide(world, people, limits, NOW, of(2, 3, check=unfinished(1, [2, 3])))
+    assert during.rendezvous == world and not during.breaks
+    after = decide(world, people, limits, NOW, of())
+    assert after.rendezvous.phase is REFORMING, "they leave"
+    left = [*(replace(p, report=None, alive=False) for p in people[:2]), *people[2:]]
+    assert decide(after.rendezvous, left, limits, NOW, of()).rendezvous.members == [2, 3]
+
+
 def test_a_broken_world_waits_for_its_check_and_the_break_is_told_once() -> None:
     people = [*running(0), participant(1, AgentState.FAILED, 1)]
     first = decide(formed(0, 1), people, bounds(2), NOW, of(0, 1))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.resources import NAMESPACES, NODES
+from controller.slices import LARGE
 from crds import names
 from crds.findings import Cause, Finding, Verdict
 from reconcilers.cordon.policy import ENOUGH_PASSES
@@ -287,6 +288,24 @@ async def test_a_repaired_node_is_back_without_a_person(open_workshop: Callable[
     assert await workshop.said("a") == ("False", "CheckPassed")
     await workshop.live(DAY)
     assert len(await workshop.rechecks()) == 2, "it is in service, and not tested any more"
+
+
+@pytest.mark.played
+async def test_partners_among_many_nodes_are_chosen_beside_the_event_loop(
+    open_workshop: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 10,000 nodes that takes 150 ms, in which nobody else would have a turn."""
+    sizes = list[int]()
+
+    async def computed(size: int, function: Callable[..., Any], *args: Any) -> Any:
+        sizes.append(size)
+        return function(*args)
+
+    monkeypatch.setattr("reconcilers.recheck.reconciler.computed", computed)
+    workshop = await open_workshop()
+    await workshop.add_nodes(*(f"n{number}" for number in range(LARGE)))
+    await workshop.live(FIRST_SECONDS + 300)
+    assert len(await workshop.rechecks()) == 1 and sizes == [LARGE + 4]
 
 
 @pytest.mark.played

@@ -152,6 +152,8 @@ def test_record_is_bounded_keeps_the_newest_and_takes_nothing_in_twice(
         '[{"source": "x"}]',
         '[{"verdict": "Healthy"}]',
         '[{"verdict": "Healthy", "time": "2026-01-01T00:00:00Z", "passed": -83}]',
+        '[{"verdict": "Faulty", "time": "0001-01-01T00:00:00+10:00"}]',
+        '[{"verdict": "Faulty", "time": "9999-12-31T23:59:59Z"}]',
     ],
 )
 def test_unreadable_record_is_none(text: str) -> None:
