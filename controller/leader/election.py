@@ -6,6 +6,9 @@ than the lease duration after that; each on its own monotonic clock. As the dead
 duration, leaders never overlap. So a renewal counts however late its answer comes, and whichever answer
 shows it.
 
+Nobody may delete the Lease while a request to create it is still under way: in that name it would be made
+once more beside the leader.
+
 There are two exceptions to that wait. A holder whose container has ended is followed at once
 (`container_end.py`). And no silence counts that this candidate itself could not have heard through: after an
 outage of the API server it waits a whole lease duration again, so that the holder goes on.

@@ -199,8 +199,6 @@ class Process:
             AskKind.REPLACE: lambda: server.write(server.leases.replace, lease),
             AskKind.LOOK_AT_POD: lambda: copy.deepcopy(server.pods.get(pod_of(ask.holder))),
         }
-        if ask.kind is AskKind.CREATE:
-            self.game.created_at = self.game.schedule.now
         term, is_open = self.suspensions, True
 
         def take_in(answer):
@@ -255,7 +253,7 @@ class Game:
         self.faults, self.stalls, self.longest_stall = WEATHERS[seed % len(WEATHERS)]
         self.fair_since = math.inf
         self.processes: dict[str, Process] = {}
-        self.created_at = self._deleted_at = -math.inf
+        self._deleted_at = -math.inf
         self.counts: Counter[str] = Counter()
         self.server = Server(self)
         self._pod_count = 0
@@ -326,8 +324,9 @@ class Game:
         process.reaches_server_at = self.schedule.now + seconds
 
     def _delete_lease(self) -> None:
-        """Delete the Lease, where all have seen it, and none may be creating it."""
-        is_settled = self.schedule.now > self.created_at + 2 * self.timing.lease_duration_seconds
+        """Delete the Lease, where all have seen it, and no request to create it is still under way."""
+        under_way = (*self.schedule.names_to_come(), *self.server.held_names)
+        is_settled = not any(name.partition(" ")[2].startswith(AskKind.CREATE.value) for name in under_way)
         if is_settled and all(process.state.tenure.record for process in self.alive()):
             self.server.leases.delete()
             self.server.holder, self._deleted_at = "", self.schedule.now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from enum import Enum
 
 from controller.errors import AlreadyExists, Conflict, NotFound
@@ -27,9 +28,14 @@ class Server:
         self.leases = LeaseApi()
         self.pods: dict[str, dict] = {}
         self.outage: Outage | None = None
-        self._held: list = []
+        self._held: list[tuple[str, Callable[[], None]]] = []
         self._return = Timer(0.0, "", lambda: None)
         self.written_at, self.holder = -math.inf, ""
+
+    @property
+    def held_names(self) -> list[str]:
+        """The names of the requests that wait."""
+        return [name for name, _ in self._held]
 
     def go_away(self, outage: Outage, seconds: float) -> None:
         self.outage = outage
@@ -40,8 +46,8 @@ class Server:
         self.outage = None
         self._return.cancel()
         held, self._held = self._held, []
-        for act in held:
-            self.game.schedule.soon("a held request", act)
+        for name, send in held:
+            self.game.schedule.soon(name, send)
 
     def ask(self, name: str, act, answer) -> None:
         """Send a request; the answer is what it found, or an error."""
@@ -58,7 +64,7 @@ class Server:
         if self.outage is None:
             send()
         elif self.outage is Outage.HOLDS:
-            self._held.append(send)
+            self._held.append((name, send))
         elif self.outage is Outage.REFUSES:
             self.game.schedule.after(0.01, f"{name}: refused", lambda: answer(ConnectionError("refused")))
 

@@ -65,6 +65,11 @@ class Schedule:
         """Have an act happen so many seconds from now."""
         return self.at(self.now + seconds, name, act)
 
+    def names_to_come(self) -> list[str]:
+        """Return the names of the acts that are to happen."""
+        timers = (timer for _, _, timer in self._timers)
+        return [*(name for name, _ in self._ready), *(each.name for each in timers if not each.is_cancelled)]
+
     def step(self) -> bool:
         """Let one act happen; return whether there was any."""
         while not self._ready:
