@@ -21,6 +21,11 @@ LAUNCHER_ADVICE = (
     "WORLD_SIZE and the others, and report to dlr."
 )
 """What to do about such an end."""
+DELETED_NODE_ADVICE = (
+    "Nothing is to be done where an autoscaler or a person took the node away; else find out who deletes the "
+    "cluster's nodes."
+)
+"""What to do about a node that was deleted under a worker."""
 SLOW_ADVICE = (
     "See who is not where the other ranks are, a few times: dlr job stacks {name}; and have the job's nodes "
     "measured, for which its training stops: dlr node-check --job {name}."

@@ -17,6 +17,7 @@ from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.advice import (
     CANNOT_START,
+    DELETED_NODE_ADVICE,
     FEWER_WORKERS,
     GROWS,
     LAUNCHER_ADVICE,
@@ -36,6 +37,7 @@ from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.failure.incidents import switch_words
 from reconcilers.failure.meaning import meaning_of, next_start
 from reconcilers.findings.reasons import NODES_CHECKED, QUIET
+from reconcilers.observed.ending import WAS_DELETED
 
 PEOPLE = "{people}"
 """Stands for the workers or groups of a job in a headline."""
@@ -415,9 +417,17 @@ def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
         yield sentence(start)
     if WITHOUT_LAUNCHER.search(culprit.failure.get("message") or ""):
         yield sentence(LAUNCHER_ADVICE)
+    elif _lost_its_node(culprit):
+        yield sentence(DELETED_NODE_ADVICE)
     elif advice := meaning_of(culprit.failure["exitClass"]).advice:
         nodes = _failed_nodes(case, culprit) or ["NODE"]
         yield sentence(_said(advice, case, node=" ".join(nodes), nodes=",".join(nodes)))
+
+
+def _lost_its_node(culprit: Culprit) -> bool:
+    """Whether the worker's Node was deleted, so that nobody can look at it."""
+    is_lost = culprit.failure["exitClass"] == ExitClass.NODE_LOST
+    return is_lost and first_line(culprit.failure.get("message")).endswith(WAS_DELETED)
 
 
 def _said(advice: str, case: Case, **more: str) -> str:
