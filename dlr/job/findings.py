@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.wording import counted, first_line, holders, some_of
+from crds.checkpoint_files import SAVER_PROCESS
 from crds.elasticworker import ExitClass
 from crds.grouping import is_grouped
 from crds.job_status import JobState
@@ -331,7 +332,8 @@ def _troubles(case: Case) -> Iterator[JobFinding]:
     for type_, (what, clause) in TROUBLES.items():
         if warning := case.warning(type_):
             cause = str(warning.get("reason") or type_)
-            advice = [sentence(_said(TROUBLE_ADVICE[cause], case))] if cause in TROUBLE_ADVICE else []
+            about = SAVER_PROCESS if SAVER_PROCESS in warning["message"] else cause
+            advice = [sentence(_said(TROUBLE_ADVICE[about], case))] if about in TROUBLE_ADVICE else []
             statement = sentence(f"{what}: {warning['message']}")
             shown = _if_training(case, clause)
             if type_ == "CheckpointsFailing" and report.phase(case.job) == "Succeeded":

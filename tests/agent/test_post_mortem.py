@@ -252,7 +252,9 @@ def test_a_failure_names_the_signal_that_ended_a_process_of_the_failed_one(
 
 def test_a_data_loader_whose_crash_only_the_log_tells_of_is_the_failure(left: Round) -> None:
     crash = "Unexpected segmentation fault encountered in worker."
-    left.stderr(1, f"ERROR: {crash}\n" + OWN.replace("ValueError: the reason for all", "ConnectionResetError"))
+    left.stderr(
+        1, f"ERROR: {crash}\n" + OWN.replace("ValueError: the reason for all", "ConnectionResetError")
+    )
     (failed,) = left.last({1: 1})[1]
     failure = left.describe([failed])
     killed = "a process that it had started was killed by SIGSEGV"

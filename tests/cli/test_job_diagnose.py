@@ -45,6 +45,21 @@ def gravest(of: Case) -> JobFinding:
     return verdict(of).findings[0]
 
 
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [
+        ("the saver process was ended by SIGABRT, see the log of this rank", "See in the log why"),
+        ("[Errno 28] No space left on device", "Look at the storage"),
+    ],
+)
+def test_who_shall_look_at_the_storage_has_an_error_of_the_storage(why: str, advice: str) -> None:
+    message = f"digits-worker-0, first: step 20 is not saved to /data: {why}; the next save tries again"
+    made = case(troubled_job(warnings=[warning("CheckpointsFailing", message, "StorageFails")]))
+    (failing,) = (each for each in verdict(made).findings if each.cause == "StorageFails")
+    (told,) = failing.advice
+    assert told.text.startswith(advice) and ("dlr job logs digits" in told.text) == ("SIGABRT" in why)
+
+
 HUNG = "no step for 10 s (the limit is 10 s): rank 2, after step 270, is at work/loader.py:31 in read: file.read()"
 OUT_OF_MEMORY = "the container was killed by the kernel's OOM killer"
 
