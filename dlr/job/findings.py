@@ -38,6 +38,7 @@ from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.failure.incidents import switch_words
 from reconcilers.failure.meaning import meaning_of, next_start
 from reconcilers.findings.reasons import NODES_CHECKED, QUIET
+from reconcilers.goodput.goodput import FALSE_START, NOT_YET_TRAINING
 from reconcilers.observed.ending import WAS_DELETED
 
 PEOPLE = "{people}"
@@ -163,7 +164,20 @@ def _loop(case: Case) -> Iterator[JobFinding]:
         f"{failure_words(case, case.culprit)}",
         blamed_lines(case.culprit),
     )
-    yield JobFinding(class_, statement, tuple(_advice(case, case.culprit)))
+    does = f"Starts again and again, without a step, on {PEOPLE}" if _never_began(case, case.culprit) else ""
+    yield JobFinding(class_, statement, tuple(_advice(case, case.culprit)), does, "Failed")
+
+
+def _never_began(case: Case, culprit: Culprit) -> bool:
+    """Whether a job without a step failed soon after its last start, and may do so after this one.
+
+    A script that reports no steps counts as training while it runs.
+    """
+    account, lasted = case.account, culprit.failure.get("afterSeconds") or 0.0
+    if account is None or account.first_step is not None or lasted > FALSE_START.total_seconds():
+        return False
+    is_young = account.state is JobState.TRAINING and case.now - account.since <= FALSE_START
+    return is_young or account.state in NOT_YET_TRAINING
 
 
 def _without_new_ground(case: Case, class_: str) -> int:
