@@ -312,7 +312,7 @@ def _situation(
 def _is_node_deleted(status: ElasticWorkerStatus, pod: dict[str, Any] | None, seen: Observation) -> bool:
     """Whether the Pod's Node was deleted. One that was never seen may be hidden from the controller."""
     if status.node_uid is not None:
-        return (seen.node or {}).get("metadata", {}).get("uid") != status.node_uid
+        return seen.node is None or bool(seen.node["metadata"].get("uid") != status.node_uid)
     disruption = disruption_of(pod or {}) or {}
     return seen.node is None and disruption.get("reason") == BY_GARBAGE_COLLECTOR
 
