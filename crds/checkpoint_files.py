@@ -45,6 +45,8 @@ class CheckpointTrouble(WireWord):
     """The last step that was due is not in the storage, since the one before was still being written."""
 
 
+SAVER_PROCESS = "the saver process"
+"""What a message of StorageFails says where it is not the storage that failed."""
 MAX_TROUBLE = 512
 """Characters of what is told of it."""
 

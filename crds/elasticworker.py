@@ -83,7 +83,16 @@ class ElasticWorkerSpec(Model):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            cel("has(self.jobName) != has(self.checkName)", "name the job or the check, and not both")
+            cel("has(self.jobName) != has(self.checkName)", "name the job or the check, and not both"),
+            cel(
+                "self.index == oldSelf.index && self.type == oldSelf.type",
+                "index and type cannot be changed: a worker stays one slot",
+            ),
+            cel(
+                "has(self.jobName) == has(oldSelf.jobName) && (has(self.jobName) ? "
+                "self.jobName == oldSelf.jobName : self.checkName == oldSelf.checkName)",
+                "jobName and checkName cannot be changed: a worker stays with its owner",
+            ),
         )
     )
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from crds.model import Model, Name, ObjectMeta, cut
+from crds.model import Model, Name, ObjectMeta, cel, cut, rules
 from crds.shard_set import MAX_SHARD_REASON, SetDefinition
 
 MAX_LEASES_TEXT = 262_144
@@ -52,6 +52,10 @@ class ShardSetStatus(SetDefinition):
 
 class ShardSetSpec(Model):
     """What it is of."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(cel("self == oldSelf", "jobName and setName cannot be changed"))
+    )
 
     job_name: Name
     set_name: Annotated[str, Field(min_length=1, max_length=63)]

@@ -235,10 +235,7 @@ class NodeLifecycle:
     async def _evict(self, pod: JSON) -> None:
         metadata = pod["metadata"]
         self._evictions.pop(metadata["uid"], None)
-        why = "Taint manager: deleting due to NoExecute taint"
-        target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
-        moment = {"lastTransitionTime": timestamp(self._now())}
-        await self._patch_pod_conditions(pod, [target | {"message": why} | moment])
+        await self._mark(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
         name = f"{metadata['namespace']}/{metadata['name']}"
         self._recorder.normal(pod, "TaintManagerEviction", f"Marking for deletion Pod {name}")
         await self._client.delete(PODS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"])
@@ -251,8 +248,15 @@ class NodeLifecycle:
             return  # it is there, our copy is behind
         except NotFound:
             pass
+        await self._mark(pod, "DeletionByPodGC", "PodGC: node no longer exists")
         path = PODS.path(metadata["namespace"], metadata["name"])
         await self._client.delete(path, uid=metadata["uid"], grace_period_seconds=0)
+
+    async def _mark(self, pod: JSON, reason: str, message: str) -> None:
+        """Say in the Pod's status why it is about to be deleted."""
+        target = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+        moment = {"lastTransitionTime": timestamp(self._now())}
+        await self._patch_pod_conditions(pod, [target | moment])
 
     async def _patch_pod_conditions(self, pod: JSON, conditions: list[JSON]) -> None:
         metadata = pod["metadata"]

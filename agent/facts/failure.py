@@ -77,6 +77,21 @@ _CHILD_SIGNAL = re.compile(
     r"|(?:died with <Signals\.|terminated with signal )(?P<name>SIG[A-Z]+)"
 )
 """The words of torch's DataLoader, of `subprocess` and of `torch.multiprocessing.spawn`, with the signal."""
+_LOADER_CRASH = re.compile(
+    r"ERROR: (?P<words>Unexpected (?P<kind>segmentation fault|bus error|floating-point exception) "
+    r"encountered in worker\..*)"
+)
+"""What a worker of torch's DataLoader writes as it crashes (torch/csrc/DataLoader.cpp)."""
+_LOADER_SIGNALS = {
+    "segmentation fault": "SIGSEGV",
+    "bus error": "SIGBUS",
+    "floating-point exception": "SIGFPE",
+}
+_LOST_A_CHILD = re.compile(
+    r"(?:ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError|EOFError)\b"
+    r"|RuntimeError: (?:DataLoader worker \(pid\(s\)|Pin memory thread exited)"
+)
+"""How an exception begins that a process raises if it reads from a worker that is gone."""
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -132,6 +147,10 @@ def failure_of_process(
     recorded = _recorded(process)
     raised = recorded or last_chain(log)
     message = clip(recorded or last_traceback(log) or exit_text(process.exitcode, log), TEXT_BYTES)
+    child_signal = _child_signal(raised)
+    if child_signal is None and _LOST_A_CHILD.match(message) and (crash := _loader_crash(log)):
+        words, child_signal = crash
+        message = clip(f"DataLoader: {words}\n{message}", TEXT_BYTES)
     tail = clip(log, TEXT_BYTES, head=0)
     is_timeout = process.exitcode not in _KILLS and times_out(message, tail)
     return LocalFailure(
@@ -145,8 +164,8 @@ def failure_of_process(
         time=time,
         cause=FailureCause.TIMED_OUT if is_timeout else None,
         step=step,
-        child_was_killed=_CHILD_WAS_KILLED.search(raised) is not None,
-        child_signal=_child_signal(raised),
+        child_was_killed=child_signal in (None, "SIGKILL") and _CHILD_WAS_KILLED.search(raised) is not None,
+        child_signal=child_signal,
     )
 
 
@@ -283,6 +302,12 @@ def _child_signal(raised: str) -> str | None:
         return None
     descriptions = {signal.strsignal(number): signal.Signals(number).name for number in signal.Signals}
     return found["name"] or descriptions.get(found["description"])
+
+
+def _loader_crash(log: str) -> tuple[str, str] | None:
+    """Return what the last DataLoader worker that crashed wrote, and the signal; None if none did."""
+    crashes = list(_LOADER_CRASH.finditer(log))
+    return (crashes[-1]["words"].rstrip(), _LOADER_SIGNALS[crashes[-1]["kind"]]) if crashes else None
 
 
 def _signal_name(exit_code: int) -> str | None:

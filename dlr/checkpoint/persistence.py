@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +24,7 @@ from typing import IO, Any, cast
 import dlr
 from agent.slots.format import Mark
 from agent.slots.slot import Slot, TooSmallError
-from crds.checkpoint_files import CheckpointTrouble
+from crds.checkpoint_files import SAVER_PROCESS, CheckpointTrouble
 from dlr.checkpoint import storage
 from dlr.checkpoint.files import Files
 from dlr.checkpoint.memory import Then, Writer, private_slot
@@ -338,7 +339,7 @@ class Saver:
             with self._saving:
                 return self._save(request, has_read)
         except (OSError, ValueError) as error:
-            return f"the process that saves does not work: {error}"
+            return f"{SAVER_PROCESS} does not work: {error}"
         finally:
             self.has_saved = True
 
@@ -373,23 +374,34 @@ class Saver:
             process = self._running()
         requests, answers = _stream(process.stdin), _stream(process.stdout)
         self._number += 1
-        requests.write(f"{self._number} {request.encode()}\n")
-        requests.flush()
+        try:
+            requests.write(f"{self._number} {request.encode()}\n")
+            requests.flush()
+        except BrokenPipeError:
+            return _end_of(process)
         for line in answers:
             answer = _answer_to(self._number, line)
             if answer is None:  # what follows might be taken for an answer to the next request
                 self.close()
-                return f"the process that saves has sent what is no answer to this request: {line!r:.200}"
+                return f"{SAVER_PROCESS} has sent what is no answer to this request: {line!r:.200}"
             if "read" not in answer:
                 return answer.get("error")
             has_read()
-        return f"the process that saves ended with {process.wait()}"
+        return _end_of(process)
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or not self.runs:
             self._process = start_saver()
             self.is_abandoned = False
         return self._process
+
+
+def _end_of(process: subprocess.Popen[str]) -> str:
+    """Say how a saver has ended that closed its pipes."""
+    code = process.wait()
+    is_signal = -code in set(signal.Signals)
+    how = f"was ended by {signal.Signals(-code).name}" if is_signal else f"ended with exit code {code}"
+    return f"{SAVER_PROCESS} {how}, see the log of this rank"
 
 
 def _answer_to(number: int, line: str) -> dict[str, Any] | None:
@@ -405,7 +417,7 @@ def _answer_to(number: int, line: str) -> dict[str, Any] | None:
 def start_saver() -> subprocess.Popen[str]:
     """Start a saver's process; raise OSError where there can be no other process."""
     # Whoever trains with dlr has its modules in the path, and perhaps none in the folder of the moment.
-    path = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    path = {"PYTHONPATH": os.pathsep.join(_standard_first(sys.path)), "PYTHONSAFEPATH": "1"}
     saver = subprocess.Popen(
         [sys.executable, "-m", PROGRAM],
         env={**os.environ, **path},
@@ -415,6 +427,13 @@ def start_saver() -> subprocess.Popen[str]:
     )
     os.setpriority(os.PRIO_PROCESS, saver.pid, os.nice(0) + NICENESS)
     return saver
+
+
+def _standard_first(path: Sequence[str]) -> list[str]:
+    """Return a path with Python's own modules first: the script's folder may have some of their names."""
+    standard = Path(os.__file__).parent
+    own = {str(standard), str(standard / "lib-dynload")}
+    return sorted(path, key=lambda folder: folder not in own)
 
 
 def _start_thread(run: Callable[..., None], *arguments: object) -> bool:

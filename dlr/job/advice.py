@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from crds import names
+from crds.checkpoint_files import SAVER_PROCESS
 from dlr.kube.api import JSON
 from reconcilers.observed.resources import format_bytes
 from reconcilers.observed.suitable import Sizes, allocatable, amounts_of
@@ -21,6 +22,11 @@ LAUNCHER_ADVICE = (
     "WORLD_SIZE and the others, and report to dlr."
 )
 """What to do about such an end."""
+DELETED_NODE_ADVICE = (
+    "Nothing is to be done where an autoscaler or a person took the node away; else find out who deletes the "
+    "cluster's nodes."
+)
+"""What to do about a node that was deleted under a worker."""
 SLOW_ADVICE = (
     "See who is not where the other ranks are, a few times: dlr job stacks {name}; and have the job's nodes "
     "measured, for which its training stops: dlr node-check --job {name}."
@@ -28,6 +34,8 @@ SLOW_ADVICE = (
 """What to do about steps that take longer."""
 TROUBLE_ADVICE: dict[str, str] = {
     "StorageFails": "Look at the storage: full, read-only, away, or a path that not all ranks see",
+    SAVER_PROCESS: "See in the log why the process that saves ended: dlr job logs {name}; a file of the "
+    "script's folder may have the name of a module that it imports, and SIGKILL is mostly a want of memory",
     "SaveSkipped": "Raise the Checkpointer's persist_every, or use faster storage",
     "CheckpointLost": "Save to storage more often, by persist_every, or set memoryCheckpoint.replicas: 1",
     "MemoryFails": "Do what the message says of the memory: the Pod's limit, /dev/shm, or the GPU's driver",
@@ -38,7 +46,7 @@ TROUBLE_ADVICE: dict[str, str] = {
     "WorkersGivenUp": "Correct what made them fail, dlr job logs {name} --failed, and try one again by "
     "kubectl delete ew WORKER -n {namespace}",
 }
-"""What to do about a warning, by its type or its reason."""
+"""What to do about a warning, by its type or its reason; or by what its message is about."""
 UNSCHEDULABLE = "Unschedulable"
 TOO_LARGE_ADVICE = (
     "No node is large enough for one of its Pods, however free: {why}. Ask for less in "

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.wording import counted, first_line, holders, some_of
+from crds.checkpoint_files import SAVER_PROCESS
 from crds.elasticworker import ExitClass
 from crds.grouping import is_grouped
 from crds.job_status import JobState
 from dlr.job import report
 from dlr.job.advice import (
     CANNOT_START,
+    DELETED_NODE_ADVICE,
     FEWER_WORKERS,
     GROWS,
     LAUNCHER_ADVICE,
@@ -36,6 +38,8 @@ from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.failure.incidents import switch_words
 from reconcilers.failure.meaning import meaning_of, next_start
 from reconcilers.findings.reasons import NODES_CHECKED, QUIET
+from reconcilers.goodput.goodput import FALSE_START, NOT_YET_TRAINING
+from reconcilers.observed.ending import WAS_DELETED
 
 PEOPLE = "{people}"
 """Stands for the workers or groups of a job in a headline."""
@@ -160,7 +164,20 @@ def _loop(case: Case) -> Iterator[JobFinding]:
         f"{failure_words(case, case.culprit)}",
         blamed_lines(case.culprit),
     )
-    yield JobFinding(class_, statement, tuple(_advice(case, case.culprit)))
+    does = f"Starts again and again, without a step, on {PEOPLE}" if _never_began(case, case.culprit) else ""
+    yield JobFinding(class_, statement, tuple(_advice(case, case.culprit)), does, "Failed")
+
+
+def _never_began(case: Case, culprit: Culprit) -> bool:
+    """Whether a job without a step failed soon after its last start, and may do so after this one.
+
+    A script that reports no steps counts as training while it runs.
+    """
+    account, lasted = case.account, culprit.failure.get("afterSeconds") or 0.0
+    if account is None or account.first_step is not None or lasted > FALSE_START.total_seconds():
+        return False
+    is_young = account.state is JobState.TRAINING and case.now - account.since <= FALSE_START
+    return is_young or account.state in NOT_YET_TRAINING
 
 
 def _without_new_ground(case: Case, class_: str) -> int:
@@ -329,7 +346,8 @@ def _troubles(case: Case) -> Iterator[JobFinding]:
     for type_, (what, clause) in TROUBLES.items():
         if warning := case.warning(type_):
             cause = str(warning.get("reason") or type_)
-            advice = [sentence(_said(TROUBLE_ADVICE[cause], case))] if cause in TROUBLE_ADVICE else []
+            about = SAVER_PROCESS if SAVER_PROCESS in warning["message"] else cause
+            advice = [sentence(_said(TROUBLE_ADVICE[about], case))] if about in TROUBLE_ADVICE else []
             statement = sentence(f"{what}: {warning['message']}")
             shown = _if_training(case, clause)
             if type_ == "CheckpointsFailing" and report.phase(case.job) == "Succeeded":
@@ -415,9 +433,17 @@ def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
         yield sentence(start)
     if WITHOUT_LAUNCHER.search(culprit.failure.get("message") or ""):
         yield sentence(LAUNCHER_ADVICE)
+    elif _lost_its_node(culprit):
+        yield sentence(DELETED_NODE_ADVICE)
     elif advice := meaning_of(culprit.failure["exitClass"]).advice:
         nodes = _failed_nodes(case, culprit) or ["NODE"]
         yield sentence(_said(advice, case, node=" ".join(nodes), nodes=",".join(nodes)))
+
+
+def _lost_its_node(culprit: Culprit) -> bool:
+    """Whether the worker's Node was deleted, so that nobody can look at it."""
+    is_lost = culprit.failure["exitClass"] == ExitClass.NODE_LOST
+    return is_lost and first_line(culprit.failure.get("message")).endswith(WAS_DELETED)
 
 
 def _said(advice: str, case: Case, **more: str) -> str:

@@ -25,6 +25,7 @@ from crds.texts import ending
 from reconcilers.failure.facts import Break
 from reconcilers.failure.meaning import Guilt, meaning_of
 from reconcilers.failure.rules import action_for, of_process
+from reconcilers.observed.containers import exit_words
 from reconcilers.observed.ending import is_well
 from reconcilers.observed.exit_class import classify_process
 from reconcilers.observed.worker_state import current_report
@@ -225,7 +226,7 @@ def _has_finished(worker: ElasticWorker, round_: int) -> bool:
 
 def _incident(worker: str, failure: AgentFailure) -> Incident:
     exit_class = classify_process(failure)
-    text = failure.message or _end_of(failure.log_tail) or f"exit code {failure.exit_code}"
+    text = failure.message or _end_of(failure.log_tail) or exit_words(failure.exit_code)
     return Incident(
         exit_class=exit_class,
         failure=JobFailure(

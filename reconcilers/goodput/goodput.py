@@ -126,6 +126,8 @@ def _without_steps(worker: ElasticWorker) -> ElasticWorker:
 
 AFTER_A_FAILURE = (JobState.RECOVERING, JobState.REFORMING, JobState.DOWN)
 """States in which a job is because of a failure."""
+FALSE_START = timedelta(seconds=30)
+"""A script that reports no steps counts as training while it runs, unless it fails within this time."""
 NOT_YET_TRAINING = (JobState.RECOVERING, JobState.REFORMING, JobState.FORMING)
 """States of a formed world before its first step."""
 DIGITS = 6

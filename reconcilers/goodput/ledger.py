@@ -37,6 +37,7 @@ from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.goodput.goodput import (
     AFTER_A_FAILURE,
+    FALSE_START,
     NOT_YET_TRAINING,
     all_run,
     begun,
@@ -54,9 +55,6 @@ from reconcilers.observed.slots import present_slots
 from reconcilers.observed.worker_state import stuck_by
 from reconcilers.observed.workers import Workers
 from reconcilers.world.participants import bounds_of
-
-FALSE_START = timedelta(seconds=30)
-"""A script that reports no steps counts as training while it runs, unless it fails within this time."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from reconcilers.goodput.goodput import NOT_YET_TRAINING
 from reconcilers.job.times import TOLERANCE
 from reconcilers.look import DesiredJob
 from reconcilers.observed.containers import CRASH_LOOP
+from reconcilers.observed.ending import NODE_DELETED
 from reconcilers.observed.slots import Slot, all_present_slots, present_slots
 from reconcilers.observed.start import RUNS_BEFORE
 from reconcilers.observed.worker_state import (
@@ -146,7 +147,9 @@ def _remaining(seconds: float, since: datetime, now: datetime) -> float:
 def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ...]:
     nodes, end = list(worker.spec.excluded_nodes), worker.status.last_exit
     failed = worker.status.node_name if worker.metadata.uid in avoiding else None
-    if end is not None and (meaning_of(end.exit_class).avoids_node or end.action is FailureAction.REPLACE):
+    if end is not None and end.reason == NODE_DELETED:  # a node of its name is another machine
+        nodes = [node for node in nodes if node != end.node_name]
+    elif end is not None and (meaning_of(end.exit_class).avoids_node or end.action is FailureAction.REPLACE):
         failed = failed or end.node_name
     if failed:
         nodes = [node for node in nodes if node != failed] + [failed]

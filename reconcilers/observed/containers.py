@@ -10,6 +10,7 @@ https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -115,6 +116,13 @@ def succeeded(end: Object | None) -> bool:
 def failed(end: Object | None) -> bool:
     """Whether a container's end has another exit code."""
     return end is not None and end.get("exitCode") != 0
+
+
+def exit_words(code: int | None) -> str:
+    """Return an exit code in words, with the signal that it stands for: `exit code 137 (SIGKILL)`."""
+    number = 0 if code is None else -code if code < 0 else code - 128
+    name = signal.Signals(number).name if number in set(signal.Signals) else ""
+    return f"exit code {code}" + (f" ({name})" if name else "")
 
 
 def begun_launcher(end: Object | None) -> str:

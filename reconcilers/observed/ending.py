@@ -20,6 +20,7 @@ from reconcilers.observed.containers import (
     Role,
     begun_launcher,
     containers_of,
+    exit_words,
     failed,
     has_ended,
     may_run,
@@ -46,6 +47,11 @@ PROCESS_FAILED = "ProcessFailed"
 LEFT_EARLY = "LeftEarly"
 """Reason of the end of a training container with exit code 0, of whose success its agent has not spoken."""
 
+NODE_DELETED = "NodeDeleted"
+"""Reason of the end of a Pod whose Node was deleted. One that comes back by its name is another machine."""
+WAS_DELETED = " was deleted"
+"""End of the message of such an end, after the node's name."""
+
 KEEP_THE_EXIT_CODE = "keep its exit code by `exec`, `wait` or `set -o pipefail`"
 """Advice for a shell that hides how its launcher ended: in its place, in the background, or in a pipe."""
 
@@ -64,6 +70,8 @@ class Situation:
     """Whether its agent's report cannot be read."""
     node: Object | None = None
     """The node on which it is, or was."""
+    deleted_node: str = ""
+    """Name of its node, if that Node was deleted."""
     node_lost: str | None = None
     """Why its node counts as lost."""
     silence: Silence | None = None
@@ -101,7 +109,7 @@ def judge(seen: Situation) -> PodJudgement:
     """How the Pod is, or how it ended."""
     pod = seen.pod
     if pod is None:
-        return _ended_well() if _has_said_so(seen) else _failed(end_of_deleted(seen.node))
+        return _ended_well() if _has_said_so(seen) else _failed(_taken(end_of_deleted(seen.node), seen))
     containers = containers_of(pod)
     training = training_container(containers)
     if _is_over(pod, containers) or "deletionTimestamp" in pod.get("metadata", {}):
@@ -129,7 +137,7 @@ def failed_sidecars(pod: Object | None) -> str:
     beside = [each for each in containers_of(pod or {}) if each.role in (Role.SIDECAR, Role.COMPANION)]
     ends = ((each, each.newest_end) for each in beside)
     said = [
-        f"{each.role} {each.name}: exit code {end.get('exitCode')}"
+        f"{each.role} {each.name}: {exit_words(end.get('exitCode'))}"
         for each, end in ends
         if end is not None and failed(end) and end.get("exitCode") not in KILL_EXIT_CODES
     ]
@@ -187,8 +195,16 @@ def _of_an_end(seen: Situation, pod: Object, containers: Sequence[Container]) ->
         is_well_ended = taken or end is None or _says_nothing(end)
         return _ended_well() if is_well_ended else _failed(classify_pod(pod, seen.node))
     if taken or not succeeded(end):
-        return _failed(_by_the_agents_word(classify_pod(pod, seen.node), seen.report))
+        found = classify_pod(pod, seen.node)
+        return _failed(_taken(found, seen) if taken else _by_the_agents_word(found, seen.report))
     return _failed(_hidden_failure(seen, training, end)) if seen.has_agent else _ended_well()
+
+
+def _taken(end: PodEnd, seen: Situation) -> PodEnd:
+    """How a Pod that was taken away came to its end; what is deleted after its Node was lost with that."""
+    if seen.deleted_node and end.exit_class in (ExitClass.KILLED, ExitClass.NODE_LOST):
+        return PodEnd(ExitClass.NODE_LOST, NODE_DELETED, message=f"its node {seen.deleted_node}{WAS_DELETED}")
+    return _by_the_agents_word(end, seen.report)
 
 
 def _by_the_agents_word(end: PodEnd, report: AgentReport | None) -> PodEnd:

@@ -23,6 +23,7 @@ from reconcilers.observed.containers import (
     Role,
     begun_launcher,
     containers_of,
+    exit_words,
     failed,
     memory_limit,
     to_blame,
@@ -47,8 +48,11 @@ DEVICE_TAINTED = (
 )
 """The Pod's condition does not say which device, nor whose taint (Kubernetes 1.37)."""
 
+BY_GARBAGE_COLLECTOR = "DeletionByPodGC"
+"""Its node is gone, or is out of service for good."""
+
 DISRUPTION_REASONS = {
-    "DeletionByPodGC": ExitClass.NODE_LOST,
+    BY_GARBAGE_COLLECTOR: ExitClass.NODE_LOST,
     "EvictionByEvictionAPI": ExitClass.PREEMPTED,
     "PreemptionByScheduler": ExitClass.PREEMPTED,
     "TerminationByKubelet": ExitClass.PREEMPTED,
@@ -319,7 +323,7 @@ def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
     if reason in PROGRAMS_REASONS:
         launcher = begun_launcher(end)
         hidden = launcher and not message.strip() and exit_class is ExitClass.USER_ERROR
-        hint = f"exit code {code}, see the log of {launcher}" if hidden else ""
+        hint = f"{exit_words(code)}, see the log of {launcher}" if hidden else ""
         if _NOT_REGISTERED.search(message):
             hint = AGENT_NOT_FOUND
         return PodEnd(exit_class, reason, code, hint, message, **whose)

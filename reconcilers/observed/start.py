@@ -15,7 +15,14 @@ from typing import NamedTuple
 from controller.resources import Object
 from crds.model import Condition
 from crds.names import LABEL_CHECK, key_secret
-from reconcilers.observed.containers import CRASH_LOOP, PULL_SECRETS, Role, containers_of, words_of
+from reconcilers.observed.containers import (
+    CRASH_LOOP,
+    PULL_SECRETS,
+    Role,
+    containers_of,
+    exit_words,
+    words_of,
+)
 
 _RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+")
 _PROGRESS_BAR = re.compile(r"\d%\||\|\s*\d+/\d+\s|\[\d+:\d+(?::\d+)?<")
@@ -100,7 +107,7 @@ def _crash(container: Object) -> str:
     """How a container ended that is started again and again."""
     end = (container.get("lastState") or {}).get("terminated") or {}
     words = last_line(words_of(end)) or end.get("reason", "")
-    return f"exit code {end.get('exitCode')}: {words}".rstrip(": ")
+    return f"{exit_words(end.get('exitCode'))}: {words}".rstrip(": ")
 
 
 def lacks_key(pod: Object) -> bool:

@@ -28,6 +28,7 @@ from reconcilers.failure.facts import RESTARTED, highest_step
 from reconcilers.failure.meaning import meaning_of, smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.conditions import condition_of
+from reconcilers.observed.containers import exit_words
 from reconcilers.observed.ending import reported_failure
 from reconcilers.observed.exit_class import PodEnd, classify_process
 from reconcilers.observed.start import last_line
@@ -243,7 +244,7 @@ def _is_deleted(pod: dict[str, Any] | None) -> bool:
 
 def _with_last_line(end: PodEnd) -> str:
     """Describes the exit of a process with the last line of its log, which mostly says why."""
-    text, line = f"exit code {end.exit_code}", last_line(end.log)
+    text, line = exit_words(end.exit_code), last_line(end.log)
     if end.other_container:
         text = f"{end.role} {end.container}: {text}"
     left = line and end.exit_class is ExitClass.USER_ERROR

@@ -20,10 +20,11 @@ from crds.texts import shortened
 from reconcilers.failure import budgets
 from reconcilers.failure.meaning import meaning_of
 from reconcilers.observed.conditions import condition_of, with_condition
+from reconcilers.observed.containers import exit_words
 from reconcilers.observed.device_taints import DeviceTaint
 from reconcilers.observed.domains import domain_of
 from reconcilers.observed.ending import PodJudgement, Situation, failed_sidecars, judge
-from reconcilers.observed.exit_class import PodEnd
+from reconcilers.observed.exit_class import BY_GARBAGE_COLLECTOR, PodEnd, disruption_of
 from reconcilers.observed.hardware import reported_fault
 from reconcilers.observed.silence import Silence, SilenceVerdict
 from reconcilers.observed.start import NOTHING, RUNS_BEFORE, STARTED, Hindrance, hindrance_of
@@ -302,9 +303,18 @@ def _situation(
         report=current_report(worker, status) if trains else None,
         is_unreadable=trains and bool(worker.status.report_fault),
         node=seen.node,
+        deleted_node=(status.node_name or "") if _is_node_deleted(status, pod, seen) else "",
         node_lost=seen.node_lost,
         silence=None if seen.released else seen.silence,
     )
+
+
+def _is_node_deleted(status: ElasticWorkerStatus, pod: dict[str, Any] | None, seen: Observation) -> bool:
+    """Whether the Pod's Node was deleted. One that was never seen may be hidden from the controller."""
+    if status.node_uid is not None:
+        return seen.node is None or bool(seen.node["metadata"].get("uid") != status.node_uid)
+    disruption = disruption_of(pod or {}) or {}
+    return seen.node is None and disruption.get("reason") == BY_GARBAGE_COLLECTOR
 
 
 def _with_failures(
@@ -373,7 +383,7 @@ def _in_an_ended_job(
     """Its phase follows its Pod to the end; but that counts nothing any more."""
     if end.exit_code == 0:  # it left because its job had ended
         return _with_its_owner(status, owner_ended, "ended with its job")
-    why = end.message or f"exit code {end.exit_code}"
+    why = end.message or exit_words(end.exit_code)
     return _with_its_owner(status, WorkerPhase.FAILED, f"ended with its job: {why}")
 
 

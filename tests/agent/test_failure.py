@@ -153,6 +153,39 @@ def test_a_killed_child_is_found_wherever_in_a_chain_of_exceptions_it_is(
     assert not report(1, stderr=stderr).was_killed, "an exception that was caught before"
 
 
+CRASHED = "ERROR: Unexpected {} encountered in worker.{}\n"
+RESET = 'Traceback (most recent call last):\n  File "loader.py", line 24, in <module>\n{}\n'
+LOST = "ConnectionResetError: [Errno 104] Connection reset by peer"
+SHM = " This might be caused by insufficient shared memory (shm)."
+
+
+@pytest.mark.parametrize("lost", [LOST, "EOFError", GONE])
+@pytest.mark.parametrize(
+    ("words", "more", "signal"),
+    [
+        ("segmentation fault", "", "SIGSEGV"),
+        ("bus error", SHM, "SIGBUS"),
+        ("floating-point exception", "", "SIGFPE"),
+    ],
+)
+def test_the_crash_of_a_loaders_worker_is_what_the_failure_is(
+    words: str, more: str, signal: str, lost: str, tmp_path: Path
+) -> None:
+    stderr = tmp_path / "stderr.log"
+    stderr.write_text("epoch 0\n" + CRASHED.format(words, more) + RESET.format(lost))
+    failure = report(1, stderr=stderr)
+    first, second, *_ = failure.message.splitlines()
+    assert (first, second) == (f"DataLoader: Unexpected {words} encountered in worker.{more}", lost)
+    assert (failure.child_signal, failure.is_consequence, failure.was_killed) == (signal, False, False)
+
+
+def test_a_loaders_crash_that_was_survived_is_no_reason_of_a_later_failure(tmp_path: Path) -> None:
+    stderr = tmp_path / "stderr.log"
+    stderr.write_text(CRASHED.format("segmentation fault", "") + RESET.format("ValueError: bad"))
+    failure = report(1, stderr=stderr)
+    assert (failure.message.splitlines()[0], failure.child_signal) == ("ValueError: bad", None)
+
+
 def printed_group(*, nested: bool) -> str:
     """As Python prints it, with torch's prefix."""
 

@@ -24,7 +24,7 @@ from dlr import progress
 from dlr.checkpoint import Checkpointer, leaving, persistence, saver, sharing, storage
 from dlr.checkpoint.files import files_at
 from dlr.checkpoint.memory import private_slot
-from dlr.checkpoint.persistence import Persistence
+from dlr.checkpoint.persistence import Persistence, Saver
 from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.saver import SaveError, persist
 from dlr.checkpoint.state import capture
@@ -251,6 +251,46 @@ def test_a_saver_that_goes_on_is_waited_for_however_long_it_takes(
         at_once.SaverHere, "activity", lambda _: (b"%d" % (clock.now // (persistence.STILL_SECONDS - 1)),)
     )
     assert saving(tmp_path)._comes(Coming(clock, 9_999))
+
+
+class Ended:
+    """A saver's process that has ended before it answered."""
+
+    def __init__(self, code: int, writes: Exception | None = None) -> None:
+        self._code, self._writes = code, writes
+        self.stdin, self.stdout = self, io.StringIO()
+
+    def write(self, _: str) -> None:
+        if self._writes is not None:
+            raise self._writes
+
+    def flush(self) -> None: ...
+
+    def poll(self) -> int | None:
+        return None
+
+    def wait(self) -> int:
+        return self._code
+
+
+@pytest.mark.parametrize("writes", [None, BrokenPipeError(32, "Broken pipe")])
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(-6, "was ended by SIGABRT"), (-9, "was ended by SIGKILL"), (1, "ended with exit code 1")],
+)
+def test_the_end_of_a_saver_is_told_by_its_signal_with_the_place_of_its_log(
+    code: int, how: str, writes: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persistence, "start_saver", lambda: Ended(code, writes))
+    error = Saver().save(request("-", Mark(1, 1, 0, 1), tmp_path), lambda: None)
+    assert error == f"the saver process {how}, see the log of this rank"
+
+
+def test_a_module_of_the_scripts_folder_does_not_hide_one_of_pythons_from_a_saver() -> None:
+    standard = str(Path(os.__file__).parent)
+    own = [standard, f"{standard}/lib-dynload"]
+    path = persistence._standard_first(["/app", "/opt/dlr.zip", *own, f"{standard}/site-packages"])
+    assert path == [*own, "/app", "/opt/dlr.zip", f"{standard}/site-packages"]
 
 
 def test_storage_that_fails_is_told_until_a_step_is_there(tmp_path: Path, record: Path) -> None:

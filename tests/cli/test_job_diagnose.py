@@ -11,6 +11,7 @@ from dlr.dashboard.job_page import job_page
 from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.evidence import sections
+from dlr.job.failures import find_culprit, heading, job_failure_line
 from dlr.job.findings import JobFinding
 from dlr.job.verdict import verdict
 from tests.cli.scripted import GROUP_PATH, JSON, Dlr, Script, job, listing, node_check, refusal, worker
@@ -42,6 +43,21 @@ def warning(kind: str, message: str, reason: str | None = None) -> JSON:
 
 def gravest(of: Case) -> JobFinding:
     return verdict(of).findings[0]
+
+
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [
+        ("the saver process was ended by SIGABRT, see the log of this rank", "See in the log why"),
+        ("[Errno 28] No space left on device", "Look at the storage"),
+    ],
+)
+def test_who_shall_look_at_the_storage_has_an_error_of_the_storage(why: str, advice: str) -> None:
+    message = f"digits-worker-0, first: step 20 is not saved to /data: {why}; the next save tries again"
+    made = case(troubled_job(warnings=[warning("CheckpointsFailing", message, "StorageFails")]))
+    (failing,) = (each for each in verdict(made).findings if each.cause == "StorageFails")
+    (told,) = failing.advice
+    assert told.text.startswith(advice) and ("dlr job logs digits" in told.text) == ("SIGABRT" in why)
 
 
 HUNG = "no step for 10 s (the limit is 10 s): rank 2, after step 270, is at work/loader.py:31 in read: file.read()"
@@ -148,6 +164,32 @@ def test_the_first_reason_names_the_cause(
     for words in said:
         assert words in found.sentence.text
     assert job_page(staged())["findings"][0]["text"] == found.sentence.text, "so does the page's"
+
+
+def test_nobody_is_sent_to_look_at_a_node_that_was_deleted() -> None:
+    lost = {"worker": "digits-worker-2", "exitClass": "NodeLost", "time": at(290)}
+    for message, is_gone in (("its node node-2 was deleted", True), ("node-2 restarted", False)):
+        of = troubled_job(lastFailure=lost | {"message": message}, failureBudget={"alike": 3})
+        told = " ".join(each.text for each in gravest(case(of)).advice)
+        assert ("kubectl describe node" in told, "who deletes" in told) == (not is_gone, is_gone)
+
+
+def test_an_exit_code_is_said_once() -> None:
+    killed = {"worker": "digits-worker-1", "exitClass": "Killed", "exitCode": 137, "time": at(290)}
+    lines = (
+        ({"message": "exit code 137 (SIGKILL)"}, "10s ago: exit code 137 (SIGKILL)"),
+        ({"message": "SIGKILL"}, "exit code 137, 10s ago: SIGKILL"),
+        ({}, "exit code 137, 10s ago"),
+    )
+    for message, line in lines:
+        assert job_failure_line(killed | message, NOW) == f"digits-worker-1, Killed, {line}"
+    made = troubled_job(lastFailure=killed | {"message": "exit code 137 (SIGKILL)"})
+    culprit = find_culprit(made, troubled_workers())
+    assert culprit is not None
+    assert [text for label, text in heading(culprit, NOW) if label in ("Class", "Error")] == [
+        "Killed",
+        "exit code 137 (SIGKILL)",
+    ]
 
 
 def test_failure_that_was_survived_is_the_reason_and_the_state_says_how_the_job_is() -> None:

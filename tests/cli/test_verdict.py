@@ -305,6 +305,31 @@ def test_programs_read_in_one_word_whether_to_start_a_job_again(
     assert made_json["next"] == job_page(found)["next"] == top.next_start
 
 
+@pytest.mark.parametrize(
+    ("state", "since", "lasted", "first_step", "loops"),
+    [
+        ("Training", 290, 2.0, None, True),
+        ("Recovering", 290, 2.0, None, True),
+        ("Training", 290, None, None, True),
+        ("Training", 200, 2.0, None, False),  # it runs for longer than any start before
+        ("Training", 290, 9_000.0, None, False),  # it reports no steps, and trained for hours
+        ("Training", 290, 2.0, 1, False),
+    ],
+)
+def test_a_job_that_fails_at_each_start_does_not_train(
+    state: str, since: float, lasted: float | None, first_step: int | None, *, loops: bool
+) -> None:
+    message = "the process exited with code 2: train.py: error: unrecognized arguments: --x"
+    last = {"worker": "digits-worker-1", "exitClass": "UserError", "message": message, "time": at(289)}
+    last |= {} if lasted is None else {"afterSeconds": lasted}
+    account = {"state": state, "since": at(since)} | ({} if first_step is None else {"firstStep": first_step})
+    budget = {"spent": {"UserError": 2}}
+    made = troubled_job(lastFailure=last, goodput=account, failures={"UserError": 2}, failureBudget=budget)
+    found = verdict(Case(made, [], [], NOW))
+    assert found.text.startswith("Starts again and again, without a step, on 3 of 3 workers") is loops
+    assert loops or found.text.startswith("Trains on 3 of 3 workers")
+
+
 def test_nobody_restarts_a_suspended_job() -> None:
     last = {"worker": "digits-worker-1", "exitClass": "NodeLost", "message": "why", "time": at(290)}
     made = troubled_job(phase="Suspended", lastFailure=last, failures={"NodeLost": 1})

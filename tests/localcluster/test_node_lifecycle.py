@@ -97,6 +97,7 @@ class Server:
         self.contact = Contact()
         self.answers = True
         self.evicted: list[str] = []
+        self.removed: dict[str, JSON] = {}
 
     def _at(self, path: str) -> tuple[Copies, JSON]:
         parts = path.removesuffix("/status").split("/")
@@ -124,6 +125,7 @@ class Server:
     async def delete(self, path: str, *, uid: str, grace_period_seconds: int | None = None) -> JSON:
         copies, obj = self._at(path)
         if grace_period_seconds == 0:
+            self.removed[obj["metadata"]["name"]] = obj
             copies.remove(obj)
         else:
             self.evicted.append(obj["metadata"]["name"])
@@ -196,6 +198,7 @@ async def test_a_silent_node_is_marked_and_emptied_and_a_speaking_one_is_not() -
         await beating(server, "alive", 40)
         assert server.ready(server.nodes, "", "dead") == "True"
         assert server.pods.get("default", "orphan") is None
+        assert server.removed["orphan"]["status"]["conditions"][-1]["reason"] == "DeletionByPodGC"
         await beating(server, "alive", 10)
         assert server.ready(server.nodes, "", "dead") == "Unknown"
         assert server.ready(server.pods, "default", "patient") == "False"

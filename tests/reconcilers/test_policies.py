@@ -13,6 +13,7 @@ from reconcilers.failure.memory import MemoryRoom
 from reconcilers.failure.policy import Renewal
 from reconcilers.job import status as job_status
 from reconcilers.job.workers import MAX_DELAY_SECONDS, delay_seconds, plan_relaunches, relaunched
+from reconcilers.observed.ending import NODE_DELETED
 from reconcilers.observed.run_policy import seconds_to_cleaning
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.observed.workers import Workers, new_worker, plan_workers
@@ -50,6 +51,14 @@ def test_node_that_is_lost_or_refuses_pods_is_avoided_and_a_users_error_is_not_i
     lost, refused, wrong = ended(0, "NodeLost"), ended(1, "Preempted"), ended(2, "UserError")
     plan = plan_relaunches([lost, refused, wrong], Rendezvous(), NOW)
     assert [r.excluded_nodes for r in plan.relaunches] == [("node-0",), ("node-0",), ()]
+
+
+def test_a_machine_that_comes_back_by_the_name_of_a_deleted_node_is_not_avoided() -> None:
+    last = ended(0, "NodeLost").status.last_exit.to_wire()
+    gone = worker(0, WorkerPhase.FAILED, lastExit=last | {"reason": NODE_DELETED})
+    avoiding = gone.spec.model_copy(update={"excluded_nodes": ["node-0", "node-1"]})
+    gone = gone.model_copy(update={"spec": avoiding})
+    assert plan_relaunches([gone], Rendezvous(), NOW).relaunches[0].excluded_nodes == ("node-1",)
 
 
 def test_a_node_on_which_a_rule_replaced_the_pod_is_avoided() -> None:

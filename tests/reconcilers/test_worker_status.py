@@ -63,7 +63,7 @@ def test_the_log_of_what_was_killed_does_not_say_why() -> None:
     ended = terminated(137)
     ended["state"]["terminated"]["message"] = "step 7 loss 0.3"
     end = after(worker(), pod=pod(phase="Failed", containerStatuses=[ended])).last_exit
-    assert (end.message, end.log_tail) == ("exit code 137", "step 7 loss 0.3")
+    assert (end.message, end.log_tail) == ("exit code 137 (SIGKILL)", "step 7 loss 0.3")
 
 
 def told(
@@ -89,6 +89,44 @@ def test_an_earlier_rounds_failure_is_not_why_the_pod_ended() -> None:
 def test_pod_that_was_taken_away_says_so_whatever_its_processes_said() -> None:
     end = after(told(), pod=pod(deleted=True)).last_exit
     assert (end.exit_class, end.message) == (ExitClass.KILLED, "the Pod was deleted")
+
+
+COLLECTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "PodGC: …"}
+NODE_0 = {"metadata": {"name": "node-0", "uid": "m1"}}
+NEW_NODE_0 = {"metadata": {"name": "node-0", "uid": "m2"}}
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        None,
+        pod(deleted=True),
+        pod(phase="Failed", deleted=True, containerStatuses=[terminated(137)]),
+        pod(phase="Failed", conditions=[COLLECTED]),
+        pod(phase="Failed", deleted=True, conditions=[COLLECTED]),
+    ],
+)
+@pytest.mark.parametrize("node", [None, NEW_NODE_0])
+def test_a_pod_that_goes_with_its_deleted_node_was_lost_with_it(ended: Any, node: Any) -> None:
+    runs = after(worker(phase=None), pod=pod(), node=NODE_0)
+    end = after(worker().model_copy(update={"status": runs}), pod=ended, node=node).last_exit
+    assert (end.exit_class, end.message) == (ExitClass.NODE_LOST, "its node node-0 was deleted")
+    stays = after(worker().model_copy(update={"status": runs}), pod=pod(deleted=True), node=NODE_0)
+    assert stays.last_exit.exit_class is ExitClass.KILLED
+
+
+def test_a_node_that_was_never_seen_is_gone_only_by_the_word_of_the_garbage_collector() -> None:
+    collected = pod(phase="Failed", conditions=[COLLECTED])
+    assert after(worker(), pod=collected).last_exit.message == "its node node-0 was deleted"
+    assert after(worker(), pod=collected, node=NODE_0).last_exit.message == "PodGC: …"
+    assert after(worker(), pod=pod(deleted=True)).last_exit.message == "the Pod was deleted"
+
+
+def test_an_end_of_its_own_is_the_workers_whatever_became_of_the_node() -> None:
+    runs = after(worker(phase=None), pod=pod(), node=NODE_0)
+    left = pod(phase="Failed", containerStatuses=[terminated(1)])
+    end = after(worker().model_copy(update={"status": runs}), pod=left).last_exit
+    assert end.exit_class is ExitClass.USER_ERROR
 
 
 def test_pod_that_is_deleted_with_time_to_stop_ends_in_good_order() -> None:
