@@ -45,7 +45,7 @@ from agent.processes.orphans import Orphans
 from agent.rendezvous.handler import DlrRendezvousHandler, JobEndedError
 from agent.rendezvous.meeting import prefetch
 from agent.replicas.desk import ReplicasDesk
-from agent.report.elasticworker import PodLocation
+from agent.report.elasticworker import PodLocation, section_of
 from agent.report.failed_start import refuse_to_start
 from agent.report.progress_monitor import ProgressMonitor, TrainingProgress
 from agent.report.report import AgentFacts
@@ -65,7 +65,7 @@ from agent.torch_compat import elastic
 from agent.warm import Preloads
 from agent.warm.preamble import must_start_cold
 from agent.warm.warm_parent import WarmParent, WarmStart
-from crds.agent_report import AgentState
+from crds.agent_report import AgentState, CheckpointMemory
 from crds.phases import HANG_TIMEOUT_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -275,7 +275,10 @@ def _memory(
 ) -> CheckpointHolder:
     """Return the memory for checkpoints, which begins to be touched, or to be filled from a peer."""
     place = PodLocation(link.api, launch.me, lambda: link.view.topology_levels)
-    memory = CheckpointHolder(launch.me, launch.config.nproc_per_node, listener, place)
+    before = section_of(link.predecessor, "memory", CheckpointMemory) or CheckpointMemory()
+    # Of the last save, another rank may have had no part yet.
+    step_before = None if before.step is None else before.step - (before.every or 0)
+    memory = CheckpointHolder(launch.me, launch.config.nproc_per_node, listener, place, step_before)
     cleanup.callback(memory.close)
     if not prefetch(link.first_view.world, launch.me, memory):
         memory.touch()

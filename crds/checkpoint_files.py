@@ -34,7 +34,8 @@ class CheckpointTrouble(WireWord):
     STATE = "StateNotSaved"
     """The state cannot be taken apart, or the steps do not rise: nothing is saved."""
     LOST = "CheckpointLost"
-    """Training has begun at step 0, though there was a checkpoint in memory."""
+    """Training goes on from an earlier step than memory had, or from 0; or memory ends with a step of which
+    storage has nothing."""
     SLOT = "SlotTooSmall"
     """The state does not fit into the memory that the job asks for."""
     MEMORY = "MemoryFails"

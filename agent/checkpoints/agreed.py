@@ -34,6 +34,10 @@ class AgreedCheckpoint:
     """The slot server of the agent that holds our replicas; None where nobody does."""
     held: HeldReplicas | None = None
     """The agent whose replicas are kept here; None where there is none. Others' offers are not taken."""
+    agent: int = 0
+    """Rank of this agent."""
+    agents: int = 1
+    """Number of agents of the round."""
 
 
 def resume_of(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from agent.checkpoints import last_save
 from agent.checkpoints.agreed import AgreedCheckpoint, resume_of, slots_to_persist
 from agent.checkpoints.arrivals import Handover, Prefetch
 from agent.connection.listener import Listener
@@ -21,7 +22,7 @@ from agent.facts.place import Place
 from agent.monitor.oom import OomWatch
 from agent.slots.format import Mark
 from agent.slots.pool import Pool, assign, slot_for_replica
-from agent.slots.process_files import ProcessFile, ProcessFiles
+from agent.slots.process_files import LastSave, ProcessFile, ProcessFiles
 from agent.slots.replication import Replication, shortened
 from agent.slots.resume import Attempts, Checkpoint, Inventory
 from agent.slots.server import SlotServer
@@ -49,6 +50,7 @@ class CheckpointHolder:
         local_world_size: processes that it starts.
         listener: where its slots are served to peers.
         place: what this Pod shares with others and may be lost with, the largest first, the node at the end.
+        step_before: what the memory of the slot's last agent had for sure, as it has reported.
 
     Raises:
         InvalidEnvironmentError: there is no room for the slots that the job asks for.
@@ -60,6 +62,7 @@ class CheckpointHolder:
         local_world_size: int,
         listener: Listener,
         place: Callable[[], tuple[str, ...]] = tuple,
+        step_before: int | None = None,
     ) -> None:
         count = slot_count(local_world_size, me.memory_replicas)
         _check_size(me, count)
@@ -67,7 +70,7 @@ class CheckpointHolder:
             self._pool = Pool(me.memory_bytes, count)
         except OSError as error:
             raise InvalidEnvironmentError(f"{FIELD}: no memory for {count} slots: {error}") from error
-        self._key = me.key
+        self._key, self._job = me.key, me.owner_name
         self._local_world_size = local_world_size
         self._place = place
         self._has_replicas = me.memory_replicas > 0
@@ -81,9 +84,12 @@ class CheckpointHolder:
         self._gone: frozenset[int] = frozenset()
         """Agents of the last round whose Pods are not in the next world."""
         self._agreed = AgreedCheckpoint(0)
+        self._ends = False
+        """Whether this agent ends, so that nothing comes here any more."""
         self._meeting = 0
         """The newest round whose meeting this agent has come to: older ones' threads may act no more."""
         self._attempts = Attempts()
+        self._step_before = step_before
         self._lost_step: int | None = None
         """The newest that was here, where nothing in memory is of use any more."""
         self._own: list[list[Slot]] = []
@@ -154,6 +160,24 @@ class CheckpointHolder:
         peer = self._agreed.peer
         if self._has_replicas and peer is not None:
             self._handover.hand_over(peer, seconds, self._has_kept)
+
+    def last_save(self, stored_step: int | None, seconds: float) -> LastSave | None:
+        """Return what is to be written to storage now that this agent ends; None if there is nothing.
+
+        Args:
+            stored_step: the newest that the last processes have saved there.
+            seconds: that are left.
+        """
+        self._replication.follow(None)
+        with self._lock:
+            self._ends = True
+            agreed, storage = self._agreed, self._files.storage()
+            whole = {slot.path: mark for slot, mark in self._pool.whole()}
+        newest = max((mark.step for mark in whole.values()), default=-1)
+        if storage is None or newest <= (-1 if stored_step is None else stored_step):
+            return None
+        name = last_save.name_of(self._key, self._job, agreed.round)
+        return last_save.made_of(agreed, whole, name, storage, seconds)
 
     def expect(self, gone: frozenset[int], *, after_failure: bool) -> None:
         """A round is to be joined.
@@ -272,7 +296,8 @@ class CheckpointHolder:
             self._agreed = agreed
             self._prefetch = None
             self._attempts.begin(checkpoint)
-            kept = max((mark.step for _, mark in self._pool.whole()), default=None)
+            kept = max((mark.step for _, mark in self._pool.whole()), default=self._step_before)
+            self._step_before = None
             self._lost_step = kept if checkpoint is None else None
             self._pool.forget_after(checkpoint)
             self._replicated_step = None
@@ -339,12 +364,20 @@ class CheckpointHolder:
         found = [mark for mark in marks if mark is not None]
         return found if found and len(found) == len(marks) else None
 
+    def _last_marks(self) -> list[Mark]:
+        """The newest checkpoint of each rank that ran here last, which a peer may ask for in a recovery."""
+        newest: dict[int, Mark] = {}
+        for _, mark in self._pool.held():
+            if mark.rank in self._own_ranks:
+                newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
+        return [*newest.values()]
+
     def _has_kept(self, step: int) -> bool:
         """Whether that is the newest step of all local ranks."""
         return {mark.step for mark in self.own_marks() or ()} == {step}
 
     def to_status(self) -> agent_report.CheckpointMemory:
-        marks, agreed = self.own_marks(), self._agreed
+        marks, agreed = self.own_marks() or self._last_marks(), self._agreed
         return agent_report.CheckpointMemory(
             step=min(mark.step for mark in marks) if marks else None,
             replicated_step=self._replicated_step,
@@ -405,7 +438,7 @@ class CheckpointHolder:
 
     def _replica_target(self, mark: Mark) -> Slot | None:
         """The slot for a replica; None for the time being. The lock is held."""
-        if not self._own:  # the next round is being agreed upon
+        if not self._own or self._ends:  # or the next round is being agreed upon
             return None
         kept = min(self._newest_of(self._own) or (), default=None)
         is_busy = self._processes_load(kept) or self._pool.is_making_ready()

@@ -251,6 +251,13 @@ class ProgressFiles:
                     return AgentCheckpointTrouble(kind, message[:MAX_TROUBLE])
         return None
 
+    def note_lost(self, sentence: str) -> None:
+        """Take note that a checkpoint is lost. All processes have ended."""
+        self._read_trouble()
+        for path in self._steps:
+            _trouble_of(path).unlink(missing_ok=True)
+        self._trouble[0, CheckpointTrouble.LOST] = sentence
+
     def _read_metrics(self) -> StepReport | None:
         try:
             metrics = json.loads(self._shared_metrics().read_text())

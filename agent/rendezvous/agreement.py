@@ -117,7 +117,8 @@ class CheckpointAgreement:
                 held = HeldReplicas(source, inventory.address, inventory.ranks)
         if self._abandoned.is_set():
             raise OutdatedMeetingError
-        self._memory.agree(AgreedCheckpoint(self._round, decision, peers, peer, held))
+        here = self._agent, self._members
+        self._memory.agree(AgreedCheckpoint(self._round, decision, peers, peer, held, *here))
 
     def _fetch(self, attempt: int, decision: ResumeDecision) -> None:
         """Fetch what a decision asks of this agent, if anything, and tell what it could not get."""

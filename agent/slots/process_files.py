@@ -85,6 +85,63 @@ class ProcessFile:
             return 0.0
 
 
+@dataclass(frozen=True)
+class StoragePlace:
+    """Where a job's processes save to storage."""
+
+    path: str
+    job: str
+    """Namespace and name."""
+    keep: int | None
+    """How many checkpoints stay there; None for all."""
+    replica_group: str
+    """Index of the replica group; empty in a job without groups."""
+
+    @classmethod
+    def of(cls, fields: Any) -> StoragePlace | None:
+        """Make it of its fields, as a notice has them; None where they are none."""
+        try:
+            place = cls(**fields)
+        except TypeError:
+            return None
+        words = place.path, place.job, place.replica_group
+        is_number = place.keep is None or type(place.keep) is int
+        return place if is_number and all(isinstance(word, str) for word in words) else None
+
+
+@dataclass(frozen=True)
+class LastSave:
+    """What an agent has in memory when it ends, for the program that writes it to storage.
+
+    `dlr.checkpoint.last_save` is that program. Those of all agents of the job that end write together.
+    """
+
+    name: str
+    """Of this end, alike on all agents."""
+    storage: StoragePlace
+    agent: int
+    """Rank of the agent in its last round."""
+    agents: int
+    """Number of agents of that round."""
+    gone: tuple[int, ...]
+    """Ranks of those whose Pods are seen to be lost."""
+    slots: tuple[tuple[int, int, int, int, str], ...]
+    """Of each slot the round, step, rank and world size of its mark, and its path."""
+    seconds: float
+    """Time that is left."""
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> LastSave:
+        """Read it, as `encode` has written it."""
+        fields = json.loads(text)
+        fields["storage"] = StoragePlace(**fields["storage"])
+        fields["gone"], fields["slots"] = tuple(fields["gone"]), tuple(map(tuple, fields["slots"]))
+        return cls(**fields)
+
+
 class Notice:
     """What a process tells its agent of its checkpoints. Outside of dlr nobody listens.
 
@@ -94,7 +151,11 @@ class Notice:
 
     def __init__(self, given: ProcessFile) -> None:
         self._file = given.notice_file
-        self._content: dict[str, int | str] = {"round": given.round}
+        self._content: dict[str, Any] = {"round": given.round}
+
+    def tell_storage(self, place: StoragePlace) -> None:
+        """Tell where this job's processes save to storage."""
+        self._tell(storage=asdict(place))
 
     def tell_loaded(self, step: int, tier: Tier) -> None:
         """Tell that `load` has brought back that step, from there."""
@@ -105,7 +166,7 @@ class Notice:
         if self._content.get("every") != steps:
             self._tell(every=steps)
 
-    def _tell(self, **news: int | str) -> None:
+    def _tell(self, **news: Any) -> None:
         self._content.update(news)
         if self._file:
             with suppress(OSError):  # then the agent does not know
@@ -172,6 +233,11 @@ class ProcessFiles:
             if notice.get("round") == round_ and isinstance(every, int) and every > 0:
                 return every
         return None
+
+    def storage(self) -> StoragePlace | None:
+        """Return where processes save to storage, also those of an earlier round; None if none tells."""
+        places = (StoragePlace.of(notice.get("storage")) for notice in map(_read, self._notices))
+        return next((place for place in places if place is not None), None)
 
 
 def _read(notice: Path) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from agent.supervision import course
 from agent.supervision.asked import StacksDesk
 from agent.supervision.ending import GoodEnds
 from agent.supervision.failure_reporter import FailureReporter
+from agent.supervision.last_save import save_last
 from agent.supervision.leaving import VoteOutcome
 from agent.supervision.lingering import Lingering
 from agent.supervision.post_mortem import PostMortem, failure_by
@@ -462,8 +463,14 @@ class DlrElasticAgent(LocalElasticAgent):
         self._kept.stop(self._stop_grace_seconds - (time.monotonic() - begun_at))
         with signals.deferred():  # nor is it to end what the peer still copies
             self._votes.hand_over(self._stop_grace_seconds - (time.monotonic() - begun_at))
+            self._save_last(self._stop_grace_seconds - (time.monotonic() - begun_at))
         self._pcontext = None  # The processes have closed it.
         super()._shutdown()  # It ends torch's watchdog and health check.
+
+    def _save_last(self, seconds: float) -> None:
+        memory, files = self._environment.memory, self._environment.progress
+        if memory is not None:
+            save_last(memory, files, self._membership, self._reporter.latest.state, seconds)
 
     def _report_failed_leaving(self, processes: TrainingProcesses) -> None:
         """Report why there is no checkpoint of the step that all left after; nobody else can."""

@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dlr
 from agent.slots.format import Mark
-from agent.slots.process_files import Notice
+from agent.slots.process_files import Notice, StoragePlace
 from agent.slots.slot import TooSmallError
 from crds.checkpoint_files import CheckpointTrouble, Tier
 from crds.names import ENV_SPARE
@@ -128,6 +128,7 @@ class Checkpointer:
         self._files = files_at(path)
         self._every = every
         self._persist_every = persist_every
+        self._keep = keep
         self._weights_only = weights_only
         self._rng_state = rng_state
         self._adopt = adopt
@@ -195,6 +196,9 @@ class Checkpointer:
         """That it does not rise."""
         leaving.take_part("memory" if slots else "storage")
         self._notice = Notice(self._here)
+        if slots:
+            place = str(self._files), self._here.job, self._keep, self._here.replica_group
+            self._notice.tell_storage(StoragePlace(*place))
 
     def find(self) -> int | None:
         """Return the step of the checkpoint that `load` brings back; None without one. All ranks call it.

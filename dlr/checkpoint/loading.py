@@ -84,16 +84,21 @@ class Loading:
         """
         resume, manifest = self._here.resume, self._find(is_start)
         self._found = False  # whoever loads again wants what is there then
+        lost = self._here.lost_step or 0
         if manifest is not None:
             self._load_from_storage(state, manifest)
             found = manifest.step, Tier.STORAGE
+            if lost > manifest.step:
+                self._tell_lost(lost, manifest.step)
+                return found
         elif resume is not None:
             own = Mark(resume.round, resume.step, self._here.rank, self._here.world_size)
             if resume.slot is None or live != own:
                 self._load_from_memory(state, resume)
             found = resume.step, Tier.MEMORY
         else:
-            self._tell_lost()
+            if lost:
+                self._tell_lost(lost, 0)
             return None
         self._trouble.works(CheckpointTrouble.LOST)
         return found
@@ -193,13 +198,13 @@ class Loading:
         except UnpicklingError as error:
             raise DamagedError(str(error)) from error
 
-    def _tell_lost(self) -> None:
-        """There is nothing; say so where there was something."""
-        if (step := self._here.lost_step) is None:
-            return
+    def _tell_lost(self, lost: int, found: int) -> None:
+        """Tell that memory had a later step than there is; `found` is 0 where there is none."""
+        begins = f"training goes on from step {found}" if found else "training begins at step 0"
+        has = f"no later checkpoint than step {found}" if found else "no checkpoint"
         sentence = (
-            f"training begins at step 0: of step {step} in memory a part is lost, and {self._files} has no "
-            "checkpoint; memoryCheckpoint.replicas: 1 survives one loss at a time, a lower persist_every more"
+            f"{begins}: of step {lost} in memory a part is lost, and {self._files} has {has}; "
+            "memoryCheckpoint.replicas: 1 survives one loss at a time, a lower persist_every more"
         )
         logger.warning("%s", sentence)
         self._trouble.tell(CheckpointTrouble.LOST, sentence, LOST_SECONDS)

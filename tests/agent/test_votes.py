@@ -68,6 +68,7 @@ def test_processes_get_the_signal_that_the_agent_got_and_a_second_one_begins_no_
         ),
         "_votes": SimpleNamespace(stop=stop, end=lambda: None, hand_over=lambda seconds: None),
         "_kept": SimpleNamespace(stop=waiting.append),
+        "_save_last": waiting.append,
         "_shutdown_at": None,
         "_stop_grace_seconds": 10.0,
     }
@@ -78,7 +79,7 @@ def test_processes_get_the_signal_that_the_agent_got_and_a_second_one_begins_no_
     agent._shutdown(signal.SIGUSR2)
     assert begun[0] == begun[1]
     assert stopped == [(signal.SIGUSR2, 10.0 - 2.0)]
-    assert waiting == [10.0 - 2.0], "what waits for a round gets what is left of the grace"
+    assert waiting == [10.0 - 2.0] * 2, "what waits for a round gets what is left of the grace"
 
 
 @pytest.mark.parametrize(("tier", "told"), [(KeptIn.STORAGE, 1), (None, 0)])

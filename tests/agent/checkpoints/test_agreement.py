@@ -21,6 +21,7 @@ from agent.environment import Environment, InvalidEnvironmentError
 from agent.monitor.oom import OomWatch
 from agent.rendezvous.agreement import CheckpointAgreement
 from agent.slots.format import CONTROL_BYTES, Mark, TensorPart, lay_out
+from agent.slots.process_files import Notice, ProcessFile, StoragePlace
 from agent.slots.resume import Checkpoint, Inventory, ResumeDecision
 from agent.slots.slot import Slot
 from crds.agent_report import Resumed
@@ -279,6 +280,30 @@ def test_a_pod_that_leaves_hands_its_last_step_to_its_peer_and_the_others_wait_f
     assert steps(told) == {11}
     assert {file["resume"]["world_size"] for file in told} == {3}
     assert all(set(file["resume"]["shards"]) == {"0", "1", "2"} for file in told)
+
+
+def test_agents_that_end_in_a_recovery_say_all_that_is_left_and_who_is_lost(world: World) -> None:
+    told = world.meet(1)
+    world.save(told, 10, 0)
+    place = StoragePlace("/data", "default/job", 3, "")
+    lost, holder, other = world.memories
+    assert lost is not None and holder is not None and other is not None
+    assert holder.last_save(None, 5.0) is None, "no process has said where it saves"
+    for file in told:
+        Notice(ProcessFile(notice_file=file["notice_file"])).tell_storage(place)
+    lost._server._listener.close()
+    lost.close()
+    for memory in (holder, other):
+        memory.inventory(2)  # the next round was being joined
+        assert memory.to_status().step == 10
+        assert memory.last_save(10, 5.0) is None, "storage has it"
+    saves = [save for memory in (holder, other) if (save := memory.last_save(9, 5.0)) is not None]
+    assert [(save.agent, save.agents, save.gone) for save in saves] == [(1, 3, (0,)), (2, 3, ())]
+    assert len({save.name for save in saves}) == 1 and {save.storage for save in saves} == {place}
+    held = {Mark(*mark) for save in saves for *mark, _ in save.slots}
+    assert held == {Mark(1, 10, rank, 3) for rank in range(3)}
+    assert {Slot.open(path).mark for save in saves for *_, path in save.slots} == held
+    assert not holder._take_replica(Mark(1, 11, 0, 3), lost.address), "nothing is written over any more"
 
 
 def test_the_thread_of_an_abandoned_meeting_acts_no_more(world: World) -> None:

@@ -1,0 +1,99 @@
+"""The last save of an agent: what only its memory has goes to storage before it ends.
+
+Its training processes have ended, and none of them saved this: they failed, or their peers did, or they had
+not come to a step. A program of the SDK writes it (`dlr.checkpoint.last_save`), since the agent knows no
+storage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+
+from agent.checkpoints.agreed import AgreedCheckpoint
+from agent.slots.format import Mark
+from agent.slots.process_files import LastSave, StoragePlace
+from agent.slots.wire import is_there
+
+logger = logging.getLogger(__name__)
+
+PROGRAM = "dlr.checkpoint.last_save"
+
+
+def name_of(key: bytes, job: str, round_: int) -> str:
+    """Return the name of the end of a job's agents in that round, which nobody else can guess."""
+    return hashlib.sha256(key + f"{job} {round_}".encode()).hexdigest()[:12]
+
+
+def made_of(
+    agreed: AgreedCheckpoint, whole: Mapping[str, Mark], name: str, storage: StoragePlace, seconds: float
+) -> LastSave:
+    """Make the request of an agent that ends.
+
+    Args:
+        whole: the marks of the slots that hold a checkpoint, by path.
+    """
+    held = agreed.held
+    return LastSave(
+        name,
+        storage,
+        agreed.agent,
+        agreed.agents,
+        (held.agent,) if held is not None and not is_there(held.address) else (),
+        tuple((it.round, it.step, it.rank, it.world_size, path) for path, it in whole.items()),
+        seconds,
+    )
+
+
+def newest_step(save: LastSave) -> int:
+    """Return the newest step that any slot has."""
+    return max(step for _, step, *_ in save.slots)
+
+
+def is_whole(save: LastSave) -> bool:
+    """Whether this agent alone has a checkpoint of all ranks."""
+    ranks: dict[tuple[int, int, int], set[int]] = {}
+    for round_, step, rank, world_size, _ in save.slots:
+        ranks.setdefault((round_, step, world_size), set()).add(rank)
+    return any(len(found) == world_size for (_, _, world_size), found in ranks.items())
+
+
+def carry_out(save: LastSave) -> str:
+    """Have it written to storage; return in one clause why it is not there, or "" if it is."""
+    path = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    try:
+        program = subprocess.Popen(
+            [sys.executable, "-m", PROGRAM],
+            env={**os.environ, **path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a signal to the agent's group is not to end it
+        )
+    except OSError as error:
+        return f"the program that writes it cannot be started: {error}"
+    try:
+        answer, _ = program.communicate(save.encode(), save.seconds)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        with suppress(subprocess.TimeoutExpired):  # it does not end while its storage does not answer
+            program.wait(1.0)
+        return f"it was not written within {save.seconds:.0f} s, as long as the Pod has to end"
+    return _error_of(answer, program.returncode)
+
+
+def _error_of(answer: str, exit_code: int) -> str:
+    try:
+        found = json.loads(answer)
+        if (error := found.get("error")) is not None:
+            return str(error)
+        logger.info("step %d of the memory is in storage, too", found["step"])
+        return ""
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return f"the program that writes it ended with {exit_code}"
