@@ -56,7 +56,7 @@ def goodput_line(account: Goodput) -> str:
         return line
     trained = account.last_step - account.first_step + 1 + account.steps_redone
     if start_is_unknown(account):
-        return f"at least {line}; {account.steps_redone} of {trained} trained steps at most are repeats"
+        return f"at least {line}; how many of {trained} trained steps are repeats is unknown"
     return f"{line}; {account.steps_redone} of {trained} trained steps are repeats"
 
 
@@ -64,8 +64,9 @@ def redone(account: Goodput | None) -> str:
     """How many steps were trained again, such as `17 steps`; empty if none were."""
     if account is None or not account.steps_redone:
         return ""
-    steps = counted(account.steps_redone, "step")
-    return f"{steps} at most" if start_is_unknown(account) else steps
+    if start_is_unknown(account):
+        return "an unknown number of steps"
+    return counted(account.steps_redone, "step")
 
 
 def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float]:
