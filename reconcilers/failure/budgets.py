@@ -82,7 +82,7 @@ def after(budget: FailureBudget | None, failed: Failed) -> FailureBudget:
     start = _ground(budget or FailureBudget(), failed.reached)
     if failed.follows:
         return start.model_copy(update={"consequences": start.consequences + 1})
-    last = {
+    last: dict[str, object] = {
         "exit_class": failed.exit_class.value,
         "ignored": failed.action is FailureAction.IGNORE or None,
         "signature": signature_of(failed.message),
