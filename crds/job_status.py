@@ -197,6 +197,8 @@ class FailureBudget(Model):
     """The highest step that was reached when it last failed."""
     spent: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Failures in place since then, by exit class."""
+    start_unknown: bool | None = None
+    """Training made steps from an unknown one before one of these failures: it may have got further."""
     exit_class: Annotated[str, Field(max_length=64)] = ""
     """Exit class of the last failure."""
     ignored: bool | None = None

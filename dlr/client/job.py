@@ -211,7 +211,7 @@ class Job:
         workers = choose_workers(job, found, rank)
         if follow:
             return followed(self._api.connection, job, workers, tail_lines)
-        return present(self._api, workers, tail_lines)
+        return present(self._api, job, workers, tail_lines)
 
     def stacks(self, timeout_seconds: float = STACKS_SECONDS) -> str:
         """Return the present stacks of all training processes: equal ones once, the odd ones first.

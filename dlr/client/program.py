@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from dlr.client.local_imports import local_import
 from dlr.kube.errors import UsageError
 
 FOLDER = "/tmp/dlr-code"
@@ -114,6 +115,7 @@ def of_script(path: Path, arguments: Sequence[str] = ()) -> Program:
         text = source.decode()
     except UnicodeDecodeError:
         raise UsageError(f"The script {path} is not UTF-8 text.") from None
+    _refuse_local_imports(text, path.parent, f"The script {path}")
     return Program(f"{FOLDER}/{path.name}", tuple(arguments), text)
 
 
@@ -151,6 +153,7 @@ def of_function(
     head = f'"""The function {name}, shipped by dlr."""\n\n{FUTURE}{modules}\n\n'
     shipped = f"{head}{source.rstrip()}\n{_ENTRY.format(name=name, arguments=text)}"
     _refuse_if_too_large(len(shipped.encode()), f"function {name}")
+    _refuse_local_imports(shipped, Path(inspect.getsourcefile(function) or "").parent, f"The function {name}")
     return Program(f"{FOLDER}/{name}.py", (), shipped)
 
 
@@ -229,6 +232,16 @@ def _global_names(table: symtable.SymbolTable) -> set[str]:
         if child.get_type() in ("function", "class"):
             found |= _global_names(child)
     return found
+
+
+def _refuse_local_imports(source: str, folder: Path, what: str) -> None:
+    found = local_import(source, folder)
+    if found is not None:
+        raise UsageError(
+            f"{what} imports {found.name}, and {found.path.name} beside it is not shipped: write both in one "
+            f"file, install {found.path.stem} as a package here and in the image, or, with all its files, "
+            f"{ELSEWHERE}."
+        )
 
 
 def _refuse_if_too_large(size: int, what: str) -> None:

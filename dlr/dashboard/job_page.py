@@ -268,7 +268,8 @@ def _progress(case: Case) -> Iterator[JSON]:
     if progress is None:
         return
     if progress.total is None:
-        yield _figure("Progress", f"{progress.step:,}", "steps")
+        note = "steps since its last start" if progress.since_start else "steps"
+        yield _figure("Progress", f"{progress.step:,}", note)
     else:
         note = f"step {progress.step:,} of {progress.total:,}"
         yield _figure("Progress", percent_done(progress.step, progress.total), note, progress.share)

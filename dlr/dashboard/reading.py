@@ -11,7 +11,7 @@ from crds.grouping import is_grouped
 from dlr.dashboard.fleet import LEAD_SELECTOR, fleet_page
 from dlr.dashboard.job_page import job_page
 from dlr.job.case import read_case
-from dlr.job.logs import lines_of, parameters_of, why_no_log
+from dlr.job.logs import NOT_RUNNING, lines_of, parameters_of, why_no_log, why_not_started
 from dlr.job.lookup import NoSuchJob, get_job, list_workers
 from dlr.job.report import ranks
 from dlr.job.unreadable import naming_what_cannot_be_read
@@ -77,7 +77,16 @@ class JobView:
         worker, pod = self.pods[rank]
         if pod is None:
             return {"pod": None, "lines": [], "note": f"{worker} has no Pod (yet)."}
-        return {"pod": pod} | _log_of(self.api, pod)
+        return {"pod": pod} | self._log_of(worker, pod)
+
+    def _log_of(self, worker: str, pod: str) -> JSON:
+        try:
+            return _log_of(self.api, pod)
+        except ApiError as failure:
+            if failure.reason != NOT_RUNNING:
+                raise
+            job = get_job(self.api, self.name)
+            return {"lines": [], "note": why_not_started(job, self.api.get(ELASTICWORKERS, worker), failure)}
 
 
 def _pods(job: JSON, workers: Iterable[JSON]) -> dict[int, tuple[str, str | None]]:
@@ -103,6 +112,4 @@ def _log_of(api: Api, pod: str) -> JSON:
     except ApiError as failure:
         if failure.reason == "NotFound":
             return {"lines": [], "note": f"The Pod {pod} is gone, and its log with it."}
-        if failure.reason == "BadRequest":  # its container does not run yet
-            return {"lines": [], "note": f"{failure}"}
         raise

@@ -96,7 +96,7 @@ class Case:
 
     @cached_property
     def account(self) -> Goodput | None:
-        return account_of(self.job, self.workers, self.now)
+        return account_of(self.job, self.workers, self.now, self.groups)
 
     @cached_property
     def progress(self) -> JobProgress | None:

@@ -13,7 +13,7 @@ from dlr.job.case import Case
 from dlr.job.failures import by_cause, failures_of, job_failure_line
 from dlr.job.goodput import goodput_line, time_by_state, time_line
 from dlr.job.groups import group_line, groups_line
-from dlr.job.progress import progress_line, shards_line
+from dlr.job.progress import JobProgress, progress_line, shards_line
 from dlr.job.wording import duration, loss
 
 
@@ -52,7 +52,7 @@ def facts_of(case: Case) -> Iterator[Fact]:
     if group := group_line(job):
         yield Fact("Group", group)
     if case.progress:
-        yield Fact("Progress", progress_line(case.progress, is_finished=report.is_finished(job)))
+        yield Fact("Progress", _progress(case, case.progress))
     if case.checkpoints:
         yield Fact("Checkpoints", case.checkpoints)
     if case.account:
@@ -68,6 +68,13 @@ def facts_of(case: Case) -> Iterator[Fact]:
         yield Fact("Last failure", job_failure_line(failure, case.now))
         if line := _survivors(case):
             yield Fact("Recovery", line)
+
+
+def _progress(case: Case, progress: JobProgress) -> str:
+    """Say how far training is; the groups of a job count steps of their own, and the furthest may go."""
+    is_finished = report.is_finished(case.job)
+    line = progress_line(progress, is_finished=is_finished)
+    return f"{line}, in the furthest group that runs" if is_grouped(case.job) and not is_finished else line
 
 
 def _survivors(case: Case) -> str:

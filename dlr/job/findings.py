@@ -35,6 +35,7 @@ from dlr.job.failures import Culprit, are_near, failures_of
 from dlr.job.nodes import words_of_checks
 from dlr.job.odd_ranks import ranks_behind
 from dlr.job.wording import age, duration, in_command, parse_time
+from reconcilers.failure.budgets import without_progress
 from reconcilers.failure.incidents import switch_words
 from reconcilers.failure.meaning import meaning_of, next_start
 from reconcilers.findings.reasons import NODES_CHECKED, QUIET
@@ -150,7 +151,7 @@ def _nodes(case: Case) -> Iterator[JobFinding]:
 
 
 def _loop(case: Case) -> Iterator[JobFinding]:
-    """Yield failures that follow each other without progress in between."""
+    """Yield failures that follow each other without progress in between, or without any that is known."""
     if report.is_finished(case.job) or case.culprit is None:
         return
     class_ = case.culprit.failure["exitClass"]
@@ -160,7 +161,7 @@ def _loop(case: Case) -> Iterator[JobFinding]:
     total = failures_of(case.job).get(class_, 0)
     in_all = f" ({total} failures by {class_} in all)" if total > spent else ""
     statement = sentence(
-        f"Training fails again and again, {spent} times without getting further{in_all}: the last time "
+        f"Training fails again and again, {spent} times {_ground_words(case)}{in_all}: the last time "
         f"{failure_words(case, case.culprit)}",
         blamed_lines(case.culprit),
     )
@@ -178,6 +179,13 @@ def _never_began(case: Case, culprit: Culprit) -> bool:
         return False
     is_young = account.state is JobState.TRAINING and case.now - account.since <= FALSE_START
     return is_young or account.state in NOT_YET_TRAINING
+
+
+def _ground_words(case: Case) -> str:
+    """Say that failures came without progress in between, or that none is known."""
+    of_workers = ((worker.get("status") or {}).get("failureBudget") or {} for worker in case.workers)
+    budgets = [case.status.get("failureBudget") or {}, *of_workers]
+    return without_progress(any(budget.get("startUnknown") for budget in budgets))
 
 
 def _without_new_ground(case: Case, class_: str) -> int:

@@ -12,35 +12,56 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
-from crds.job_status import Goodput
+from crds.job_status import Goodput, JobState
 from dlr.job.report import is_finished
 from dlr.job.wording import duration, parse_time
 from dlr.kube.api import JSON
-from reconcilers.goodput.goodput import goodput_now, seconds_by_state, start_is_unknown
+from reconcilers.goodput.goodput import goodput_now, seconds_by_state, start_is_unknown, with_steps_of
 
 LEAST_SECONDS = 0.5
 """The shortest time that is shown."""
 
 
-def account_of(job: JSON, workers: Sequence[JSON], now: datetime) -> Goodput | None:
+def account_of(
+    job: JSON, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON] = ()
+) -> Goodput | None:
     """Return the job's account up to now; None without one, or if this version cannot read it.
 
-    Of the workers the first of each job counts, which a list of all jobs reads, too: ranks step together. The
-    account of a job with replica groups is as the controller made it of its groups' accounts.
+    Of the workers the first of each job counts, which a list of all jobs reads, too: ranks step together.
+
+    Args:
+        groups: the job's replica groups, of whose accounts the controller makes the job's.
     """
     stored = (job.get("status") or {}).get("goodput")
     if not stored:
         return None
     try:
         known = Goodput.model_validate(stored)
-        if is_finished(job) or is_grouped(job):
+        if is_finished(job):
             return known
+        if is_grouped(job):
+            return _of_groups(known, job, workers, now, groups)
         leads = [ElasticWorker.model_validate(each) for each in workers if _is_lead(each)]
-        account = goodput_now(ElasticJob.model_validate(job), leads, now) if leads else known
-        # Without news, the ratio of when it was written is nearer to the truth than one that only falls.
-        return account if account.steps_timed != known.steps_timed else known
+        account = goodput_now(ElasticJob.model_validate(job), leads, now)
+        # While it trains, the ratio of the last news is nearer to the truth than one that only falls.
+        has_news = account.steps_timed != known.steps_timed or known.state is not JobState.TRAINING
+        return account if has_news else known
     except (KeyError, ValidationError):
         return None
+
+
+def _of_groups(
+    known: Goodput, job: JSON, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON]
+) -> Goodput:
+    """Return the account with the steps that the groups have reported by now."""
+    accounts = []
+    for group in groups:
+        own = [each for each in workers if each["spec"].get("jobName") == group["metadata"]["name"]]
+        accounts.append(account_of(group, own, now))
+    there = [each for each in accounts if each is not None]
+    unknown = next((each.latest for each in there if start_is_unknown(each)), None)
+    found = with_steps_of(known, ElasticJob.model_validate(job), there, now)
+    return found.model_copy(update={"latest": unknown})
 
 
 def _is_lead(worker: JSON) -> bool:
@@ -56,7 +77,7 @@ def goodput_line(account: Goodput) -> str:
         return line
     trained = account.last_step - account.first_step + 1 + account.steps_redone
     if start_is_unknown(account):
-        return f"at least {line}; {account.steps_redone} of {trained} trained steps at most are repeats"
+        return f"at least {line}; how many of {trained} trained steps are repeats is unknown"
     return f"{line}; {account.steps_redone} of {trained} trained steps are repeats"
 
 
@@ -64,8 +85,9 @@ def redone(account: Goodput | None) -> str:
     """How many steps were trained again, such as `17 steps`; empty if none were."""
     if account is None or not account.steps_redone:
         return ""
-    steps = counted(account.steps_redone, "step")
-    return f"{steps} at most" if start_is_unknown(account) else steps
+    if start_is_unknown(account):
+        return "an unknown number of steps"
+    return counted(account.steps_redone, "step")
 
 
 def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float]:

@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from crds import names
@@ -31,6 +31,9 @@ from reconcilers.observed.containers import training_container_name
 MOST_STREAMS = 32
 RETRY_SECONDS = 1.0
 DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
+NOT_RUNNING = "BadRequest"
+"""Reason of the API server's refusal of a log whose container has not started."""
+WORKERS_NOT_STARTED = "WorkersNotStarted"
 RANK_TWICE = re.compile(r"^(\[rank\d+\]:) ?(?=\1)")
 """torch's excepthook names the rank at the beginning of each line, and torchrun before each line of a log."""
 
@@ -57,6 +60,20 @@ def why_no_log(pod: JSON) -> str | None:
     return f"{name} has no node yet: {why.rstrip('.')}." if why else f"{name} has no node yet."
 
 
+def why_not_started(job: JSON, worker: JSON, failure: ApiError) -> str:
+    """Explain why a Pod's container has no log yet, as far as the status of its worker or its job says it.
+
+    Args:
+        failure: what the API server says, which is no more than that the container waits.
+    """
+    name, status = worker["metadata"]["name"], worker.get("status") or {}
+    if status.get("phase") == "Pending":
+        told = (each["message"] for each in report.warnings_of(job) if each["type"] == WORKERS_NOT_STARTED)
+        if why := status.get("message") or next(told, None):
+            return f"{status['podName']} has not started: {why.rstrip('.')}."
+    return f"{name}: {failure}"
+
+
 def lines_of(stream: Iterable[str]) -> Iterator[tuple[datetime | None, str]]:
     """Yield (time, text) of a log's stamped lines: the rank named once."""
     for line in stream:
@@ -64,7 +81,7 @@ def lines_of(stream: Iterable[str]) -> Iterator[tuple[datetime | None, str]]:
         yield parse_time(stamp), RANK_TWICE.sub("", text)
 
 
-def send_log(api: Api, worker: JSON, tail_lines: int | None, lines: LogLines) -> str | None:
+def send_log(api: Api, job: JSON, worker: JSON, tail_lines: int | None, lines: LogLines) -> str | None:
     """Send one log up to its present end; return the reason if that cannot be."""
     name = worker["metadata"]["name"]
     pod = (worker.get("status") or {}).get("podName")
@@ -79,6 +96,8 @@ def send_log(api: Api, worker: JSON, tail_lines: int | None, lines: LogLines) ->
     except ApiError as failure:
         if failure.reason == "NotFound":
             return f"The Pod {pod} is gone, and its log with it."
+        if failure.reason == NOT_RUNNING:
+            return why_not_started(job, worker, failure)
         return f"{name}: {failure}"
     return None
 
@@ -95,6 +114,8 @@ class Follower:
     finished_pod: str | None = None
     reason: str = ""
     """The reason why there is nothing to follow yet, as it was printed."""
+    seen: JSON = field(default_factory=dict)
+    """The worker, as it was read last."""
 
     def run(self) -> None:
         pause = threading.Event()
@@ -120,17 +141,18 @@ class Follower:
             return True
         if job["metadata"]["uid"] != self.job["metadata"]["uid"]:
             return True
+        self.job = job
         return report.is_finished(job) and self._next_pod() is None
 
     def _next_pod(self) -> str | None:
         """Return the worker's Pod, unless all of its log has been shown."""
         try:
-            worker = self.api.get(ELASTICWORKERS, self.worker)
+            self.seen = self.api.get(ELASTICWORKERS, self.worker)
         except ApiError as failure:
             if failure.reason == "NotFound":
                 return None
             raise
-        pod: str | None = (worker.get("status") or {}).get("podName")
+        pod: str | None = (self.seen.get("status") or {}).get("podName")
         return pod if pod != self.finished_pod else None
 
     def _stream_current_pod(self) -> None:
@@ -149,10 +171,10 @@ class Follower:
         except ApiError as failure:
             if failure.reason == "NotFound":
                 self.finished_pod = pod_name
-            elif failure.reason != "BadRequest":  # the container is not running yet
+            elif failure.reason != NOT_RUNNING:
                 raise
             else:
-                self._print_reason(f"{failure}.")
+                self._print_reason(why_not_started(self.job, self.seen, failure))
 
     def _print_reason(self, why: str) -> None:
         """Print on standard error what keeps the log waiting."""
@@ -201,7 +223,7 @@ def log_lines(workers: Sequence[JSON], send: Callable[[str], None]) -> list[LogL
     return [LogLines(worker["metadata"]["name"] if len(workers) > 1 else "", send) for worker in workers]
 
 
-def present(api: Api, workers: Sequence[JSON], tail_lines: int | None) -> Iterator[str]:
+def present(api: Api, job: JSON, workers: Sequence[JSON], tail_lines: int | None) -> Iterator[str]:
     """Yield the lines that there are by now, worker by worker.
 
     Raises:
@@ -210,7 +232,7 @@ def present(api: Api, workers: Sequence[JSON], tail_lines: int | None) -> Iterat
     found: list[str] = []
     reasons = []
     for worker, lines in zip(workers, log_lines(workers, found.append), strict=True):
-        reasons.append(send_log(api, worker, tail_lines, lines))
+        reasons.append(send_log(api, job, worker, tail_lines, lines))
         yield from found
         found.clear()
     if missing := [reason for reason in reasons if reason]:

@@ -27,8 +27,10 @@ LEAST_SECONDS = 1.0
 class JobProgress:
     step: int
     total: int | None
-    """The total of the job's annotation, if it has one."""
+    """The total of the job's annotation, if it has one; None for steps since an unknown one."""
     seconds_per_step: float | None
+    since_start: bool = False
+    """The steps are those since the processes' last start, and the one that this began with is unknown."""
 
     @property
     def share(self) -> float | None:
@@ -49,14 +51,20 @@ def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None)
     Args:
         furthest: the highest step in the job's account, for when no worker reports one.
     """
-    reports = [current_report(worker).get("progress") or {} for worker in workers]
+    told = [current_report(worker) for worker in workers]
+    reports = [each.get("progress") or {} for each in told]
     steps = [report["step"] for report in reports if report.get("step") is not None]
     if not steps and furthest is not None:
         steps = [furthest]
     if not steps:
         return None
     speeds = [report["secondsPerStep"] for report in reports if report.get("secondsPerStep")]
-    return JobProgress(max(steps), total_steps(job), median(speeds) if speeds else None)
+    newest = [each["rounds"][-1] for each in told if each.get("rounds")]
+    since_start = any(each.get("startUnknown") for each in newest) and all(
+        each.get("counted") for each in newest
+    )
+    total = None if since_start else total_steps(job)
+    return JobProgress(max(steps), total, median(speeds) if speeds else None, since_start)
 
 
 def total_steps(job: JSON) -> int | None:
@@ -67,6 +75,8 @@ def total_steps(job: JSON) -> int | None:
 
 def progress_line(progress: JobProgress, *, is_finished: bool) -> str:
     parts = [f"step {progress.step}" + (f" of {progress.total}" if progress.total else "")]
+    if progress.since_start:
+        parts[0] += " since its last start"
     if progress.seconds_per_step and not is_finished:
         parts.append(f"{significant(progress.seconds_per_step)} s a step")
         if progress.seconds_left:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -108,9 +109,16 @@ def _missing(look: DesiredJob) -> int:
 
 def not_started(before: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges the Pods that do not start on their node, or end there at once, one after the other."""
-    late = _wait(before, look, _pending(look.workers), hindered_by, "cannot start")
+    pending = _pending(look.workers)
+    late = _wait(before, look, pending, hindered_by, "cannot start")
+    if (
+        late is not None
+    ):  # the Events of a job's Pods are read one at a time, so others may have the same cause
+        others = sum(1 for each in pending if each.status.node_name and hindered_by(each) is None)
+        more = f"; {counted(others, 'more Pod has', 'more Pods have')} not started yet" if others else ""
+        return replace(late, message=late.message + more)
     wanted = _without_probes(look.job, look.workers.exceptional)
-    return late or _wait(before, look, wanted, partial(_ended_by, now=look.now), "cannot run for long")
+    return _wait(before, look, wanted, partial(_ended_by, now=look.now), "cannot run for long")
 
 
 def _ended_by(worker: ElasticWorker, now: datetime) -> Condition | None:

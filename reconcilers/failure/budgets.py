@@ -2,8 +2,9 @@
 
 A budget begins afresh when training gets further than ever before. The job has one for processes that failed
 in place, each worker one for its Pods that ended. Each class has `restartCount` of its own; UserError and
-Unknown share one. The same error of the program three times in a row fails the job. A failure that only
-follows from a peer's spends nothing, but ten in a row are enough.
+Unknown share one. The same error of the program three times in a row fails the job, unless training made
+steps in between from an unknown one: then it may have got further, and only the budget ends it. A failure
+that only follows from a peer's spends nothing, but ten in a row are enough.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class Failed:
     """The action of the rule that matched."""
     follows: bool = False
     """All that shows is that it follows from a peer's."""
+    start_unknown: bool = False
+    """Training made steps before it, and the one that it began with is unknown."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def after(budget: FailureBudget | None, failed: Failed) -> FailureBudget:
     start = _ground(budget or FailureBudget(), failed.reached)
     if failed.follows:
         return start.model_copy(update={"consequences": start.consequences + 1})
-    last = {
+    last: dict[str, object] = {
         "exit_class": failed.exit_class.value,
         "ignored": failed.action is FailureAction.IGNORE or None,
         "signature": signature_of(failed.message),
@@ -87,9 +90,10 @@ def after(budget: FailureBudget | None, failed: Failed) -> FailureBudget:
     spent = dict(start.spent)
     if not meaning_of(failed.exit_class).free and not last["ignored"]:
         spent[failed.exit_class.value] = spent.get(failed.exit_class.value, 0) + 1
-    is_alike = start.model_copy(update=last) == start
-    alike = start.alike + 1 if is_alike else 1
-    return start.model_copy(update={**last, "spent": spent, "alike": alike, "consequences": 0})
+    is_alike = start.model_copy(update=last) == start and not failed.start_unknown
+    last["alike"] = start.alike + 1 if is_alike else 1
+    last["start_unknown"] = start.start_unknown or failed.start_unknown or None
+    return start.model_copy(update={**last, "spent": spent, "consequences": 0})
 
 
 def without(budget: FailureBudget, exit_class: str) -> FailureBudget:
@@ -151,7 +155,12 @@ def why_held(budget: FailureBudget) -> str:
         why = "checkpoints in memory were damaged" if is_damage else KILLED
         soon = f"each time within {LASTING_UNTIL_KILLED_SECONDS:.0f} s"
         return f"because {why} {_times(budget.alike)} in a row, {soon}"
-    return f"because training failed {_times(failures(budget))} without getting further"
+    return f"because training failed {_times(failures(budget))} {without_progress(budget.start_unknown)}"
+
+
+def without_progress(start_unknown: bool | None) -> str:
+    """Say that failures came without progress in between, or that none is known."""
+    return "without known progress (StartUnknown)" if start_unknown else "without getting further"
 
 
 def failures(budget: FailureBudget) -> int:
@@ -173,8 +182,9 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
         return Overdrawn("SameErrorRepeated", text)
     for purse in _purses(budget):
         if (count := sum(budget.spent[name] for name in purse)) > allowed:
-            text = f"{who} failed {_times(count)} by {' and '.join(purse)} without getting further"
-            return Overdrawn("RestartLimitExceeded", f"{text}, with restartCount {allowed}")
+            text = f"{who} failed {_times(count)} by {' and '.join(purse)}"
+            ground = without_progress(budget.start_unknown)
+            return Overdrawn("RestartLimitExceeded", f"{text} {ground}, with restartCount {allowed}")
     return None
 
 

@@ -133,6 +133,12 @@ def steps_through(report: AgentReport | None, round_: int) -> list[int | None]:
     return steps
 
 
+def steps_are_relative(reports: Iterable[AgentReport | None], round_: int | None) -> bool:
+    """Whether the round made steps whose numbers say nothing, as the one that they began with is unknown."""
+    figures = [each for report in reports if report for each in report.rounds if each.round == round_]
+    return any(each.start_unknown for each in figures) and all(each.counted for each in figures)
+
+
 def _highest(steps: Iterable[int | None]) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 

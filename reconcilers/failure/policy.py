@@ -23,6 +23,7 @@ from reconcilers.failure.facts import (
     last_failure,
     reached,
     reached_before,
+    steps_are_relative,
 )
 from reconcilers.failure.hangs import (
     ANSWER_SECONDS,
@@ -248,6 +249,9 @@ def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetim
         reached=far,
         action=incident.action,
         follows=incident.follows,
+        start_unknown=steps_are_relative(
+            (w.status.agent for w in workers.telling_steps), incident.failure.round
+        ),
     )
     charged = budgets.after(before, failed)
     formed_at = job.status.world.formed_at

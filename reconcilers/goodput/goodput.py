@@ -235,6 +235,29 @@ def with_ratio(goodput: Goodput, job: ElasticJob, now: datetime) -> Goodput:
     return goodput.model_copy(update={"ratio": round(min(1.0, ratio), DIGITS)})
 
 
+def with_steps_of(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now: datetime) -> Goodput:
+    """Return the account of a job with replica groups, with its steps by the accounts of its groups.
+
+    Its steps are those of the group that got furthest. They took what the groups trained on an average, each
+    no longer than the job did. So the ratio is the share of the time of all wanted groups that was effective
+    training.
+    """
+    first = min((each.first_step for each in groups if each.first_step is not None), default=None)
+    last = max((each.last_step for each in groups if each.last_step is not None), default=None)
+    if first is None or last is None:
+        return account
+    most = seconds_by_state(account, now).get(JobState.TRAINING, 0.0)
+    trained = sum(min(most, effective_seconds(each, of_group=True) or 0.0) for each in groups)
+    figures = {
+        "first_step": first,
+        "last_step": last,
+        "steps_redone": max(account.steps_redone, *(each.steps_redone for each in groups)),
+        "steps_timed": last - first + 1,
+        "stepping_seconds": round(trained / max(1, job.group_count), DIGITS),
+    }
+    return with_ratio(account.model_copy(update=figures), job, now)
+
+
 def _spent(goodput: Goodput, state: JobState, seconds: float) -> Goodput:
     if not seconds:
         return goodput

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from crds.elasticjob import ElasticJob
@@ -11,14 +11,7 @@ from crds.phases import JobPhase
 from crds.replica_groups import Membership
 from crds.texts import shortened
 from reconcilers.failure.incidents import in_one_line
-from reconcilers.goodput.goodput import (
-    DIGITS,
-    begun,
-    effective_seconds,
-    in_state,
-    seconds_by_state,
-    with_ratio,
-)
+from reconcilers.goodput.goodput import begun, in_state, with_steps_of
 from reconcilers.goodput.ledger import in_short, with_episode
 from reconcilers.groups.sums import named
 
@@ -47,29 +40,6 @@ def goodput_of(
     # The ratio changes with each moment: it alone is no news.
     is_news = updated.model_copy(update={"ratio": before.ratio}) != before
     return updated if is_news else before
-
-
-def with_steps_of(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now: datetime) -> Goodput:
-    """Return the account of a job with replica groups, with its steps by the accounts of its groups.
-
-    Its steps are those of the group that got furthest. They took what the groups trained on an average, each
-    no longer than the job did. So the ratio is the share of the time of all wanted groups that was effective
-    training.
-    """
-    first = min((each.first_step for each in groups if each.first_step is not None), default=None)
-    last = max((each.last_step for each in groups if each.last_step is not None), default=None)
-    if first is None or last is None:
-        return account
-    most = seconds_by_state(account, now).get(JobState.TRAINING, 0.0)
-    trained = sum(min(most, effective_seconds(each, of_group=True) or 0.0) for each in groups)
-    figures = {
-        "first_step": first,
-        "last_step": last,
-        "steps_redone": max(account.steps_redone, *(each.steps_redone for each in groups)),
-        "steps_timed": last - first + 1,
-        "stepping_seconds": round(trained / max(1, job.group_count), DIGITS),
-    }
-    return with_ratio(account.model_copy(update=figures), job, now)
 
 
 def history_of(

@@ -280,6 +280,12 @@ def follow() -> list[str]:
     return sent
 
 
+def with_node(index: int, phase: str) -> JSON:
+    made = pod(f"digits-worker-{index}-1", phase)
+    made["spec"]["nodeName"] = f"node-{index}"
+    return made
+
+
 class TestLogs:
     def test_a_terminal_obeys_colours_in_them_alone(
         self, server: Script, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
@@ -359,6 +365,38 @@ class TestLogs:
         }
         assert follow() == []
         assert capsys.readouterr().err == f"dlr: waiting: {said}\n", "it is told once"
+
+    def test_of_a_pod_that_does_not_start_say_why_as_far_as_a_status_knows(
+        self, server: Script, dlr: Dlr, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        script_job(server)
+        missing = 'FailedMount: configmap "code" not found'
+        late = {"type": "WorkersNotStarted", "message": f"1 Pod cannot start: {missing}"}
+        waits = job(phase="Pending", rendezvous=WORLD, warnings=[late])
+        starting = worker(1, phase="Pending", message=missing), worker(2, phase="Pending")
+        refused = refusal(400, "BadRequest", "container main is waiting to start: PodInitializing")
+        server.answers |= {f"GET {JOBS}/digits": waits, f"GET {WORKERS}": listing(*starting)}
+        for index in (1, 2):
+            server.answers |= {
+                f"GET {PODS}/digits-worker-{index}-1": with_node(index, "Pending"),
+                f"GET {PODS}/digits-worker-{index}-1/log": refused,
+            }
+        said = f"digits-worker-1-1 has not started: {missing}."
+        assert dlr("job", "logs", "digits").err.splitlines() == [
+            f"dlr: {said}",
+            f"     digits-worker-2-1 has not started: 1 Pod cannot start: {missing}.",
+        ]
+        server.answers |= {
+            f"GET {JOBS}/digits": [*[waits] * 4, job(phase="Failed")],
+            f"GET {WORKERS}/digits-worker-1": starting[0],
+            f"GET {PODS}/digits-worker-1-1/log": [refused, refused, refused, ""],
+            f"GET {PODS}/digits-worker-1-1": [
+                *[with_node(1, "Pending")] * 3,
+                with_node(1, "Failed"),
+            ],
+        }
+        assert follow() == []
+        assert capsys.readouterr().err == f"dlr: waiting: {said}\n"
 
     @pytest.mark.real
     def test_followed_wait_for_all_workers_of_a_job_just_made(self, server: Script, dlr: Dlr) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from crds import names
+from dlr.job.case import Case
+from dlr.job.facts import facts_of
+from dlr.job.goodput import redone
 from tests.cli.scripted import (
     EVENTS,
     JOBS,
@@ -210,3 +214,60 @@ def test_delete_waits_for_the_groups_and_their_pods(server: Script, dlr: Dlr) ->
     assert "pod/digits-group-0-worker-0-1, elasticjob/digits-group-0" in done.err
     selector = next(each.query["labelSelector"] for each in server.requests if each.path == PODS)
     assert selector == f"{names.LABEL_GROUPED_JOB}=digits"
+
+
+REPORTED = {
+    "podUid": "",
+    "address": "10.0.0.1",
+    "storePort": 0,
+    "localWorldSize": 1,
+    "observedRound": 1,
+    "since": "2026-01-01T00:00:00Z",
+}
+
+
+def trained(step: int, **latest: Any) -> JSON:
+    """An account as it was written after this step of a second each."""
+    figures = {"round": 1, "firstStep": 1, "lastStep": step, "steppingSeconds": step - 1.0, **latest}
+    return {
+        "state": "Training",
+        "since": "2026-01-01T00:00:00Z",
+        "firstStep": 1,
+        "lastStep": step,
+        "stepsTimed": step - 1,
+        "steppingSeconds": step - 1.0,
+        "round": 1,
+        "latest": figures,
+        "ratio": 0.005,
+    }
+
+
+def accounted(made: JSON) -> JSON:
+    """A job that was submitted a minute before now, with all that its account is made of."""
+    made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    made["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": []}}
+    return made
+
+
+def test_goodput_of_groups_is_of_what_they_have_reported_by_now_as_the_time_beside_it_is() -> None:
+    """The controller writes the account of the whole seldom; its time by state is up to now at each reading."""
+    now = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
+    groups = [accounted(group(index, goodput=trained(2))) for index in range(3)]
+    figures = {"round": 1, "firstStep": 1, "lastStep": 41, "steppingSeconds": 40.0}
+    told = step(41) | REPORTED | {"rounds": [figures]}
+    workers = [of_group(number, 0, agent=told) for number in range(3)]
+    case = Case(accounted(grouped(goodput=trained(2))), workers, (), now, groups=groups)
+    facts = {fact.label: fact.text for fact in facts_of(case)}
+    assert facts["Time"] == "Training 1m (100%)"
+    assert facts["Goodput"] == "66.7% of the time since submission"
+    assert facts["Progress"].startswith("step 41") and facts["Progress"].endswith(
+        ", in the furthest group that runs"
+    )
+
+
+def test_repeats_of_groups_whose_starts_are_unknown_are_no_number() -> None:
+    now = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
+    account = trained(9, counted=True, startUnknown=True) | {"stepsRedone": 9}
+    groups = [accounted(group(0, goodput=account))]
+    case = Case(accounted(grouped(goodput=trained(9))), [], (), now, groups=groups)
+    assert redone(case.account) == "an unknown number of steps"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from crds.job_status import JobState
+from crds import names
+from crds.agent_report import RoundProgress
+from crds.job_status import Goodput, JobState
 from crds.phases import JobPhase
 from dlr.commands.job import diagnose
 from dlr.commands.job.screen import render
@@ -22,8 +24,9 @@ from dlr.job import report
 from dlr.job.case import Case
 from dlr.job.evidence import sections
 from dlr.job.facts import facts_of
+from dlr.job.goodput import goodput_line, redone
 from dlr.job.groups import headline_of_jobs
-from dlr.job.progress import progress_of
+from dlr.job.progress import progress_line, progress_of
 from dlr.job.timeline.drawing import svg_file
 from dlr.job.tones import TONE_OF
 from dlr.job.verdict import JobVerdict, verdict
@@ -463,3 +466,39 @@ def test_progress_follows_the_workers_when_a_lost_checkpoint_sets_them_back() ->
     assert back is not None and back.step == 21
     silent = progress_of(job(), [], furthest=415)
     assert silent is not None and silent.step == 415
+
+
+def test_steps_since_an_unknown_one_are_said_to_be_such() -> None:
+    def counting(**figures: Any) -> JSON:
+        rounds = [{"round": 2, "firstStep": 1, "lastStep": 2, "counted": True, **figures}]
+        return {"spec": {}, "status": {"agent": {"progress": {"step": 2}, "rounds": rounds}}}
+
+    made = job()
+    made["metadata"]["annotations"] = {names.ANNOTATION_TOTAL_STEPS: "500"}
+    lines = []
+    for workers in (
+        [counting(startUnknown=True)],
+        [counting()],
+        [counting(startUnknown=True), counting(counted=None)],
+    ):
+        progress = progress_of(made, workers)
+        assert progress is not None
+        lines.append(progress_line(progress, is_finished=False))
+    assert lines == ["step 2 since its last start", "0%, step 2 of 500", "0%, step 2 of 500"]
+
+
+def test_steps_that_may_have_been_trained_before_are_not_given_as_a_number() -> None:
+    latest = RoundProgress(round=2, first_step=1, last_step=110, counted=True, start_unknown=True)
+    account = Goodput(
+        state=JobState.TRAINING,
+        since=datetime(2026, 1, 1, tzinfo=UTC),
+        first_step=1,
+        last_step=110,
+        steps_redone=110,
+        ratio=0.5,
+        latest=latest,
+    )
+    assert redone(account) == "an unknown number of steps"
+    assert goodput_line(account) == (
+        "at least 50.0% of the time since submission; how many of 220 trained steps are repeats is unknown"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -141,3 +142,62 @@ def test_scripts_that_cannot_be_shipped_are_refused_in_one_sentence(tmp_path: Pa
     assert "is not UTF-8 text" in said["binary.py"]
     assert "No such file" in said["absent.py"]
     assert all("\n" not in each for each in said.values())
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import torch\nimport bad_mod\n", "imports bad_mod, and bad_mod.py beside it is not shipped"),
+        ("from bad_mod import f as g\n", "imports bad_mod, and bad_mod.py beside it"),
+        ("def main():\n    import tools.inner\n", "imports tools, and tools beside it"),
+        ("try:\n    from plain.part import x\nexcept ImportError: ...\n", "imports plain, and plain beside"),
+        ("from plain import part\n", "imports plain, and plain beside"),
+        ("from . import bad_mod\n", "imports .bad_mod, and bad_mod.py beside it"),
+        ("from .tools import x\n", "imports .tools, and tools beside it"),
+        ("from ..above import x\n", "imports ..above, and above.py beside it"),
+    ],
+)
+def test_a_module_beside_the_script_is_not_shipped_and_said_so_before_the_job_is_made(
+    tmp_path: Path, source: str, says: str
+) -> None:
+    script = beside(tmp_path, source)
+    with pytest.raises(UsageError) as refused:
+        of_script(script)
+    assert says in str(refused.value) and "--in-image" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import json, sys, pytest\n",  # they are installed, whatever lies beside it
+        "import plain, elsewhere\n",  # a folder of data, and a module that nobody has here
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import bad_mod\n",
+        "no Python at all",
+    ],
+)
+def test_what_an_image_may_have_or_nobody_runs_is_no_reason_to_refuse(tmp_path: Path, source: str) -> None:
+    assert of_script(beside(tmp_path, source)).source == source
+
+
+def beside(folder: Path, source: str) -> Path:
+    """A script in a folder with modules."""
+    own = folder / "own"
+    for name in ("bad_mod.py", "json.py", "pytest.py", "tools/__init__.py", "plain/part.py", "../above.py"):
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).touch()
+    script = own / "train.py"
+    script.write_text(source)
+    return script
+
+
+def test_a_function_is_refused_for_a_module_beside_its_file_as_a_script_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helper_of_one.py").write_text("x = 1\n")
+    file = tmp_path / "has_one.py"
+    file.write_text("def train():\n    import helper_of_one\n    return helper_of_one.x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    train = importlib.import_module("has_one").train
+    with pytest.raises(UsageError, match=r"^The function train imports helper_of_one, and helper_of_one.py "):
+        of_function(train)

@@ -20,7 +20,7 @@ from dlr.dashboard.server import FILES, STATIC, Dashboard, serve, why_refused
 from dlr.kube.api import Api
 from dlr.kube.connection import connect
 from dlr.kube.errors import ApiError, UsageError
-from tests.cli.scripted import Answer, kubeconfig_for, pod, refusal
+from tests.cli.scripted import WORKERS, Answer, kubeconfig_for, pod, refusal, worker
 from tests.cli.troubled import troubled_job
 from tests.dashboard.conftest import JOB, WAIT_SECONDS, WITHIN, Served
 
@@ -217,6 +217,19 @@ async def test_log_of_a_rank_is_its_end(served: Served) -> None:
     )
     query = served.api.requests[-1].query
     assert (query["tailLines"], query["limitBytes"]) == ("300", "262144")
+
+
+async def test_log_of_a_pod_that_does_not_start_is_the_reason_that_its_worker_has(served: Served) -> None:
+    name = "digits-worker-1"
+    refused = refusal(400, "BadRequest", "container main is waiting to start: PodInitializing")
+    starting = worker(1, phase="Pending", message='configmap "code" not found')
+    served.api.answers |= {
+        f"GET /api/v1/namespaces/default/pods/{name}-1": pod(f"{name}-1"),
+        f"GET /api/v1/namespaces/default/pods/{name}-1/log": refused,
+        f"GET {WORKERS}/{name}": starting,
+    }
+    _, text, _ = await served.get("log?namespace=default&name=digits&rank=1")
+    assert json.loads(text)["note"] == f'{name}-1 has not started: configmap "code" not found.'
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crds.agent_report import AgentReport, AgentState
+from crds.agent_report import AgentReport, AgentState, RoundProgress
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerPhase
 from crds.failure_policy import FailureAction, FailureRule
@@ -330,6 +330,20 @@ def test_errors_behind_the_launchers_mark_are_told_apart_and_matched_by_the_fail
     assert len({status.failure_budget.signature for status in statuses}) == 3
     assert [status.last_exit.action for status in statuses] == [FailureAction.FAIL_JOB, None, None]
     assert statuses[-1].last_exit.exit_class is ExitClass.HARDWARE_ERROR
+
+
+@pytest.mark.parametrize(("figures", "alike"), [({"start_unknown": True}, 1), ({}, 2), (None, 2)])
+def test_pods_that_end_alike_after_steps_from_an_unknown_one_may_have_got_further(
+    figures: dict[str, bool] | None, alike: int
+) -> None:
+    rounds = [RoundProgress(1, 1, 110, counted=True, **figures)] if figures is not None else []
+    of = saying(AgentState.FAILED, rounds=rounds, failure=failure(message="ConnectionError: reset"))
+    for _ in range(2):
+        status = seen(of, pod_with(ended(1), phase="Failed"))
+        before = status.model_copy(update={"phase": WorkerPhase.RUNNING, "last_exit": None})
+        of = of.model_copy(update={"status": before})
+    assert status.failure_budget.spent == {"UserError": 2}
+    assert (status.failure_budget.alike, status.failure_budget.start_unknown is True) == (alike, alike == 1)
 
 
 def test_peers_f1_a_launcher_of_torchs_whose_container_hides_its_failure_spends_the_budget() -> None:

@@ -98,6 +98,37 @@ def test_the_example_in_the_docs() -> None:
     assert life.ended.endswith("without getting further: digits-worker-2 rank 2: ValueError: bad batch 8")
 
 
+def test_training_whose_steps_say_nothing_may_get_further_and_only_its_budget_ends_it() -> None:
+    """SGD keeps no number of steps: after each start they are counted from 1."""
+    life = Life.of(worker={"restartCount": 5})
+    while not life.ended:
+        life.train()
+        count = {"firstStep": 1, "lastStep": 110, "counted": True, "startUnknown": life.world.round > 1}
+        steps = [count | {"round": life.world.round}]
+        life.say(1, AgentState.RUNNING, life.world.round, rounds=steps)
+        life.fail(0)
+        if not life.ended:
+            life.recover()
+    assert life.job.status.restarts == {"UserError": 6} and life.events[-1][1] == "RestartLimitExceeded"
+    assert life.ended.startswith(
+        "training failed 6 times by UserError without known progress (StartUnknown), with restartCount 5: "
+    )
+
+
+@pytest.mark.parametrize("figures", [{"counted": True}, {}, None])
+def test_the_same_error_ends_the_job_where_its_steps_are_known_or_there_are_none(figures: Any) -> None:
+    life = Life.of(worker={"restartCount": 5})
+    while not life.ended:
+        life.train()
+        if figures is not None:
+            steps = [{"round": life.world.round, "firstStep": 1, "lastStep": 9, **figures}]
+            life.say(1, AgentState.RUNNING, life.world.round, rounds=steps)
+        life.fail(0)
+        if not life.ended:
+            life.recover()
+    assert life.job.status.restarts == {"UserError": 3} and life.events[-1][1] == "SameErrorRepeated"
+
+
 def test_steps_of_the_broken_round_that_are_told_only_later_are_no_new_ground() -> None:
     life = Life.of()
     life.train()

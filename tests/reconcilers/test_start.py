@@ -218,6 +218,16 @@ async def test_a_container_that_runs_before_training_is_named_once_it_is_late(
     assert not after.message, "what ran before has ended"
 
 
+def test_pods_that_may_wait_for_the_same_are_counted_beside_the_one_whose_events_were_read() -> None:
+    why = {"type": "Started", "status": "False", "reason": "FailedMount", "message": "no ConfigMap code"}
+    late = worker(0, WorkerPhase.PENDING, conditions=[why | {"lastTransitionTime": NOW}])
+    others = [worker(1, WorkerPhase.PENDING), worker(2), worker(3, WorkerPhase.PENDING, nodeName=None)]
+    shown, _ = judge(job(replicas=4), workers=[late, *others])
+    said = warnings(shown)["WorkersNotStarted"].message
+    assert said.startswith("1 Pod cannot start: no ConfigMap code (digits-worker-0, since ")
+    assert said.endswith("; 1 more Pod has not started yet"), "not the one that runs, or has no node"
+
+
 async def test_ten_thousand_late_pods_of_a_job_ask_once_in_a_while() -> None:
     server = Server()
     pods = server.pods(10_000)

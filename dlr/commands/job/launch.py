@@ -30,7 +30,7 @@ WHERE = "What it runs in"
 
 
 Script = Annotated[
-    str, typer.Argument(callback=not_empty, help="A Python script of this machine, shipped with the job.")
+    str, typer.Argument(callback=not_empty, help="A Python script of this machine; this one file is shipped.")
 ]
 Arguments = Annotated[
     list[str] | None,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from crds.elasticjob import ElasticJob
 from crds.job_status import MAX_EPISODES, Goodput, JobState
-from reconcilers.goodput.goodput import effective_seconds, with_ratio
-from reconcilers.groups.account import with_steps_of
+from reconcilers.goodput.goodput import effective_seconds, with_ratio, with_steps_of
 from reconcilers.observed.builder import owner_reference
 from tests.reconcilers.build import NOW, later
 from tests.reconcilers.test_groups_plan import account, after, group, look, whole
