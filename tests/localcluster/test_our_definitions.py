@@ -114,7 +114,8 @@ def test_a_report_replaces_no_later_one_and_is_of_no_later_incarnation(
         agent = {"incarnation": report[0], "podUid": report[2]}
         agent |= {} if report[1] is None else {"sequence": report[1]}
         recorded = {} if pod is None else {"podUid": pod}
-        return {"spec": {"incarnation": incarnation}, "status": {"agent": agent, **recorded}}
+        spec = {"jobName": "digits", "type": "worker", "index": 1, "incarnation": incarnation}
+        return {"spec": spec, "status": {"agent": agent, **recorded}}
 
     found: list[Finding] = []
     WORKER_RULES.run(worker(new), worker(old), found)
