@@ -44,7 +44,7 @@ NO_STEPS_MESSAGE = (
 START_UNKNOWN_MESSAGE = (
     "it is unknown which step the last start went on with: its optimizer keeps no number of its steps, as "
     "SGD, or was not loaded. Goodput is at least the ratio shown, since all earlier steps count as trained "
-    "again; and every failure spends restartCount, which ends the job however far it gets in between. Call "
+    "again; and its errors spend restartCount, which ends the job however far it gets in between. Call "
     "dlr.report(step), and both are exact"
 )
 PATIENCE_FACTOR = 3
