@@ -87,7 +87,7 @@ class ProcessFile:
 
 @dataclass(frozen=True)
 class StoragePlace:
-    """Where a job's processes save to storage."""
+    """The place in storage to which a job's processes save."""
 
     path: str
     job: str
@@ -117,7 +117,7 @@ class LastSave:
     """
 
     name: str
-    """Of this end, alike on all agents."""
+    """Name of this end, alike on all agents."""
     storage: StoragePlace
     agent: int
     """Rank of the agent in its last round."""
@@ -126,7 +126,7 @@ class LastSave:
     gone: tuple[int, ...]
     """Ranks of those whose Pods are seen to be lost."""
     slots: tuple[tuple[int, int, int, int, str], ...]
-    """Of each slot the round, step, rank and world size of its mark, and its path."""
+    """Round, step, rank and world size of each slot's mark, and the slot's path."""
     seconds: float
     """Time that is left."""
 

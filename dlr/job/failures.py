@@ -25,14 +25,14 @@ def job_failure_line(failure: JSON, now: datetime) -> str:
         )
     parts = [f"{failure['worker']}{rank}", str(failure["exitClass"])]
     for key, label in (("exitCode", "exit code"), ("step", "step"), ("round", "round")):
-        if failure.get(key) is not None and not (key == "exitCode" and _says_its_exit_code(failure)):
+        if failure.get(key) is not None and not (key == "exitCode" and _begins_with_its_exit_code(failure)):
             parts.append(f"{label} {failure[key]}")
     parts.append(f"{age(failure['time'], now)} ago")
     text = first_line(failure.get("message"))
     return switch_words(failure.get("domain")) + ", ".join(parts) + (f": {text}" if text else "")
 
 
-def _says_its_exit_code(failure: JSON) -> bool:
+def _begins_with_its_exit_code(failure: JSON) -> bool:
     """Whether the message begins with the exit code, so that it need not be said beside it."""
     return first_line(failure.get("message")).startswith(f"exit code {failure.get('exitCode')}")
 
@@ -140,11 +140,14 @@ def heading(culprit: Culprit, now: datetime) -> list[tuple[str, str]]:
     where = f" on {culprit.node}" if culprit.node else ""
     when = [f"{culprit.time:%Y-%m-%d %H:%M:%S %Z}", f"{age(failure['time'], now)} ago"]
     when += [f"{each} {failure[each]}" for each in ("round", "step") if failure.get(each) is not None]
-    code, is_said = failure.get("exitCode"), _says_its_exit_code(failure)
+    code, is_in_message = failure.get("exitCode"), _begins_with_its_exit_code(failure)
     message = str(failure.get("message") or "(no message)")
     return [
         ("Worker", f"{culprit.worker}{rank}{pod}{where}"),
         ("Failed", ", ".join(when)),
-        ("Class", f"{failure['exitClass']}" + ("" if code is None or is_said else f", exit code {code}")),
+        (
+            "Class",
+            f"{failure['exitClass']}" + ("" if code is None or is_in_message else f", exit code {code}"),
+        ),
         ("Error", first_line(message) if culprit.stacks else message),  # the stacks are shown beside it
     ]

@@ -51,7 +51,7 @@ def account_of(
 
 
 def _of_groups(
-    known: Goodput, job: JSON, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON]
+    before: Goodput, job: JSON, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON]
 ) -> Goodput:
     """Return the account with the steps that the groups have reported by now."""
     accounts = []
@@ -60,7 +60,7 @@ def _of_groups(
         accounts.append(account_of(group, own, now))
     there = [each for each in accounts if each is not None]
     unknown = next((each.latest for each in there if start_is_unknown(each)), None)
-    found = with_steps_of(known, ElasticJob.model_validate(job), there, now)
+    found = with_steps_of(before, ElasticJob.model_validate(job), there, now)
     return found.model_copy(update={"latest": unknown})
 
 

@@ -68,8 +68,10 @@ def why_not_started(job: JSON, worker: JSON, failure: ApiError) -> str:
     """
     name, status = worker["metadata"]["name"], worker.get("status") or {}
     if status.get("phase") == "Pending":
-        told = (each["message"] for each in report.warnings_of(job) if each["type"] == WORKERS_NOT_STARTED)
-        if why := status.get("message") or next(told, None):
+        messages = (
+            each["message"] for each in report.warnings_of(job) if each["type"] == WORKERS_NOT_STARTED
+        )
+        if why := status.get("message") or next(messages, None):
             return f"{status['podName']} has not started: {why.rstrip('.')}."
     return f"{name}: {failure}"
 

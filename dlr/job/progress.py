@@ -51,15 +51,15 @@ def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None)
     Args:
         furthest: the highest step in the job's account, for when no worker reports one.
     """
-    told = [current_report(worker) for worker in workers]
-    reports = [each.get("progress") or {} for each in told]
+    agents = [current_report(worker) for worker in workers]
+    reports = [each.get("progress") or {} for each in agents]
     steps = [report["step"] for report in reports if report.get("step") is not None]
     if not steps and furthest is not None:
         steps = [furthest]
     if not steps:
         return None
     speeds = [report["secondsPerStep"] for report in reports if report.get("secondsPerStep")]
-    newest = [each["rounds"][-1] for each in told if each.get("rounds")]
+    newest = [each["rounds"][-1] for each in agents if each.get("rounds")]
     since_start = any(each.get("startUnknown") for each in newest) and all(
         each.get("counted") for each in newest
     )
