@@ -37,6 +37,15 @@ def _loggers_as_before() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@pytest.fixture(autouse=True)
+def _no_cluster_of_this_machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test find the cluster of the person who runs it, such as one of `dlr up`; real ones name theirs."""
+    if request.node.get_closest_marker("real") is None:
+        for name in ("KUBECONFIG", "DLR_HOME"):
+            monkeypatch.setenv(name, "/nonexistent")
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Without what threads of earlier tests, which run on for a while, still have to say."""
