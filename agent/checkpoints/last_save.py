@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
+from agent import own_program
 from agent.checkpoints.agreed import AgreedCheckpoint
 from agent.slots.format import Mark
 from agent.slots.process_files import LastSave, StoragePlace
@@ -66,16 +65,8 @@ def is_whole(save: LastSave) -> bool:
 
 def carry_out(save: LastSave) -> str:
     """Have it written to storage; return in one clause why it is not there, or "" if it is."""
-    path = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
     try:
-        program = subprocess.Popen(
-            [sys.executable, "-m", PROGRAM],
-            env={**os.environ, **path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # a signal to the agent's group is not to end it
-        )
+        program = own_program.start(PROGRAM, new_session=True)  # no signal to the agent's group ends it
     except OSError as error:
         return f"the program that writes it cannot be started: {error}"
     try:

@@ -11,10 +11,9 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import dlr
+from agent import own_program
 from agent.slots.format import Mark
 from agent.slots.slot import Slot, TooSmallError
 from crds.checkpoint_files import SAVER_PROCESS, CheckpointTrouble
@@ -416,24 +416,9 @@ def _answer_to(number: int, line: str) -> dict[str, Any] | None:
 
 def start_saver() -> subprocess.Popen[str]:
     """Start a saver's process; raise OSError where there can be no other process."""
-    # Whoever trains with dlr has its modules in the path, and perhaps none in the folder of the moment.
-    path = {"PYTHONPATH": os.pathsep.join(_standard_first(sys.path)), "PYTHONSAFEPATH": "1"}
-    saver = subprocess.Popen(
-        [sys.executable, "-m", PROGRAM],
-        env={**os.environ, **path},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    saver = own_program.start(PROGRAM)
     os.setpriority(os.PRIO_PROCESS, saver.pid, os.nice(0) + NICENESS)
     return saver
-
-
-def _standard_first(path: Sequence[str]) -> list[str]:
-    """Return a path with Python's own modules first: the script's folder may have some of their names."""
-    standard = Path(os.__file__).parent
-    own = {str(standard), str(standard / "lib-dynload")}
-    return sorted(path, key=lambda folder: folder not in own)
 
 
 def _start_thread(run: Callable[..., None], *arguments: object) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from agent import own_program
 from agent.slots.format import Mark
 from crds.checkpoint_files import CheckpointTrouble
 from crds.names import ENV_JOB_NAME
@@ -295,7 +296,7 @@ def test_the_end_of_a_saver_is_told_by_its_signal_with_the_place_of_its_log(
 def test_a_module_of_the_scripts_folder_does_not_hide_one_of_pythons_from_a_saver() -> None:
     standard = str(Path(os.__file__).parent)
     own = [standard, f"{standard}/lib-dynload"]
-    path = persistence._standard_first(["/app", "/opt/dlr.zip", *own, f"{standard}/site-packages"])
+    path = own_program.standard_first(["/app", "/opt/dlr.zip", *own, f"{standard}/site-packages"])
     assert path == [*own, "/app", "/opt/dlr.zip", f"{standard}/site-packages"]
 
 

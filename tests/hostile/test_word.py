@@ -210,6 +210,18 @@ async def until(made: Stage, name: str, phase: str) -> None:
     raise AssertionError(f"{name} is {made.status(name)}")
 
 
+async def hold_running(made: Stage, *, of_job: bool) -> None:
+    """Have the stranger's check of a job's workers, or of nodes, run on all six."""
+    if of_job:
+        made.add_job("j", replicas=6, activeCheck="hold")
+        for index, node in enumerate(SIX):
+            made.add_worker(index, node)
+        made.add_check("hold", jobName="j", timeoutSeconds=3_600)
+    else:
+        hold(made)
+    await until(made, "hold", "Running")
+
+
 MUTE = Agents(local=lambda node: None)
 
 
@@ -219,14 +231,7 @@ async def test_a_strangers_check_that_never_ends_leaves_its_nodes_to_an_administ
 ) -> None:
     made = stage(MUTE)
     with made.within(EVIL):
-        if of_job:
-            made.add_job("j", replicas=6, activeCheck="hold")
-            for index, node in enumerate(SIX):
-                made.add_worker(index, node)
-            made.add_check("hold", jobName="j", timeoutSeconds=3_600)
-        else:
-            hold(made)
-        await until(made, "hold", "Running")
+        await hold_running(made, of_job=of_job)
     with made.within(OPS):
         made.add_check("nightly", nodes=["n1", "n2"])
         await made.reconcile("nightly")
@@ -262,14 +267,7 @@ async def test_a_check_that_answers_in_the_last_second_tests_a_node_for_300_seco
 ) -> None:
     made = stage()
     with made.within(EVIL):
-        if of_job:
-            made.add_job("j", replicas=6, activeCheck="hold")
-            for index, node in enumerate(SIX):
-                made.add_worker(index, node)
-            made.add_check("hold", jobName="j", timeoutSeconds=3_600)
-        else:
-            hold(made)
-        await until(made, "hold", "Running")
+        await hold_running(made, of_job=of_job)
         await made.reconcile("hold")
         made.add_check("next", nodes=["n1"], accelerator="none")
         await made.reconcile("next")
