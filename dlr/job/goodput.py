@@ -13,7 +13,7 @@ from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
 from crds.job_status import Goodput, JobState
-from dlr.job.report import is_finished
+from dlr.job.report import by_job, is_finished
 from dlr.job.wording import duration, parse_time
 from dlr.kube.api import JSON
 from reconcilers.goodput.goodput import goodput_now, seconds_by_state, start_is_unknown, with_steps_of
@@ -54,10 +54,8 @@ def _of_groups(
     before: Goodput, job: JSON, workers: Sequence[JSON], now: datetime, groups: Sequence[JSON]
 ) -> Goodput:
     """Return the account with the steps that the groups have reported by now."""
-    accounts = []
-    for group in groups:
-        own = [each for each in workers if each["spec"].get("jobName") == group["metadata"]["name"]]
-        accounts.append(account_of(group, own, now))
+    of_group = by_job(workers)
+    accounts = (account_of(group, of_group.get(group["metadata"]["name"], ()), now) for group in groups)
     there = [each for each in accounts if each is not None]
     unknown = next((each.latest for each in there if start_is_unknown(each)), None)
     found = with_steps_of(before, ElasticJob.model_validate(job), there, now)

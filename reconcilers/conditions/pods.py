@@ -111,9 +111,8 @@ def not_started(before: JobWarning | None, look: DesiredJob) -> WarningState | N
     """Judges the Pods that do not start on their node, or end there at once, one after the other."""
     pending = _pending(look.workers)
     late = _wait(before, look, pending, hindered_by, "cannot start")
-    if (
-        late is not None
-    ):  # the Events of a job's Pods are read one at a time, so others may have the same cause
+    if late is not None:
+        # The Events of a job's Pods are read one at a time, so others may have the same cause.
         others = sum(1 for each in pending if each.status.node_name and hindered_by(each) is None)
         more = f"; {counted(others, 'more Pod has', 'more Pods have')} not started yet" if others else ""
         return replace(late, message=late.message + more)
