@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 NEVER_THERE = ("dlr", "agent", "controller", "crds", "healthcheck", "urllib3", "tenacity", "pynvml")
-"""What the agent consists of, and what it imports beside torch."""
+"""Modules of the agent, and those that it imports beside torch."""
 
 _CONSOLE_SCRIPT = """\
 #!{python}

@@ -17,7 +17,7 @@ GROWER = Path(__file__).parent / "fixtures" / "grower.py"
 IDLE, URGENT = "dlr-e2e-idle", "dlr-e2e-urgent"
 """Priority classes: of extra workers, and of who is in a hurry."""
 NODE_CPUS = "5"
-"""So much that no two Pods share one of the virtual nodes, which have 8 CPUs each."""
+"""CPUs of a Pod: no two fit one of the virtual nodes, which have 8 each."""
 
 
 def priority_classes(cluster: Cluster) -> None:
@@ -118,7 +118,7 @@ def growth(observation: Observation, name: str = "grower") -> Object:
 
 
 def usage(observation: Observation, name: str = "grower") -> Object:
-    """What a job that has ended came to, with its last round."""
+    """Return the outcome of a job that has ended, with its last round."""
 
     def complete() -> Object | None:
         status: Object = observation.job(name)["status"]

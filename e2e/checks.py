@@ -69,7 +69,7 @@ def assert_only_those_with(check: Object, number: int, broken: str) -> None:
 
 
 def messages(check: Object) -> dict[str, str]:
-    """What its conditions say, by type."""
+    """Return the messages of its conditions, by type."""
     conditions = check.get("status", {}).get("conditions", [])
     return {condition["type"]: condition["message"] for condition in conditions}
 

@@ -1,4 +1,4 @@
-"""What a scenario may do to a cluster, whichever it is."""
+"""Operations of a scenario on a cluster of any backend."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Unavailable(Exception):
 
 
 class Capability(Enum):
-    """What only some backends can do; scenarios that need it are left out elsewhere."""
+    """Abilities of some backends; scenarios that need them are left out elsewhere."""
 
     CONTROL_PLANE = "signals to the processes of the control plane"
     WHOLE_CRASH = "killing the whole cluster at once"

@@ -17,7 +17,7 @@ from e2e.observation import Observation
 
 HERE = Path(__file__).parent
 SCENARIO_TIMEOUT_SECONDS = 1_800
-"""Limit for a machine a quarter as fast as ours. What a scenario waits for has limits of its own."""
+"""Limit for a machine a quarter as fast as ours. The conditions of a scenario have limits of their own."""
 LONGEST_FIRST = (
     "tests/integrations/test_frameworks.py",
     "tests/release/test_chart_on_a_cluster.py",

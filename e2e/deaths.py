@@ -21,7 +21,7 @@ from e2e.observation import PATIENCE_SECONDS, Observation
 FIXTURES = Path(__file__).parent / "fixtures"
 CPUS_OF_MORE_THAN_HALF_A_NODE = "5"
 STEPS = 3
-"""So many in a row, and it trains."""
+"""Steps in a row after which the job counts as training."""
 MEMORY_LIMIT = "1Gi"
 
 
@@ -192,7 +192,7 @@ class Mortals:
         return jobs.warning(self.job(), kind)
 
     def events(self, reason: str) -> list[str]:
-        """What Events about the job with this reason have said, of each all that it said in its time."""
+        """Return all messages of the job's Events with this reason, earlier versions of each included."""
         found = [
             str(event["message"])
             for event in self.observation.history[Kind.EVENT]

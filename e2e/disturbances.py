@@ -1,4 +1,4 @@
-"""What may happen to a machine: a disk that is full, a clock that jumps, a process that stands still.
+"""Disturbances of a machine: a full disk, a clock that jumps, a stopped process.
 
 For backends whose Pods are processes of this machine.
 """

@@ -118,7 +118,7 @@ def scale(cluster: Cluster, observation: Observation, replicas: int, name: str =
 
 @dataclass(frozen=True)
 class Curve:
-    """What rank 0 printed: the losses that were saved, and the step that each of its starts went on from."""
+    """Output of rank 0: the losses of saved steps, and the step from which each start resumed."""
 
     losses: dict[int, float]
     starts: list[int]

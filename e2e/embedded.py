@@ -65,7 +65,7 @@ class ChildProcess(ControlPlaneProcess):
 
 @cache
 def capabilities() -> frozenset[Capability]:
-    """What the embedded cluster can do on this machine."""
+    """Return the abilities of the embedded cluster on this machine."""
     lacking = set() if links.can_be_had() else {Capability.NETWORK_NAMESPACES}
     with tempfile.TemporaryDirectory() as folder:
         if (groups := open_groups(Path(folder))) is None:

@@ -61,7 +61,7 @@ class ExactGroups:
         self.ready.mkdir()
         self._read: dict[Path, int] = {}
         self.lines: dict[Path, list[Line]] = defaultdict(list)
-        """By process, in their order."""
+        """Lines of each process, in order."""
         env = {"FOLDER": str(self.folder), "READY": str(self.ready), **variables}
         worker: dict[str, Any] = {"restartCount": 1_000}
         if lives:

@@ -23,7 +23,7 @@ YOUNG_SECONDS = 20.0
 RUN_SECONDS = 0.001
 """Shorter than the products and copies that are measured, so that each of them is slowed."""
 LOADED_CPU_SECONDS = 1.2
-"""By then a probe has imported torch. Slowing that too would only make the check last longer."""
+"""CPU seconds after which a probe has imported torch. Slowing the import would only make the check longer."""
 
 
 class NodeProbes:

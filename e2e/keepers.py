@@ -72,7 +72,7 @@ class Training:
                 yield entry.get("step", 0)
 
     def resumed(self, rank: int) -> list[int]:
-        """What its processes went on from, one after the other."""
+        """Return the steps from which its processes resumed, in order."""
         return [entry["resumed"] for entry in self.entries(rank) if "resumed" in entry]
 
     def wait(self, what: str, condition: Callable[[], bool]) -> None:
@@ -95,7 +95,7 @@ class Training:
         return int(entries[-1].get("step", 0)) if entries else 0
 
     def wait_until_told(self, step: int, tier: str) -> None:
-        """What its newest world goes on from is in the job's status, too, once rank 0's agent has told."""
+        """Wait until the job's status has the step from which its newest world resumed."""
         expected = {"step": step, "tier": tier}
         self.wait(f"{expected} to be told", lambda: self.told() == expected)
 

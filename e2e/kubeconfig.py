@@ -14,7 +14,7 @@ CRD = "elasticjobs.elastic.iml.github.io"
 
 
 def capabilities() -> frozenset[Capability]:
-    """What any cluster can do: whoever names a directory of this machine says that its nodes share it."""
+    """Return the abilities of any cluster; a given directory of this machine is one that its nodes share."""
     named = os.environ.get(ENV_SHARED_PATH)
     return frozenset({Capability.STORAGE} if named and Path(named).is_dir() else ())
 

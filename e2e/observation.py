@@ -1,4 +1,4 @@
-"""What happened in one namespace: every version of its objects that the API server told us of.
+"""History of one namespace: every version of its objects that a watch has sent.
 
 Scenarios wait for conditions on this instead of sleeping, and afterwards ask its history questions such as
 "was there ever a second world for one round?".
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 300.0
 RECONNECT_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = 1.0  # conditions may look at more than objects
 CATCH_UP_SECONDS = 60.0
-"""So long is a watch waited for that has not told yet what a list has: scenarios stop API servers, too."""
+"""Limit for a watch to catch up with a list. Some scenarios stop the API server."""
 WATCHED = (Kind.JOB, Kind.WORKER, Kind.SHARD_SET, Kind.CHECK, Kind.PLAN, Kind.POD, Kind.EVENT)
 
 
@@ -95,10 +95,10 @@ class Observation:
     def wait_for(
         self, what: str, condition: Callable[[], Answer | None], within_seconds: float = PATIENCE_SECONDS
     ) -> Answer:
-        """The first truthy answer of `condition`, asked again whenever an object of the namespace changed.
+        """Return the first truthy answer of `condition`, evaluated at every change in the namespace.
 
-        Each kind has a watch of its own, and one may be behind another: a plan would be seen to succeed
-        before the world is with which it did. So whatever was written before the answer is seen after it.
+        Each kind has a watch of its own, and one may lag: a plan could be seen to succeed before the world
+        with which it did. So the history is brought up to date before the answer is returned.
         """
         deadline = time.monotonic() + within_seconds
         with self._changed:

@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 
 class StandInCollector:
-    """What has arrived, and where it listens.
+    """Received spans, and the address at which the collector listens.
 
     Args:
         url: for `OTEL_EXPORTER_OTLP_ENDPOINT`.

@@ -59,7 +59,7 @@ def number_inside(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used, in all its threads; 0 when it is gone."""
+    """Return the CPU seconds of a process, all its threads included; 0 if it is gone."""
     used = 0
     try:
         for task in (PROC / str(pid) / "task").iterdir():

@@ -1,4 +1,4 @@
-"""Which samples each step learned from, and in which world, as examples/plain writes it down."""
+"""Samples and world of each step, as written by examples/plain."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SampleLog:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """What was written so far; a process may be killed, or just be, within its last line."""
+    """Return the complete lines so far; a process may have been killed within its last line."""
     if not path.exists():
         return []
     complete, _, _ = path.read_text().rpartition("\n")

@@ -1,4 +1,4 @@
-"""What the demo shows: nodes and workers in a table, and a timeline; no table where there is no terminal."""
+"""Screen of the demo: a table of nodes and workers, where there is a terminal, and a timeline."""
 
 from __future__ import annotations
 

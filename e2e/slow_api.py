@@ -1,7 +1,7 @@
-"""A way to an API server that answers late, or refuses in bursts.
+"""A proxy to an API server, which answers late or refuses in bursts.
 
-What is asked of a late one is done at once, and the answer is kept back. So it is with a server that is
-overloaded, and it is the worst for a client that gives up: what it asked for has been done.
+A late request is performed at once, and its answer held back, as by an overloaded server. This is the worst
+case for a client that gives up: its request has been performed.
 """
 
 from __future__ import annotations

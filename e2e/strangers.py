@@ -21,7 +21,7 @@ from e2e.observation import Observation
 SCRIPTS = Path(__file__).parent / "fixtures" / "strangers"
 SAMPLE_SECONDS = "0.05"
 STEPS = 5
-"""So many in a row, and it trains."""
+"""Steps in a row after which the job counts as training."""
 RESTART_SECONDS = 280
 """Several times what a restart in place takes; the time-outs of what could be waited for are longer."""
 BARE_PATH = os.defpath
@@ -177,13 +177,13 @@ class Stranger:
         self.observation.wait_for(f"{self.name} to have saved", saved)
 
     def lines(self, rank: int) -> list[Object]:
-        """What the processes of a rank noted of themselves (fixtures/strangers/figures.py)."""
+        """Return the notes of a rank's processes (fixtures/strangers/figures.py)."""
         file = self.folder / f"rank-{rank}.jsonl"
         complete, _, _ = file.read_text().rpartition("\n") if file.exists() else ("", "", "")
         return [json.loads(line) for line in complete.splitlines()]
 
     def loss(self) -> float:
-        """What rank 0 noted at its end."""
+        """Return the loss that rank 0 noted at its end."""
         return float(next(line["loss"] for line in self.lines(0) if "loss" in line))
 
     def log(self, index: int = 0) -> str:

@@ -3,9 +3,9 @@
     python kind/requirements.py
     python kind/requirements.py --torch-index URL      torch of another index, such as PyTorch's for the CPU
 
-Versions are those of the packages beside this Python, with which the tests ran. What torch needs for CUDA is
-not there, and has the versions that torch's metadata fixes. `uv` takes the sums from the index, those of all
-platforms' files.
+Versions are those of the packages beside this Python, with which the tests ran. Packages that torch needs for
+CUDA are not there, and have the versions in torch's metadata. `uv` takes the sums of all platforms' files
+from the index.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class _Part(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """What differs between two values."""
+    """Difference between two values."""
 
     changed: JSON
     """Fields that are new, or have another value."""
@@ -197,9 +197,9 @@ class _Kind:
         return _whole(live, {key: all_parts[key] for key in _in_order(list(theirs), list(ours))})
 
     def remove(self, value: Any, last: JSON, kept: JSON, schema: JSON) -> Any:
-        """Return the value without what was applied last and has no owner any more.
+        """Return the value without the fields that were applied last and have no owner any more.
 
-        What is below such a field goes with it, unless it has an owner itself.
+        The fields below such a field go with it, unless they have an owner.
         """
         parts = self._parts(value, schema) if last else None
         if parts is None:

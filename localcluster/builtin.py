@@ -73,7 +73,7 @@ def _type(
 
 _CLUSTER: dict[str, Any] = {"namespaced": False}
 _REVIEW: dict[str, Any] = {"namespaced": False, "verbs": ("create",)}
-"""Of kinds that are only ever created, and answered in the reply."""
+"""Kinds that are only created, and answered in the reply."""
 _ALL: dict[str, Any] = {"categories": ("all",)}
 _DEFINITIONS = "customresourcedefinitions"
 _POLICIES = "validatingadmissionpolicies"
@@ -206,7 +206,7 @@ OVERLAY: dict[str, JSON] = {
         "scope": {"enum": ["Cluster", "Namespaced"]},
     },
 }
-"""By component and property: what the API server adds in code. An init container is a Container too."""
+"""Additions by the API server's code, by component and property. An init container is a Container too."""
 
 
 @cache

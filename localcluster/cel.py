@@ -17,7 +17,7 @@ from cel.stdlib import STDLIB_FUNCTIONS
 from localcluster.patterns import searcher
 
 Projection = dict[str, "Projection"] | None
-"""Which fields of a value can be looked at; None: the value as a whole."""
+"""Fields of a value that an expression can read; None: the whole value."""
 
 CACHED_EXPRESSIONS = 4096
 NATIVE = frozenset(
@@ -118,7 +118,7 @@ def _roots(tokens: list[Token]) -> Iterator[tuple[str, list[str]]]:
 
 
 def merged(left: Projection, right: Projection) -> Projection:
-    """What either looks at."""
+    """Return the union of both."""
     if left is None or right is None:
         return None
     return {
@@ -153,7 +153,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "allowed": bool,
     _MATCHES: lambda text, pattern: searcher(pattern)(text) is not None,
 }
-"""The functions that are handed to the library. What `check` answers, a policy knows."""
+"""The functions that are passed to the library. The policy supplies the answers of `check`."""
 
 
 class Expression:
@@ -168,7 +168,7 @@ class Expression:
         tokens = _tokens_of(source)
         bound = _macro_variables(tokens)
         self.projections: dict[str, Projection] = {}
-        """By free variable: what the expression looks at."""
+        """The fields that the expression reads, by free variable."""
         for name, fields in _roots(tokens):
             if name not in bound:
                 earlier: Projection = self.projections.get(name, {})

@@ -118,7 +118,7 @@ def _cut(path: Path) -> None:
 
 
 def last_line(path: Path) -> str:
-    """What a process that ended said last."""
+    """Return the last line of a process that ended."""
     try:
         lines = path.read_text(errors="replace").strip().splitlines()
     except OSError:

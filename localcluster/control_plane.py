@@ -1,4 +1,4 @@
-"""What a control plane does beside the API server: scheduling, node lifecycle, the status of PodGroups."""
+"""The control plane beside the API server: scheduling, node lifecycle, the status of PodGroups."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the API server tells clients about what it serves, in the documents that every client knows.
+"""The discovery documents, by which the API server lists the resources that it serves.
 
-kubectl asks for aggregated discovery first, and takes these where there is none.
+kubectl asks for aggregated discovery first, and uses these where there is none.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def convert(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_boolean(schema: dict[str, Any]) -> dict[str, Any]:
-    """What `additionalProperties` may be."""
+    """Return the schema of `additionalProperties`: a schema or a boolean."""
     either = {"oneOf": [{"type": "object"}, {"type": "boolean"}]}
     return either | {key: value for key, value in schema.items() if key != "type"}
 

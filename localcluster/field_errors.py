@@ -1,4 +1,4 @@
-"""What is wrong with a field, in Kubernetes' words, so that clients and people see what they know."""
+"""Faults of fields in the wording of Kubernetes, which clients and people expect."""
 
 from __future__ import annotations
 

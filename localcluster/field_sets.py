@@ -1,7 +1,7 @@
 """Sets of an object's fields, in the form of `fieldsV1`: a tree whose keys are the steps of a path.
 
-A leaf is a member of the set. So is a node with the key ".", beside the members below it; other nodes only
-lead to their members. https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/
+A leaf is a member of the set. A node with the key "." is a member, too, beside the members below it; other
+nodes only lead to their members. https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def copied(value: Any) -> Any:
 
 
 def from_yaml(value: Any) -> Any:
-    """What a YAML document says, as JSON."""
+    """Return a YAML document as JSON."""
     try:
         return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
     except TypeError as error:

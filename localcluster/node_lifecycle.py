@@ -1,7 +1,7 @@
-"""What the control plane believes of nodes: silent ones are marked, their Pods too, and in the end evicted.
+"""Node lifecycle: silent nodes and their Pods are marked, and the Pods evicted in the end.
 
-A node speaks through its Lease. Its silence counts only while the API server has answered us all along and we
-have not been held up ourselves: otherwise it is we who cannot hear.
+A node reports through its Lease. Its silence counts only while the API server has answered all along and this
+process has not been held up: otherwise the node's renewals may have been missed here.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ def _strategies(schema: JSON | None) -> list[str]:
 
 
 def _identity(item: Any, merge_key: str | None) -> Any:
-    """What elements of a list are told apart by: the value of a key or, of scalars, themselves."""
+    """Return the identity of a list's element: the value of its merge key; of a scalar, itself."""
     value = item.get(merge_key) if merge_key is not None and isinstance(item, dict) else item
     return dumps(value) if isinstance(value, (dict, list)) else value
 

@@ -15,7 +15,7 @@ from localcluster.resource import JSON
 
 
 class Level(Enum):
-    """What a Pod may do, from everything to little."""
+    """Levels of Pod security, from unrestricted to restricted."""
 
     PRIVILEGED = "privileged"
     BASELINE = "baseline"
@@ -184,6 +184,6 @@ _CHECKS = {Level.PRIVILEGED: {}, Level.BASELINE: _BASELINE, Level.RESTRICTED: _R
 
 
 def violations(level: Level, spec: JSON) -> list[Violation]:
-    """What the spec of a Pod, or of the template of one, does against a level."""
+    """Return the violations of a level by the spec of a Pod or of a Pod template."""
     found = {reason: tuple(dict.fromkeys(check(spec))) for reason, check in _CHECKS[level].items()}
     return [Violation(reason, fields) for reason, fields in found.items() if fields]

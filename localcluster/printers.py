@@ -1,4 +1,4 @@
-"""Which columns `kubectl get` shows of Pods, nodes, Events and Leases, and what stands in them."""
+"""Columns and cells that `kubectl get` shows of Pods, nodes, Events and Leases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from localcluster.resource import JSON
 NONE = "<none>"
 _UNITS = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _TWO_UNITS_UPTO = 10
-"""Of a unit: with more, the next smaller one no longer matters."""
+"""Number of units above which the next smaller unit is not shown."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def age_of(obj: JSON, now: datetime) -> str:
 
 
 def at(obj: Any, *path: str) -> Any:
-    """What is at a path of fields; None where there is nothing."""
+    """Return the value at a path of fields; None if there is none."""
     for part in path:
         obj = obj.get(part) if isinstance(obj, dict) else None
     return obj
@@ -150,4 +150,4 @@ PRINTERS: dict[str, Printer] = {
         lambda obj, now: [at(obj, "spec", "holderIdentity") or "", age_of(obj, now)], "Holder", "Age"
     ),
 }
-"""By group-resource, as messages name it; other built-in kinds have name and age."""
+"""Printers by group-resource, as messages name it; other built-in kinds have name and age."""

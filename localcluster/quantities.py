@@ -81,7 +81,7 @@ def is_sidecar(container: JSON) -> bool:
 
 
 def pod_requests(spec: JSON) -> Amounts:
-    """What a node must have free: all containers together, or an init container if that alone is more.
+    """Return what a node must have free: the sum of all containers, or an init container that needs more.
 
     Sidecars started before an init container run beside it, so they count with it. One Pod is one of `pods`.
     """

@@ -1,4 +1,4 @@
-"""What the API server serves: one `ResourceType` a kind and version, and the registry that holds them.
+"""Resources that the API server serves: one `ResourceType` a kind and version, and their registry.
 
 A built-in type and one that a CustomResourceDefinition adds look the same from here on, so that discovery,
 OpenAPI, Tables and the handlers have no second path for CRDs.
@@ -39,7 +39,7 @@ class ResourceType:
     scale: JSON | None = field(default=None, hash=False, compare=False)
     """specReplicasPath, statusReplicasPath, labelSelectorPath"""
     selectable_fields: frozenset[str] = frozenset()
-    """What a field selector may name beside metadata: `spec.color`."""
+    """Fields that a field selector may name beside metadata: `spec.color`."""
     list_kind: str = ""
     """Defaults to the kind followed by `List`."""
     custom: bool = False

@@ -1,8 +1,8 @@
 """Schemas, compiled: pruning, defaulting and validating the objects of one kind.
 
-All three share one idea: objects are never changed in place, and whoever patches an object keeps the parts
-that it leaves alone (see `patches`). So `old` is not only what transition rules compare with: every part of
-the new object that is the very same as in `old` is skipped.
+Objects are never changed in place, and a patched object shares its unchanged parts with the old one (see
+`patches`). So `old` serves transition rules, and every part of the new object that is identical (`is`) to its
+part of `old` is skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BLOCKING = (Reason.NOT_SUPPORTED, Reason.REQUIRED, Reason.TOO_LONG, Reason.TOO_
 
 
 class CompiledSchema:
-    """What a kind's schema does to its objects."""
+    """Functions of a kind's schema: prune, default and validate its objects."""
 
     def __init__(self, schema: JSON, components: Components, *, custom: bool) -> None:
         """`custom`: the schema of a CRD, which implies apiVersion, kind and metadata and may have rules."""
@@ -45,7 +45,7 @@ class CompiledSchema:
         return completed
 
     def validate(self, obj: JSON, old: JSON | None = None) -> list[FieldError]:
-        """What is wrong with an object; `old` is its stored state, None for a new one."""
+        """Return the faults of an object; `old` is its stored state, None for a new one."""
         found: list[Finding] = []
         if self._check is not None:
             self._check(obj, old, found)

@@ -1,4 +1,4 @@
-"""What a running embedded cluster was started with, and how another process finds that out."""
+"""Settings of a running embedded cluster, and their file, by which other processes find them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Settings:
         return cls(**{**stored, "addons": [Addon(**addon) for addon in stored["addons"]]})
 
     def differences(self, running: Settings) -> list[str]:
-        """What a person would have to change, in the words of the command line."""
+        """Return the differences of two settings, in the words of the command line."""
         asked, given = asdict(self), asdict(running)
         if self.port == 0:
             asked["port"] = given["port"]
@@ -81,7 +81,7 @@ class SupervisorLock:
 
     @property
     def descriptor(self) -> int:
-        """To be inherited by the supervisor, which goes on holding it."""
+        """File descriptor that the supervisor inherits, so that it goes on holding the lock."""
         return self._descriptor
 
     def release(self) -> None:
@@ -98,7 +98,7 @@ def write_running(home: Home, running: RunningSupervisor) -> None:
 
 
 def read_running(home: Home) -> RunningSupervisor | None:
-    """What the last supervisor wrote. Only with the lock held by another does it say who runs now."""
+    """Read the settings of the last supervisor; it still runs only if its lock is held."""
     try:
         stored = orjson.loads(_state_file(home).read_bytes())
         return RunningSupervisor(stored["pid"], Settings.of(stored["settings"]))

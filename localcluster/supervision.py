@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 async def until(check: Callable[[], bool]) -> None:
-    """What another process has reached cannot be awaited, only looked for. Callers bound it."""
+    """Poll for a condition of another process, which cannot be awaited. Callers bound the time."""
     while not check():  # noqa: ASYNC110
         await asyncio.sleep(READY_CHECK_SECONDS)
 
@@ -168,7 +168,7 @@ async def supervise(home: Home, settings: Settings, report: int) -> None:
 
 
 def _say(report: int, answer: bytes) -> None:
-    """To `up`, which may have given up meanwhile."""
+    """Write a line to `up`, which may have ended meanwhile."""
     with suppress(BrokenPipeError):
         os.write(report, answer)
     os.close(report)

@@ -18,7 +18,7 @@ from localcluster.schema_nodes import Node, build
 from localcluster.value_checks import Test, type_test, value_tests, wrong_type
 
 Check = Callable[[Any, Any, list[Finding]], None]
-"""Of a value and its old state; adds what it finds."""
+"""Check of a value against its old state; adds its findings to the list."""
 
 
 class ValidationCompiler:

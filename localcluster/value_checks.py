@@ -1,4 +1,4 @@
-"""What one schema node says of a value by itself: type, limits, pattern, format, enumeration, junctors."""
+"""Checks of a value by one schema node: type, limits, pattern, format, enumeration, junctors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from localcluster.patterns import searcher
 from localcluster.resource import JSON
 
 Test = Callable[[Any], Finding | None]
-"""Of a value that already has the right type."""
+"""Test of a value that already has the right type."""
 
 _INTEGER_RANGES = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 _QUANTITY_PATTERN = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"

@@ -1,4 +1,4 @@
-"""What cannot work is refused when it is applied, with the path of the field."""
+"""Manifests that cannot work are refused at apply, with the path of the field."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _kill_when_it_trains(cluster: Cluster, observation: Observation) -> None:
 
 
 def _text(cell: JSON) -> str:
-    """What a cell shows, as text."""
+    """Return the output of a cell as text."""
     parts = [
         output.get("text") or (output.get("data") or {}).get("text/plain", "") for output in cell["outputs"]
     ]

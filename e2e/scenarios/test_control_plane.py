@@ -1,4 +1,4 @@
-"""What runs the jobs may die or hang at any time, and training does not notice."""
+"""The control plane may die or hang at any time, and training does not notice."""
 
 from __future__ import annotations
 

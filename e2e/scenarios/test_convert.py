@@ -1,7 +1,7 @@
 """Public manifests of other operators, converted, train.
 
-What is not in a manifest, but in its image, has a stand-in: a script for the one that trains, for a command
-that only prints, and for an image's own entry point. What the embedded cluster does not have is taken out.
+Contents of the images have stand-ins: a script for the one that trains, for a command that only prints, and
+for an image's own entry point. Fields without effect on the embedded cluster are removed.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Case:
-    """What one seed stands for: ways and counts in turn, rank and step by chance."""
+    """Case of one seed: ways and counts in turn, rank and step by chance."""
 
     seed: int
 
@@ -75,7 +75,7 @@ class Case:
 
     @property
     def said(self) -> str:
-        """What the one line tells: of a hang, the line of the script that it is at."""
+        """Return the expected content of the one line: for a hang, the script's line at which it waits."""
         if self.way == LEAVES:
             return f"rank {self.rank} finished early, at step {self.step - 1}; the others cannot go on"
         return CRASHES.get(self.way) or f"in {self.way}: "
@@ -106,7 +106,7 @@ def submit(case: Case, cluster: Cluster, namespace: str) -> None:
 
 
 def wrong_about(case: Case, cluster: EmbeddedCluster, observation: Observation) -> list[str]:
-    """What is not as it should be, of all that somebody can read."""
+    """Return the faults in everything that a user can read."""
     job, namespace = observation.job(case.name), observation.namespace
     described = cluster.kubectl("describe", "ej", case.name, "-n", namespace).stdout
     shown = cluster.dlr("job", "status", case.name, "-n", namespace)

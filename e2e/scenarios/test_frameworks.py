@@ -65,7 +65,7 @@ def framework_job(
 
 
 class Log:
-    """What the first Pod of a slot has printed: the steps, and when."""
+    """Output of a slot's first Pod: the steps and their times."""
 
     def __init__(self, cluster: Cluster, observation: Observation, pod: str) -> None:
         self._cluster, self._observation, self._pod = cluster, observation, pod
@@ -81,7 +81,7 @@ class Log:
         return [int(step) for step in re.findall(r"from step (\d+)", self.text())]
 
     def wait_for_steps(self, more: int, starts: int = 1) -> None:
-        """So many more than now, of the start of this number."""
+        """Wait for this many more steps of the start of this number."""
         before = len(self.steps())
 
         def done() -> bool:

@@ -1,4 +1,4 @@
-"""What the status says of a job's goodput is what a reader of its own step log computes."""
+"""The goodput in a job's status is the one that its own step log gives."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Line:
 
 
 class StepLog:
-    """What rank 0 wrote, process after process; it knows nothing of dlr."""
+    """Step log of rank 0, process after process, written without dlr."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -78,7 +78,7 @@ class Training:
         return max(int(entry["step"]) for entry in self.entries(rank) if "step" in entry)
 
     def failure(self, number: int) -> Object:
-        """What the job says of the failure before that start."""
+        """Return the job's failure before that start."""
 
         def told() -> Object:
             found: Object = self.observation.job(NAME)["status"].get("lastFailure") or {}

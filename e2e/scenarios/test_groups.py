@@ -110,7 +110,7 @@ class Groups:
 
 
 def identity(line: dict[str, Any]) -> tuple[int, int, int]:
-    """What a process is known by."""
+    """Return the identity of a process."""
     return line["group"], line["rank"], line["start"]
 
 

@@ -73,7 +73,7 @@ class Leaver:
         self.cluster.apply(manifest, self.observation.namespace)
 
     def steps(self) -> list[dict[str, Any]]:
-        """What rank 0, whoever that was, wrote of each step."""
+        """Return the lines about each step by the rank 0 of its time."""
         file = self.folder / "steps.jsonl"
         lines = file.read_text().rpartition("\n")[0].splitlines() if file.exists() else []
         return [json.loads(line) for line in lines]

@@ -11,7 +11,7 @@ from e2e.observation import Observation
 
 
 def everything(cluster: Cluster, observation: Observation) -> list[str]:
-    """What of the scenario's namespace is left, beside the namespace's own furniture."""
+    """Return the objects left in the scenario's namespace, except those that every namespace has."""
     api = cluster.api()
     kinds = (Kind.JOB, Kind.WORKER, Kind.POD, Kind.LEASE)
     found = [

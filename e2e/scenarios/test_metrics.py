@@ -1,4 +1,4 @@
-"""What Prometheus would see of a job: from its processes, through the status of its workers, to /metrics."""
+"""Metrics of a job: from its processes, through the status of its workers, to /metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKERS = ("digits-worker-0", "digits-worker-1")
 STEP_SECONDS = "dlr_worker_step_duration_seconds"
 
 Series = dict[tuple[str, str], float]
-"""By metric and by the one label that it has besides the job's, or the worker's name."""
+"""Values by metric, and by its one label besides the job's, or the worker's name."""
 
 
 def scrape(cluster: Cluster, namespace: str) -> Series:

@@ -1,4 +1,4 @@
-"""What the Pods of one job may see of another in the same namespace: nothing."""
+"""The Pods of one job can read nothing of another job in the same namespace."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from e2e.observation import Observation
 
 SCALE_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces/{}/elasticjobs/idle/scale"
 SCALE_CALL = ("spec", "the scale subresource")
-"""What tells them apart is metadata.managedFields, which the embedded API server does not keep."""
+"""Sources that only metadata.managedFields could distinguish, which the embedded API server does not keep."""
 
 
 @pytest.mark.named
@@ -57,10 +57,10 @@ def wanted(observation: Observation, count: int) -> str:
 
 
 def as_an_autoscaler_does(cluster: Cluster, observation: Observation, replicas: int) -> None:
-    """Get the Scale, change its count, put it back; and anew if the job has changed meanwhile.
+    """Get the Scale, change its count, put it back; try again if the job has changed meanwhile.
 
     A Scale carries the resourceVersion of its job, and the controller writes the job's status whenever a
-    worker has moved on. So whoever reads and writes it has to expect a conflict, as autoscalers do.
+    worker moves on. So its writers have to expect conflicts, as autoscalers do.
     """
     path = SCALE_PATH.format(observation.namespace)
 

@@ -27,7 +27,7 @@ LOST_SECONDS, LEADER_SECONDS, STANDBY_SECONDS = 3.5, 17.0, 4.0
 """Time until a silent host is known to be lost, the same with the leader on it, and until the others' next
 step where a standby worker is there. A new Pod takes what its imports take beyond that."""
 BUSY_MACHINE = 3.0
-"""So many times as long all may take where other tests run beside this one."""
+"""Factor of all limits where other tests run beside this one."""
 BROKEN_SECONDS = 6.0
 
 pytestmark = pytest.mark.needs(

@@ -25,7 +25,7 @@ from simulator.state import DAY
 NODES = 7
 WORKERS = 4
 HEARTBEAT_SECONDS = 25
-"""By then the node's own Lease is silent, too, as the simulator takes it to be."""
+"""Seconds after which the node's own Lease is silent, too, as the simulator assumes."""
 TOLERANCE = 0.03
 BETWEEN_SECONDS = 15.0
 """Between two faults, so that what a busy machine adds to a recovery is a point or two at most."""

@@ -15,7 +15,7 @@ from e2e.observation import Observation
 from e2e.strangers import SCRIPTS, Stranger
 
 GOOD_LOSS = 5.0
-"""Of a mean squared error that is about 100 before training."""
+"""Limit of a mean squared error that is about 100 before training."""
 FOREVER = "300"
 """Epochs; a hurried job makes them in seconds."""
 

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.needs(Capability.STORAGE)]
 
 
 def steps_in(folder: Path) -> dict[int, dict[str, Any]]:
-    """What rank 0 wrote of each step; of one that was made again, what it wrote last."""
+    """Return rank 0's last line about each step; a repeated step has several."""
     file = folder / "steps.jsonl"
     lines = file.read_text().rpartition("\n")[0].splitlines() if file.exists() else []
     steps = (json.loads(line) for line in lines)

@@ -1,4 +1,4 @@
-"""What happens to a write after its form is right: the rules of single kinds, RBAC's, and the policies."""
+"""Admission of a well-formed write: the rules of single kinds, RBAC's, and the policies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mutate_new(cluster: Cluster, resource_type: ResourceType, obj: JSON) -> None
 
 
 def create_faults(resource_type: ResourceType, obj: JSON) -> list[JSON]:
-    """What no schema can say about a new object."""
+    """Return the faults of a new object that no schema can express."""
     match resource_type.group_resource:
         case "pods":
             return pods.faults(obj)
@@ -58,7 +58,7 @@ def _event_faults(obj: JSON) -> list[JSON]:
 
 
 def update_faults(resource_type: ResourceType, old: JSON, new: JSON, subresource: str) -> list[JSON]:
-    """What no schema can say about a change."""
+    """Return the faults of a change that no schema can express."""
     match resource_type.group_resource:
         case "pods" if not subresource:
             return pods.update_faults(old, new)

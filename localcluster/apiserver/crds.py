@@ -29,7 +29,7 @@ def completed(obj: JSON) -> JSON:
 
 
 def prepare(obj: JSON) -> None:
-    """What a new definition gets; it is served from the moment it is stored."""
+    """Complete a new definition; it is served from the moment it is stored."""
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if CLEANUP_FINALIZER not in finalizers:
         finalizers.append(CLEANUP_FINALIZER)
@@ -58,7 +58,7 @@ def _versions(obj: JSON) -> list[JSON]:
 
 
 def faults(obj: JSON) -> list[JSON]:
-    """What makes a definition impossible to serve, beside what its own schema says."""
+    """Return what makes a definition impossible to serve, beyond the faults by its own schema."""
     spec, versions, name = obj["spec"], _versions(obj), obj["metadata"]["name"]
     found = []
     if name != f"{spec['names']['plural']}.{spec['group']}":
@@ -93,7 +93,7 @@ def _schema_faults(path: str, schema: JSON | None) -> list[JSON]:
 
 
 def update_faults(old: JSON, new: JSON) -> list[JSON]:
-    """What a definition may not become."""
+    """Return the changes of a definition that are not allowed."""
     found = []
     for path in (("group",), ("scope",), ("names", "plural"), ("names", "kind")):
         before, after = old["spec"], new["spec"]

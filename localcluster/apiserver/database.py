@@ -1,4 +1,4 @@
-"""Every object on disk, so that killing the whole cluster loses nothing that a client was told is done.
+"""All objects on disk: a write that was answered survives the death of the whole cluster.
 
 SQLite in WAL mode with `synchronous=NORMAL`: a write is in the operating system's hands before its request is
 answered. That survives the death of the process, not a power cut, which is the right bargain for a cluster

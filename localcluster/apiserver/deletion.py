@@ -27,7 +27,7 @@ KEPT_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
 class Propagation(Enum):
-    """What becomes of the objects that the deleted one owns."""
+    """Policy for the objects that the deleted one owns."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -170,7 +170,7 @@ def _mark_propagation(metadata: JSON, propagation: Propagation | None) -> None:
 
 
 def deletion_answer(context: Context, deleted: Deleted) -> JSON:
-    """What a DELETE is answered with: the object while it goes on, else that it is gone."""
+    """Return the answer to a DELETE: the object while it still exists, else a Status of success."""
     if not deleted.gone or context.type.group_resource in _ANSWERED_WITH_OBJECT:
         return deleted.obj
     details: JSON = {"name": context.name, "kind": context.type.plural, "uid": deleted.obj["metadata"]["uid"]}

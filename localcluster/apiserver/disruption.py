@@ -71,7 +71,7 @@ def _share(amount: int | str, total: int) -> int:
 
 
 def status_of(budget: JSON, found: Health | ScaleUnknown, now: datetime) -> JSON:
-    """What the status of a budget says next; what cannot be told is not made up, and nothing may go."""
+    """Return the next status of a budget. Where its Pods cannot be counted, no disruption is allowed."""
     before: JSON = budget.get("status") or {}
     if isinstance(found, ScaleUnknown):
         condition = {"status": "False", "reason": "SyncFailed", "message": str(found)}
@@ -102,7 +102,7 @@ def status_of(budget: JSON, found: Health | ScaleUnknown, now: datetime) -> JSON
 
 
 def faults(budget: JSON) -> list[JSON]:
-    """What is wrong with a budget that no schema can say."""
+    """Return the faults of a budget that no schema can express."""
     spec = budget.get("spec") or {}
     found: list[JSON] = []
     if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:

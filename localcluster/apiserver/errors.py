@@ -115,7 +115,7 @@ def too_large(limit_bytes: int) -> ApiError:
 
 
 def too_large_to_store() -> ApiError:
-    """What etcd says, which an API server passes on without a reason."""
+    """Return etcd's error, which an API server passes on without a reason."""
     return ApiError(500, "", "etcdserver: request is too large")
 
 

@@ -38,7 +38,7 @@ class Page:
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """What a paged list has yet to show."""
+    """Remaining objects of a paged list."""
 
     collection: str
     version: int

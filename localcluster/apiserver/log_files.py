@@ -14,7 +14,7 @@ BLOCK_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class LogOptions:
-    """What of a log is wanted."""
+    """Requested part of a log."""
 
     tail_lines: int | None = None
     since: datetime | None = None
@@ -23,7 +23,7 @@ class LogOptions:
 
 
 def render(line: bytes, options: LogOptions) -> bytes:
-    """What a client gets of one line of the file; nothing for a line too old."""
+    """Return one line of the file as a client gets it; nothing for a line too old."""
     time, _, rest = line.partition(b" ")
     _stream, _, rest = rest.partition(b" ")
     tag, _, text = rest.partition(b" ")

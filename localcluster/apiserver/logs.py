@@ -31,7 +31,7 @@ class Run:
 
 
 def read_options(context: Context, now: datetime) -> LogOptions:
-    """What of the log a request wants."""
+    """Return the part of the log that a request asks for."""
     since = None
     if (seconds := context.integer("sinceSeconds")) is not None:
         since = now - timedelta(seconds=seconds)
@@ -105,7 +105,7 @@ def is_over(pod: JSON | None, run: Run) -> bool:
 
 
 def read_log_request(cluster: Cluster, context: Context, now: datetime) -> LogRequest | None:
-    """What a request asks for; None where there is no log yet, because the Pod has no node."""
+    """Read a request for a log; None where there is no log yet, because the Pod has no node."""
     options = read_options(context, now)
     pod = current_object(cluster, context).obj
     run = choose_run(pod, context.query.get("container", ""), previous=context.flag("previous"))

@@ -57,7 +57,7 @@ def random_name(prefix: str) -> str:
 
 
 def begin_life(metadata: JSON, now: datetime) -> None:
-    """What a new object gets from the server."""
+    """Set the fields of a new object that the server assigns."""
     for server_field in (*SERVER_FIELDS, "resourceVersion", "selfLink"):
         metadata.pop(server_field, None)
     metadata["uid"] = str(uuid.uuid4())
@@ -85,7 +85,7 @@ def tidy(metadata: JSON) -> None:
 
 
 def name_faults(resource_type: ResourceType, name: str, path: str = "metadata.name") -> list[JSON]:
-    """What is wrong with a name, by the kind's own rule."""
+    """Return the faults of a name, by the kind's own rule."""
     if resource_type.group == "rbac.authorization.k8s.io":
         bad = name in (".", "..") or "/" in name or "%" in name
         return [invalid_value(path, name, "may not contain '/' or '%'")] if bad else []
@@ -108,7 +108,7 @@ def _name_fault(path: str, name: str, pattern: str, limit: int, text: str) -> li
 
 
 def metadata_faults(resource_type: ResourceType, metadata: JSON) -> list[JSON]:
-    """What is wrong with an object's metadata."""
+    """Return the faults of an object's metadata."""
     faults = name_faults(resource_type, metadata["name"])
     for key, value in (metadata.get("labels") or {}).items():
         faults += _key_faults("metadata.labels", key)
@@ -158,7 +158,7 @@ def _owner_faults(owners: list[JSON]) -> list[JSON]:
 
 
 def update_faults(old: JSON, new: JSON) -> list[JSON]:
-    """What an update of metadata must not do."""
+    """Return the changes of metadata that are not allowed."""
     faults = []
     added = [each for each in new.get("finalizers") or [] if each not in (old.get("finalizers") or [])]
     if old.get("deletionTimestamp") and added:

@@ -20,7 +20,7 @@ _OWN_FINALIZER = "kubernetes"
 
 
 def prepare(obj: JSON) -> None:
-    """What a new namespace gets."""
+    """Complete a new namespace."""
     obj.setdefault("spec", {})["finalizers"] = [_OWN_FINALIZER]
     obj["status"] = {"phase": "Active"}
     obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]

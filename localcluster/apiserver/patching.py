@@ -21,7 +21,7 @@ from localcluster.schema_nodes import reference_to
 
 
 def read_patch(resource_type: ResourceType, body: bytes, content_type: str) -> Callable[[JSON], JSON]:
-    """The patch in a request's body. What it makes shares with the present object what it leaves alone."""
+    """Read the patch in a request's body. Its result shares the unchanged parts with the present object."""
     media_type, patch = decode_patch(body, content_type)
     if media_type == JSON_PATCH:
         return lambda obj: _checked(json_patch, obj, patch)

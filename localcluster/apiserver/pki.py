@@ -30,7 +30,7 @@ ADDRESSES = ("127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Identity:
-    """What the server presents and what it signs with."""
+    """The server's certificate, and the key that it signs with."""
 
     ca_certificate: bytes
     token_key: bytes

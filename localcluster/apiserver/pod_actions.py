@@ -63,7 +63,7 @@ def evict(cluster: Cluster, context: Context, body: Any, now: datetime) -> JSON:
 
 
 def _as_target(pod: JSON, now: datetime) -> JSON:
-    """What tells an evicted Pod from one that was deleted."""
+    """Set the condition that distinguishes an evicted Pod from a deleted one."""
     conditions = [
         each for each in pod["status"].get("conditions") or () if each["type"] != "DisruptionTarget"
     ]

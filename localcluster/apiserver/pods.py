@@ -117,7 +117,7 @@ def _containers(spec: JSON) -> Iterable[JSON]:
 
 
 def faults(obj: JSON) -> list[JSON]:
-    """What is wrong with a new Pod that no schema can say."""
+    """Return the faults of a new Pod that no schema can express."""
     spec = obj.get("spec")
     if spec is None:
         return [required("spec.containers")]

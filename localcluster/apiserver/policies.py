@@ -162,7 +162,7 @@ class _Evaluation:
         return expression.evaluate(variables, {"check": self._may})
 
     def _may(self, asked: dict[str, str], verb: str) -> bool:
-        """What `authorizer` answers: whether the author of the write may do that, too."""
+        """Return the answer of `authorizer`: whether the author of the write may do that, too."""
         return self._authorizer.allows(self._user, Attributes(verb, **asked))
 
     def _used(self, expression: Expression) -> JSON:
@@ -178,7 +178,7 @@ class _Evaluation:
 
 
 def _request_resource(admission: Admission) -> dict[str, str]:
-    """What is written, as `authorizer` is asked about it."""
+    """Return the written resource in the form of an authorizer's request."""
     return {
         "group": admission.type.group,
         "resource": admission.type.plural,
@@ -244,7 +244,7 @@ def _selectors_match(constraints: JSON, admission: Admission) -> bool:
 
 
 def policy_faults(obj: JSON) -> list[JSON]:
-    """What is wrong with a policy that its schema cannot say."""
+    """Return the faults of a policy that its schema cannot express."""
     spec = obj.get("spec") or {}
     faults = []
     if not spec.get("validations"):
@@ -268,7 +268,7 @@ def policy_faults(obj: JSON) -> list[JSON]:
 
 
 def binding_faults(obj: JSON) -> list[JSON]:
-    """What is wrong with a binding that its schema cannot say."""
+    """Return the faults of a binding that its schema cannot express."""
     spec = obj.get("spec") or {}
     faults = [required(f"spec.{name}") for name in ("policyName", "validationActions") if not spec.get(name)]
     return faults + [forbidden_field(f"spec.{name}", _NOT_HERE) for name in _UNKNOWN if spec.get(name)]

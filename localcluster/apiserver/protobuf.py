@@ -48,8 +48,8 @@ _TABLE = """
     TokenRequestSpec: 1 audiences [string], 3 boundObjectRef BoundObjectReference, 4 expirationSeconds int
     BoundObjectReference: 1 kind, 2 apiVersion, 3 name, 4 uid
 """
-"""By message: number, name and type of its fields, which is `string` unless it says otherwise. Empty strings
-are left out, since Kubernetes takes them for absent. `dropped` is what only the server writes."""
+"""Number, name and type of the fields of each message, by default `string`. Empty strings are left out, since
+Kubernetes takes them for absent. Fields of type `dropped` are written by the server alone."""
 
 
 class ProtobufError(ValueError):

@@ -33,7 +33,7 @@ PUBLIC_RULES: tuple[JSON, ...] = (
         "verbs": ["get"],
     },
 )
-"""What every authenticated user may do."""
+"""Rights of every authenticated user."""
 KNOWN_RULES_MAX = 10_000
 KNOWN_NAMES_MAX_LENGTH = 1000
 """Reviews ask about users and namespaces of any name, so that what is remembered has to be bounded."""
@@ -41,7 +41,7 @@ KNOWN_NAMES_MAX_LENGTH = 1000
 
 @dataclass(frozen=True)
 class Attributes:
-    """What a request wants to do, in RBAC's terms."""
+    """A request in RBAC's terms."""
 
     verb: str
     group: str

@@ -1,4 +1,4 @@
-"""What a request asks for: its path and query, read once into plain data."""
+"""A request's path and query, read once into plain data."""
 
 from __future__ import annotations
 

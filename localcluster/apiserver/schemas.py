@@ -20,7 +20,7 @@ class Schemas:
         return schema.default(pruned, old), unknown
 
     def faults(self, resource_type: ResourceType, obj: JSON, old: JSON | None) -> list[JSON]:
-        """What is wrong with an object, as causes of a Status."""
+        """Return the faults of an object, as causes of a Status."""
         return [error.cause() for error in self._schema(resource_type).validate(obj, old)]
 
     def _schema(self, resource_type: ResourceType) -> CompiledSchema:

@@ -1,4 +1,4 @@
-"""Which objects of a collection a list, a watch or a deletion of many means."""
+"""Selection of the objects of a collection that a list, a watch or a deletion of many refers to."""
 
 from __future__ import annotations
 

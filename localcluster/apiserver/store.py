@@ -18,8 +18,8 @@ from localcluster.json_text import dumps, loads
 from localcluster.resource import JSON
 
 OBJECT_MAX_BYTES = 1536 * 1024
-"""What etcd takes in one request. In a real cluster built-in kinds are stored as protobuf, of which it takes
-objects whose JSON is up to twice as long; nothing but a hostile object is of that size."""
+"""Limit of one request to etcd. A real cluster stores built-in kinds as protobuf, whose JSON may be twice as
+long; only hostile objects are that large."""
 HISTORY_MAX_EVENTS = 10_000
 HISTORY_MAX_BYTES = 8 * 1024 * 1024
 
@@ -62,7 +62,7 @@ class Event:
         return self.now.version
 
     def line(self, as_type: ChangeType) -> bytes:
-        """What a watch sends for it, made once for all watches."""
+        """The line that watches send for it, made once for all of them."""
         made = self._lines.get(as_type)
         if made is None:
             made = self._lines[as_type] = event_line(as_type.value, self._sent(as_type).raw)

@@ -32,7 +32,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Claims:
-    """What a token says about its bearer."""
+    """Claims of a token about its bearer."""
 
     namespace: str
     service_account: Reference

@@ -37,7 +37,7 @@ class Encoder(Protocol):
 
 
 def seen_as(event: Event, selection: Selection) -> ChangeType | None:
-    """What a change is to somebody who sees only a selection: objects enter and leave it."""
+    """Return a change as a watch of a selection sees it: objects enter and leave the selection."""
     before = event.before is not None and selection.matches(event.key, event.before.obj)
     if event.type is ChangeType.DELETED:
         return ChangeType.DELETED if before else None

@@ -37,7 +37,7 @@ class Version(Enum):
 
 @dataclass(frozen=True)
 class Files:
-    """What the two versions call the same things."""
+    """File names of one version of cgroups."""
 
     limit: str
     swap_limit: str
@@ -62,7 +62,7 @@ class Hierarchy:
     def parents(self) -> Iterator[Path]:
         """Groups that may be allowed to have ours below them, best first.
 
-        Of version 2, a group that has processes can have none with limits below it, unless it is the root.
+        In version 2 a group with processes can have no groups with limits below it, unless it is the root.
         """
         if self.version is Version.V1:
             yield self.own

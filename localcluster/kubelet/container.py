@@ -58,7 +58,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """What a shim needs to know."""
+    """Description of a container for its shim."""
 
     title: str
     """The title in the process list."""
@@ -96,7 +96,7 @@ class ContainerProcess:
         self.gone: asyncio.Future[None] = loop.create_future()
         """The shim itself has been reaped."""
         self.memory_group: MemoryGroup | None = None
-        """What keeps its memory limit."""
+        """The cgroup that keeps its memory limit."""
 
     @property
     def shim_pid(self) -> int:

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PodWorld:
-    """What a Pod's containers share."""
+    """Surroundings that a Pod's containers share."""
 
     services: NodeServices
     pod: JSON
@@ -80,7 +80,7 @@ class ContainerLife:
         self._world: PodWorld | None = None
         self._process: ContainerProcess | None = None
         self._spec: ContainerSpec | None = None
-        """Of the process, once it runs."""
+        """Description of the process, once it runs."""
         self._stopping = asyncio.Event()
         self._recorded = asyncio.Event()
         """The end of the last run is in the record."""

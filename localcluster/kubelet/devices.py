@@ -1,4 +1,4 @@
-"""Which of the host's GPUs each container sees, as Kubernetes' device plug-in would say it."""
+"""Assignment of the host's GPUs to containers, in the form of Kubernetes' device plug-in."""
 
 from __future__ import annotations
 

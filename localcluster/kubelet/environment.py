@@ -17,7 +17,7 @@ _VARIABLE_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a container's description is read against."""
+    """The Pod, node and cluster against which a container's description is resolved."""
 
     pod: JSON
     address: str
@@ -25,7 +25,7 @@ class Surroundings:
     allocatable: JSON
     """The node's allocatable resources, for resourceFieldRef."""
     provided: Mapping[str, str] = field(default_factory=dict)
-    """What the cluster gives every container; `env` may refer to it and override it."""
+    """Variables that the cluster sets in every container; `env` may refer to them and override them."""
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What keeps a container from starting, as its status will say it."""
+"""Errors that keep a container from starting, in the form of its status."""
 
 from __future__ import annotations
 

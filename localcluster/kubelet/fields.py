@@ -1,4 +1,4 @@
-"""What a Pod may learn about itself: the downward API."""
+"""The downward API: a Pod's own fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every container gets of the host, in place of an image."""
+"""Parts of the host that every container gets, in place of an image."""
 
 from __future__ import annotations
 

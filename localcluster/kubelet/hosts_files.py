@@ -24,8 +24,8 @@ class HostsFiles:
     """The hosts files of all nodes' Pods. A new Pod is appended to the others' files, which may be mounted.
 
     A Pod with hostname and subdomain has the name that a headless Service would give it, as long as it runs:
-    the next Pod of that name has another address, and who asks for it must not be given the old one. So the
-    old line becomes a comment, by one byte, and nobody ever reads half of a file.
+    the next Pod of that name has another address, and a look-up must not return the old one. So the old line
+    is turned into a comment by one byte, and no reader ever sees half of a file.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Machine:
-    """What all virtual nodes share."""
+    """Resources that all virtual nodes share."""
 
     client: ApiClient
     recorder: Recorder
@@ -210,7 +210,7 @@ def remove_pod_files(home: Home, uid: str) -> None:
 
 
 def remove_stale_files(home: Home, living_uids: set[str]) -> None:
-    """What Pods left that were deleted while no kubelet ran."""
+    """Remove the files of Pods that were deleted while no kubelet ran."""
     living = living_uids | {home.pod_temporary(uid).name for uid in living_uids}
     for folder in (home.pods, home.temporary, home.container_log("any", "any", 0).parent.parent.parent):
         with suppress(FileNotFoundError):

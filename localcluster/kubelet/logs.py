@@ -13,7 +13,7 @@ MAX_MESSAGE_BYTES = 4096
 
 
 def termination_message(path: Path) -> str:
-    """What a container has left in its file, the last 4 KiB of it."""
+    """Return the last 4 KiB of a container's termination message file."""
     try:
         with path.open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - MAX_MESSAGE_BYTES, 0))
@@ -23,7 +23,7 @@ def termination_message(path: Path) -> str:
 
 
 def log_tail(path: Path) -> str:
-    """What Kubernetes takes with FallbackToLogsOnError: at most 80 lines and 2 KiB."""
+    """Return the end of a log, as for FallbackToLogsOnError: at most 80 lines and 2 KiB."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -108,7 +108,7 @@ def map_own_user(uid: int, gid: int) -> None:
 
 
 def make_mount_point(source: str, target: str) -> None:
-    """What a container runtime does in an image; here it stays behind, empty, on the host."""
+    """Create a mount point. A container runtime does so in an image; here it stays on the host, empty."""
     if os.path.exists(target):  # noqa: PTH110
         return
     if os.path.isdir(source):  # noqa: PTH112

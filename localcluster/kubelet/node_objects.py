@@ -20,7 +20,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class NodeShape:
-    """What each virtual node offers. They all share this one machine, so the sum may exceed it."""
+    """Capacity of each virtual node. All nodes share this one machine, so the sum may exceed it."""
 
     cpus: str
     memory: str
@@ -59,7 +59,7 @@ def is_powered(node: JSON) -> bool:
 
 
 def node_status(name: str, shape: NodeShape, version: str, before: JSON | None, now: datetime) -> JSON:
-    """What a living kubelet says of its node."""
+    """Return the status of a node whose kubelet lives."""
     capacity = shape.capacity()
     system = platform.uname()
     return {

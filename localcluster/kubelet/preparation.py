@@ -1,4 +1,4 @@
-"""What a Pod needs before its first container: folder, address, volumes, token."""
+"""Preparation of a Pod for its first container: folder, address, volumes, token."""
 
 from __future__ import annotations
 

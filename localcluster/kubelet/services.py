@@ -1,4 +1,4 @@
-"""What the life of a Pod draws on: one per virtual node, shared by its Pods."""
+"""Services of a virtual node for the lives of its Pods."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ class Keeper:
                 )
 
     def hear(self) -> bool:
-        """What PID 1 of the container says; False when it says no more."""
+        """Read a message of the container's PID 1; False at its end."""
         heard = os.read(self.status, READ_BYTES)
         for line in heard.splitlines():
             message = json.loads(line)
@@ -351,7 +351,7 @@ class Keeper:
             self.last_word = {"exited": exit_code(wait_status), "time": time.time()}
 
     def end_descendants(self) -> None:
-        """Whatever the main process left behind becomes ours, generation after generation."""
+        """End the main process's descendants, which become our children, generation after generation."""
         while True:
             self.kill_all()
             try:

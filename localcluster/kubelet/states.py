@@ -1,4 +1,4 @@
-"""What is known of a Pod's containers, and the rules that need nothing else: pure."""
+"""States of a Pod's containers, and the rules that follow from them alone: pure."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def fresh_records(pod: JSON) -> dict[str, ContainerRecord]:
 
 
 def recover_records(pod: JSON, now: datetime) -> dict[str, ContainerRecord]:
-    """What a kubelet that was away believes: whatever ran then is lost, whatever had ended has ended."""
+    """Return the records after a kubelet's restart: running containers are lost, ended ones stay ended."""
     records = fresh_records(pod)
     status = pod.get("status") or {}
     for entry in (status.get("initContainerStatuses") or []) + (status.get("containerStatuses") or []):

@@ -194,7 +194,7 @@ def _host_path(name: str, reference: JSON) -> Path:
 
 
 def container_mounts(container: JSON, paths: dict[str, Path], variables: dict[str, str]) -> list[JSON]:
-    """What the shim is to bind, parents first."""
+    """Return the mounts for the shim, parents first."""
     mounts = []
     for mount in container.get("volumeMounts") or ():
         target = posixpath.normpath(posixpath.join("/", mount["mountPath"]))

@@ -1,6 +1,6 @@
-"""Gangs: Pods of a PodGroup, of which none gets a node until as many as its minimum can get one at once.
+"""Gangs: no Pod of a PodGroup gets a node until as many as its minimum can get one at once.
 
-What the coscheduling plugin of scheduler-plugins does, as one pure decision about all Pods that wait:
+One pure decision about all Pods that wait, as the coscheduling plugin of scheduler-plugins makes it:
 https://scheduler-plugins.sigs.k8s.io/docs/plugins/coscheduling/. Nothing is set aside for a gang that does
 not fit, so Pods behind it in the queue go on.
 """
@@ -32,7 +32,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What is decided about at once: a Pod, or all waiting Pods of a PodGroup."""
+    """Unit of one decision: a Pod, or all waiting Pods of a PodGroup."""
 
     group: GroupKey | None
     pods: list[JSON]

@@ -36,7 +36,7 @@ async def install(client: ApiClient) -> None:
 
 
 def status_of(group: JSON, pods: Iterable[JSON]) -> JSON:
-    """What the status of a group of these Pods says; a group that has come to its end stays so: pure."""
+    """Return the status of a group of these Pods; a finished group stays finished. Pure."""
     before: JSON = group.get("status") or {}
     if before.get("phase") in FINAL_PHASES:
         return before

@@ -19,7 +19,7 @@ from localcluster.scheduler.gangs import decide
 
 SCHEDULER_NAME = "default-scheduler"
 OWN_NAMES = frozenset({SCHEDULER_NAME, "scheduler-plugins-scheduler"})
-"""What scheduler-plugins is called where it runs as a second scheduler. Gangs are minded under both names."""
+"""Names of the scheduler; scheduler-plugins has the second where it runs beside the default scheduler."""
 RETRY_SECONDS = 1.0  # after a write that failed; changes of Pods and nodes are not waited for, they wake us
 
 log = logging.getLogger(__name__)
