@@ -129,14 +129,14 @@ def usage(observation: Observation, name: str = "grower") -> Object:
 
 
 def wait_for_steps(observation: Observation, members: list[int], name: str = "grower") -> float:
-    """Until this world has told a step of its own; when it was seen."""
+    """Wait until this world has reported a step; return the time."""
     world = elasticity.wait_for_world(observation, members, name)
 
-    def told() -> bool:
+    def has_step() -> bool:
         agents = [w.get("status", {}).get("agent") or {} for w in observation.workers(name)]
         return any(r["round"] == world["round"] for agent in agents for r in agent.get("rounds") or ())
 
-    observation.wait_for(f"a step of round {world['round']}", told)
+    observation.wait_for(f"a step of round {world['round']}", has_step)
     return time.time()
 
 

@@ -94,12 +94,12 @@ class Training:
         entries = self.entries(0)
         return int(entries[-1].get("step", 0)) if entries else 0
 
-    def wait_until_told(self, step: int, tier: str) -> None:
+    def wait_until_resumed_from(self, step: int, tier: str) -> None:
         """Wait until the job's status has the step from which its newest world resumed."""
         expected = {"step": step, "tier": tier}
-        self.wait(f"{expected} to be told", lambda: self.told() == expected)
+        self.wait(f"{expected} to be reported", lambda: self.resumption() == expected)
 
-    def told(self) -> Object | None:
+    def resumption(self) -> Object | None:
         resume: Object | None = jobs.rendezvous(self.observation, NAME).get("resume")
         return resume
 

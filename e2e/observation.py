@@ -40,7 +40,7 @@ class Observation:
         self.namespace = namespace
         self.history: dict[Kind, list[Object]] = {kind: [] for kind in WATCHED}
         self._current: dict[Kind, dict[str, Object]] = {kind: {} for kind in WATCHED}
-        self._told: dict[Kind, int] = dict.fromkeys(WATCHED, 0)
+        self._versions: dict[Kind, int] = dict.fromkeys(WATCHED, 0)
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._api = Api(kubeconfig)
@@ -167,7 +167,7 @@ class Observation:
         api.close()
 
     def _catch_up(self) -> None:
-        """Wait, boundedly, until the watches have told all that the API server has now."""
+        """Wait, boundedly, until the watches have sent all that the API server has now."""
         deadline = time.monotonic() + CATCH_UP_SECONDS
         for kind in WATCHED:
             try:
@@ -175,16 +175,18 @@ class Observation:
             except (Refused, requests.RequestException):
                 return
             with self._changed:
-                self._changed.wait_for(partial(self._has_told, kind, listed), deadline - time.monotonic())
+                self._changed.wait_for(
+                    partial(self._has_caught_up, kind, listed), deadline - time.monotonic()
+                )
 
-    def _has_told(self, kind: Kind, listed: Object) -> bool:
+    def _has_caught_up(self, kind: Kind, listed: Object) -> bool:
         """Whether a watch has come as far as a list: its changes come in order, its deletions too.
 
         The versions of one kind are compared as numbers, as Kubernetes has allowed since KEP-5504.
         """
         names = {item["metadata"]["name"] for item in listed["items"]}
         gone = [thing for name, thing in self._current[kind].items() if name not in names]
-        return self._told[kind] >= max(map(_version, listed["items"]), default=0) and not any(
+        return self._versions[kind] >= max(map(_version, listed["items"]), default=0) and not any(
             _version(thing) <= _version(listed) for thing in gone
         )
 
@@ -193,7 +195,7 @@ class Observation:
         with self._changed:
             self._current[kind] = {item["metadata"]["name"]: item for item in answer["items"]}
             self.history[kind] += answer["items"]
-            self._told[kind] = _version(answer)
+            self._versions[kind] = _version(answer)
             self._changed.notify_all()
         return str(answer["metadata"]["resourceVersion"])
 
@@ -203,7 +205,7 @@ class Observation:
         name = event["object"]["metadata"]["name"]
         with self._changed:
             self.history[kind].append(event["object"])
-            self._told[kind] = _version(event["object"])
+            self._versions[kind] = _version(event["object"])
             if event["type"] == "DELETED":
                 self._current[kind].pop(name, None)
             else:

@@ -114,17 +114,17 @@ class Stranger:
         stuck.unlink()
         return failure
 
-    def wait_for_told_step(self, step: int) -> None:
+    def wait_for_reported_step(self, step: int) -> None:
         """All of its workers say in their status that they came so far."""
 
-        def told() -> bool:
+        def is_reported() -> bool:
             workers = self.observation.workers(self.name)
             reports = [w.get("status", {}).get("agent") or {} for w in workers]
             return bool(reports) and all(
                 (report.get("progress") or {}).get("step", 0) >= step for report in reports
             )
 
-        self.observation.wait_for(f"the workers of {self.name} to tell step {step}", told)
+        self.observation.wait_for(f"the workers of {self.name} to report step {step}", is_reported)
 
     def finish(self) -> None:
         """Have it read its samples as fast as it can, until it has succeeded."""
@@ -148,7 +148,7 @@ class Stranger:
         numbers = [line["step"] for line in self.lines(0) if "step" in line]
         return len(numbers) - len(set(numbers))
 
-    def told_goodput(self) -> float:
+    def reported_goodput(self) -> float:
         return float(self.observation.job(self.name)["status"]["goodput"]["ratio"])
 
     def assert_forked(self, *, starts: int, world: int) -> None:

@@ -74,7 +74,7 @@ class Case:
         return f"{self.name}-worker-{self.rank}"
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """Return the expected content of the one line: for a hang, the script's line at which it waits."""
         if self.way == LEAVES:
             return f"rank {self.rank} finished early, at step {self.step - 1}; the others cannot go on"
@@ -120,15 +120,15 @@ def wrong_about(case: Case, cluster: EmbeddedCluster, observation: Observation) 
         "its end": job["status"]["phase"] == case.expected_end,
         "lastFailure": (blamed.get("worker"), blamed.get("rank"), blamed.get("round"))
         == (case.worker, case.rank, 1),
-        "lastFailure's line": case.said in str(blamed.get("message")).splitlines()[0],
+        "lastFailure's line": case.message in str(blamed.get("message")).splitlines()[0],
         "it is counted once": sum(job["status"]["restarts"].values()) == 1,
         "describe: verdict": bool(verdicts)
-        and all(who in line and (case.said in line or line.endswith("…")) for line in verdicts),
-        "describe: lastFailure": last is not None and case.said in last[0] and case.worker in last[0],
-        "status": case.worker in shown and _flat(case.said) in _flat(shown),
+        and all(who in line and (case.message in line or line.endswith("…")) for line in verdicts),
+        "describe: lastFailure": last is not None and case.message in last[0] and case.worker in last[0],
+        "status": case.worker in shown and _flat(case.message) in _flat(shown),
         "logs --failed: who": f"{case.worker}, rank {case.rank}" in log,
         "logs --failed: where": f"in {case.way}" in log or case.way == LEAVES,
-        "logs --failed: what": _flat(case.said) in _flat(log),
+        "logs --failed: what": _flat(case.message) in _flat(log),
     }
     return [what for what, right in checks.items() if not right]
 
@@ -159,7 +159,7 @@ def test_rank_and_line_are_right_wherever_somebody_looks(
         observation.wait_for(f"{case} to end", partial(has_ended, observation, case))
         with suppress(Timeout):  # Events follow what they tell
             right = partial(is_right_about, case, cluster, observation)
-            observation.wait_for(f"{case} to be told everywhere", right)
+            observation.wait_for(f"{case} to be shown everywhere", right)
         found = wrong_about(case, cluster, observation)
         print(f"{case}: {', '.join(found) or 'right'}")
         if found:

@@ -33,8 +33,8 @@ class Death:
     name: str
     die: Callable[[Mortals], object]
     exit_class: str
-    said: str
-    """Within what is told of it."""
+    message: str
+    """Part of its message."""
     new_pod: bool = True
     """Else it is restarted in its Pod."""
 
@@ -59,13 +59,13 @@ def test_processes_die_in_each_way_and_the_job_trains_on(cluster: Cluster, obser
     limited = Capability.MEMORY_LIMITS in cluster.capabilities
     for death in (death for death in IN_PLACE if limited or death.exit_class != "OOM"):
         counted[death.exit_class] = counted.get(death.exit_class, 0) + 1
-        life = assert_told(mortals, death, life, counted)
+        life = assert_reported(mortals, death, life, counted)
     assert set(mortals.worker(0)["status"].get("restarts") or {}) == set(), "rank 0 only ever followed"
     mortals.finish()
     jobs.assert_one_world_a_round(observation, mortals.name)
 
 
-def assert_told(mortals: Mortals, death: Death, life: Life, counted: dict[str, int]) -> Life:
+def assert_reported(mortals: Mortals, death: Death, life: Life, counted: dict[str, int]) -> Life:
     """One death in place. Returns the life that follows."""
     before, pod, node = mortals.world(), mortals.pod(1), mortals.node(1)
     death.die(mortals)
@@ -73,8 +73,8 @@ def assert_told(mortals: Mortals, death: Death, life: Life, counted: dict[str, i
     print(f"{death.name}: training again {after.began - life.ended:.1f} s after the last step")
 
     blamed = {"worker": "mortal-worker-1", "rank": 1, "exitClass": death.exit_class, "round": before["round"]}
-    wait_for_told(mortals, f"{death.name} to be told", mortals.last_failure, blamed)
-    assert death.said in mortals.last_failure()["message"], death.name
+    wait_for_report(mortals, f"{death.name} to be reported", mortals.last_failure, blamed)
+    assert death.message in mortals.last_failure()["message"], death.name
     wait_until_counted(mortals, counted)
 
     rounds = [1]
@@ -88,7 +88,7 @@ def assert_told(mortals: Mortals, death: Death, life: Life, counted: dict[str, i
     assert (mortals.pod(1) != pod) is death.new_pod, death.name
     if death.exit_class == "OOM":
         raised = ["mortal-worker-1 ran out of memory with 1Gi: its next Pod gets 2Gi"]
-        wait_for_events(mortals, ["MemoryRaised"], lambda told: told == raised)
+        wait_for_events(mortals, ["MemoryRaised"], lambda messages: messages == raised)
     if death.exit_class == "HardwareError":
         assert mortals.worker(1)["spec"]["excludedNodes"] == [node]
         assert mortals.node(1) != node
@@ -97,7 +97,7 @@ def assert_told(mortals: Mortals, death: Death, life: Life, counted: dict[str, i
     wait_for_events(
         mortals,
         ["WorldBroken"],
-        lambda told: any(lead in t and death.said in t and kind in t for t in told),
+        lambda messages: any(lead in t and death.message in t and kind in t for t in messages),
     )
     formed = mortals.condition("WorldFormed")
     assert (formed["status"], formed["reason"]) == ("True", "Formed")
@@ -105,16 +105,16 @@ def assert_told(mortals: Mortals, death: Death, life: Life, counted: dict[str, i
     return mortals.lives()[-1]
 
 
-def wait_for_told(mortals: Mortals, what: str, look: Callable[[], Object], expected: Object) -> None:
+def wait_for_report(mortals: Mortals, what: str, look: Callable[[], Object], expected: Object) -> None:
     """The object's fields of the same names, which may be put right a moment after training goes on."""
 
-    def found() -> Object:
-        told = look()
-        return {key: told.get(key) for key in expected}
+    def read() -> Object:
+        latest = look()
+        return {key: latest.get(key) for key in expected}
 
     with suppress(Timeout):
-        mortals.observation.wait_for(what, lambda: found() == expected)
-    assert found() == expected, what
+        mortals.observation.wait_for(what, lambda: read() == expected)
+    assert read() == expected, what
 
 
 def wait_until_counted(mortals: Mortals, counted: Object) -> None:
@@ -127,12 +127,12 @@ def wait_until_counted(mortals: Mortals, counted: Object) -> None:
 def wait_for_events(mortals: Mortals, reasons: Sequence[str], true_of: Callable[[list[str]], bool]) -> None:
     """Events follow what they tell."""
 
-    def told() -> list[str]:
+    def messages() -> list[str]:
         return [message for reason in reasons for message in mortals.events(reason)]
 
     with suppress(Timeout):
-        mortals.observation.wait_for(f"Events {reasons}", lambda: true_of(told()))
-    assert true_of(told()), f"Events {reasons} told: {told()}"
+        mortals.observation.wait_for(f"Events {reasons}", lambda: true_of(messages()))
+    assert true_of(messages()), f"Events {reasons} reported: {messages()}"
 
 
 POD_DEATHS = (
@@ -173,7 +173,7 @@ def assert_replaced(mortals: Mortals, death: Death, life: Life, counted: dict[st
     worker = mortals.worker(1)
     end = worker["status"]["lastExit"]
     assert (end["exitClass"], end["nodeName"]) == (death.exit_class, node), death.name
-    assert death.said in end["message"], death.name
+    assert death.message in end["message"], death.name
     assert worker["status"]["restarts"] == counted, death.name
     assert mortals.pod(1) == f"mortal-worker-1-{sum(counted.values()) + 1}" != pod
     if death.exit_class == "NodeLost":
@@ -184,21 +184,23 @@ def assert_replaced(mortals: Mortals, death: Death, life: Life, counted: dict[st
         assert not mortals.last_failure(), "a planned stop is no failure"
     else:
         blamed = {"worker": "mortal-worker-1", "exitClass": death.exit_class}
-        wait_for_told(mortals, f"{death.name} to be told", mortals.last_failure, blamed)
+        wait_for_report(mortals, f"{death.name} to be reported", mortals.last_failure, blamed)
     wait_for_events(
-        mortals, ["WorkerRelaunched"], lambda told: any(t.endswith(told_of(worker, death)) for t in told)
+        mortals,
+        ["WorkerRelaunched"],
+        lambda messages: any(t.endswith(relaunch_message(worker, death)) for t in messages),
     )
     # An agent that is given time says that it stops, and the controller may hear of that first.
-    breaks = (f"worker 1 was lost: {death.said}", f"worker 1 leaves: {death.said}", "worker 1 stopped")
+    breaks = (f"worker 1 was lost: {death.message}", f"worker 1 leaves: {death.message}", "worker 1 stopped")
     reasons = ["WorldBroken", "WorldChanged"]
-    wait_for_events(mortals, reasons, lambda told: any(b in t for b in breaks for t in told))
+    wait_for_events(mortals, reasons, lambda messages: any(b in t for b in breaks for t in messages))
     formed = mortals.condition("WorldFormed")
     assert (formed["status"], formed["reason"]) == ("True", "Formed")
     assert any(b in formed["message"] for b in breaks), formed["message"]
     return mortals.lives()[-1]
 
 
-def told_of(worker: Object, death: Death) -> str:
+def relaunch_message(worker: Object, death: Death) -> str:
     incarnation = worker["spec"]["incarnation"]
     message = worker["status"]["lastExit"]["message"]
     return f"mortal-worker-1 gets a new Pod, incarnation {incarnation}: {death.exit_class}: {message}"
@@ -222,7 +224,7 @@ def assert_failed_by_the_same_error(mortals: Mortals, culprit: str) -> None:
     condition = mortals.condition("Failed")
     assert (condition["status"], condition["reason"]) == ("True", "SameErrorRepeated")
     assert condition["message"].endswith(f": {culprit}")
-    wait_for_events(mortals, ["SameErrorRepeated"], lambda told: told == [condition["message"]])
+    wait_for_events(mortals, ["SameErrorRepeated"], lambda messages: messages == [condition["message"]])
     status = mortals.job()["status"]
     seconds = jobs.seconds_between(status["startTime"], status["completionTime"])
     print(f"{culprit}: failed the job {seconds:.1f} s after its start")
@@ -242,11 +244,13 @@ def test_rules_decide_what_a_failure_comes_to(cluster: Cluster, observation: Obs
     wait_until_counted(mortals, {"UserError": 1})
     assert not mortals.job()["status"]["failureBudget"].get("spent")
     ignored = "(UserError, Ignore by failurePolicy)"
-    wait_for_events(mortals, ["WorldBroken"], lambda told: any(each.endswith(ignored) for each in told))
+    wait_for_events(
+        mortals, ["WorldBroken"], lambda messages: any(each.endswith(ignored) for each in messages)
+    )
 
     mortals.tell(0, "raise")
     mortals.wait_until_failed(FAILED_SECONDS)
     condition = mortals.condition("Failed")
     assert (condition["status"], condition["reason"]) == ("True", "FailurePolicy")
     assert condition["message"].endswith("mortal-worker-0 rank 0: ValueError: this sample cannot be read")
-    wait_for_events(mortals, ["FailurePolicy"], lambda told: told == [condition["message"]])
+    wait_for_events(mortals, ["FailurePolicy"], lambda messages: messages == [condition["message"]])

@@ -166,17 +166,17 @@ def test_a_disk_that_is_full_of_others_files_has_checkpoints_wait_and_training_g
     training.wait("a checkpoint", lambda: any((disk.folder / "checkpoints").glob("step-*")))
     disk.fill()
 
-    def told() -> Object | None:
+    def warning() -> Object | None:
         found = jobs.warning(observation.job(NAME), "CheckpointsFailing")
         return found if FULL in found.get("message", "") else None
 
-    print(observation.wait_for("the job to tell of the disk", told)["message"])
+    print(observation.wait_for("the job to tell of the disk", warning)["message"])
     training.wait_for_step(training.step() + 10)
     assert_undisturbed(training, world, before)
     kill(training, 1)
     training.wait_for_start(2)
     disk.free()
-    training.wait("the job to tell no more of it", lambda: not told())
+    training.wait("the job to tell no more of it", lambda: not warning())
     finish(training, killed=1)
 
 

@@ -24,12 +24,14 @@ def test_no_pod_of_a_gang_of_four_runs_with_room_for_three_and_all_do_with_room_
     try:
         cluster.apply(jobs.one_a_node(manifest), observation.namespace)
 
-        def told() -> Object | None:
-            said = jobs.warning(observation.job("idle"), "WorkersUnscheduled")
-            message = said.get("message", "")
-            return said if "3 could get one" in message and "4 Pods cannot be scheduled" in message else None
+        def reason() -> Object | None:
+            warning = jobs.warning(observation.job("idle"), "WorkersUnscheduled")
+            message = warning.get("message", "")
+            return (
+                warning if "3 could get one" in message and "4 Pods cannot be scheduled" in message else None
+            )
 
-        observation.wait_for("the job to say why its Pods wait", told)
+        observation.wait_for("the job to say why its Pods wait", reason)
         assert len(observation.pods()) == 4
         assert not [pod for pod in observation.history[Kind.POD] if pod["spec"].get("nodeName")]
     finally:

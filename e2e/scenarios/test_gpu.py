@@ -80,11 +80,11 @@ class Training:
     def failure(self, number: int) -> Object:
         """Return the job's failure before that start."""
 
-        def told() -> Object:
+        def reported() -> Object:
             found: Object = self.observation.job(NAME)["status"].get("lastFailure") or {}
             return found if found.get("round") == number - 1 else {}
 
-        failure: Object = self.wait(f"failure {number - 1}", told)
+        failure: Object = self.wait(f"failure {number - 1}", reported)
         return failure
 
     def stacks(self) -> dict[int, str]:

@@ -53,14 +53,14 @@ def test_steps_restarts_and_usage_are_seen_by_whichever_controller_is_asked(
     cluster.kill_process(namespace, jobs.current_pods(observation)[1])
     jobs.wait_until_training(observation, 2, beyond_step=max(jobs.steps(observation)))
 
-    def all_is_told() -> Series | None:
+    def series() -> Series | None:
         """The controller may hear of the steps after the restart later than we."""
         seen = scrape(cluster, namespace)
-        told = {(STEP_SECONDS, worker) for worker in WORKERS} <= seen.keys()
-        trains = told and seen["dlr_job_restarts", ""] and seen["dlr_job_state", "Training"]
+        has_steps = {(STEP_SECONDS, worker) for worker in WORKERS} <= seen.keys()
+        trains = has_steps and seen["dlr_job_restarts", ""] and seen["dlr_job_state", "Training"]
         return seen if trains else None
 
-    seen = observation.wait_for("the restart and steps", all_is_told)
+    seen = observation.wait_for("the restart and steps", series)
     assert seen["dlr_job_phase", "Running"] == seen["dlr_job_state", "Training"] == 1
     assert seen["dlr_job_failures", "Killed"] == seen["dlr_job_restarts", ""] == 1
     assert seen["dlr_job_round", ""] == 2
@@ -73,7 +73,7 @@ def test_steps_restarts_and_usage_are_seen_by_whichever_controller_is_asked(
     killed = controller.pid()
     controller.signal(signal.SIGKILL)
     observation.wait_for("the next controller", lambda: controller.pid() not in (None, killed))
-    again = observation.wait_for("its metrics", all_is_told)
+    again = observation.wait_for("its metrics", series)
     sums = ("dlr_job_state_seconds", "dlr_job_restarts", "dlr_job_steps_redone_total")
     assert all(again[key] >= seen[key] for key in seen if key[0] in sums), "no sum begins anew"
     assert again["dlr_job_failures", "Killed"] == again["dlr_job_restarts", ""] == 1

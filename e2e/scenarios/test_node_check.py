@@ -1,4 +1,4 @@
-"""Checks of a cluster's nodes: the broken one is cordoned, the slow one is not, nonsense is told as such."""
+"""Checks of a cluster's nodes: the broken one is cordoned, the slow one is not, nonsense is refused."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_one_node_alone_is_checked_without_a_partner_and_a_second_check_of_it_wa
     node = checks.node_names(cluster)[0]
     spec = {"nodes": [node], "timeoutSeconds": TIMEOUT_SECONDS}
 
-    def told() -> Object | None:
+    def message() -> Object | None:
         waiting = jobs.condition(observation.objects(Kind.CHECK).get("second", {}), "Running")
         return waiting if waiting.get("reason") == "WaitingForCheck" else None
 
@@ -107,7 +107,7 @@ def test_one_node_alone_is_checked_without_a_partner_and_a_second_check_of_it_wa
         cluster.apply(checks.node_check(spec, "first"), observation.namespace)
         observation.wait_for("a probe of the first to be held", hold.caught.is_set)
         cluster.apply(checks.node_check(spec, "second"), observation.namespace)
-        waiting = observation.wait_for("the second to say what it waits for", told)
+        waiting = observation.wait_for("the second to say what it waits for", message)
     assert node in waiting["message"]
     assert "first" in waiting["message"]
     first = checks.wait_until_finished(observation, "first")

@@ -58,7 +58,7 @@ def test_pods_of_a_job_have_its_key_and_read_no_other_job(cluster: Cluster, obse
     spec["containers"] = [main, {"name": "sidecar", "image": main["image"], "command": words}]
     cluster.apply(manifest, namespace)
 
-    def said(container: str) -> Object:
+    def access_of(container: str) -> Object:
         logs = ("logs", "curious-worker-0-1", "-n", namespace, "-c", container)
         text = observation.wait_for(
             f"what {container} sees", lambda: cluster.kubectl(*logs, check=False).stdout
@@ -66,10 +66,10 @@ def test_pods_of_a_job_have_its_key_and_read_no_other_job(cluster: Cluster, obse
         found: Object = json.loads(text)
         return found
 
-    seen = said("main")
+    seen = access_of("main")
     assert len(bytes.fromhex(seen.pop("key"))) == 32 and seen.pop("token")
     assert seen == {own: 200, **dict.fromkeys(hidden, 403)}
-    assert said("sidecar") == {"key": None, "token": False}
+    assert access_of("sidecar") == {"key": None, "token": False}
     job = observation.job("curious")
     uid = job["metadata"]["uid"]
     made = [f"serviceaccount/dlr-{uid}", f"role/dlr-{uid}", f"rolebinding/dlr-{uid}"]

@@ -52,7 +52,7 @@ def uid_of(observation: Observation, type_: str, index: int) -> str:
     return ""
 
 
-def told(folder: Path, version: int) -> Object:
+def tf_config(folder: Path, version: int) -> Object:
     """The TF_CONFIG with which the chief's command was started for a version."""
     found: Object = json.loads((folder / f"version-{version}").read_text())
     return found
@@ -85,14 +85,14 @@ def test_a_lost_server_is_another_version_a_lost_worker_is_not_and_the_chiefs_en
     lost = running("ps", 1)
     cluster.delete_pod(observation.namespace, f"{NAME}-ps-1-1")
     observation.wait_for("the second version to train", lambda: trains(2))
-    assert told(folder, 1) == told(folder, 2), "the same names"
+    assert tf_config(folder, 1) == tf_config(folder, 2), "the same names"
     assert lost not in (folder / "trains-2").read_text(), "by which the new Pod is found"
 
     plan = plans.scale_plan("move", job=NAME, type_="ps", migrate=[f"{NAME}-ps-0"])
     cluster.apply(plan, observation.namespace)
     observation.wait_for("the third version to train", lambda: trains(3))
     plans.wait_until_scaled(observation, "move")
-    servers = told(folder, 3)["cluster"]["ps"]
+    servers = tf_config(folder, 3)["cluster"]["ps"]
     assert [address.partition(".")[0] for address in servers] == [f"{NAME}-ps-2", f"{NAME}-ps-1"]
     assert cluster_of(observation)["tasks"]["ps"] == "2,1"
 

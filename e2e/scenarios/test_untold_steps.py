@@ -47,15 +47,15 @@ def test_steps_and_goodput_are_those_of_its_own_log(
 ) -> None:
     job = Stranger(cluster, observation, script.replace("_", "-"))
     submitted(job, tmp_path, script, packages)
-    job.wait_for_told_step(STEPS)
+    job.wait_for_reported_step(STEPS)
     job.wait_for_checkpoint()
     job.finish()
     status = observation.job(job.name)["status"]
     assert status["goodput"]["lastStep"] == max(line["step"] for line in job.lines(0) if "step" in line)
     assert status["goodput"]["latest"]["counted"] is True
-    told, own = job.told_goodput(), job.own_goodput()
-    print(f"{script}: goodput {told:.4f} by its status, {own:.4f} by its own log")
-    assert told == pytest.approx(own, rel=TOLERANCE)
+    reported, own = job.reported_goodput(), job.own_goodput()
+    print(f"{script}: goodput {reported:.4f} by its status, {own:.4f} by its own log")
+    assert reported == pytest.approx(own, rel=TOLERANCE)
 
 
 def test_goodput_after_a_kill_is_that_of_its_own_log_where_the_optimizer_keeps_its_steps(
@@ -65,7 +65,7 @@ def test_goodput_after_a_kill_is_that_of_its_own_log_where_the_optimizer_keeps_i
     submitted(job, tmp_path, "fsdp2", ["numpy"])
     job.survive_a_kill(victim=1)
     status = observation.job(job.name)["status"]
-    assert job.told_goodput() == pytest.approx(job.own_goodput(), rel=TOLERANCE)
+    assert job.reported_goodput() == pytest.approx(job.own_goodput(), rel=TOLERANCE)
     assert status["goodput"]["stepsRedone"] == job.own_steps_redone()
     assert not jobs.warning(observation.job(job.name), "StartUnknown")
 
@@ -76,7 +76,7 @@ def test_goodput_after_a_kill_is_no_more_than_that_of_its_own_log_and_said_to_be
     job = Stranger(cluster, observation, "ddp-killed")
     submitted(job, tmp_path, "ddp", [])
     job.survive_a_kill(victim=1)
-    assert job.told_goodput() <= job.own_goodput() + TOLERANCE
+    assert job.reported_goodput() <= job.own_goodput() + TOLERANCE
     assert jobs.warning(observation.job(job.name), "StartUnknown")["message"].startswith(UNKNOWN)
 
 
