@@ -1,10 +1,9 @@
-"""The leases of a shard set as text, of all workers together: who may work on which elements.
+"""Leases of all workers on a shard set, as text: who may work on which elements.
 
     0.1.17=0-41;1.1.18=42-83,90      worker 0, incarnation 1, lease 17: elements 0 to 41; and worker 1's
 
-Where that would be long it is packed in columns: leases in the order of their numbers, then their ranges in
-the order of the elements, each with the place of its lease. Standard library, Python 3.10.
-"""
+Long texts are packed in columns: the leases in the order of their numbers, then their ranges in the order
+of the elements, each with the position of its lease. Standard library, Python 3.10."""
 
 from __future__ import annotations
 
@@ -23,23 +22,23 @@ _TYPES = (names.WORKER, names.CHIEF, names.PS, names.EVALUATOR)
 
 @dataclass(frozen=True)
 class Lease:
-    """What one incarnation of a worker may work on, and nobody else meanwhile."""
+    """Elements that one incarnation of a worker may work on, exclusively."""
 
     worker: int
     incarnation: int
     number: int
-    """Given once in a set; so a report on it cannot be taken for one on an earlier lease."""
+    """Unique within the set, so that a report on one lease cannot be mistaken for another."""
     elements: Intervals
 
 
 def holder_number(replica_type: str, index: int) -> int:
-    """Return the number by which leases name a worker: its index, and beyond all of these for other types."""
+    """Return the number that identifies a worker in leases: its index, or a higher number for other types."""
     place = _TYPES.index(replica_type) if replica_type in _TYPES else len(_TYPES)
     return place * (MAX_INDEX + 1) + index
 
 
 def leases_to_text(leases: Sequence[Lease]) -> str:
-    """The leases as text, the same for the same leases."""
+    """Return the leases as text; equal leases give equal texts."""
     text = ";".join(
         f"{lease.worker}.{lease.incarnation}.{lease.number}={to_text(lease.elements)}" for lease in leases
     )
@@ -64,10 +63,10 @@ def leases_to_text(leases: Sequence[Lease]) -> str:
 
 
 def leases_from_text(text: str) -> tuple[Lease, ...]:
-    """The leases.
+    """Read leases from their text.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is malformed.
     """
     if not text.startswith("z"):
         return tuple(_lease(each) for each in text.split(";")) if text else ()
