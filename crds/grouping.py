@@ -61,11 +61,6 @@ def worker_number(group: int, index: int) -> int:
     return index * MAX_GROUPS + group
 
 
-def group_of_worker(number: int) -> int:
-    """Return the index of the group of the worker with this number."""
-    return number % MAX_GROUPS
-
-
 def is_grouped(job: Mapping[str, Any]) -> bool:
     """Return whether an ElasticJob is divided into groups, and so has no workers itself."""
     return bool((job["spec"].get("elasticPolicy") or {}).get("replicaGroups"))

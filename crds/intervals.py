@@ -213,6 +213,16 @@ def unpacked(text: str, most_bytes: int = _MAX_BYTES) -> list[int]:
     return numbers
 
 
+def unsigned(number: int) -> int:
+    """Map 0, -1, 1, -2, … to 0, 1, 2, 3, …, for `packed`."""
+    return 2 * number if number >= 0 else -2 * number - 1
+
+
+def signed(number: int) -> int:
+    """Return the number that `unsigned` mapped to this one."""
+    return number // 2 if number % 2 == 0 else -(number + 1) // 2
+
+
 def _unpacked_runs(text: str, most: int | None) -> list[tuple[int, int]]:
     numbers = unpacked(text) if most is None else unpacked(text, most * _BYTES_OF_A_RUN)
     at, found = 0, []

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 
 from crds import names
-from crds.intervals import READABLE_CHARACTERS, Intervals, from_text, ordered, packed, to_text, unpacked
+from crds.intervals import (
+    READABLE_CHARACTERS,
+    Intervals,
+    from_text,
+    ordered,
+    packed,
+    signed,
+    to_text,
+    unpacked,
+    unsigned,
+)
 from crds.ranges import MAX_INDEX
 
 _TYPES = (names.WORKER, names.CHIEF, names.PS, names.EVALUATOR)
@@ -52,11 +62,11 @@ def leases_to_text(leases: Sequence[Lease]) -> str:
     return packed(
         [
             len(by_number),
-            *map(_unsigned, _steps([lease.worker for lease in by_number])),
+            *map(unsigned, _steps([lease.worker for lease in by_number])),
             *(lease.incarnation for lease in by_number),
-            *map(_unsigned, _steps([lease.number for lease in by_number])),
-            *map(_unsigned, _steps([place for *_, place in intervals])),
-            *(_unsigned(start - before) for before, (start, *_) in zip(ends, intervals, strict=False)),
+            *map(unsigned, _steps([lease.number for lease in by_number])),
+            *map(unsigned, _steps([place for *_, place in intervals])),
+            *(unsigned(start - before) for before, (start, *_) in zip(ends, intervals, strict=False)),
             *(end - start for start, end, _ in intervals),
         ]
     )
@@ -78,12 +88,12 @@ def leases_from_text(text: str) -> tuple[Lease, ...]:
     elements: list[list[tuple[int, int]]] = [[] for _ in workers]
     at = 0
     try:
-        for place, gap, length in zip(accumulate(map(_signed, places)), gaps, lengths, strict=True):
-            start = at + _signed(gap)
+        for place, gap, length in zip(accumulate(map(signed, places)), gaps, lengths, strict=True):
+            start = at + signed(gap)
             at = start + length
             elements[place].append((start, at))
-        numbers = accumulate(map(_signed, steps))
-        holders = accumulate(map(_signed, workers))
+        numbers = accumulate(map(signed, steps))
+        holders = accumulate(map(signed, workers))
         found = map(Lease, holders, incarnations, numbers, map(tuple, elements))
         return tuple(sorted(found, key=lambda lease: lease.worker))
     except (IndexError, ValueError) as error:
@@ -92,15 +102,6 @@ def leases_from_text(text: str) -> tuple[Lease, ...]:
 
 def _steps(numbers: Sequence[int]) -> Iterable[int]:
     return map(operator.sub, numbers, [0, *numbers])
-
-
-def _unsigned(number: int) -> int:
-    """Map 0, -1, 1, -2, … to 0, 1, 2, 3, …"""
-    return 2 * number if number >= 0 else -2 * number - 1
-
-
-def _signed(number: int) -> int:
-    return number // 2 if number % 2 == 0 else -(number + 1) // 2
 
 
 def _lease(text: str) -> Lease:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, compress, count, islice, starmap
 
 from crds import intervals
-from crds.intervals import READABLE_CHARACTERS, packed, unpacked
+from crds.intervals import READABLE_CHARACTERS, packed, signed, unpacked, unsigned
 
 MAX_INDEX = 99_999
 MAX_CHARACTERS = 22_000
@@ -26,7 +26,7 @@ OTHERS = "*"
 """In `grouped`: the members that no other incarnation lists."""
 EACH = "each"
 """In `grouped`: the incarnations of all members, packed, in the order of the members."""
-MAX_GROUPS = READABLE_CHARACTERS // 2
+MAX_LISTED_INCARNATIONS = READABLE_CHARACTERS // 2
 MAX_INCARNATIONS_CHARACTERS = 32_000
 """Characters of 10,000 different incarnations in any order, packed."""
 
@@ -66,9 +66,8 @@ def ranked_to_text(members: Sequence[int]) -> str:
     if len(text) <= READABLE_CHARACTERS:
         return text
     ends = (0, *(end for _, end in runs))
-    gaps = [start - before for before, (start, _) in zip(ends, runs, strict=False)]
-    unsigned = (2 * gap if gap >= 0 else -2 * gap - 1 for gap in gaps)
-    return _RANKED + packed([*unsigned, *(end - start for start, end in runs)])[1:]
+    gaps = (unsigned(start - before) for before, (start, _) in zip(ends, runs, strict=False))
+    return _RANKED + packed([*gaps, *(end - start for start, end in runs)])[1:]
 
 
 def ranked_from_text(text: str) -> list[int]:
@@ -166,8 +165,8 @@ def _unpacked_ranked(text: str) -> list[tuple[int, int]]:
     numbers = unpacked(text)
     found: list[tuple[int, int]] = []
     half, at = len(numbers) // 2, 0
-    for unsigned, length in zip(numbers[:half], numbers[half:], strict=True):
-        start = at + (-(unsigned + 1) // 2 if unsigned % 2 else unsigned // 2)
+    for gap, length in zip(numbers[:half], numbers[half:], strict=True):
+        start = at + signed(gap)
         at = start + length
         if not 0 <= start < at <= MAX_INDEX + 1:
             raise ValueError(f"indices are from 0 to {MAX_INDEX}")

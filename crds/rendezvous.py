@@ -12,8 +12,8 @@ from crds.intervals import PATTERN
 from crds.model import Members, Model, cut
 from crds.phases import RendezvousPhase
 from crds.ranges import (
-    MAX_GROUPS,
     MAX_INCARNATIONS_CHARACTERS,
+    MAX_LISTED_INCARNATIONS,
     OTHERS,
     grouped,
     incarnations_of,
@@ -49,7 +49,7 @@ class World(Model):
         WithJsonSchema(
             {
                 "type": "object",
-                "maxProperties": MAX_GROUPS,
+                "maxProperties": MAX_LISTED_INCARNATIONS,
                 "additionalProperties": {
                     "type": "string",
                     "pattern": INCARNATIONS_PATTERN,

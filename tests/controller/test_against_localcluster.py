@@ -99,7 +99,7 @@ async def test_events_are_accepted_and_counted(cluster):
             recorder.event(about, "Warning", "Noted", "something")
             await recorder.flush(300)
         uid = about["metadata"]["uid"]
-        found = await client.list(EVENTS, "default", field_selector=f"involvedObject.uid={uid}")
+        found = await client.list_page(EVENTS, "default", field_selector=f"involvedObject.uid={uid}")
         assert [(event["reason"], event["count"]) for event in found["items"]] == [("Noted", 2)]
         await client.delete(CONFIGMAPS, "noted", "default")  # other tests count what is there
 
@@ -116,7 +116,7 @@ async def test_the_lease_of_an_account_that_works_from_elsewhere_is_in_its_own_n
             with pytest.raises(
                 ConfigError,
                 match=r"system:serviceaccount:dlr-system:controller may not get, create and update the "
-                r"Lease another in namespace default or dlr-system: say where it may with --lease-namespace",
+                r"Lease another in namespace default or dlr-system: name another namespace with --lease-namespace",
             ):
                 await find_lease_namespace(client, "another")
 

@@ -37,7 +37,7 @@ def test_each_kind_that_is_watched_has_a_shape():
 
 
 def test_a_kind_without_a_shape_cannot_be_watched():
-    with pytest.raises(LookupError, match="nothing says what is kept of configmaps"):
+    with pytest.raises(LookupError, match="no shape is set for configmaps"):
         shaped_cache().store(CONFIGMAPS)
 
 
