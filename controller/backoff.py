@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Backoff:
     """Waits that double from `base_seconds` to `cap_seconds`, each drawn from its upper half.
 
-    The jitter spreads the retries of clients that failed together."""
+    The jitter spreads the retries of clients that failed together.
+    """
 
     base_seconds: float
     cap_seconds: float

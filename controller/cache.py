@@ -29,7 +29,8 @@ class Cache:
     """Stores by resource. A resource first requested after the start is watched from then on.
 
     `namespace` and `label_selectors` (`key=value,…`) restrict what is watched, and so its cost;
-    `memory_units` limits the memory for the objects of one namespace (`controller/shares.py`)."""
+    `memory_units` limits the memory for the objects of one namespace (`controller/shares.py`).
+    """
 
     def __init__(
         self,
@@ -123,7 +124,8 @@ class Cache:
     def unreadable_counts(self) -> dict[str, int]:
         """Return the number of unreadable objects by resource. Any thread may call it.
 
-        Objects that do not fit their model count once somebody has tried to read them."""
+        Objects that do not fit their model count once somebody has tried to read them.
+        """
         parsed = list(self._models.items())  # first, since each one's informer is older
         counts = {i.resource.group_resource: len(i.intake.unreadable) for i in list(self._informers.values())}
         for (resource, _), models in parsed:
@@ -254,7 +256,8 @@ class Cache:
 class Models(Generic[M]):
     """Models of one kind, shared by all readers: models are frozen.
 
-    Failures are remembered too, so that a large unreadable object costs one attempt per version."""
+    Failures are remembered too, so that a large unreadable object costs one attempt per version.
+    """
 
     def __init__(self, store: Store, model: type[M]) -> None:
         self._model = model
@@ -289,7 +292,8 @@ class Models(Generic[M]):
 
         The API server accepts more than the models do, for example `+99:99` in a date. So a reader of many
         objects skips the unreadable ones. The object's own reconciler reports it
-        (`reconcilers/runtime/reconciled.py`), and a metric counts it."""
+        (`reconcilers/runtime/reconciled.py`), and a metric counts it.
+        """
         try:
             return self.parse(raw)
         except ValidationError:

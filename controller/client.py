@@ -1,7 +1,8 @@
 """API client: plain dicts in and out, a time limit on every call, and a typed error for every failure.
 
 A call is retried here only where that is safe: reads, and requests that the server certainly did not
-process. Other failures are left to the caller, whose next reconcile starts from the current state."""
+process. Other failures are left to the caller, whose next reconcile starts from the current state.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ Observer = Callable[[str, int | None], None]
 class AsyncClient:
     """Client of one API server, shared by the whole process.
 
-    `guarded` makes a view of it for conditional writes."""
+    `guarded` makes a view of it for conditional writes.
+    """
 
     def __init__(
         self,
@@ -108,7 +110,8 @@ class AsyncClient:
 
         `guard` runs right before a write is sent, and may raise to prevent it; `note_write` gets the
         object that the server returns for a write; `limiter` limits concurrent requests other than
-        watches. Objects of a kind in `shapes` are read as the cache would keep them."""
+        watches. Objects of a kind in `shapes` are read as the cache would keep them.
+        """
         view = AsyncClient.__new__(AsyncClient)
         view.__dict__.update(self.__dict__)
         view._guard = guard
@@ -154,6 +157,7 @@ class AsyncClient:
         namespace: str | None = None,
         *,
         label_selector: str | None = None,
+        field_selector: str | None = None,
         metadata_only: bool = False,
     ) -> Object:
         """Read a whole list: page by page, or in one piece if a continue token expires.
@@ -170,6 +174,7 @@ class AsyncClient:
                     resource,
                     namespace,
                     label_selector=label_selector,
+                    field_selector=field_selector,
                     metadata_only=metadata_only,
                     page_size=pages.limit if is_paged else None,
                     continue_token=token,
@@ -300,6 +305,7 @@ class AsyncClient:
         resource_version: str,
         timeout_seconds: int,
         label_selector: str | None = None,
+        field_selector: str | None = None,
     ) -> AsyncIterator[WatchStream]:
         """Open one raw watch request; most callers want an informer (cache.py)."""
         query = query_of(
@@ -308,6 +314,7 @@ class AsyncClient:
             resourceVersion=resource_version,
             timeoutSeconds=timeout_seconds,
             labelSelector=label_selector,
+            fieldSelector=field_selector,
         )
         call = Call("GET", resource.path(namespace), query)
         async with self._transport.stream(call, self.call_timeout_seconds) as stream:
@@ -340,7 +347,8 @@ class AsyncClient:
     async def _send_retrying(self, call: Call) -> Answer:
         """Send a call, and retry it after failures, within its time limit, which starts with the first turn.
 
-        The wait of the first attempt for its turn is not included."""
+        The wait of the first attempt for its turn is not included.
+        """
         clock, deadline = asyncio.get_running_loop().time, math.inf
         backoff: Backoff | None = None
         attempts = 0

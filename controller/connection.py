@@ -1,7 +1,8 @@
 """Connection to one API server: its address and credentials.
 
 Controller, agent, commands and embedded cluster share this module, so it imports only the standard
-library; `kubeconfig.py` reads a connection from a file."""
+library; `kubeconfig.py` reads a connection from a file.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Start of the unbroken contact with the API server: no Lease counts as silent for longer than that.
 
 After an outage of the server, or a pause of this process, every Lease looks stale although every worker is
-well. Only answers for which the server needed its storage count: without it, a server stores no heartbeat."""
+well. Only answers for which the server needed its storage count: without it, a server stores no heartbeat.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 `Refused` and its subclasses are refusals of the server: repeating the request is useless until something
 changes. `Unavailable` means that there was no usable answer: a later retry may help, and a write may or
 may not have happened. `ConfigError` needs a person. Controller, agent, commands and embedded cluster share
-this module, so it imports only the standard library."""
+this module, so it imports only the standard library.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 `Correlator` merges and limits events as client-go does: too many similar ones (same object, type and
 reason) become one, a repeated one raises a count, and each reason of an object has a token bucket. `event`
-only notes an event, and a task writes it, so recording never waits and never fails a reconcile."""
+only notes an event, and a task writes it, so recording never waits and never fails a reconcile.
+"""
 
 from __future__ import annotations
 

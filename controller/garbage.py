@@ -2,7 +2,8 @@
 
 A full collection visits every container, and nothing else runs meanwhile. But a cache holds JSON, which
 has no cycles. So objects that survive a full collection are frozen: later collections skip them, and they
-are still freed with their last reference. Once an hour everything is visited."""
+are still freed with their last reference. Once an hour everything is visited.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def without_collections() -> Iterator[None]:
     either.
 
     A collection while a text of 1.5 MB is parsed takes three times as long as the parser, and one after it
-    as long as the parser. Young objects are collected first, so that no garbage is frozen."""
+    as long as the parser. Young objects are collected first, so that no garbage is frozen.
+    """
     gc.collect(0)
     was_enabled = gc.isenabled()
     gc.disable()
@@ -61,7 +63,8 @@ def collect_lately_made() -> None:
     """Collect the objects created since the last call, and sometimes older ones.
 
     For work in slices. Python counts allocations minus deallocations, so where objects replace each other
-    by the thousand, it would delay its collection until that takes a quarter of a second."""
+    by the thousand, it would delay its collection until that takes a quarter of a second.
+    """
     _, middle, old = gc.get_count()
     if _frozen_by_us and old > THRESHOLDS[2]:
         gc.collect()

@@ -2,7 +2,8 @@
 
 OpenSSL reads certificates only from files, so inline ones are written to a private folder. A login plugin
 runs once, and again for `Connection.renew`. The result is files and a token. `kubernetes.config` does all
-this too, but takes half a second to import, and its errors are not sentences."""
+this too, but takes half a second to import, and its errors are not sentences.
+"""
 
 from __future__ import annotations
 

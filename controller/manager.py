@@ -4,7 +4,8 @@ Servers start first, so that probes and metrics show a slow start; then caches, 
 then leadership, with a new list of everything; and last the controllers, which need all of these. They
 stop while the Lease cannot be renewed, and continue once it is, unless another process held it in between:
 what they remember is then still valid. At the end they finish their current work while the Lease is held,
-then the Lease is released, then the rest stops."""
+then the Lease is released, then the rest stops.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ class Manager:
     """Manager of controllers: pass it to each `ControllerBuilder`, then `run` it once.
 
     Reconcilers must use `client` and no other: it blocks writes while this process does not lead, updates
-    the cache from them at once, and sends no more requests at a time than the server answers promptly."""
+    the cache from them at once, and sends no more requests at a time than the server answers promptly.
+    """
 
     def __init__(self, client: AsyncClient, options: ManagerOptions | None = None) -> None:
         self.options = options or ManagerOptions()
@@ -232,7 +234,8 @@ class Manager:
         """Keep `contact` up to date when there are no other requests.
 
         Reading our own Lease uses the server's storage, whether it exists or not. A version or health
-        check does not, and would succeed on a server that cannot store a heartbeat."""
+        check does not, and would succeed on a server that cannot store a heartbeat.
+        """
         period = self.options.probe_period_seconds
         while True:
             last = self.contact.last_answer

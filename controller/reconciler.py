@@ -1,7 +1,8 @@
 """Interface of a reconciler.
 
 A reconciler gets a name, never an event: it must read the current state, compare it with the desired one,
-and take one step closer. Its result or error determines when it is called again."""
+and take one step closer. Its result or error determines when it is called again.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Reconciler(ABC):
     """Brings objects of one kind closer to their spec.
 
     The runtime never runs `reconcile` twice at once for the same request. Any error but `TerminalError` or
-    `InvalidStatus` causes a retry, with exponential back-off per request."""
+    `InvalidStatus` causes a retry, with exponential back-off per request.
+    """
 
     @abstractmethod
     async def reconcile(self, request: Request) -> Result: ...

@@ -1,7 +1,8 @@
 """API resources in use, and their paths on the server.
 
 Objects are plain dicts: parsing them into typed models costs ten to twenty times the CPU, so only a
-reconciler does that, and only for our own kinds."""
+reconciler does that, and only for our own kinds.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Resource:
     ) -> str:
         """Return the URL path of one object, or of the collection if `name` is None.
 
-        A namespaced resource without a namespace is the collection of all namespaces."""
+        A namespaced resource without a namespace is the collection of all namespaces.
+        """
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
         if self.namespaced and namespace is not None:
             parts.append(f"namespaces/{quote(namespace, safe='')}")

@@ -2,7 +2,8 @@
 
 Kubernetes stores 10,000 levels of nesting, but orjson reads only 1,024. So when orjson has refused a text,
 values nested too deeply are cut out of it, by a linear scan in a thread. The rest of the text is read as
-usual, and an object that was cut is unreadable."""
+usual, and an object that was cut is unreadable.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def is_cut(obj: Any) -> bool:
 def strangeness(obj: Object) -> str | None:
     """Return why a parsed object is malformed by its metadata; None if it is not.
 
-    The API server sends no such object of a kind with a schema, but a proxy in front of it may."""
+    The API server sends no such object of a kind with a schema, but a proxy in front of it may.
+    """
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict) or not _is_plain(metadata.get("name")):
         return "its metadata has no name"

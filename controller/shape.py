@@ -3,7 +3,8 @@
 The cost of an object is counted in units: one for each value of its JSON, and one for each 64 bytes of its
 text. A unit takes about a hundred bytes of memory and half a microsecond, while a single byte of text may
 take forty bytes of memory. Units are counted in the text, so an object with too many is never parsed.
-Parts that the shape does not name are not parsed either, whatever their size."""
+Parts that the shape does not name are not parsed either, whatever their size.
+"""
 
 from __future__ import annotations
 

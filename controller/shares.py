@@ -6,7 +6,8 @@ namespaces exceed this process's memory, each namespace gets at most an equal pa
 
 Time is counted only for large texts, such as an object of a megabyte with a label that changes constantly.
 They wait until the namespace has time again, and only the newest of several texts about one object is
-read."""
+read.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Local copy of one collection, with indexes.
 
 Objects are shared by all readers: never change one. Every mutation returns its changes, so that handlers
-that were notified of an object are also notified when it vanished during a gap in the watch."""
+that were notified of an object are also notified when it vanished during a gap in the watch.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class ObjectMemory(Generic[V]):
     def put(self, uid: str, value: V) -> V:
         """Store and return `value`, which is kept only while the store has an object with that uid.
 
-        Other threads than the store's may call it, so the check comes last."""
+        Other threads than the store's may call it, so the check comes last.
+        """
         self._values[uid] = value
         if uid not in self._uids:
             self.forget(uid)
@@ -147,7 +149,8 @@ class Store:
         """Store an object; return None if this version, or a newer one, is already stored, as after an own
         write.
 
-        An error of an index function leaves the store unchanged."""
+        An error of an index function leaves the store unchanged.
+        """
         key = key_of(obj)
         stored = self._objects.get(key)
         if stored is not None and not is_newer(obj, than=stored):
@@ -226,7 +229,8 @@ def _namespace_index(obj: Object) -> Iterable[str]:
 def is_newer(obj: Object, *, than: Object) -> bool:
     """Return whether `obj` is a later version than `than`; True if they cannot be compared.
 
-    Versions of a resource are increasing numbers (Kubernetes API concepts, "Resource versions")."""
+    Versions of a resource are increasing numbers (Kubernetes API concepts, "Resource versions").
+    """
     mine, other = version_number(_version(obj)), version_number(_version(than))
     return mine is None or other is None or mine > other
 

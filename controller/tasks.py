@@ -108,7 +108,8 @@ class SharedCalls(Generic[T]):
     async def ask(self, key: Hashable, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return or raise the result of the call in progress for this key; start it if there is none.
 
-        The call continues if a waiter is cancelled."""
+        The call continues if a waiter is cancelled.
+        """
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.create_task(call())

@@ -3,7 +3,8 @@
 The agent and the SDK load some of these modules inside training images. Those modules import only the
 standard library, and little of it (the contract in pyproject.toml lists them). Agent and controller share
 `agent_report`, which an agent writes; `progress_record` and `checkpoint_files`, through which a training
-process and its agent communicate; `phases`, `failure_texts` and `names`."""
+process and its agent communicate; `phases`, `failure_texts` and `names`.
+"""
 
 from __future__ import annotations
 

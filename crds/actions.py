@@ -1,6 +1,7 @@
 """Remedies for a node or a link, which probes report with the faults that they find.
 
-This module imports only the standard library, because it is part of the agent."""
+This module imports only the standard library, because it is part of the agent.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`status.agent` of an ElasticWorker: the report of an agent about itself and its training processes.
 
-Agent, controller and CRD share this definition. The agent has no pydantic: see `crds.wire`."""
+Agent, controller and CRD share this definition. The agent has no pydantic: see `crds.wire`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Cluster of a job with parameter servers: the tasks and the addresses of its slots.
 
 The controller, which creates Pods from it, and the agent, which reads it from the ElasticWorld and starts
-the commands, share this module. So it imports only the standard library and runs on Python 3.10."""
+the commands, share this module. So it imports only the standard library and runs on Python 3.10.
+"""
 
 from __future__ import annotations
 

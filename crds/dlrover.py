@@ -2,7 +2,8 @@
 
 Standard library only: the agent, which replaces the launcher, and the controller, which reports the fields
 to set in the job instead, both import this. The flags are DLRover's
-(`dlrover/trainer/torch/elastic_run.py`)."""
+(`dlrover/trainer/torch/elastic_run.py`).
+"""
 
 from __future__ import annotations
 
@@ -138,7 +139,8 @@ def options(words: Sequence[str]) -> list[Option]:
     """Return the flags in front of the script; concatenated, their words are all that precedes the script.
 
     Words are divided as by argparse: a flag's value follows `=`, or is the next word if that is no flag.
-    The first other word is the script, or, after `-m`, the module; so is any word after `--`."""
+    The first other word is the script, or, after `-m`, the module; so is any word after `--`.
+    """
     found: list[Option] = []
     number = 0
     while number < len(words) and _is_flag(words[number]):

@@ -1,6 +1,7 @@
 """ElasticWorker: one slot of a job, or one node of a NodeCheck.
 
-The controller writes `spec` and `status`, the agent writes `status.agent`."""
+The controller writes `spec` and `status`, the agent writes `status.agent`.
+"""
 
 from __future__ import annotations
 

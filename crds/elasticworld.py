@@ -2,7 +2,8 @@
 
 The controller derives it from the ElasticJob (`reconcilers/job/published.py`), so it has a spec and no
 status. Facts for people are in the ElasticJob: an edit there reaches the agents only if it changes this
-object."""
+object.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Results of a check: a verdict on each node, and faulty links and racks.
 
 A `Finding` is made once, by the diagnosis or from the end of a worker, and copied unchanged to the status
-of the NodeCheck, the Node's annotations and conditions, and the condition of the job."""
+of the NodeCheck, the Node's annotations and conditions, and the condition of the job.
+"""
 
 from __future__ import annotations
 

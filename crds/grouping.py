@@ -44,7 +44,8 @@ def owner_of_group(metadata: Mapping[str, Any]) -> GroupOf | None:
 def index_of(job: str, name: str) -> int | None:
     """Return the index of the group with this name; None if it is not a group's name.
 
-    Only the name is safe from edits."""
+    Only the name is safe from edits.
+    """
     digits = name.removeprefix(group_name(job, 0)[:-1])
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_GROUPS - 1))):
         return None

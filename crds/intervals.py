@@ -2,7 +2,8 @@
 
 An interval is (start, end), end excluded; a set is a tuple of ascending intervals that do not touch. A
 text beyond `READABLE_CHARACTERS` is packed. Standard library, Python 3.10: agents and SDK share this
-module."""
+module.
+"""
 
 from __future__ import annotations
 

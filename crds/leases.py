@@ -3,7 +3,8 @@
     0.1.17=0-41;1.1.18=42-83,90      worker 0, incarnation 1, lease 17: elements 0 to 41; and worker 1's
 
 Long texts are packed in columns: the leases in the order of their numbers, then their ranges in the order
-of the elements, each with the position of its lease. Standard library, Python 3.10."""
+of the elements, each with the position of its lease. Standard library, Python 3.10.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def cut(limit: int) -> BeforeValidator:
     """Shorten a text to `limit` bytes of JSON (`crds.texts`), or a list to its last `limit` entries.
 
     Input may be longer, since an earlier version had wider limits; output may not, see
-    `reconcilers/observed/status_patch.py`."""
+    `reconcilers/observed/status_patch.py`.
+    """
 
     def first(value: Any, info: ValidationInfo) -> Any:
         if info.context is WRITTEN or not isinstance(value, str | list):

@@ -177,7 +177,8 @@ KEY_FIELD = "key"
 def key_secret(owner_uid: str) -> str:
     """Return the name of the Secret with the key of an ElasticJob or NodeCheck.
 
-    It contains the owner's uid, so it cannot be left over from an earlier owner of the same name."""
+    It contains the owner's uid, so it cannot be left over from an earlier owner of the same name.
+    """
     return f"dlr-key-{owner_uid}"
 
 

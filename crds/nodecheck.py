@@ -212,7 +212,8 @@ class NodeCheckStatus(Model):
     ] = Field(default_factory=list)
     """Verdicts with evidence for up to 250 nodes, unhealthy ones first.
 
-    Before the check has finished: the nodes that failed their own tests or gave no answer."""
+    Before the check has finished: the nodes that failed their own tests or gave no answer.
+    """
     faulty_nodes: FirstNodes = Field(default_factory=list)
     """First 250 faulty nodes; `stragglers` and `inconclusive` have the same limit."""
     stragglers: FirstNodes = Field(default_factory=list)

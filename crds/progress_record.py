@@ -1,7 +1,8 @@
 """Progress record: the file through which a training process and its agent communicate.
 
 The process writes all words but ORDER, and the agent reads the record from time to time. This module
-imports nothing: `import dlr` loads it into every training process."""
+imports nothing: `import dlr` loads it into every training process.
+"""
 
 from __future__ import annotations
 

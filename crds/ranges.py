@@ -1,7 +1,8 @@
 """Indices as text, such as `0-41,43-9998`: a status lists members without an entry per worker.
 
 The format is that of `crds.intervals`, packed where it would be long. Controller and agents share this
-module, so it imports only the standard library and runs on Python 3.10."""
+module, so it imports only the standard library and runs on Python 3.10.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Definition of a shard set, which all workers that pull from it must give alike.
 
-Controller, agents and SDK share this module: it imports only the standard library and runs on Python 3.10."""
+Controller, agents and SDK share this module: it imports only the standard library and runs on Python 3.10.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """ShardSet: the elements of one data set that the workers of a job pull, with their leases (docs/shards.md).
 
-The agents of these workers watch it; their own reports have their requests and results."""
+The agents of these workers watch it; their own reports have their requests and results.
+"""
 
 from __future__ import annotations
 

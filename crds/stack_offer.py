@@ -14,7 +14,8 @@ from crds.progress_record import ENV_STACKS_FILE, ENV_STACKS_SIGNAL
 def offer_stacks(environ: Mapping[str, str]) -> None:
     """Register a signal on which the stacks of all Python threads are written, even while C code hangs.
 
-    Does nothing outside of dlr, or if the script uses the signal itself."""
+    Does nothing outside of dlr, or if the script uses the signal itself.
+    """
     path, number = environ.get(ENV_STACKS_FILE), environ.get(ENV_STACKS_SIGNAL)
     if not path or not number:
         return

@@ -3,7 +3,8 @@
 dlr passes a template on as it is, and the API server validates it when the Pod is created. But the fields
 that dlr itself reads or extends must have the right type, such as a list. So the CRD defines their types
 and maximum lengths, and `kubectl apply` names the wrong field. Amounts of CPU and memory are left to the
-API server: they may be fractional numbers, which a CRD cannot express."""
+API server: they may be fractional numbers, which a CRD cannot express.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 The API server encodes JSON as Go does: `<`, `>`, `&` and most control characters take six bytes each.
 https://pkg.go.dev/encoding/json#Marshal
 
-Standard library only: the agent measures its reports with this module."""
+Standard library only: the agent measures its reports with this module.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def json_bytes(value: Any) -> int:
 def shortened(text: str, limit: int) -> str:
     """Return the text, or its beginning with an ellipsis, in at most `limit` bytes of JSON.
 
-    The ellipsis counts as one byte, so that `limit` characters of plain ASCII remain."""
+    The ellipsis counts as one byte, so that `limit` characters of plain ASCII remain.
+    """
     if _count_fitting(text, limit) == len(text):
         return text
     return text[: _count_fitting(text, limit - 1)] + "…"

@@ -1,7 +1,8 @@
 """Identifiers of a job's trace, which controller, agent and commands derive from the job's uid.
 
 Format: https://www.w3.org/TR/trace-context/#traceparent-header. So the senders of spans need not exchange
-anything, and a span that is sent twice keeps its identifier."""
+anything, and a span that is sent twice keeps its identifier.
+"""
 
 import hashlib
 import uuid

@@ -2,7 +2,8 @@
 
 The agent runs in training images, on any Python ≥ 3.10, without pydantic, so this module imports only the
 standard library. The controller's pydantic reads the same classes: it takes the limits from `Limits`.
-`crds.schema` takes the descriptions from the docstrings under the fields."""
+`crds.schema` takes the descriptions from the docstrings under the fields.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class OnWire:
         """Return JSON-ready data within the limits. None stays, so that a merge patch removes the field.
 
         Numbers come from training processes, which may write anything, and the API server refuses a whole
-        report for one number out of bounds; then the worker would be invisible."""
+        report for one number out of bounds; then the worker would be invisible.
+        """
         return {
             each.name: _written(getattr(self, each.attribute), each.kind)
             for each in _fields(cast(Any, type(self)))

@@ -4,7 +4,8 @@ The agent receives them from NVML during training, the probes find them in the k
 controller in the texts of failures. All use this table, which follows NVIDIA's catalogue of October 2025:
 https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 
-Like `crds.names` it imports only the standard library, because it is part of the agent."""
+Like `crds.names` it imports only the standard library, because it is part of the agent.
+"""
 
 from __future__ import annotations
 

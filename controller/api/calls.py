@@ -52,7 +52,8 @@ class Call:
     def may_wait_for_webhooks(self) -> bool:
         """Whether admission webhooks usually handle the request, so that they may delay its answer.
 
-        They do not handle reads, and rarely register for status."""
+        They do not handle reads, and rarely register for status.
+        """
         return not self.is_read and not self.path.endswith("/status")
 
 
@@ -74,7 +75,8 @@ class Answer:
     def took_storage(self) -> bool:
         """Whether the server must have used its storage for this answer.
 
-        401 and 403 precede the storage, 429 replaces it, 5xx means it is missing."""
+        401 and 403 precede the storage, 429 replaces it, 5xx means it is missing.
+        """
         return self.status < 500 and self.status not in (401, 403, 429)
 
     def raise_for_status(self) -> None:

@@ -2,7 +2,8 @@
 
 A flow is related work, such as the work for one job (the term is from Kubernetes' API Priority and
 Fairness). Namespaces take turns, however much work each has; so do the flows of a namespace; within a flow
-the order is first come, first served."""
+the order is first come, first served.
+"""
 
 from __future__ import annotations
 

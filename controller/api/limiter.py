@@ -2,7 +2,8 @@
 
 Additive increase, multiplicative decrease, as in TCP: prompt answers while the limit is reached raise it
 by one per round trip; a late answer, or a sign of overload (429, 5xx, no answer), halves it once for all
-requests sent before. Requests that admission webhooks may delay are never late. Flows take turns."""
+requests sent before. Requests that admission webhooks may delay are never late. Flows take turns.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class RequestLimiter:
     async def slot(self, *, may_be_late: bool = False) -> AsyncIterator[None]:
         """Wait for a turn; the block is the request, and its error is its outcome.
 
-        A request that `may_be_late` lowers the limit only by a sign of overload, not by its duration."""
+        A request that `may_be_late` lowers the limit only by a sign of overload, not by its duration.
+        """
         await self._enter()
         sent = clock.monotonic()
         try:

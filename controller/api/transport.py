@@ -1,6 +1,7 @@
 """I/O between a call and its answer: one aiohttp session, with a limit on every wait.
 
-`kubernetes.aio` needs three times the CPU of a bare aiohttp call, and has no reliable time-out."""
+`kubernetes.aio` needs three times the CPU of a bare aiohttp call, and has no reliable time-out.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 `next_ask` returns the request to send now, and `next_at` the time of the next one. `answered`, `refused`,
 `failed` and `pod_answered` process the outcomes, in any order and however late. An unanswered request
-continues until its answer would be useless, while another one is sent."""
+continues until its answer would be useless, while another one is sent.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ def _ask_for_lease(state: Candidacy, now: float, wall: datetime) -> tuple[Candid
 def _patience_seconds(state: Candidacy, now: float) -> float:
     """Return the seconds to wait for an answer before another request is sent.
 
-    The less time a leader has left, the shorter they are: the API server may return in its last seconds."""
+    The less time a leader has left, the shorter they are: the API server may return in its last seconds.
+    """
     timing = state.tenure.timing
     if state.is_suspended(now):
         return timing.short_pause_seconds

@@ -4,7 +4,8 @@ Each candidate writes its identity, which is unique for each start, into the ter
 container. The kubelet shows the message in the Pod's status once the container has exited, and never
 before (https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/). So the
 message identifies the very process that has ended, unlike a clock, a restart count or an outdated status.
-Deleting a Pod object, or marking the Pod failed, writes no such message."""
+Deleting a Pod object, or marking the Pod failed, writes no such message.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def announce(identity: str, path: Path = TERMINATION_MESSAGE) -> None:
     """Have the kubelet report this identity when the container ends. Does nothing without a kubelet.
 
     Call it before the first write with this identity, and only for a `unique_identity`: if an identity
-    were reused, the end of an earlier container would prove nothing."""
+    were reused, the end of an earlier container would prove nothing.
+    """
     try:
         with path.open("r+") as file:  # the kubelet has made it
             file.truncate()

@@ -11,7 +11,8 @@ time beside the leader.
 
 There are two exceptions. A holder whose container has ended is replaced at once (`container_end.py`). And
 a candidate does not count silence in a time when it could not reach the API server: after an outage it
-waits a whole lease duration again, so that the holder goes on."""
+waits a whole lease duration again, so that the holder goes on.
+"""
 
 from __future__ import annotations
 
@@ -189,7 +190,8 @@ def resigned(tenure: Tenure) -> Tenure:
 def _is_news(tenure: Tenure, record: LeaseRecord | None, asked_at: float) -> bool:
     """Return whether an answer is newer than the last: it was requested later, or its version is not older.
 
-    Versions restart lower after etcd was restored from a backup, so the time is compared first."""
+    Versions restart lower after etcd was restored from a backup, so the time is compared first.
+    """
     before = tenure.observation.record if tenure.observation else None
     if asked_at >= tenure.answered_at:
         return True

@@ -3,7 +3,8 @@
 There are never two leaders, even if the API server hangs during a call: `is_leader` compares a time with a
 clock that always advances, `hold` ends at the deadline whatever it waits for, and the controllers' client
 calls `check` before each write. Nor is the Lease lost to a slow server: a renewal counts from when it was
-sent, however late its answer arrives."""
+sent, however late its answer arrives.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ class WatchSource:
         """Return the requests for the object before and after the change: an owner that lost it must see that
         too.
 
-        A failing predicate counts as True, a failing map function as no request."""
+        A failing predicate counts as True, a failing map function as no request.
+        """
         found: set[Request] = set()
         try:
             if self.predicate is not None and not self.predicate(change):
@@ -73,7 +74,8 @@ class Controller:
     async def run(self, cache: Cache) -> None:
         """Reconcile all existing objects, then changed ones, until `stop`, and finish the current work.
 
-        After a cancellation it may run again."""
+        After a cancellation it may run again.
+        """
         handlers = [(source.resource, self._handler(source)) for source in self.sources]
         for resource, handler in handlers:
             cache.add_handler(resource, handler)

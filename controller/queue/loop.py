@@ -2,7 +2,8 @@
 
 The rules are controller-runtime's: an error returns after the request's back-off, a terminal one (a
 `TerminalError`, or a status that the API server finds invalid) not at all, `requeue_after_seconds` resets
-the back-off and returns then, success only resets it."""
+the back-off and returns then, success only resets it.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ class ReconcileLoop:
         """After a long computation, delay the next reconcile of the same object by the same time.
 
         The next reconcile then covers all that happened meanwhile: otherwise a thousand workers that
-        become ready one by one would cause as many reconciles of their job."""
+        become ready one by one would cause as many reconciles of their job.
+        """
         if took_seconds < LONG_LOOK_SECONDS:
             self._queue.done(request)
             return

@@ -1,6 +1,7 @@
 """Prometheus metrics, under the names of controller-runtime and client-go.
 
-Each manager has its own registry, so that two in one process (tests, the embedded cluster) do not mix."""
+Each manager has its own registry, so that two in one process (tests, the embedded cluster) do not mix.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A key is in the queue at most once, and in work at most once: if it is added while in work, it waits until
 that is done. Failed keys return after a wait that doubles per key; a delayed key keeps the earliest of the
-requested times. Namespaces take turns, and so do the flows in a namespace. One event loop, no locks."""
+requested times. Namespaces take turns, and so do the flows in a namespace. One event loop, no locks.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +124,8 @@ class WorkQueue(Generic[K]):
     def add_rate_limited(self, key: K, at_least_seconds: float = 0.0) -> None:
         """Add `key` again after its back-off, which doubles until `forget`.
 
-        A longer wait is honoured up to the longest back-off."""
+        A longer wait is honoured up to the longest back-off.
+        """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         if self._observer:

@@ -2,7 +2,8 @@
 
 Controllers made with controller-runtime (JobSet, Kueue) have the same rule: a TokenReview identifies the
 account, and a SubjectAccessReview checks its rights. Answers are remembered for a while. Invalid tokens
-cannot evict valid ones, and cause only a few requests to the API server at a time."""
+cannot evict valid ones, and cause only a few requests to the API server at a time.
+"""
 
 from __future__ import annotations
 

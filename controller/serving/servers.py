@@ -1,7 +1,8 @@
 """HTTP endpoints of the process: /healthz and /readyz, and /metrics.
 
 They run on the controllers' event loop on purpose: a loop that hangs does not answer, which is what a
-liveness probe must detect."""
+liveness probe must detect.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +167,8 @@ class Renderer:
     async def of(self, accept: str) -> Rendering:
         """Return the metrics in the format that a request accepts, at most a second old.
 
-        A thread renders them: 10,000 workers take a second, and block the loop for milliseconds each time."""
+        A thread renders them: 10,000 workers take a second, and block the loop for milliseconds each time.
+        """
         try:
             encode, content_type = choose_encoder(accept)
         except TypeError:  # it compares a version such as `x` with numbers

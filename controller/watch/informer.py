@@ -3,7 +3,8 @@ changes.
 
 The `Reflector` decides the next request, and the consequence of a failure, which is a typed error of the
 client; a list replaces the whole content of the store. `advance` sends one request, and `run` is the
-endless loop around it, which alone waits."""
+endless loop around it, which alone waits.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class Informer:
         """Store the server's answer to a write of this process, ahead of the watch.
 
         So the next reconcile starts from its own last write, and does not conflict with it. An answer
-        older than the watch is ignored; otherwise a deleted object could reappear."""
+        older than the watch is ignored; otherwise a deleted object could reappear.
+        """
         if salvage.strange_parts(obj) is not None:
             return
         written, seen = (
@@ -179,7 +181,8 @@ class Informer:
     async def _read(self, stream: WatchStream) -> bool:
         """Process the lines of the watch; return whether it continues.
 
-        Opening a watch is not progress yet; one that ends at once may not have had time to send anything."""
+        Opening a watch is not progress yet; one that ends at once may not have had time to send anything.
+        """
         idle_seconds = self._timing.idle_timeout_seconds
         wait_seconds = min(idle_seconds, self.intake.seconds_to_next())
         try:

@@ -3,7 +3,8 @@
 The store has what the kind's shape keeps of each object. An object beyond the shape's limits, or without
 room in its namespace's share, is unreadable: it counts as absent, and is reported. A large text waits
 while its namespace has no time left (`controller/shares.py`); only the newest of several about one object
-is read."""
+is read.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ It lists in pages, and watches from there, as client-go's Reflector does. A miss
 again; if the server refuses it, the list starts over, because its token may be the cause. A stream that
 ends, falls silent or breaks continues from the last resourceVersion, without gaps. If the server has
 forgotten that version (410, also inside the stream), or does not have it yet (its storage was restored),
-everything is listed again. https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go"""
+everything is listed again. https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class WatchTiming:
     """Time limits of silent watches, and waits after failures.
 
     Bookmarks come about once a minute at best, and are not guaranteed, so a quiet collection times out now
-    and then: that costs one watch request from the last version, never a list."""
+    and then: that costs one watch request from the last version, never a list.
+    """
 
     idle_timeout_seconds: float = 45.0
     server_timeout_seconds: int = 300

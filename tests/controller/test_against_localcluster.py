@@ -99,7 +99,7 @@ async def test_events_are_accepted_and_counted(cluster):
             recorder.event(about, "Warning", "Noted", "something")
             await recorder.flush(300)
         uid = about["metadata"]["uid"]
-        found = await client.list_page(EVENTS, "default", field_selector=f"involvedObject.uid={uid}")
+        found = await client.list(EVENTS, "default", field_selector=f"involvedObject.uid={uid}")
         assert [(event["reason"], event["count"]) for event in found["items"]] == [("Noted", 2)]
         await client.delete(CONFIGMAPS, "noted", "default")  # other tests count what is there
 
