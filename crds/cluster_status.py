@@ -41,7 +41,7 @@ def _port_rule(type_: str) -> dict[str, str]:
 CLUSTER_RULES = (
     cel(
         f"!{_SERVES} || has({_CHIEF}) || has({_WORKER})",
-        "replicaSpecs.ps alone trains nothing: add replicaSpecs.chief or replicaSpecs.worker, which ask it",
+        "replicaSpecs.ps alone trains nothing: add replicaSpecs.chief or replicaSpecs.worker, which use it",
     ),
     *map(_port_rule, OFFSETS),
     cel(
@@ -58,7 +58,7 @@ CLUSTER_RULES = (
     ),
     cel(
         f"{_SERVES} == {_SERVES.replace('self', 'oldSelf')}",
-        "a job cannot come to its first parameter server, nor lose its last: make another job",
+        "a job cannot add its first parameter server or remove its last; make another job",
     ),
     cel(
         f"!{_SERVES} || size({_CONTAINERS}) == 0 || {_HAS_COMMAND}",

@@ -47,7 +47,7 @@ class ElasticJob(Model):
                 "!(self.status.phase in ['Succeeded', 'Failed']) || "
                 "!has(self.spec.replicaSpecs.worker) || !has(oldSelf.spec.replicaSpecs.worker) || "
                 "self.spec.replicaSpecs.worker.replicas == oldSelf.spec.replicaSpecs.worker.replicas",
-                "the job has ended, and has no workers to scale: submit it again by another name, or "
+                "the job has ended, and has no workers to scale: submit it again under another name, or "
                 "delete it first",
             ),
             cel(

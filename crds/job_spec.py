@@ -337,7 +337,7 @@ GROUP_RULES = (
     *(
         cel(
             f"{_GROUPED} || !has(self.replicaSpecs.worker) || !has(self.replicaSpecs.worker.{field})",
-            f"replicaSpecs.worker.{field} has no place beside elasticPolicy.replicaGroups: the number of "
+            f"replicaSpecs.worker.{field} cannot be combined with elasticPolicy.replicaGroups: the number of "
             "groups shrinks and grows, down to replicaGroups.min",
         )
         for field in ("minReplicas", "maxReplicas")
@@ -356,7 +356,7 @@ GROUP_RULES = (
     ),
     cel(
         f"{_GROUPED} || !has(self.optimizeMode) || self.optimizeMode != 'cluster'",
-        "optimizeMode cluster has no place beside elasticPolicy.replicaGroups: it changes the count of "
+        "optimizeMode cluster cannot be combined with elasticPolicy.replicaGroups: it changes the count of "
         "workers, and each group has the same",
     ),
     cel(
@@ -410,7 +410,7 @@ class ElasticJobSpec(Model):
                 for rule, message in (
                     (
                         "has(self.replicaSpecs.worker) && has(self.replicaSpecs.worker.maxReplicas)",
-                        "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas, how far it grows",
+                        "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas, its upper limit",
                     ),
                     (
                         "!has(self.replicaSpecs.worker) || !has(self.replicaSpecs.worker.minReplicas) || "

@@ -44,7 +44,7 @@ cordon: enforce
 # Further arguments of `dlr controller`, such as --cordon-limit=5 or --log-level=debug.
 extraArgs: []
 
-# Further environment variables of the controller. OTEL_EXPORTER_OTLP_ENDPOINT enables traces (docs/metrics.md).
+# Environment variables of the controller. OTEL_EXPORTER_OTLP_ENDPOINT enables tracing (docs/metrics.md).
 extraEnv: []
 #  - {{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: http://collector.observability:4318}}
 
@@ -89,8 +89,7 @@ kueue: false
 metrics: false
 """
 
-QUOTAS = 
-"""\
+QUOTAS = """\
 {{- range .Values.quotas.namespaces }}
 ---
 apiVersion: v1
@@ -110,8 +109,7 @@ spec:
 {{- end }}
 """
 
-NOTES = 
-"""\
+NOTES = """\
 dlr {{ .Chart.AppVersion }} is installed in namespace {{ .Release.Namespace }}. Check that it is ready:
 
   dlr doctor -n {{ .Release.Namespace }}{{ with .Values.jobsNamespace }} --jobs-namespace {{ . }}{{ end }}
@@ -123,8 +121,7 @@ Helm creates a namespace without labels. To restrict its Pods, and let its node 
     elastic.iml.github.io/may-cordon=true
 """
 
-POD_VALUES = 
-"""\
+POD_VALUES = """\
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent INDENT }}
