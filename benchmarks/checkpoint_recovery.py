@@ -149,9 +149,8 @@ def sent_over_loopback(gigabytes: float) -> float:
     """Return the seconds to receive another process's bytes into fresh memory; the median of three."""
     nbytes = int(gigabytes * 1e9)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        sender = multiprocessing.get_context("spawn").Process(
-            target=_send, args=(nbytes, server.getsockname())
-        )
+        context = multiprocessing.get_context("spawn")
+        sender = context.Process(target=_send, args=(nbytes, server.getsockname()))
         sender.start()
         server.settimeout(TIMEOUT_SECONDS)
         connection, _ = server.accept()

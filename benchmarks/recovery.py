@@ -98,9 +98,8 @@ def measure(
                 trials = turn(contender, failure, share, patience_seconds)
                 if failure is Failure.PROCESS and contender.has_stages:
                     seen = turn(contender, failure, share, patience_seconds, observed=True)
-                    trials = [
-                        replace(each, stages=its.stages) for each, its in zip(trials, seen, strict=True)
-                    ]
+                    pairs = zip(trials, seen, strict=True)
+                    trials = [replace(each, stages=its.stages) for each, its in pairs]
                 results[failure].setdefault(contender.name, []).extend(trials)
                 shown = ", ".join("hung" if t.seconds is None else f"{t.seconds:.2f}" for t in trials)
                 print(f"turn {number + 1}: {failure.value}: {contender.name}: {shown}", flush=True)
