@@ -48,8 +48,8 @@ LIMITS = """## What nothing can tell, and what we do not
 * Three witnesses: with fewer than three healthy partners, a broken node is Inconclusive unless its own
   tests or its own agent speak against it. So N = 3, and two broken of four: two bad links at one of
   three nodes look the same, and a healthy node would be blamed for them.
-* Where tests fail by chance, a healthy node is blamed when that befalls its first five or six tests, or
-  most of fifteen: in one check of 2,000 at most. Where five of a hundred fail, it befalls one check in
+* Where tests fail by chance, a healthy node is blamed when that hits its first five or six tests, or
+  most of fifteen: in one check of 2,000 at most. Where five of a hundred fail, it hits one check in
   10,500 of 33 nodes and one in 6,900 of 1,000, counted by importance sampling
   (`python -m benchmarks.diagnosis_chance`).
 * An intermittent fault that passes every screening round is not seen: of those that fail a share p of their

@@ -387,7 +387,7 @@ class ElasticJobSpec(Model):
                     for type_ in TRAINING_TYPES
                     if type_ != WORKER
                 ),
-                "replicaSpecs.worker alone may have standby",
+                "only replicaSpecs.worker may have standby",
             ),
             cel(
                 " && ".join(
@@ -395,7 +395,7 @@ class ElasticJobSpec(Model):
                     for type_ in TRAINING_TYPES
                     if type_ != WORKER
                 ),
-                "replicaSpecs.worker alone may have memoryCheckpoint",
+                "only replicaSpecs.worker may have memoryCheckpoint",
             ),
             cel(
                 "self.elasticPolicy.spareProcesses == 0 || (has(self.replicaSpecs.worker) && "

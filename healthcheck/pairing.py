@@ -291,7 +291,7 @@ class _Round:
         return [name for name in self._free if any(e.standing(name) in OPEN for e in self._evidence)]
 
     def _by_need(self, names: Iterable[NodeName]) -> list[NodeName]:
-        """Return nodes by their number of tests, so that none waits for ever if trusted nodes are few."""
+        """Return nodes by their number of tests, so that none waits forever if trusted nodes are few."""
         return sorted(names, key=lambda name: (len(self._ledger.of(name)), self._rank[name]))
 
     def _group(self, *members: NodeName) -> None:

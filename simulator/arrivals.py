@@ -79,10 +79,10 @@ def _draw(state: SimulationState[Crew]) -> None:
         return
     if state.fleet.faults.while_training_only and not crew.trains:
         return
-    _befalls(state, crew, kind, node)
+    _happens(state, crew, kind, node)
 
 
-def _befalls(state: SimulationState[Crew], crew: Crew, kind: str, node: int) -> None:
+def _happens(state: SimulationState[Crew], crew: Crew, kind: str, node: int) -> None:
     state.outcome.faults[kind] += 1
     match kind:
         case "process":
@@ -110,7 +110,7 @@ def _befalls(state: SimulationState[Crew], crew: Crew, kind: str, node: int) -> 
 
 def _scripted(state: SimulationState[Crew], fault: Fault) -> None:
     (crew,) = state.active
-    _befalls(state, crew, fault.kind, crew.node_of[fault.slot])
+    _happens(state, crew, fault.kind, crew.node_of[fault.slot])
 
 
 def _slow_down(state: SimulationState[Crew]) -> None:

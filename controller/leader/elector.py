@@ -77,7 +77,7 @@ class Elector:
             raise NotLeader(f"{self.identity} does not hold the lease {self.namespace}/{self.name}")
 
     async def acquire(self) -> None:
-        """Wait until this process leads. It tries for ever: a candidate is usually second.
+        """Wait until this process leads. It tries forever: a candidate is usually second.
 
         Raises:
             LeadershipLost: it has led before, and another process may have led since.

@@ -101,7 +101,7 @@ class Bridge:
 
 
 async def watch_node(client: AsyncClient, name: str, take: Callable[[Object], None]) -> None:
-    """Pass each version of a Node to `take`, for ever."""
+    """Pass each version of a Node to `take`, forever."""
     backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
     while True:
         try:
