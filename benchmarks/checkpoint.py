@@ -1,20 +1,19 @@
-"""What saving costs a training loop: ours, torch's, DLRover's and LM Resiliency's, in one run.
+"""Cost of saves for a training loop: ours, torch's, DLRover's and LM Resiliency's, in one run.
 
     python -m benchmarks.checkpoint --gigabytes 0.5 [--device cuda] [--dlrover FOLDER]
         [--lm-resiliency FOLDER] [--document benchmarks/results/checkpoints.md]
 
-All train the same model with the same optimizer, in turn, some steps each with one save among them, and one
-of them without any. Three figures come of it:
+All train the same model with the same optimizer, in turn, for some steps with one save among them; one
+contender trains without saves. There are three figures:
 
-    blocked   how long the calls of a save keep the training thread: the save itself, and the wait before the
-              next optimizer's step
-    CPU       how much more CPU time the training thread takes for the rest of the steps, since what goes on
-              in the background takes caches and memory bandwidth; a busy machine disturbs this less
-    slower    how much longer the steps take, by the clock, than those without a save: all of it
+    blocked   time that the calls of a save block the training thread: the save itself, and the wait before
+              the next optimizer step
+    CPU       additional CPU time of the training thread for the rest of the steps, because background work
+              takes caches and memory bandwidth; a busy machine disturbs this less
+    slower    additional wall time of the steps compared with those without a save: the total cost
 
-FOLDERs are where the others were installed:
-`pip install --no-deps --target FOLDER dlrover pympler deprecated psutil` and
-`pip install --no-deps --target FOLDER lm-resiliency`.
+The FOLDERs have the other packages: `pip install --no-deps --target FOLDER dlrover pympler deprecated
+psutil` and `pip install --no-deps --target FOLDER lm-resiliency`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -50,9 +49,9 @@ from dlr.checkpoint.state import restore
 
 LAYERS = 12
 BYTES_PER_PARAMETER = 12
-"""In float32, with AdamW's two averages."""
+"""Bytes of state per parameter, in float32 with AdamW's two averages."""
 STEPS = 4
-"""Of one turn. The save is after the first, so that the others may be slower for it."""
+"""Steps of one turn. The save is after the first, so that it may slow down the others."""
 BEGIN, END = "<!-- stalls -->", "<!-- end of stalls -->"
 PLAIN = "no save"
 
@@ -62,11 +61,11 @@ def nothing(*_: object) -> None:
 
 
 PASS_SECONDS = {"cpu": 0.6, "cuda": 0.1}
-"""Of a forward and backward pass, a GB of state: about what a training has that is worth a checkpoint."""
+"""Seconds of a forward and backward pass per GB of state, about as in training that is worth a checkpoint."""
 
 
 class Training:
-    """A model whose state has this size, and whose forward and backward passes take `PASS_SECONDS` a GB."""
+    """Model with a state of this size, whose forward and backward passes take `PASS_SECONDS` per GB."""
 
     def __init__(self, gigabytes: float, device: str) -> None:
         self.device = device
@@ -109,7 +108,7 @@ class Training:
         self.optimizer.step()
 
     def tensors(self) -> list[Tensor]:
-        """The live tensors of the model and the optimizer."""
+        """Return the live tensors of the model and the optimizer."""
         kept = [value for of_one in self.optimizer.state.values() for value in of_one.values()]
         return [*self.model.state_dict().values(), *kept]
 
@@ -118,7 +117,7 @@ class Training:
 
 
 class Stopwatch:
-    """What calls take: by the clock, and of the CPU in this thread."""
+    """Stopwatch of calls: wall time, and CPU time of this thread."""
 
     def __init__(self) -> None:
         self.seconds = self.cpu = 0.0
@@ -135,21 +134,21 @@ class Stopwatch:
 
 @dataclass
 class Contender:
-    """One way to save."""
+    """Way to save."""
 
     save: Callable[[int], object]
-    """Saves a step, as far as it keeps the training thread."""
+    """Saves a step; the part that blocks the training thread."""
     wait: Callable[[], object] = nothing
     """Called before parameters change."""
     settle: Callable[[], object] = nothing
-    """Waits for what goes on in the background, after a turn: not timed."""
+    """Waits for background work after a turn; not timed."""
     end: Callable[[], object] = nothing
-    """Leaves nothing behind."""
+    """Removes all traces."""
     blocked: list[float] = field(default_factory=list)
-    """Seconds of each turn."""
+    """Seconds of blocking calls in each turn."""
     turns: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
-    """CPU seconds of the training thread, without those in the calls of a save."""
+    """CPU seconds of the training thread, without the calls of a save."""
 
     def turn(self, training: Training, number: int) -> None:
         """Train some steps with a save after the first."""
@@ -167,13 +166,13 @@ class Contender:
 
 
 def ours(training: Training, slots: list[Slot], folder: Path) -> Contender:
-    """A `Checkpointer`, with slots as an agent makes them."""
-    told = folder / "checkpoint.json"
-    told.write_text(json.dumps({"round": 1, "slots": [slot.path for slot in slots], "resume": None}))
-    os.environ[ENV_CHECKPOINT_FILE] = str(told)
+    """Return a `Checkpointer`, with slots as an agent creates them."""
+    settings = folder / "checkpoint.json"
+    settings.write_text(json.dumps({"round": 1, "slots": [slot.path for slot in slots], "resume": None}))
+    os.environ[ENV_CHECKPOINT_FILE] = str(settings)
     state = {"model": training.model, "optimizer": training.optimizer}
     checkpointer = Checkpointer(folder / "dlr", state, every=2, persist_every=None)
-    training.optimizer.state.clear()  # as in any script that begins, where `load` finds nothing either
+    training.optimizer.state.clear()  # as at the start of any script, where `load` finds nothing either
     checkpointer.load()
     training.step(checkpointer.wait)
     checkpointer.step(1)
@@ -190,7 +189,7 @@ def newest(slots: list[Slot]) -> Slot:
 
 
 def touched_slots(nbytes: int, count: int) -> list[Slot]:
-    """Make slots as an agent does, before training: no save is the first to touch the memory."""
+    """Create slots as an agent does, before training, so that no save is the first to touch the memory."""
     pool = Pool(nbytes * count, count)
     pool.touch().join()
     return pool.slots
@@ -216,7 +215,7 @@ def async_save(training: Training, folder: Path) -> Contender:
 
 
 def dlrover(training: Training, installed: str) -> Contender:
-    """The copy into shared memory of its flash checkpoint, without the agent and the lock around it."""
+    """Return DLRover's flash checkpoint: the copy into shared memory, without its agent and lock."""
     sys.path.append(installed)
     shm = importlib.import_module("dlrover.python.elastic_agent.torch.ckpt_saver")
     handler = shm.SharedMemoryHandler(0, host=True)
@@ -230,7 +229,7 @@ def dlrover(training: Training, installed: str) -> Contender:
 
 
 def lm_resiliency(training: Training, installed: str, folder: Path) -> Contender:
-    """GEMINI's capture by its fast call; alone, so that it has no peer to send anything to."""
+    """Return GEMINI's capture with its fast call; alone, so that it has no peer to send to."""
     sys.path.append(installed)
     checkpointing = importlib.import_module("lm_resiliency.checkpointing")
     config = checkpointing.InMemoryCkptConfig(
@@ -252,7 +251,7 @@ def scratch() -> Iterator[Path]:
 
 
 def restored(training: Training, slots: list[Slot]) -> tuple[float, float]:
-    """Seconds to verify and to bring back our newest, beside one copy of the state."""
+    """Return the seconds to verify and restore our newest save, and of one copy of the state."""
     slot = newest(slots)
     assert slot.mark is not None
     began = time.perf_counter()
@@ -271,7 +270,7 @@ def restored(training: Training, slots: list[Slot]) -> tuple[float, float]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(1)  # as torchrun and dlr have it where a node has several processes
+    torch.set_num_threads(1)  # as torchrun and dlr set it for several processes on a node
     gigabytes: float = args.gigabytes
     training = Training(gigabytes, args.device)
     slots = touched_slots(int(gigabytes * 1e9) + (1 << 22), 3)
@@ -295,13 +294,19 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         for contender in contenders.values():
             contender.end()
     return {
-        "blocked": {name: [s / gigabytes for s in found.blocked] for name, found in contenders.items()},
-        "turns": {name: [s / gigabytes for s in found.turns] for name, found in contenders.items()},
-        "cpu": {name: [s / gigabytes for s in found.cpu] for name, found in contenders.items()},
+        figure: {name: [s / gigabytes for s in getattr(each, figure)] for name, each in contenders.items()}
+        for figure in ("blocked", "turns", "cpu")
+    } | {
         "pass": training.pass_seconds / gigabytes,
         "load": load_seconds / gigabytes,
         "copy": copy_seconds / gigabytes,
     }
+
+
+def insert(document: Path, begin: str, text: str, end: str) -> None:
+    """Replace the text between two marks of a document."""
+    before, _, rest = document.read_text().partition(begin)
+    document.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}")
 
 
 def table(found: dict[str, Any], gigabytes: float) -> str:
@@ -336,28 +341,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gigabytes", type=float, default=0.5)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument(
-        "--turns", type=int, default=9, help="at least 2: the first one has a column of its own"
-    )
+    parser.add_argument("--turns", type=int, default=9, help="at least 2: the first has its own column")
     parser.add_argument("--dlrover", metavar="FOLDER")
     parser.add_argument("--lm-resiliency", metavar="FOLDER")
     parser.add_argument("--document", type=Path)
     args = parser.parse_args()
     if args.turns < 2:
-        parser.error(
-            f"--turns {args.turns}: the medians are those of the turns after the first; use 2 or more"
-        )
+        parser.error(f"--turns {args.turns}: medians are of the turns after the first; use 2 or more")
     logging.getLogger("dlr.checkpoint").setLevel(logging.WARNING)
     found = measure(args)
     print(json.dumps(found))
     text = table(found, args.gigabytes)
     print(text)
     if args.document is not None:
-        document = args.document.read_text()
-        before, _, rest = document.partition(BEGIN)
-        args.document.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        insert(args.document, BEGIN, text, END)
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        main()
+    main()

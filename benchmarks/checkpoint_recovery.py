@@ -1,14 +1,14 @@
-"""The time from the kill of one of two ranks to the next step, with a large state kept in memory each step.
+"""Time from the kill of one of two ranks to the next step, with a large state kept in memory each step.
 
     python -m benchmarks.checkpoint_recovery --gigabytes 1 --kills 5 [--pod-kills 3] [--dlrover]
         [--document benchmarks/results/checkpoints.md]
 
-A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 1 is killed again and again.
-With --pod-kills its Pod is deleted too, so that its state comes from the other Pod's agent: a small one, and
-the large one, with steps so long that the other agent has time to fetch each. In the same run one copy of the
-state into fresh memory is measured, by both ranks at once, as they load, and over loopback. With --dlrover
-the same is done to DLRover's launcher and flash checkpoint: its local master and two agents, in a venv that
-is made once (benchmarks/recovery_peers.py). It verifies nothing.
+A job of two workers on the embedded cluster runs benchmarks/heavy_ddp.py; rank 1 is killed repeatedly.
+With --pod-kills its Pod is deleted too, so that its state comes from the other Pod's agent: a small state,
+and the large one with steps so long that the other agent has time to fetch each. The same run measures one
+copy of the state into fresh memory, by both ranks at once, as they load, and over loopback. With --dlrover
+the same is done with DLRover's launcher and flash checkpoint: its local master and two agents, in a venv
+that is created once (benchmarks/recovery_peers.py). DLRover verifies nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from statistics import median
 
 import torch
 
+from benchmarks.checkpoint import insert
 from benchmarks.heavy_ddp import TENSORS
 from benchmarks.recovery_contender import Contender, Failure
 from benchmarks.recovery_dlr import JOB, NODES, Dlr
@@ -43,18 +44,19 @@ SCRIPT = Path(__file__).with_name("heavy_ddp.py")
 SMALL_GIGABYTES = 0.01
 TIMEOUT_SECONDS = 60
 LONG_STEP_SECONDS = 2.0
-"""A peer has two of them to fetch a copy (`agent.slots.replication`)."""
+"""Length of a step; a peer has two of them to fetch a copy (`agent.slots.replication`)."""
 STEPS_BEFORE_KILL = 4
 REPLICAS_SECONDS = 120.0
-"""The first copies come when the agents have been given the memory for them."""
+"""Time limit for copies; the first arrive once the agents have their memory."""
 BEGIN, END = "<!-- recovery -->", "<!-- end of recovery -->"
+SHOWN = "{:.2f} s, scripts after {:.2f}, load {:.2f} (CPU {:.2f}); {} steps redone"
 
 together: Barrier
-"""In the processes that copy: at it they wait for each other."""
+"""Barrier at which the copying processes wait for each other."""
 
 
 class Heavy(Dlr):
-    """The same job with a state, and memory for it."""
+    """Same job with a state, and memory for it."""
 
     def __init__(self, cluster: EmbeddedCluster, gigabytes: float, replicas: int = 0) -> None:
         super().__init__(cluster)
@@ -82,19 +84,19 @@ class Heavy(Dlr):
         return super().strike(failure, victim)
 
     def _have_copies(self, step: int) -> bool:
-        """Whether each worker has said that its peer has a checkpoint as late as that."""
+        """Return whether each worker has reported that its peer has a checkpoint of that step or later."""
         assert self._observation is not None
         agents = [worker.get("status", {}).get("agent") or {} for worker in self._observation.workers(JOB)]
         return all((agent.get("memory", {}).get("replicatedStep") or 0) >= step for agent in agents)
 
 
 Found = tuple[float, float, float, float, int]
-"""Of a kill: seconds to the next step of all ranks, of those until the scripts of all run again, of the
-slowest `load`, and CPU seconds of the one that took most of them; and steps redone."""
+"""Result of a kill: seconds to the next step of all ranks, seconds until all scripts run again, seconds of
+the slowest `load`, CPU seconds of the costliest one, and steps redone."""
 
 
 class HeavyDlrover(Dlrover):
-    """The same, by DLRover."""
+    """Same job with DLRover."""
 
     def __init__(self, venv: Path, gigabytes: float) -> None:
         super().__init__(venv, SCRIPT, GIGABYTES=str(gigabytes), SAVED_BY="dlrover")
@@ -126,11 +128,7 @@ def strike(
                 began = max(start.began for start in timeline.starts(after[0])) - struck_at
                 load, cpu = (max(float(line[column]) for line in loads) for column in (2, 3))
                 found.append((after[1] - struck_at, began, load, cpu, last - resumed))
-                print(
-                    "{:.2f} s, scripts after {:.2f}, load {:.2f} (CPU {:.2f}); {} steps redone".format(
-                        *found[-1]
-                    )
-                )
+                print(SHOWN.format(*found[-1]))
         finally:
             contender.stop()
     return found
@@ -142,18 +140,17 @@ def loads_of(events: Path, rank: int, world: int) -> list[list[str]]:
 
 
 def last_step(events: Path, world: int) -> int:
-    """The highest that a rank ended in that world."""
+    """Return the highest step that a rank completed in that world."""
     lines = [line.split() for line in (events / "rank-0").read_text().splitlines()]
     return max(int(line[2]) for line in lines if int(line[0]) == world)
 
 
 def sent_over_loopback(gigabytes: float) -> float:
-    """Return the seconds until another process's bytes are all in fresh memory; the median of three."""
+    """Return the seconds to receive another process's bytes into fresh memory; the median of three."""
     nbytes = int(gigabytes * 1e9)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        sender = multiprocessing.get_context("spawn").Process(
-            target=_send, args=(nbytes, server.getsockname())
-        )
+        context = multiprocessing.get_context("spawn")
+        sender = context.Process(target=_send, args=(nbytes, server.getsockname()))
         sender.start()
         server.settimeout(TIMEOUT_SECONDS)
         connection, _ = server.accept()
@@ -182,7 +179,7 @@ def _send(nbytes: int, address: tuple[str, int]) -> None:
 
 
 def copied_at_once(gigabytes: float) -> float:
-    """Return the seconds of one copy into fresh memory, by as many processes at once as there are ranks."""
+    """Return the seconds of one copy into fresh memory, by one process per rank at once."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(WORLD_SIZE)
     with ProcessPoolExecutor(WORLD_SIZE, context, _share, (barrier,)) as pool:
@@ -205,7 +202,7 @@ def fresh_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def fresh_memory(nbytes: int) -> memoryview:
-    """Memory that nobody has touched; what malloc gives may have been used before."""
+    """Return untouched memory; memory from malloc may have been used before."""
     return memoryview(mmap.mmap(-1, nbytes))
 
 
@@ -274,9 +271,7 @@ def main() -> None:
     text = table(args.gigabytes, found)
     print(text)
     if args.document is not None:
-        document = args.document.read_text()
-        before, _, rest = document.partition(BEGIN)
-        args.document.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        insert(args.document, BEGIN, text, END)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Finding the guilty: simulated fleets through our pairing and diagnosis, and through DLRover's rule.
+"""Diagnosis benchmark: simulated fleets judged by our pairing and diagnosis, and by DLRover's rule.
 
     python -m benchmarks.diagnosis --jobs 2 [--fleets 200:400] [--only WORDS]
 
-Every line of its tables draws many fleets with faults at random places and lets both judge the same fleets.
+Every line of its tables draws many fleets with faults at random places, and lets both judge the same
+fleets.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from healthcheck.settings import Settings
 REPORT = Path(__file__).parent / "results" / "diagnosis.md"
 
 CHUNK = 5
-"""Fleets that a process plays before it asks for more: one of a thousand nodes takes a second or two."""
+"""Fleets that a process simulates before it takes more: one of a thousand nodes takes a second or two."""
 LIMITS = """## What nothing can tell, and what we do not
 
 * Three witnesses: with fewer than three healthy partners, a broken node is Inconclusive unless its own
   tests or its own agent speak against it. So N = 3, and two broken of four: two bad links at one of
   three nodes look the same, and a healthy node would be blamed for them.
-* Where tests fail by chance, a healthy node is blamed when that befalls its first five or six tests, or
-  most of fifteen: in one check of 2,000 at most. Where five of a hundred fail, it befalls one check in
+* Where tests fail by chance, a healthy node is blamed when that hits its first five or six tests, or
+  most of fifteen: in one check of 2,000 at most. Where five of a hundred fail, it hits one check in
   10,500 of 33 nodes and one in 6,900 of 1,000, counted by importance sampling
   (`python -m benchmarks.diagnosis_chance`).
 * An intermittent fault that passes every screening round is not seen: of those that fail a share p of their
@@ -71,12 +72,12 @@ LIMITS = """## What nothing can tell, and what we do not
   and nobody stands out. More screening rounds help: `screeningRounds: 12` found 80 of 120 such nodes.
 """
 Tally = Mapping[str, int]
-"""What one fleet adds to the sums of its line."""
+"""Contribution of one fleet to the sums of its line."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a table: fleets drawn alike."""
+    """Line of a table: fleets drawn alike."""
 
     name: str
     size: int
@@ -84,7 +85,7 @@ class Line:
     screening_rounds: int = Settings.screening_rounds
 
     def play(self, number: int) -> Tally:
-        """Both judge the same fleet."""
+        """Let both judge the same fleet."""
         fleet = self.draw(random.Random(f"{self.name} {number}"))
         rotation = random.Random(number).getrandbits(32)
         settings = replace(Settings(), screening_rounds=self.screening_rounds, rotation=rotation)
@@ -95,10 +96,10 @@ class Line:
 
 
 def score(judge: str, fleet: Fleet, answer: Answer) -> dict[str, int]:
-    """What one judge's answer adds to the sums of the line.
+    """Return the contribution of one judge's answer to the sums of the line.
 
-    `found` counts faulty parts; the others count fleets: those with some healthy node called faulty or slow,
-    with a link, a rack or a part of the network named that is not at fault, and with some node undecided.
+    `found` counts faulty parts; the others count fleets: those with a healthy node called faulty or slow,
+    with a sound link, rack or part of the network named, and with an undecided node.
     """
     named = answer.faulty | answer.slow
     right = {rack for rack in fleet.faulty_racks if any(is_part(fleet, rack, g) for g in answer.domains)}
@@ -116,14 +117,14 @@ def score(judge: str, fleet: Fleet, answer: Answer) -> dict[str, int]:
 
 
 def is_part(fleet: Fleet, rack: int, named: frozenset[int]) -> bool:
-    """Whether the named nodes are of the rack, or all of the others, most of them."""
+    """Return whether the named nodes are most of the rack, or most of the others."""
     inside = fleet.in_rack(rack)
     outside = frozenset(range(fleet.size)) - inside
     return any(named <= side and 2 * len(named) >= len(side) for side in (inside, outside))
 
 
 def tables() -> dict[str, list[Line]]:
-    """The lines, by the title of their table."""
+    """Return the lines, by the title of their table."""
     hard = [(n, k) for n in (3, 4, 9, 33, 100, 1000) for k in sorted({1, max(1, n // 4), n // 2})]
     racks = ((12, 4), (100, 10))
     cuts = [
@@ -195,20 +196,20 @@ def tables() -> dict[str, list[Line]]:
 
 @dataclass(frozen=True)
 class Results:
-    """Sums by line."""
+    """Results, as sums by line."""
 
     sums: Mapping[str, Counter[str]]
     fleets: range
-    """Numbers of the fleets of each line."""
+    """Numbers of each line's fleets."""
     cpu_seconds: float
 
 
 _lines: Mapping[str, Line] = {}
-"""Lines of the parent, which forked this process; functions cannot be sent to it."""
+"""Lines of the parent process, which forked this one; functions cannot be sent to it."""
 
 
 def play(lines: list[Line], fleets: range, jobs: int) -> Results:
-    """Play all fleets of these numbers, in so many processes; the largest fleets first."""
+    """Simulate all fleets of these numbers in `jobs` processes, the largest first."""
     global _lines
     _lines = {line.name: line for line in lines}
     by_size = sorted(lines, key=lambda line: -line.size)
@@ -236,7 +237,7 @@ def percent(count: int, of: int) -> str:
 
 
 def median_and_worst(sums: Tally, prefix: str) -> str:
-    """Return median and worst of a histogram that is kept as sums: "prefix 7" is how many had seven."""
+    """Return median and worst of a histogram kept as sums: "prefix 7" counts the sevens."""
     counts = sorted((int(key.removeprefix(prefix)), n) for key, n in sums.items() if key.startswith(prefix))
     total, seen = sum(n for _, n in counts), 0
     for value, n in counts:
@@ -258,14 +259,11 @@ def row(name: str, sums: Tally) -> str:
 
 
 def table(lines: list[Line], results: Results) -> str:
-    rows = (row(line.name, results.sums[line.name]) for line in lines)
-    return "\n".join(
-        (
-            "| fleet | found | healthy blamed | wrong place | undecided | rounds |",
-            "|---|---|---|---|---|---|",
-            *rows,
-        )
+    head = (
+        "| fleet | found | healthy blamed | wrong place | undecided | rounds |",
+        "|---|---|---|---|---|---|",
     )
+    return "\n".join((*head, *(row(line.name, results.sums[line.name]) for line in lines)))
 
 
 def report(results: Results) -> str:
@@ -294,8 +292,8 @@ To run it again, with other fleets:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Our diagnosis and DLRover's rule on simulated fleets.")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
-    parser.add_argument("--fleets", default="0:200", metavar="FIRST:LAST", help="numbers, without LAST")
-    parser.add_argument("--only", default="", help="lines whose names contain this; prints them alone")
+    parser.add_argument("--fleets", default="0:200", metavar="FIRST:LAST", help="numbers, LAST excluded")
+    parser.add_argument("--only", default="", help="print only the lines whose names contain this")
     arguments = parser.parse_args()
     lines = [line for of_one in tables().values() for line in of_one if arguments.only in line.name]
     results = play(lines, range(*map(int, arguments.fleets.split(":"))), arguments.jobs)

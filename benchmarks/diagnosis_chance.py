@@ -1,9 +1,10 @@
-"""How seldom a healthy node is called faulty where tests fail by chance: too seldom to count in plain fleets.
+"""Probability that a healthy node is called faulty if tests fail by chance: too rare to count in plain
+fleets.
 
-One node of a healthy fleet draws its tests as a faulty one would, and each fleet is weighed by how much less
-likely chance alone makes what that node showed (importance sampling). The mean of the weights of those fleets
-in which the node was called faulty is the probability that chance alone gets it there: unbiased whatever the
-rule, and whenever it stops. All other nodes draw by chance alone.
+One node of a healthy fleet draws its tests as a faulty one would, and each fleet is weighted by how much
+less likely the node's results are by chance alone (importance sampling). The mean weight of the fleets in
+which the node was called faulty is the probability of that by chance alone: unbiased, whatever the rule
+and whenever it stops. All other nodes draw by chance alone.
 
     python -m benchmarks.diagnosis_chance --nodes 1000 --share 0.05 --fleets 300 --jobs 2
 """
@@ -23,21 +24,21 @@ from healthcheck.measurements import GroupResult, LocalResult
 from healthcheck.settings import Settings
 
 RATES = (0.95, 0.8, 0.65, 0.5, 0.35)
-"""The shares of its tests that the one node may fail, equally likely: about those that get a node blamed."""
+"""Shares of its tests that the node may fail, equally likely, as is typical of blamed nodes."""
 
 
 @dataclass(frozen=True)
 class Play:
-    """One fleet."""
+    """Simulation of one fleet."""
 
     nodes: int
     share: float
-    """The share of tests that fail by chance, over 0."""
+    """Share of tests that fail by chance, above 0."""
     number: int
 
 
 def weight(play: Play) -> float:
-    """P(what the one node showed | chance) / P(the same | as drawn), if it was called faulty, and else 0."""
+    """Return P(results of the node | chance) / P(results | as drawn) if it was called faulty, else 0."""
     rng = random.Random(f"{play.nodes} {play.share} {play.number}")
     settings = replace(Settings(), rotation=rng.getrandbits(32))
     names = [f"node-{i}" for i in range(play.nodes)]
@@ -63,9 +64,11 @@ def _log_likelihood(passed: list[bool], share_failing: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How seldom chance gets a healthy node called faulty.")
+    parser = argparse.ArgumentParser(
+        description="Probability that chance alone gets a healthy node called faulty."
+    )
     parser.add_argument("--nodes", type=int, default=33)
-    parser.add_argument("--share", type=float, default=0.05, help="of tests that fail by chance")
+    parser.add_argument("--share", type=float, default=0.05, help="share of tests that fail by chance")
     parser.add_argument("--fleets", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     asked = parser.parse_args()

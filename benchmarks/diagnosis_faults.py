@@ -1,4 +1,4 @@
-"""What can be wrong with a simulated fleet, and how such fleets are drawn, for diagnosis.py."""
+"""Faults of simulated fleets, and draws of such fleets, for diagnosis.py."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -8,31 +8,31 @@ from itertools import combinations
 
 @dataclass(frozen=True)
 class Fleet:
-    """Nodes and what is wrong with them. Nodes are numbered from 0, which is their rank."""
+    """Nodes with their faults. Nodes are numbered from 0 by rank."""
 
     size: int
     failing: Mapping[int, float] = field(default_factory=dict)
-    """Node → probability that a test with it fails."""
+    """Probability that a test with a node fails, by node."""
     bad_links: Mapping[frozenset[int], float] = field(default_factory=dict)
     liars: frozenset[int] = frozenset()
-    """Nodes whose bad links are their own doing: they fail with some of their partners, always."""
+    """Nodes whose bad links are their own fault: they always fail with some of their partners."""
     slow_compute: Mapping[int, float] = field(default_factory=dict)
-    """Node → how many times longer its matrix products take."""
+    """Factor by which a node's matrix products take longer, by node."""
     slow_network: Mapping[int, float] = field(default_factory=dict)
     racks: tuple[int, ...] = ()
-    """The rack of each node; empty: one network without parts."""
+    """Rack of each node; empty for one network without parts."""
     labelled: bool = True
-    """Whether the nodes' labels tell their racks."""
+    """Whether the nodes' labels name their racks."""
     cut_off: int | None = None
-    """This rack's nodes reach each other, and nobody else."""
+    """Rack whose nodes reach only each other."""
     flaky_border: int | None = None
-    """The rack across whose border half of the tests fail."""
+    """Rack across whose border half of the tests fail."""
     transient: float = 0.0
-    """Probability that a test fails for no reason that lasts."""
+    """Probability that a test fails at random."""
     lost: float = 0.0
     """Probability that a node's answer in a round is late or lost."""
     vouched: frozenset[int] = frozenset()
-    """Nodes that passed an earlier check, not long ago."""
+    """Nodes that recently passed an earlier check."""
 
     @property
     def faulty_nodes(self) -> frozenset[int]:
@@ -40,12 +40,12 @@ class Fleet:
 
     @property
     def faulty_links(self) -> frozenset[frozenset[int]]:
-        """Return the links that are faulty by themselves, not by a node."""
+        """Return the links that are faulty themselves, and not because of a node."""
         return frozenset(pair for pair in self.bad_links if pair.isdisjoint(self.liars))
 
     @property
     def faulty_racks(self) -> frozenset[int]:
-        """Racks that are cut off, now and then or always, or whose nodes all fail."""
+        """Racks that are cut off, intermittently or always, or whose nodes all fail."""
         dead = {r for r in set(self.racks) if all(n in self.failing for n in self.in_rack(r))}
         return frozenset(dead | {rack for rack in (self.cut_off, self.flaky_border) if rack is not None})
 
@@ -53,7 +53,7 @@ class Fleet:
         return frozenset(node for node, its in enumerate(self.racks) if its == rack)
 
     def test_passes(self, members: Sequence[int], rng: random.Random) -> bool:
-        """One test: every faulty part in the group may fail it."""
+        """Run one test, which every faulty part in the group may fail."""
         if self.cut_off is not None and len({self.racks[m] == self.cut_off for m in members}) > 1:
             return False
         inside = {self.racks[m] == self.flaky_border for m in members} if self.racks else set()
@@ -72,7 +72,7 @@ def failing(size: int, count: int, probability: float = 1.0) -> Draw:
 
 
 def vouched_bad(size: int, count: int) -> Draw:
-    """All nodes that passed lately have broken since."""
+    """All nodes that recently passed have since broken."""
 
     def draw(rng: random.Random) -> Fleet:
         bad = rng.sample(range(size), count)
@@ -92,13 +92,13 @@ def dead_racks(size: int, rack_size: int, count: int) -> Draw:
 
 
 def cut_off(size: int, rack_size: int, *, labelled: bool, shuffled: bool) -> Draw:
-    """One rack, or with half of the nodes in it one half, that reaches nobody else.
+    """One rack that reaches no other; with half of the nodes in it, one half.
 
     Args:
-        size: nodes.
-        rack_size: of every rack; the last one may be smaller, and is not the one that is cut off.
-        labelled: whether labels tell the racks.
-        shuffled: whether ranks follow no racks.
+        size: number of nodes.
+        rack_size: size of every rack; the last one may be smaller, and is not cut off.
+        labelled: whether labels name the racks.
+        shuffled: whether ranks are independent of racks.
     """
 
     def draw(rng: random.Random) -> Fleet:
@@ -112,7 +112,7 @@ def cut_off(size: int, rack_size: int, *, labelled: bool, shuffled: bool) -> Dra
 
 
 def in_racks(draw: Draw, rack_size: int) -> Draw:
-    """The same fleets, in racks that labels tell."""
+    """The same fleets, in labelled racks."""
 
     def with_racks(rng: random.Random) -> Fleet:
         fleet = draw(rng)
@@ -122,7 +122,7 @@ def in_racks(draw: Draw, rack_size: int) -> Draw:
 
 
 def flaky_border(size: int, rack_size: int) -> Draw:
-    """One labelled rack loses half of what crosses its border, and nothing is wrong inside."""
+    """One labelled rack fails half of the tests across its border, and is healthy inside."""
     racks = _racks(size, rack_size)
     return lambda rng: Fleet(size, racks=racks, flaky_border=rng.randrange(size // rack_size))
 
@@ -142,7 +142,7 @@ def links(size: int, count: int, *, at_one_node: bool = False, probability: floa
 
 
 def liar(size: int, partners: int) -> Draw:
-    """One node that always fails with so many of the others, and never with the rest."""
+    """One node that always fails with some of the others, and never with the rest."""
 
     def draw(rng: random.Random) -> Fleet:
         node, *others = rng.sample(range(size), partners + 1)
@@ -153,12 +153,12 @@ def liar(size: int, partners: int) -> Draw:
 
 
 def with_accidents(draw: Draw, share: float) -> Draw:
-    """The same fleets, where so many tests fail besides for no reason that lasts."""
+    """The same fleets, with a share of tests failing at random."""
     return lambda rng: replace(draw(rng), transient=share)
 
 
 def with_broken(draw: Draw, count: int) -> Draw:
-    """The same fleets, in which so many nodes are broken that are not in the rack that is cut off."""
+    """The same fleets, with broken nodes outside the rack that is cut off."""
 
     def broken(rng: random.Random) -> Fleet:
         fleet = draw(rng)

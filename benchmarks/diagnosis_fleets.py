@@ -1,11 +1,11 @@
-"""The two judges of diagnosis.py: our diagnosis, and DLRover's rule.
+"""Judges of diagnosis.py: our diagnosis, and DLRover's rule.
 
-Ours runs the code that the NodeCheck reconciler runs. DLRover's is written here after its
+Ours runs the code of the NodeCheck reconciler. DLRover's is written after its
 `NetworkCheckRendezvousManager` and agent (dlrover/python/master/elastic_training/rdzv_manager.py and
 dlrover/python/elastic_agent/torch/training.py): round 0 pairs neighbours and ends the check if all pass;
-round 1 sorts by elapsed time, a failure counting as 3600 s and equal ones in any order, and pairs the
+round 1 sorts by elapsed time, with a failure counting as 3600 s and equal ones in any order, and pairs the
 fastest with the slowest; a node is faulty if it failed both rounds, and slow if its best time, matrix
-product plus all-reduce, is over twice the median. With up to three nodes, any failure raises on all.
+product plus all-reduce, is over twice the median. With up to three nodes, any failure blames all.
 """
 
 import random
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from benchmarks.diagnosis_faults import Fleet
 from crds.findings import Verdict
 from healthcheck.diagnosis import Diagnosis
-from healthcheck.fleet import Domain, Link, Node, NodeName
+from healthcheck.fleet import Domain, Node, NodeName
 from healthcheck.measurements import CheckHistory, GroupResult, LocalResult, Metric, RoundResult
 from healthcheck.plan import next_step
 from healthcheck.settings import Settings
@@ -26,20 +26,20 @@ NOISE = 0.01
 GEMM = Metric.GEMM_BF16_TFLOPS
 GEMM_TFLOPS, PAIR_BUS_GBPS = 650.0, 45.0
 GEMM_MS, ALL_REDUCE_MS = 13.5, 0.63
-"""What DLRover's two probes take on a healthy H100, by its datasheet: it adds them up."""
+"""Times of DLRover's two probes on a healthy H100, by its datasheet; DLRover adds them up."""
 FAILED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one judge said of one fleet."""
+    """Answer of one judge on one fleet."""
 
     faulty: frozenset[int]
     slow: frozenset[int]
     undecided: frozenset[int]
     links: frozenset[frozenset[int]]
     domains: frozenset[frozenset[int]]
-    """The nodes of each rack or part of the network that is named."""
+    """Nodes of each rack or part of the network that is named."""
     rounds: int
 
 
@@ -49,11 +49,11 @@ def played(
     settings: Settings,
     test: Callable[[tuple[NodeName, ...]], GroupResult],
 ) -> tuple[Diagnosis, int]:
-    """Carry out a check as the NodeCheck reconciler does; return its verdicts and how many rounds it took.
+    """Run a check as the NodeCheck reconciler does; return its verdicts and the number of rounds.
 
     Args:
-        local: results of each node's own tests.
-        test: returns the result of one group; called in the order in which a round has them.
+        local: results of each node's local tests.
+        test: returns the result of one group; called in the order of a round's groups.
     """
     rounds: tuple[RoundResult, ...] = ()
     while not isinstance(step := next_step(CheckHistory(local, rounds), nodes, settings), Diagnosis):
@@ -78,14 +78,14 @@ def ask_ours(fleet: Fleet, rng: random.Random, settings: Settings) -> Answer:
         faulty=numbers(Verdict.FAULTY),
         slow=numbers(Verdict.STRAGGLER),
         undecided=numbers(Verdict.INCONCLUSIVE),
-        links=frozenset(_numbered(found.link, index) for found in verdicts.links),
+        links=frozenset(frozenset(index[name] for name in found.link) for found in verdicts.links),
         domains=frozenset(frozenset(index[name] for name in found.nodes) for found in verdicts.domains),
         rounds=rounds,
     )
 
 
 def ask_dlrover(fleet: Fleet, rng: random.Random) -> Answer:
-    """DLRover's rule. It has no word for undecided, for links or for racks."""
+    """Judge by DLRover's rule, which does not know undecided nodes, links or racks."""
     everybody = list(range(fleet.size))
     passed: dict[int, bool] = {}
     seconds: dict[int, float] = {}
@@ -116,7 +116,7 @@ def _dlrover_round(
     passed: dict[int, bool],
     seconds: dict[int, float],
 ) -> None:
-    """Run one round, and join its results to those before: passed by or, times by min."""
+    """Run one round, and merge its results with earlier ones: passed by or, times by min."""
     for group in groups:
         well = fleet.test_passes(group, rng)
         all_reduce_ms = ALL_REDUCE_MS * PAIR_BUS_GBPS / _speed(PAIR_BUS_GBPS, fleet.slow_network, group, rng)
@@ -128,14 +128,12 @@ def _dlrover_round(
 
 
 def _dlrover_neighbours(nodes: list[int]) -> list[list[int]]:
-    groups = [nodes[at : at + 2] for at in range(0, len(nodes), 2)]
-    return _join_odd_one(groups)
+    return _join_odd_one([nodes[at : at + 2] for at in range(0, len(nodes), 2)])
 
 
 def _dlrover_extremes(by_time: list[int]) -> list[list[int]]:
     half = (len(by_time) + 1) // 2
-    groups = [sorted({by_time[at], by_time[-1 - at]}) for at in range(half)]
-    return _join_odd_one(groups)
+    return _join_odd_one([sorted({by_time[at], by_time[-1 - at]}) for at in range(half)])
 
 
 def _join_odd_one(groups: list[list[int]]) -> list[list[int]]:
@@ -158,13 +156,9 @@ def _test(
 
 
 def _speed(full: float, slow: Mapping[int, float], members: Sequence[int], rng: random.Random) -> float:
-    """What is measured: the slowest member's pace, and noise."""
+    """Return a measurement: the slowest member's pace, with noise."""
     return full / max(slow.get(member, 1.0) for member in members) * (1 + rng.gauss(0, NOISE))
 
 
 def _rack_label(fleet: Fleet, node: int) -> tuple[Domain, ...]:
     return (Domain("rack", str(fleet.racks[node])),) if fleet.racks and fleet.labelled else ()
-
-
-def _numbered(pair: Link, index: dict[NodeName, int]) -> frozenset[int]:
-    return frozenset(index[name] for name in pair)

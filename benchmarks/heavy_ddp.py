@@ -1,17 +1,17 @@
-"""The training that benchmarks/checkpoint_recovery.py kills: much state, little to compute, a save each step.
+"""Training for benchmarks/checkpoint_recovery.py: much state, little to compute, a save each step.
 
-With `SAVED_BY=dlrover` it saves with DLRover's flash checkpoint, in a venv without dlr, and else with ours.
-It writes what benchmarks/tiny_ddp.py writes, and `<world> <resumed step> <seconds of load> <CPU seconds>` to
-`$EVENTS_DIR/load-<rank>`. Its parameters are memory that nobody has touched before `load` fills them, as in a
-model that is built without initialisation. The first number of each is the step, so that a torn or an older
-state is found.
+With `SAVED_BY=dlrover` it saves with DLRover's flash checkpoint, in a venv without dlr, otherwise with
+ours. It writes the same files as benchmarks/tiny_ddp.py, and `<world> <resumed step> <seconds of load>
+<CPU seconds>` to `$EVENTS_DIR/load-<rank>`. Its parameters are untouched memory until `load` fills them,
+as in a model that is built without initialisation. The first number of each is the step, which reveals a
+torn or older state.
 """
 
 import time
 
 BEGAN = time.monotonic()
 
-import os  # noqa: E402 (what importing costs is measured)
+import os  # noqa: E402 (the time of imports is measured)
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -35,7 +35,7 @@ State = dict[str, Any]
 
 
 class Ours:
-    """A save each step, to memory alone."""
+    """Save each step, only to memory."""
 
     def __init__(self, folder: Path, state: State) -> None:
         checkpointer = Checkpointer(folder, state, every=1, persist_every=None)
@@ -43,7 +43,7 @@ class Ours:
 
 
 class Dlrovers:
-    """The same by DLRover."""
+    """The same with DLRover."""
 
     def __init__(self, folder: Path, state: State) -> None:
         self._checkpointer = DdpCheckpointer(str(folder))
@@ -59,7 +59,7 @@ class Dlrovers:
         return step
 
     def wait(self) -> None:
-        """A save of theirs has ended when `save` returns."""
+        """Do nothing: a save has ended when `save` returns."""
 
     def save(self, step: int) -> None:
         states = {name: part.state_dict() for name, part in self._state.items()}

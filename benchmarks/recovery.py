@@ -1,10 +1,11 @@
-"""How long training stands still after a failure: dlr beside stock torchrun and DLRover.
+"""Duration of a recovery: dlr compared with stock torchrun and DLRover.
 
-Two agents with one process each train a tiny DDP model over gloo (benchmarks/tiny_ddp.py). Rank 1 is struck:
+Two agents with one process each train a tiny DDP model over gloo (benchmarks/tiny_ddp.py). Rank 1 fails:
 its process is killed, its Pod, or its node; the clock stops when every rank has ended a step in the next
-world. A turn strikes one job several times; turns go round, so that whatever else the machine does falls on
-all. A trial that passes its deadline counts as hung, and the turn goes on with a fresh job. dlr runs in Pods
-of the embedded cluster, so its figures include the API server, the controller and the watches.
+world. A turn strikes one job several times; turns alternate, so that other load on the machine affects all
+contenders. A trial that passes its deadline counts as hung, and the turn continues with a new job. dlr
+runs in Pods of the embedded cluster, so its figures include the API server, the controller and the
+watches.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from e2e.embedded import EmbeddedCluster
 
 RESULTS = Path(__file__).parent / "results"
 YARDSTICKS = 3
-"""Times that each yardstick is measured before the first trial, and after the last."""
+"""Measurements of each yardstick before the first trial, and after the last."""
 
 
 def turn(
     contender: Contender, failure: Failure, strikes: int, deadline_seconds: float, *, observed: bool = False
 ) -> list[Trial]:
-    """So many failures in one job's life, or in several where it hangs."""
+    """Run trials in one job, or in several if it hangs."""
     trials: list[Trial] = []
     while len(trials) < strikes:
         trials += life(contender, failure, strikes - len(trials), deadline_seconds, observed=observed)
@@ -47,7 +48,7 @@ def turn(
 def life(
     contender: Contender, failure: Failure, strikes: int, deadline_seconds: float, *, observed: bool
 ) -> list[Trial]:
-    """The trials of one job: so many, or fewer, of which the last one hung."""
+    """Run trials in one job; return all, or fewer if the last one hung."""
     with tempfile.TemporaryDirectory(prefix="recovery-") as directory:
         contender.start(Path(directory), observed=observed)
         try:
@@ -62,7 +63,7 @@ def life(
 def recover(
     contender: Contender, failure: Failure, events: Path, strikes: int, deadline_seconds: float
 ) -> Iterator[Recovery]:
-    """Until one does not come."""
+    """Yield recoveries until one fails."""
     timeline, world = Timeline(events), 0
     for _ in range(strikes):
         victim = wait_for(lambda: timeline.victim(world), deadline_seconds)  # noqa: B023 (called at once)
@@ -79,7 +80,7 @@ def recover(
 
 
 Strikes = Mapping[tuple[Failure, bool], int]
-"""How many a contender gets in all, by failure and whether it is a peer."""
+"""Number of trials of a contender, by failure and whether it is a peer."""
 
 
 def measure(
@@ -97,9 +98,8 @@ def measure(
                 trials = turn(contender, failure, share, patience_seconds)
                 if failure is Failure.PROCESS and contender.has_stages:
                     seen = turn(contender, failure, share, patience_seconds, observed=True)
-                    trials = [
-                        replace(each, stages=its.stages) for each, its in zip(trials, seen, strict=True)
-                    ]
+                    pairs = zip(trials, seen, strict=True)
+                    trials = [replace(each, stages=its.stages) for each, its in pairs]
                 results[failure].setdefault(contender.name, []).extend(trials)
                 shown = ", ".join("hung" if t.seconds is None else f"{t.seconds:.2f}" for t in trials)
                 print(f"turn {number + 1}: {failure.value}: {contender.name}: {shown}", flush=True)
@@ -113,16 +113,14 @@ def contenders(cluster: EmbeddedCluster, slow: SlowKubelets, *, peers: bool) -> 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Seconds to recover from a failure.")
-    parser.add_argument("--kills", type=int, default=20, help="of processes, each contender")
+    parser.add_argument("--kills", type=int, default=20, help="process kills for each contender")
     parser.add_argument("--pod-kills", type=int, default=20)
-    parser.add_argument(
-        "--peer-pod-kills", type=int, default=2, help="of those that hang, each takes minutes"
-    )
+    parser.add_argument("--peer-pod-kills", type=int, default=2, help="of peers, which hang for minutes")
     parser.add_argument("--node-losses", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--deadline-seconds", type=float, default=60)
-    parser.add_argument("--no-peers", dest="peers", action="store_false", help="dlr alone")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where recovery.md is written")
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="measure only dlr")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of recovery.md")
     return parser.parse_args()
 
 
@@ -139,7 +137,7 @@ def strikes(args: argparse.Namespace) -> Strikes:
 
 def main() -> None:
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and leave nothing behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that everything is cleaned up
     begun_at = time.monotonic()
     with ExitStack() as scope:
         cluster, slow = EmbeddedCluster(nodes=NODES), SlowKubelets(nodes=NODES)

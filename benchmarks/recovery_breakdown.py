@@ -1,16 +1,16 @@
-"""The parts of a recovery, seen from outside: by watches, the agents' logs and the ranks' own notes.
+"""Parts of a recovery, observed from outside: by watches, the agents' logs and the ranks' notes.
 
-Each part ends when the last of those that take part in it is through, so the parts are one after the other
-and their sum is the recovery's time:
+Each part ends when its last participant is done, so the parts are consecutive and add up to the recovery's
+time:
 
 * detect: until the first agent's report of the failure is in the API server;
-* publish: until the next world is;
+* publish: until the next world is in the API server;
 * observe: until the last agent has seen it;
-* stop: until that agent has ended what it ran, and joins;
+* stop: until that agent has stopped its processes and joins;
 * start: until the script's first line (the agents meet, and the process is forked or spawned);
 * import: until torch is imported;
-* init: until `init_process_group` is through;
-* first step: DistributedDataParallel, and a step.
+* init: until `init_process_group` has returned;
+* first step: until DistributedDataParallel is set up and a step has ended.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ STOPPING = "stopping the processes"
 
 @dataclass(frozen=True)
 class Join:
-    """How one agent came to a round. Times are of CLOCK_MONOTONIC, in seconds."""
+    """One agent's entry into a round. Times are of CLOCK_MONOTONIC, in seconds."""
 
     round: int
     seen_at: float
-    """When it learned of the round, or before, that its world was over; as `joined_at` if nothing ran."""
+    """When it saw the round, or earlier, that its world was over; equal to `joined_at` if nothing ran."""
     joined_at: float
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """When a watch told of what was written."""
+    """Times at which watches reported writes."""
 
     reported: Sequence[float]
-    """Each failure that an agent told."""
+    """Times of each failure reported by an agent."""
     published: Mapping[int, float]
-    """Each round, formed."""
+    """Times of each formed round."""
 
 
 def stages(recovery: Recovery, arrivals: Arrivals, joins: Iterable[Join]) -> Mapping[Stage, float]:
-    """The parts of one recovery; nothing if one of them was not seen."""
+    """Return the parts of one recovery; empty if one of them was not observed."""
     reported = min((at for at in arrivals.reported if at >= recovery.struck_at), default=None)
     began = min((start.began for start in recovery.starts), default=0.0)
     rounds = [
         (round_, at) for round_, at in arrivals.published.items() if recovery.struck_at <= at <= began
-    ]  # a round that came to nothing belongs to the wait for the one that trains
+    ]  # an abandoned round counts as waiting for the one that trains
     if reported is None or not rounds:
         return {}
     round_, published = max(rounds)
@@ -97,7 +97,7 @@ def joins_of(log: str, monotonic_offset: float) -> list[Join]:
 
 
 class Watches:
-    """Notes when the API server tells of reports and worlds in a namespace, until `close`."""
+    """Watches that note the times of reports and worlds in a namespace, until `close`."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         self._namespace = namespace

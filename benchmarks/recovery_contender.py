@@ -1,4 +1,4 @@
-"""What benchmarks/recovery.py asks of those that it compares."""
+"""Interface of the contenders of benchmarks/recovery.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_RESTARTS = 1000
 
 
 class Failure(Enum):
-    """What is done to rank 1."""
+    """Failure of rank 1."""
 
     PROCESS = "process kill"
     POD = "Pod kill"
@@ -23,7 +23,7 @@ class Failure(Enum):
 
 
 class Stage(Enum):
-    """The parts of a recovery from a killed process, one after the other."""
+    """Consecutive parts of a recovery from a killed process."""
 
     DETECT = "detect"
     PUBLISH = "publish"
@@ -37,7 +37,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True)
 class Recovery:
-    """The time from a failure to the first step of all ranks in the next world."""
+    """Times from a failure to the first step of all ranks in the next world."""
 
     struck_at: float
     stepped_at: float
@@ -50,40 +50,40 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of one failure; `seconds` is None where the job hung."""
+    """Result of one failure; `seconds` is None if the job hung."""
 
     seconds: float | None
     stages: Mapping[Stage, float] = field(default_factory=dict)
 
 
 class Contender(ABC):
-    """Something that keeps two training processes running."""
+    """System that keeps two training processes running."""
 
     name: str
     failures: frozenset[Failure]
-    """The failures that it can be tried with."""
+    """Failures that it can be tested with."""
     has_stages = False
-    """Whether the parts of its recoveries can be seen."""
+    """Whether the parts of its recoveries can be observed."""
 
     @abstractmethod
     def start(self, events: Path, *, observed: bool) -> None:
         """Start the job.
 
         Args:
-            events: the folder for what its ranks note.
-            observed: whether `stages` will be asked for; watching costs the job processor time.
+            events: folder for the notes of its ranks.
+            observed: whether `stages` will be called; watches cost the job processor time.
         """
 
     @abstractmethod
     def strike(self, failure: Failure, victim: Step) -> float:
-        """Do it to where this step was ended. When that was (CLOCK_MONOTONIC)."""
+        """Cause a failure of the rank with this step; return its time (CLOCK_MONOTONIC)."""
 
     def stages(self, recoveries: Sequence[Recovery]) -> list[Mapping[Stage, float]]:
-        """Return the stages of the last job's recoveries, before its end; nothing where none is seen."""
+        """Return the stages of the last job's recoveries, before it ends; empty if none is observed."""
         return [{} for _ in recoveries]
 
     def mend(self) -> None:  # noqa: B027 (most have nothing to mend)
-        """Give the cluster back what the failure took, once the job has recovered."""
+        """Repair the cluster after the job has recovered."""
 
     @abstractmethod
     def stop(self) -> None: ...

@@ -1,6 +1,6 @@
 """dlr as a contender: an ElasticJob with two workers on the embedded cluster.
 
-So its figures include the API server, the controller and the watches.
+Its figures therefore include the API server, the controller and the watches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from e2e.observation import Observation
 
 JOB = "recovery"
 NODES = WORLD_SIZE + 2
-"""One that a worker can move to, and one for a standby."""
+"""Number of nodes: one for a worker to move to, and one for a standby, besides the workers'."""
 STANDBY_SECONDS = 120.0
 SLOW_KUBELETS = "dlr, a real kubelet's latencies"
 
@@ -37,7 +37,10 @@ class Dlr(Contender):
         self._standby = standby
         flags = " --no-warm-start" * (not warm_start)
         self.name = f"dlr{flags}" + (f", standby: {standby}" if standby else "")
-        starts_matter = {Failure.PROCESS, Failure.POD}  # beside half a minute without heartbeats, little does
+        starts_matter = {
+            Failure.PROCESS,
+            Failure.POD,
+        }  # a warm start hardly matters after half a minute without heartbeats
         self.failures = frozenset(Failure if warm_start else starts_matter)
         if isinstance(cluster, SlowKubelets):
             self.name = SLOW_KUBELETS
@@ -71,31 +74,30 @@ class Dlr(Contender):
         assert self._observation is not None
         if self._standby and failure is not Failure.PROCESS:
             self._observation.wait_for("standby workers", self._standby_is_ready, STANDBY_SECONDS)
-        pod = self._victims_pod(self._observation)
+        pod, namespace = self._victims_pod(self._observation), self._observation.namespace
         if failure is Failure.PROCESS:
-            process = self._cluster.training_processes(self._observation.namespace, pod)[0]
+            process = self._cluster.training_processes(namespace, pod)[0]
             struck_at = time.monotonic()
             os.kill(process.pid, signal.SIGKILL)
-            return struck_at
-        if failure is Failure.POD:
+        elif failure is Failure.POD:
             api = self._cluster.api()
             struck_at = time.monotonic()
-            api.delete(Kind.POD, pod["metadata"]["name"], self._observation.namespace, gracePeriodSeconds=0)
+            api.delete(Kind.POD, pod["metadata"]["name"], namespace, gracePeriodSeconds=0)
             api.close()
-            return struck_at
-        self._lost_node = pod["spec"]["nodeName"]
-        struck_at = time.monotonic()
-        self._cluster.power_off(self._lost_node)
+        else:
+            self._lost_node = pod["spec"]["nodeName"]
+            struck_at = time.monotonic()
+            self._cluster.power_off(self._lost_node)
         return struck_at
 
     def _victims_pod(self, observation: Observation) -> Object:
-        """Return the Pod of the rank to strike: with standby workers, not always the same slot."""
+        """Return the Pod of the rank to fail; with standby workers, its slot varies."""
         index = jobs.rendezvous(observation, JOB)["members"][VICTIM_RANK]
         worker = next(w for w in observation.workers(JOB) if int(w["spec"]["index"]) == index)
         return observation.pods()[f"{worker['metadata']['name']}-{worker['spec']['incarnation']}"]
 
     def _standby_is_ready(self) -> bool:
-        """Return whether as many present Pods have an agent that stands by as there should be."""
+        """Return whether enough present Pods have an agent that stands by."""
         assert self._observation is not None
         statuses = [worker.get("status", {}) for worker in self._observation.workers(JOB)]
         ready = [
@@ -112,7 +114,7 @@ class Dlr(Contender):
             self._lost_node = ""
 
     def stages(self, recoveries: Sequence[Recovery]) -> list[Mapping[Stage, float]]:
-        """Return the stages for killed processes: the agent of a lost Pod has no part in a recovery."""
+        """Return the stages for killed processes: a lost Pod's agent takes no part in a recovery."""
         assert self._watches is not None
         arrivals, joins = self._watches.arrivals(), self._joins()
         return [stages(recovery, arrivals, joins) for recovery in recoveries]

@@ -1,4 +1,4 @@
-"""What the ranks of a job under benchmarks/recovery.py wrote about themselves (benchmarks/tiny_ddp.py)."""
+"""Notes of the ranks of a job under benchmarks/recovery.py (benchmarks/tiny_ddp.py)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TypeVar
 WORLD_SIZE = 2
 VICTIM_RANK = 1
 STEPS_BEFORE_KILL = 20
-POLL_SECONDS = 0.05  # the ranks note their own times: this only bounds how soon we look
+POLL_SECONDS = 0.05  # the ranks note their own times, so this affects no figure
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step that one rank ended. All times are of CLOCK_MONOTONIC, in seconds."""
+    """Completed step of one rank. All times are of CLOCK_MONOTONIC, in seconds."""
 
     world: int
     pid: int
@@ -28,7 +28,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Start:
-    """How one rank came to its place in a world."""
+    """Start of one rank in a world."""
 
     world: int
     pid: int
@@ -38,14 +38,14 @@ class Start:
 
 
 class Lines:
-    """A file that grows, read once."""
+    """Reader of a growing file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def new(self) -> list[list[str]]:
-        """The words of each line that was ended since the last look."""
+        """Return the words of each line completed since the last call."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -58,7 +58,7 @@ class Lines:
 
 
 class Timeline:
-    """The steps and starts of one job's ranks."""
+    """Steps and starts of one job's ranks."""
 
     def __init__(self, directory: Path) -> None:
         self._step_lines = [Lines(directory / f"rank-{rank}") for rank in range(WORLD_SIZE)]
@@ -68,7 +68,8 @@ class Timeline:
         self._latest: list[Step | None] = [None] * WORLD_SIZE
 
     def victim(self, later_than: int = 0, at_least: int = STEPS_BEFORE_KILL) -> Step | None:
-        """The latest step of the rank to kill, once all have trained for a while in a world that is new."""
+        """Return the latest step of the rank to kill, once all ranks have trained for a while in a new
+        world."""
         self._read()
         steps = [step for step in self._latest if step is not None and step.number >= at_least]
         if len(steps) < WORLD_SIZE or len({step.world for step in steps}) > 1:
@@ -76,7 +77,7 @@ class Timeline:
         return steps[VICTIM_RANK] if steps[VICTIM_RANK].world > later_than else None
 
     def recovered_after(self, world: int) -> tuple[int, float] | None:
-        """The first world later than `world` in which all ended a step, and when the last of them did."""
+        """Return the first world after `world` in which all ranks ended a step, and the time of the last."""
         self._read()
         for candidate in sorted(self._firsts[VICTIM_RANK]):
             if candidate > world and all(candidate in firsts for firsts in self._firsts):
@@ -84,7 +85,7 @@ class Timeline:
         return None
 
     def starts(self, world: int) -> list[Start]:
-        """Return the starts of all ranks in this world, as far as they were noted."""
+        """Return the starts of all ranks in this world, as far as noted."""
         self._read()
         return [starts[world] for starts in self._starts if world in starts]
 
@@ -100,7 +101,7 @@ class Timeline:
 
 
 def wait_for(ask: Callable[[], Answer | None], deadline_seconds: float) -> Answer | None:
-    """What `ask` answers first that is not None; None when the deadline passes."""
+    """Return the first answer of `ask` that is not None; None after the deadline."""
     deadline = time.monotonic() + deadline_seconds
     while time.monotonic() < deadline:
         if (answer := ask()) is not None:

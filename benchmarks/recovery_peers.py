@@ -1,7 +1,7 @@
 """torchrun and DLRover as contenders: two agents each on this machine, as on two nodes.
 
-Where a Pod is killed, agent and training process are, and another agent is started at once: what an ideal
-cluster would do, that takes no time to notice, schedule and start a container.
+For a killed Pod, agent and training process are killed, and another agent is started at once, as in an
+ideal cluster that takes no time to notice, schedule and start a container.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ DLROVER_VERSION = "0.6.1"
 
 
 class LocalAgents(Contender):
-    """Processes of this machine; those of one job have its events' folder in their environment.
+    """Contender with processes on this machine; those of one job have its events' folder in their
+    environment.
 
     Args:
-        variables: what else they have there.
+        variables: further environment variables.
     """
 
     failures = frozenset({Failure.PROCESS, Failure.POD})
@@ -67,7 +68,7 @@ class LocalAgents(Contender):
         self._started = []
 
     def _run(self, command: list[str], log: str, **variables: str) -> subprocess.Popen[bytes]:
-        """A process of the job."""
+        """Start a process of the job."""
         ours = {"EVENTS_DIR": str(self._events), "OMP_NUM_THREADS": "1"} | self._variables
         with (self._events / log).open("ab") as output:
             process = subprocess.Popen(
@@ -137,7 +138,7 @@ class Dlrover(LocalAgents):
             ],
             f"agent-{node}.log",
             DLROVER_MASTER_ADDR=self._master,
-            # Its sockets and shared memory go by this name: two nodes on one machine must not share them.
+            # Its sockets and shared memory use this name: two nodes on one machine must not share them.
             ELASTIC_JOB_NAME=f"recovery-{self._master.rpartition(':')[2]}-{node}",
             NODE_TYPE="worker",
             NODE_RANK=str(node),
@@ -147,10 +148,10 @@ class Dlrover(LocalAgents):
 
 
 def dlrover_venv() -> Path:
-    """A venv with DLRover and the torch that we have, made when it is not there: two minutes, once.
+    """Return a venv with DLRover and our version of torch, created on first use in two minutes.
 
     Raises:
-        subprocess.CalledProcessError: an installation failed; pip has said why.
+        subprocess.CalledProcessError: an installation failed; pip printed the reason.
     """
     release = torch.__version__.partition("+")[0]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -168,7 +169,7 @@ def dlrover_venv() -> Path:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes that descend from this one and live."""
+    """Return all living descendants of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:

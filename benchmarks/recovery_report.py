@@ -1,4 +1,4 @@
-"""benchmarks/results/recovery.md, from the trials of benchmarks/recovery.py."""
+"""Report benchmarks/results/recovery.md, from the trials of benchmarks/recovery.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.recovery_dlr import SLOW_KUBELETS
 from benchmarks.recovery_peers import DLROVER_VERSION, Dlrover, Torchrun
 
 Results = dict[Failure, dict[str, list[Trial]]]
-"""By failure and contender."""
+"""Trials by failure and contender."""
 
 PEERS = (Torchrun.name, Dlrover.name)
 ABOUT = {
@@ -35,21 +35,21 @@ machine.""",
 @dataclass(frozen=True)
 class Circumstances:
     load: float
-    """The load average of the last minute before the first trial."""
+    """Load average of the last minute before the first trial."""
     minutes: float
-    """That the whole took."""
+    """Duration of the whole run."""
     deadline_seconds: float
     command: str
-    """That it was run by."""
+    """Command of the run."""
 
 
 @dataclass(frozen=True)
 class Yardsticks:
-    """What the figures are compared with, from the same run."""
+    """Reference values of the same run."""
 
     import_torch_seconds: float
     bare_pod_seconds: float
-    """The time of a Pod that does nothing, with a real kubelet's latencies."""
+    """Seconds to start a Pod that does nothing, with a real kubelet's latencies."""
 
 
 def seconds(trials: Sequence[Trial]) -> list[float]:
@@ -92,7 +92,7 @@ def ratios(by_name: Mapping[str, Sequence[Trial]]) -> str:
 
 
 def kubelets_share(by_name: Mapping[str, Sequence[Trial]], yardsticks: Yardsticks) -> str:
-    """What of a lost Pod is the kubelet's, and what is dlr's."""
+    """Return the kubelet's share and dlr's share of a lost Pod's recovery."""
     found = seconds(by_name.get(SLOW_KUBELETS, ()))
     if not found:
         return ""
@@ -108,17 +108,17 @@ comes on top."""
 
 
 def breakdown(by_name: Mapping[str, Sequence[Trial]]) -> str:
-    """The median of each part, in ms; nothing if no contender could tell."""
-    told = {
+    """Return the median of each part, in ms; empty if no contender has parts."""
+    parts_of = {
         name: parts for name, trials in by_name.items() if (parts := [t.stages for t in trials if t.stages])
     }
-    if not told:
+    if not parts_of:
         return ""
     lines = [
         f"| | trials | {' | '.join(stage.value for stage in Stage)} |",
         "|---|--:" + "|--:" * len(Stage) + "|",
     ]
-    for name, parts in told.items():
+    for name, parts in parts_of.items():
         medians = [f"{1000 * statistics.median(part[stage] for part in parts):.0f}" for stage in Stage]
         lines.append(f"| {name} | {len(parts)} | {' | '.join(medians)} |")
     return "\n".join(lines)
@@ -129,8 +129,8 @@ def sections(results: Results, yardsticks: Yardsticks) -> str:
     for failure, by_name in results.items():
         title = failure.value[0].upper() + failure.value[1:]
         parts.append(f"## {title}\n\n{ABOUT[failure]}\n\n{table(by_name, yardsticks)}")
-        if told := ratios(by_name):
-            parts.append(told)
+        if text := ratios(by_name):
+            parts.append(text)
         if failure is Failure.POD and (share := kubelets_share(by_name, yardsticks)):
             parts.append(share)
     return "\n\n".join(parts)

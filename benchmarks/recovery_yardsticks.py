@@ -1,4 +1,5 @@
-"""What a recovery's seconds are compared with, measured in the same run: machines differ by two."""
+"""Reference values for a recovery's seconds, measured in the same run, since machines differ by a factor of
+two."""
 
 from __future__ import annotations
 
@@ -14,28 +15,27 @@ POD = "bare"
 
 
 class SlowKubelets(EmbeddedCluster):
-    """An embedded cluster whose nodes take as long for a Pod as real ones."""
+    """Embedded cluster whose nodes have the Pod latencies of real ones."""
 
     def environment(self) -> dict[str, str]:
         return super().environment() | {ENV_LATENCIES: REAL}
 
 
 def import_torch_seconds() -> float:
-    """The time of `import torch` in a process of its own, from its start to its end."""
+    """Return the seconds of `import torch` in its own process, from its start to its end."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
     return time.monotonic() - began
 
 
 def bare_pod_seconds(cluster: EmbeddedCluster) -> float:
-    """The time from creating a Pod until its container runs, behind an init container that does nothing."""
+    """Return the seconds from creating a Pod until its container runs, after an init container that does
+    nothing."""
     with cluster.namespace("bare") as observation:
         api = cluster.api()
         began = time.monotonic()
-        version = api.create(Kind.POD, _bare_pod(cluster.image), observation.namespace)["metadata"][
-            "resourceVersion"
-        ]
-        for event in api.watch(Kind.POD, observation.namespace, version):
+        pod = api.create(Kind.POD, _bare_pod(cluster.image), observation.namespace)
+        for event in api.watch(Kind.POD, observation.namespace, pod["metadata"]["resourceVersion"]):
             if _runs(event["object"]):
                 break
         seconds = time.monotonic() - began

@@ -1,12 +1,11 @@
-"""What the controller costs at 100 to 10,000 workers, in CPU seconds, and how that grows:
-benchmarks/results/scale.md.
+"""CPU seconds of the controller at 100 to 10,000 workers, and their growth: benchmarks/results/scale.md.
 
     python -m benchmarks.scale                     all of it, into benchmarks/results/
     python -m benchmarks.scale --cell roll 1000    one cell, in this process
 
-All controllers run over a cluster in memory (virtual_cluster.py) in virtual time, in which they have one
-processor for themselves. Each cell of the table is measured by a process of its own, which is ended when it
-takes too long. Several run beside each other: none times anything but its own CPU seconds.
+All controllers run on a cluster in memory (virtual_cluster.py) in virtual time, in which they have a
+processor for themselves. Each cell of the table is measured by its own process, which is ended if it takes
+too long. Several run concurrently: each measures only its own CPU seconds.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ RESULTS = Path(__file__).parent / "results"
 REPORT, FIGURES = "scale.md", "scale.json"
 SIZES = (100, 1_000, 3_000, 10_000)
 WITHIN_SECONDS = 1_800.0
-"""Real time for each cell: the longest takes 400 s or so on a processor of its own."""
+"""Real time limit of each cell: the longest takes about 400 s on its own processor."""
 STEADY_LOOKS = 20
 OTHERS_BYTES = 128 << 20
-"""Of memory that others use between two steady looks: more than a processor's cache."""
+"""Memory that others use between two steady looks: more than a processor's cache."""
 LARGEST_JOB = 7_000
 
 Cell = Callable[["Fleet"], Awaitable[None]]
@@ -56,13 +55,13 @@ Cell = Callable[["Fleet"], Awaitable[None]]
 
 
 async def steady(fleet: Fleet) -> None:
-    """Looks at a job that trains, scrapes, and another controller that takes over."""
+    """Measure reconciles of a job that trains, scrapes, and the take-over by another controller."""
     await fleet.trains()
     manager, reconciler = fleet.controller, fleet.job_reconciler()
     others = bytearray(OTHERS_BYTES)
     with fleet.measured("first look"):
         await reconciler.reconcile(Request(NAMESPACE, JOB))
-    with fleet.measured("steady look", STEADY_LOOKS):  # one of 20 ms would be told by what else runs
+    with fleet.measured("steady look", STEADY_LOOKS):  # a single one of 20 ms would depend on other load
         for _ in range(STEADY_LOOKS):
             with running_loop().outside():
                 fill_caches(others)
@@ -84,13 +83,13 @@ async def steady(fleet: Fleet) -> None:
 
 
 def fill_caches(others: bytearray) -> None:
-    """A job that rests is looked at now and then, and finds the caches full of other things."""
+    """Fill the processor's caches, as before the occasional reconciles of a steady job."""
     half = len(others) // 2
     others[:half] = others[half:]
 
 
 async def start(fleet: Fleet) -> None:
-    """Run from `kubectl apply` until all train."""
+    """Measure from `kubectl apply` until all train."""
     await fleet.controller.start_watching()
     fleet.controller.start()
     with fleet.measured("start"):
@@ -100,7 +99,7 @@ async def start(fleet: Fleet) -> None:
 
 
 async def roll(fleet: Fleet) -> None:
-    """New resources for all workers, in ten node units, each of which is up before another goes."""
+    """Give all workers new resources, in ten node units, each of which is up before the next goes."""
     await fleet.trains()
     with fleet.measured("roll"):
         await fleet.roll()
@@ -108,7 +107,7 @@ async def roll(fleet: Fleet) -> None:
 
 
 async def oom(fleet: Fleet) -> None:
-    """Some workers, then others, then all are killed for memory at once; each time until all train again."""
+    """Kill some workers for memory, then others, then all at once; each time until all train again."""
     await fleet.trains()
     victims = {
         "OOM of a rack": slice(RACK),
@@ -119,7 +118,9 @@ async def oom(fleet: Fleet) -> None:
         worlds = fleet.nodes.worlds
         with fleet.measured(section):
             with running_loop().outside():
-                for worker in sorted(fleet.nodes.agents, key=index_of)[chosen]:
+                for worker in sorted(fleet.nodes.agents, key=lambda name: int(name.rpartition("-")[2]))[
+                    chosen
+                ]:
                     fleet.nodes.end_pod(worker, "OOMKilled", 137)
             await fleet.until(lambda: fleet.nodes.worlds > worlds, "a new world")  # noqa: B023
             await fleet.is_training()
@@ -131,12 +132,9 @@ async def scraped(controller: VirtualController) -> bytes:
     return await asyncio.to_thread(prometheus_client.generate_latest, controller.metrics_registry)
 
 
-def index_of(worker: str) -> int:
-    return int(worker.rpartition("-")[2])
-
-
 async def heartbeats(fleet: Fleet) -> None:
-    """A controller takes over with so many renewed Leases; then one, and its node's, are renewed no more."""
+    """Let a controller take over with many renewed Leases; then stop the renewals of one worker and its
+    node."""
     server, nodes, loop = fleet.server, fleet.nodes, running_loop()
     with loop.outside():
         for number in range(-(-fleet.size // LARGEST_JOB)):
@@ -182,7 +180,7 @@ async def heartbeats(fleet: Fleet) -> None:
 
 
 async def check(fleet: Fleet) -> None:
-    """A NodeCheck of all nodes, in Pods of its own, from its creation to its verdicts."""
+    """Run a NodeCheck of all nodes, in its own Pods, from its creation to its verdicts."""
     await fleet.controller.start_watching()
     fleet.controller.start()
     spec = {"nodes": [f"node-{index}" for index in range(fleet.size)], "cordon": False, "timeoutSeconds": 600}
@@ -208,13 +206,13 @@ def resident_bytes() -> int:
 
 CELLS: Mapping[str, Cell] = {"steady": steady, "start": start, "roll": roll, "oom": oom}
 AT: Mapping[str, tuple[Cell, int]] = {"heartbeats": (heartbeats, 21_000), "check": (check, 7_000)}
-"""Those that are measured at one size."""
+"""Cells that are measured at one size."""
 WEIGHTS: Mapping[str, float] = {"roll": 2.0, "heartbeats": 0.8, "start": 0.7, "steady": 0.5}
-"""How long a cell takes for each worker, beside the others."""
+"""Relative time of a cell per worker."""
 
 
 def measure(cell: str, size: int) -> None:
-    """Measure in a process of its own; print the figures, and end without tidying up, which takes as long."""
+    """Measure in this process; print the figures, and exit without clean-up, which takes as long."""
     keep_pauses_short()  # as `dlr controller` does
 
     async def measured() -> None:
@@ -227,17 +225,17 @@ def measure(cell: str, size: int) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of the process of one cell."""
+    """Result of one cell's process."""
 
     size: int
     cell: str
     figures: Figures
     trouble: str | None = None
-    """Why figures are missing; None if none is."""
+    """Why figures are missing; None if all are there."""
 
 
 def collect(cell: str, size: int, within_seconds: float) -> Outcome:
-    """Return the figures of one cell, measured by a process of its own that may run for so long."""
+    """Return the figures of one cell, measured by its own process within a time limit."""
     command = [sys.executable, "-m", "benchmarks.scale", "--cell", cell, str(size)]
     trouble, printed = None, b""
     try:
@@ -254,7 +252,7 @@ def collect(cell: str, size: int, within_seconds: float) -> Outcome:
 
 
 def collected(cells: Iterable[tuple[int, str]], arguments: argparse.Namespace) -> Iterator[Outcome]:
-    """Run all cells, `jobs` at a time, the longest first; yield results as they come."""
+    """Run all cells, `jobs` at a time, longest first; yield results as they arrive."""
     first = sorted(cells, key=lambda each: -each[0] * WEIGHTS.get(each[1], 1.0))
     with ThreadPoolExecutor(arguments.jobs) as pool:
         running = [pool.submit(collect, cell, size, arguments.within) for size, cell in first]
@@ -263,14 +261,16 @@ def collected(cells: Iterable[tuple[int, str]], arguments: argparse.Namespace) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What the controller costs, by the number of workers.")
+    parser = argparse.ArgumentParser(description="CPU seconds of the controller by the number of workers.")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--only", nargs="+", choices=[*CELLS, *AT], default=[*CELLS, *AT])
     parser.add_argument("--within", type=float, default=WITHIN_SECONDS, help="seconds for each cell")
     half = max((os.cpu_count() or 1) // 2, 1)
-    parser.add_argument("--jobs", type=int, default=half, help="cells at a time (half of the processors)")
+    parser.add_argument("--jobs", type=int, default=half, help="cells at a time; default: half of the CPUs")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of scale.json and scale.md")
-    parser.add_argument("--cell", nargs=2, metavar=("CELL", "SIZE"), help="measure this one, in this process")
+    parser.add_argument(
+        "--cell", nargs=2, metavar=("CELL", "SIZE"), help="measure this cell, in this process"
+    )
     arguments = parser.parse_args()
     if arguments.cell:
         measure(arguments.cell[0], int(arguments.cell[1]))
@@ -278,7 +278,7 @@ def main() -> None:
 
 
 def measure_all(arguments: argparse.Namespace) -> int:
-    """Measure all cells, each of which replaces its earlier figures when it is done; return the exit code."""
+    """Measure all cells, each replacing its earlier figures; return the exit code."""
     cells = [(size, cell) for size in arguments.sizes for cell in arguments.only if cell in CELLS]
     cells += [(AT[cell][1], cell) for cell in arguments.only if cell in AT]
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One job with everything around it, for the cells of the scale benchmark, and what is told of them."""
+"""Fleet for the cells of the scale benchmark: one job with everything around it, and its measurements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from reconcilers.runtime.tools import Tools
 
 JOB = "big"
 BEATS = 100
-"""In so many portions come the heartbeats of one period."""
+"""Number of portions in which the heartbeats of one period arrive."""
 HEARTBEAT_TIMEOUT_SECONDS = 30.0
 LOOKS_TO_FORM = 3
 QUIET_SECONDS = 3.0
@@ -36,17 +36,17 @@ PATIENCE_SECONDS = 3_600.0
 
 
 def computed_seconds() -> float:
-    """CPU seconds of the controller so far, its threads included."""
+    """Return the CPU seconds of the controller so far, including its threads."""
     return time.process_time() - running_loop().outside_seconds
 
 
 def tell(section: str, **figures: float) -> None:
-    """Print one line for the process that collects."""
+    """Print one line for the collecting process."""
     print(json.dumps({f"{section}/{name}": figure for name, figure in figures.items()}), flush=True)
 
 
 class Fleet:
-    """One job with everything around it."""
+    """Job with everything around it."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -58,7 +58,7 @@ class Fleet:
 
     @contextmanager
     def measured(self, section: str, times: int = 1) -> Iterator[None]:
-        """Tells what the controller spends in this block; of one that does a thing so many times, on each."""
+        """Measure the controller in this block; divide the figures by `times`."""
         gc.collect()
         loop, server = running_loop(), self.server
         looks, writes = self.controller.looks("elasticjob"), server.controller_writes
@@ -78,7 +78,7 @@ class Fleet:
         )
 
     async def trains(self) -> None:
-        """A job of which all workers train. They are put there: to make them is another cell's matter."""
+        """Set up a job whose workers all train. They are created directly: another cell measures that."""
         with running_loop().outside():
             job = self.submit()
             parsed = ElasticJob.model_validate(job)
@@ -95,7 +95,7 @@ class Fleet:
         await self.is_training()
 
     def job_reconciler(self) -> ElasticJobReconciler:
-        """Another one, which nothing wakes."""
+        """Return another reconciler, which no event wakes."""
         made = self.controller
         return ElasticJobReconciler(
             Tools(made.client, made.cache, made.recorder, made.client.contact, made.clock)
@@ -116,7 +116,7 @@ class Fleet:
             await asyncio.sleep(0.25)
 
     async def is_quiet(self) -> None:
-        """Until the controller has written nothing for a while."""
+        """Wait until the controller has written nothing for a while."""
         before = -1
         while (writes := self.server.controller_writes) != before:
             before = writes
@@ -128,7 +128,7 @@ class Fleet:
         await self.until(lambda: self.nodes.all_in(AgentState.RUNNING, self.size), "all train")
 
     async def beats_for(self, seconds: float, silent: str = "") -> None:
-        """All Leases are renewed for a while, evenly spread, but for that of one worker."""
+        """Renew all Leases for a while, evenly spread, except that of one worker."""
         period, loop = heartbeat_seconds(self.size, HEARTBEAT_TIMEOUT_SECONDS), running_loop()
         end, workers = loop.time() + seconds, [worker for worker in self.nodes.agents if worker != silent]
         for number in itertools.cycle(range(BEATS)):
@@ -140,7 +140,7 @@ class Fleet:
                     self.nodes.renew(worker)
 
     async def roll(self) -> None:
-        """New resources for all workers, from the ScalePlan to its end."""
+        """Give all workers new resources, from the ScalePlan to its end."""
         resources = {"worker": {"resource": {"memory": "17Gi"}}}
         plan = {
             "metadata": {"name": "roll", "labels": {"scale-type": "manual"}},
@@ -189,7 +189,7 @@ def job_of(size: int, name: str = JOB) -> Object:
 
 
 def worker_of(job: Object, index: int) -> Object:
-    """Make the worker as the job's reconciler does."""
+    """Return a worker as the job's reconciler creates it."""
     name = job["metadata"]["name"]
     labels = {
         names.LABEL_JOB: name,

@@ -1,4 +1,4 @@
-"""benchmarks/results/scale.md, from the figures of benchmarks/scale.py."""
+"""Report benchmarks/results/scale.md, from the figures of benchmarks/scale.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.virtual_cluster import LATENCY_SECONDS
 from benchmarks.virtual_nodes import AGENT_START_SECONDS, PODS_A_SECOND, RESTART_SECONDS
 
 FIT_FROM = 1_000
-"""Workers: below, what does not grow hides how the rest does."""
+"""Number of workers from which growth is fitted; below, constant costs hide it."""
 
 STEPS_OF_A_ROLL = 10
 RACK = 40
@@ -23,7 +23,7 @@ RACK = 40
 Figures = Mapping[str, float]
 """Figures by `<section>/<figure>`."""
 Results = Mapping[int, Figures]
-"""By the number of workers."""
+"""Figures by the number of workers."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Table:
     figure: str
     title: str
     unit: float = 1.0
-    """One of what is shown, in that of the figure."""
+    """Unit shown, in units of the figure."""
     digits: int = 0
     least: float = 0.0
-    """Rows are left out of which no figure is as large."""
+    """Rows with only smaller figures are left out."""
 
 
 TABLES = (
@@ -68,7 +68,7 @@ def exponent(figures: Mapping[int, float]) -> float | None:
 
 
 def tables(results: Results) -> str:
-    """Return all that was measured."""
+    """Return the tables of all measurements."""
     sizes = sorted(results)
     sections = list(dict.fromkeys(key.partition("/")[0] for size in sizes for key in results[size]))
     sections = [section for section in sections if section != "sizes"]
@@ -103,7 +103,7 @@ def _rows(table: Table, keys: Mapping[str, str], results: Results) -> list[str]:
 
 
 def conditions(jobs: int) -> str:
-    """When and where it was measured, with so many cells at a time."""
+    """Return date, machine and versions of a measurement with `jobs` cells at a time."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("pydantic", "orjson"))
     return (
         f"Measured on {date.today()} with {os.cpu_count()} CPU cores ({jobs} cells at a time, "

@@ -1,11 +1,11 @@
-"""What other workers lose when a process dies: dlr with and without replica groups, and torchft.
+"""Stall of other workers when a process dies: dlr with and without replica groups, and torchft.
 
     python -m benchmarks.stall --torchft /path/to/a/python/that/has/torchft
 
-Three groups of one process each, or one job of three workers, make steps of a fixed length over gloo; a
-random process is killed with -9, again and again. The stall is the longest step of the others from the kill
-on, beyond an undisturbed step's time. With `--pods` whole Pods of dlr's jobs are deleted instead, without
-grace, and with `--width 2048` the state has 100 MB; neither writes the page.
+Three groups of one process each, or one job of three workers, train with steps of a fixed length over
+gloo; a random process is killed with -9 repeatedly. The stall is the longest step of the others after the
+kill, minus an undisturbed step. With `--pods` whole Pods of dlr's jobs are deleted instead, without grace,
+and with `--width 2048` the state has 100 MB; neither writes the page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import tempfile
@@ -31,6 +30,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.recovery_peers import free_port
 from e2e import jobs, processes
 from e2e.api import Kind, Object
 from e2e.cluster import Cluster
@@ -46,24 +46,24 @@ WIDTH = 64
 WITHIN_SECONDS = 120.0
 LOOK_SECONDS = 0.02
 WATCH_SECONDS = 2.0
-"""Time after a kill in which a long step is its consequence."""
+"""Time after a kill in which a long step counts as its consequence."""
 Lines = list[dict[str, Any]]
 
 
 class Contender(ABC):
-    """Groups that train, each in a process, and write a line into `folder` for each step."""
+    """Training groups, each in a process, which write a line into `folder` for each step."""
 
     name: str
     folder: Path
     pause_seconds = 2.0
-    """Time of undisturbed training before each kill, in which agents prepare the next processes."""
+    """Undisturbed training before each kill, in which agents prepare the next processes."""
 
     @abstractmethod
     def kill(self, group: int) -> float:
-        """Kill a group's process with -9; return the time (CLOCK_MONOTONIC). It is started again."""
+        """Kill a group's process with -9; return the time (CLOCK_MONOTONIC). It is restarted."""
 
     def lines(self) -> Lines:
-        """What the processes wrote."""
+        """Return the lines of the processes."""
         paths = [path for path in self.folder.iterdir() if path.is_file()]
         found = [line for path in paths for line in path.read_text().splitlines()]
         return [json.loads(line) for line in found if line.endswith("}")]
@@ -83,15 +83,14 @@ class Contender(ABC):
 
 
 class Torchft(Contender):
-    """Its lighthouse and a process for each group, which is started at once when it has died."""
+    """torchft's lighthouse and a process for each group, which is restarted at once when it dies."""
 
     name = "torchft"
 
     def __init__(self, python: Path, folder: Path, width: int) -> None:
         self.folder, self._python = folder / "torchft", python
         self.folder.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         lighthouse = [str(python.parent / "torchft_lighthouse"), "--min_replicas", "2", "--bind"]
         lighthouse += [f"[::]:{port}", "--quorum_tick_ms", "100", "--join_timeout_ms", "10000"]
         self._log = (folder / "torchft.log").open("ab")
@@ -106,8 +105,7 @@ class Torchft(Contender):
         self._groups = {group: self._start(group) for group in range(GROUPS)}
 
     def _start(self, group: int) -> subprocess.Popen[bytes]:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         store = (
             "import torch.distributed as dist, runpy, sys; "
@@ -125,21 +123,21 @@ class Torchft(Contender):
         return at
 
     def close(self) -> None:
-        """End it all."""
+        """End all processes."""
         for process in (*self._groups.values(), self._lighthouse):
             process.kill()
             process.wait()
 
 
 class Dlr(Contender):
-    """An ElasticJob with three replica groups, or without groups, with agents and controller."""
+    """ElasticJob with three replica groups, or without groups, with agents and controller."""
 
     def __init__(
         self, cluster: Cluster, observation: Observation, width: int, *, grouped: bool, pods: bool
     ) -> None:
         self._pods = pods
         self.name = "dlr" if grouped else "dlr without groups"
-        self.pause_seconds = 2.0 if grouped else 8.0  # all three workers' processes start again
+        self.pause_seconds = 2.0 if grouped else 8.0  # all three workers' processes restart
         self._pod = "stall-group-{}-worker-0-" if grouped else "stall-worker-{}-"
         self._cluster, self._observation = cluster, observation
         storage = cluster.storage(observation.namespace)
@@ -176,7 +174,7 @@ class Dlr(Contender):
 
 @contextmanager
 def dlr(width: int, *, grouped: bool, pods: bool) -> Iterator[Dlr]:
-    """dlr, on an embedded cluster of its own."""
+    """Yield dlr on its own embedded cluster."""
     cluster = EmbeddedCluster(nodes=GROUPS)
     cluster.start()
     try:
@@ -188,7 +186,7 @@ def dlr(width: int, *, grouped: bool, pods: bool) -> Iterator[Dlr]:
 
 @contextmanager
 def torchft(python: Path, width: int) -> Iterator[Torchft]:
-    """torchft, on this machine."""
+    """Yield torchft on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         contender = Torchft(python, Path(folder), width)
         try:
@@ -199,7 +197,7 @@ def torchft(python: Path, width: int) -> Iterator[Torchft]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One kill."""
+    """Result of one kill."""
 
     stall_seconds: float
     return_seconds: float
@@ -207,7 +205,7 @@ class Outcome:
 
 
 def measured(contender: Contender, kills: int, seed: int) -> tuple[float, list[Outcome]]:
-    """Kill again and again; return an undisturbed step's time, and what each kill came to."""
+    """Kill repeatedly; return an undisturbed step's time, and the result of each kill."""
     chance, struck = random.Random(seed), list[tuple[float, int]]()
     contender.wait_until_all_train(0.0)
     for _ in range(kills):
@@ -253,11 +251,11 @@ def table(found: dict[str, tuple[float, list[Outcome]]]) -> str:
 
 
 def main() -> None:
-    """Measure all, one after the other, and write the page."""
+    """Measure all contenders in turn, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torchft", type=Path, help="a Python that has torchft")
-    parser.add_argument("--kills", type=int, default=50, help="with groups; of the others 15 at most")
-    parser.add_argument("--width", type=int, default=WIDTH, help="of the two layers of the model")
+    parser.add_argument("--torchft", type=Path, help="a Python with torchft")
+    parser.add_argument("--kills", type=int, default=50, help="kills with groups; at most 15 for the others")
+    parser.add_argument("--width", type=int, default=WIDTH, help="width of the model's two layers")
     parser.add_argument("--pods", action="store_true", help="delete Pods instead of killing processes")
     options = parser.parse_args()
     peers = min(options.kills, 15)

@@ -1,6 +1,6 @@
-"""A replica group of torchft, as its own example trains: Manager, its DistributedDataParallel and Optimizer.
+"""Replica group of torchft, as in its own example: Manager, DistributedDataParallel and Optimizer.
 
-It runs in an interpreter that has torchft (`benchmarks/stall.py --torchft`), so it imports nothing of dlr.
+It runs in an interpreter with torchft (`benchmarks/stall.py --torchft`), so it imports nothing of dlr.
 """
 
 from __future__ import annotations

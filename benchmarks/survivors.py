@@ -1,10 +1,10 @@
-"""How long training stands still when one process of four is killed: with and without processes that live on.
+"""Pause of training when one process of four is killed, with and without surviving processes.
 
 Two Pods with two processes each train a small FSDP2 model over gloo (e2e/fixtures/survivors.py) on the
 embedded cluster. A process is killed; the clock stops when every rank has ended its next step. The same
-script runs with `with step` and without it, which is today's restart of all, and with spare processes; it
-begins at once, or after five seconds that stand for a compilation and a device's context. Turns go round, so
-that whatever else the machine does falls on all.
+script runs with `with step`, without it, so that all processes restart, and with spare processes; it
+begins at once, or after five seconds that represent a compilation and a device's context. Turns alternate,
+so that other load on the machine affects all.
 
     DLR_TORCH_NEXT_PYTHON=…/bin/python python -m benchmarks.survivors
 """
@@ -27,17 +27,17 @@ RESULT = Path(__file__).parent / "results" / "survivors.md"
 
 @dataclass
 class Way:
-    """A way in which a job meets the death of a process, and what it cost."""
+    """Variant of a job's reaction to the death of a process, and its cost."""
 
     name: str
     lives: bool
     spares: int = 0
     start_seconds: int = 0
-    """Time that the script takes before it builds its model."""
+    """Seconds before the script builds its model."""
     pauses: list[float] = field(default_factory=list)
     """Seconds from each kill to the next step of all ranks."""
     lived: int = 0
-    """Processes that lived through a kill, of three each."""
+    """Processes that survived a kill, of three each."""
 
     @property
     def row(self) -> str:
@@ -49,7 +49,7 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """The ways, those that begin at once first."""
+    """Return the variants, those that begin at once first."""
     return [
         each
         for start_seconds in (0, 5)
@@ -62,7 +62,7 @@ def ways() -> list[Way]:
 
 
 def kills(cluster: EmbeddedCluster, way: Way, count: int) -> Iterator[tuple[float, int]]:
-    """Kill so many processes of one job; yield the pause of each, and how many lived on."""
+    """Kill `count` processes of one job; yield the pause of each, and the number of survivors."""
     env = {"START_SECONDS": str(way.start_seconds), "LIVES": str(int(way.lives))}
     with cluster.namespace("survivors") as observation:
         world = Survivors(cluster, observation, "fsdp", env=env, spareProcesses=way.spares)
@@ -96,7 +96,7 @@ def report(found: list[Way], load: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Seconds to the next step after a process is killed.")
-    parser.add_argument("--kills", type=int, default=4, help="of processes, each way and turn")
+    parser.add_argument("--kills", type=int, default=4, help="process kills for each variant and turn")
     parser.add_argument("--turns", type=int, default=2)
     arguments = parser.parse_args()
     found, load = ways(), os.getloadavg()[0]

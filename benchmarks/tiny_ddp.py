@@ -1,16 +1,16 @@
-"""The training that benchmarks/recovery.py kills: the smallest DDP loop that notes when each step ended.
+"""Training for benchmarks/recovery.py: the smallest DDP loop that notes the end of each step.
 
-Every rank appends `<world> <pid> <step> <CLOCK_MONOTONIC>` to `$EVENTS_DIR/rank-<rank>`, and once a start
-`<world> <pid> <began> <imported> <initialised>` to `$EVENTS_DIR/start-<rank>`. `world` is drawn by rank 0 and
-broadcast, so that steps of one process group can be told from those of the next. To dlr it tells steps as if
-it went on from a checkpoint: training that gets no further is made to wait before it is tried again.
+Every rank appends `<world> <pid> <step> <CLOCK_MONOTONIC>` to `$EVENTS_DIR/rank-<rank>`, and once per
+start `<world> <pid> <began> <imported> <initialised>` to `$EVENTS_DIR/start-<rank>`. Rank 0 draws and
+broadcasts `world`, which identifies the process group of a step. It reports steps to dlr as if it resumed
+from a checkpoint, because training without progress is delayed before a retry.
 """
 
 import time
 
 BEGAN = time.monotonic()
 
-import os  # noqa: E402 (what importing costs is measured)
+import os  # noqa: E402 (the time of imports is measured)
 from pathlib import Path  # noqa: E402
 from typing import SupportsFloat  # noqa: E402
 

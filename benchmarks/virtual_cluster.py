@@ -1,7 +1,7 @@
-"""A cluster in memory around the real controller: the API server's part, as simple as it can be.
+"""Cluster in memory around the real controller: the simplest possible API server.
 
-The controller is all that `reconcilers.setup` registers, over the real client, informers and queues. It is
-given a transport that ends in a dictionary here instead of a socket; so what HTTP and TLS cost is left out.
+The controller is all that `reconcilers.setup` registers, with the real client, informers and queues. Its
+transport ends in a dictionary instead of a socket, so the cost of HTTP and TLS is left out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from controller.connection import Connection
 from controller.errors import SilentWatch
 from controller.manager import Manager, ManagerOptions
 from controller.queue.controller import Controller
+from controller.queue.metrics import RESULTS
 from controller.resources import NAMESPACES, NODES, PODS, Object, Resource
 from crds import names
 from crds.elasticjob import ElasticJob
@@ -39,15 +40,15 @@ from reconcilers.setup import WATCHED_BY_LABEL, add_all
 from reconcilers.shapes import memory_units
 
 LATENCY_SECONDS = 0.005
-"""From a request to its answer."""
+"""Time from a request to its answer."""
 GARBAGE_SECONDS = 1.0
-"""From the creation of an object whose owner has gone already until garbage collection takes it."""
+"""Time until garbage collection removes a new object whose owner is gone."""
 CHUNK_BYTES = 2 * 2**20
-"""The most that a watch hands over at once, as aiohttp does with the client's buffer."""
+"""Maximum bytes that a watch hands over at once, as aiohttp does with the client's buffer."""
 PAST_EVENTS = 20_000
 NAMESPACE = "default"
 CONTROLLER = "dlr-controller"
-"""As managedFields name it."""
+"""Name in managedFields."""
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 _PATH = re.compile(
@@ -55,7 +56,7 @@ _PATH = re.compile(
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>status|scale))?"
 )
 Collection = str
-"""A resource's plural; those that the controller uses differ in it."""
+"""A resource's plural, which identifies it among those that the controller uses."""
 
 
 def now() -> datetime:
@@ -67,7 +68,7 @@ def wall_time() -> str:
 
 
 class _Watch:
-    """One open watch: the lines that have yet to be read."""
+    """Open watch, with its unread lines."""
 
     def __init__(self, wanted: Callable[[Object], bool]) -> None:
         self.wanted = wanted
@@ -96,31 +97,32 @@ class _Watch:
 
 
 class ApiServer:
-    """Objects as JSON text by name, watches, and garbage collection: a double of `controller.api.transport`.
+    """Objects as JSON text by name, watches, and garbage collection; it replaces `controller.api.transport`.
 
-    Text is no work for Python's garbage collector, whose pauses are the controller's alone this way.
+    Python's garbage collector does not visit text, so that its pauses are only the controller's.
 
-    `listeners` hear of every change, as (collection, object, whether it is new, whether it is gone).
+    `listeners` are called for every change with (collection, object, whether it is new, whether it is
+    gone).
     """
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[Collection, Object, bool, bool], None]] = []
         self.controller_writes = 0
         self.largest_bytes: defaultdict[Collection, int] = defaultdict(int)
-        """Of jobs, plans and checks, without managedFields."""
+        """Largest size of jobs, plans and checks, without managedFields."""
         self.refused = 0
-        """Conflicts, and other refusals of what the controller wrote."""
+        """Conflicts, and other refusals of the controller's writes."""
         self._texts: defaultdict[Collection, dict[str, bytes]] = defaultdict(dict)
         self._watches: defaultdict[Collection, list[_Watch]] = defaultdict(list)
         self._children: dict[str, set[tuple[Resource, str]]] = {}
-        """Of each object that there is, by its uid."""
+        """Children of each existing object, by its uid."""
         self._past: defaultdict[Collection, deque[tuple[int, bytes]]] = defaultdict(
             lambda: deque(maxlen=PAST_EVENTS)
         )
-        """The last events, for watches that are opened again."""
+        """Last events, for reopened watches."""
         self._version = 1
 
-    # --- what players call --------------------------------------------------------------------------------
+    # --- calls of the players -----------------------------------------------------------------------------
 
     def get(self, resource: Resource, name: str) -> Object | None:
         text = self._texts[resource.plural].get(name)
@@ -150,7 +152,7 @@ class ApiServer:
     def patch(
         self, resource: Resource, name: str, patch: Object, subresource: str = "", manager: str = "agent"
     ) -> Object | None:
-        """The object as it is then; None if there is none."""
+        """Patch an object; return the result, or None if it does not exist."""
         before = self.get(resource, name)
         if before is None:
             return None
@@ -169,7 +171,7 @@ class ApiServer:
         return self._put(resource, after, asked, manager, subresource)
 
     def remove(self, resource: Resource, name: str) -> None:
-        """At once, with all that it owns."""
+        """Remove an object at once, with all that it owns."""
         obj = self.get(resource, name)
         if obj is None:
             return
@@ -181,7 +183,7 @@ class ApiServer:
             self.remove(child, child_name)
 
     def _remove_orphan(self, resource: Resource, name: str, uid: str) -> None:
-        """What was made for an owner that had gone, as a write that was under way meanwhile does."""
+        """Remove an object that was created for an owner already gone, as by a write in progress."""
         with running_loop().outside():
             obj = self.get(resource, name)
             if obj is not None and obj["metadata"]["uid"] == uid:
@@ -324,13 +326,14 @@ def _parsed(path: str) -> tuple[Resource, str | None, str]:
     found = _PATH.fullmatch(path)
     assert found is not None, path
     part = found.groupdict()
-    resource = Resource(part["group"] or "", part["version"], part["plural"], _KINDS[part["plural"]])
-    resource = {r.plural: r for r in (NODES, NAMESPACES)}.get(resource.plural, resource)
+    group, version, plural = part["group"] or "", part["version"], part["plural"]
+    namespaced = plural not in (NODES.plural, NAMESPACES.plural)
+    resource = Resource(group, version, plural, _KINDS[plural], namespaced)
     return resource, part["name"], part["subresource"] or ""
 
 
 _MODELS: Mapping[Collection, type[Model]] = {"elasticjobs": ElasticJob, "nodechecks": NodeCheck}
-"""In place of the CRDs' schemas, which are made from them."""
+"""Models that replace the CRDs' schemas, which are generated from them."""
 _KINDS = {
     "pods": "Pod",
     "nodes": "Node",
@@ -367,7 +370,8 @@ def _selected(query: Mapping[str, str]) -> Callable[[Object], bool]:
 
 
 def _with_fields(known: Iterable[Object], written: Object, manager: str, subresource: str) -> list[Object]:
-    """metadata.managedFields after a write, as a real API server keeps them: they are half of an object."""
+    """Return metadata.managedFields after a write, as a real API server keeps them: half of an object's
+    size."""
     key = (manager, subresource or None)
     entries = {(entry["manager"], entry.get("subresource")): entry for entry in known}
     before = entries.get(key, {}).get("fieldsV1", {})
@@ -387,19 +391,11 @@ def _fields_of(obj: Mapping[str, Any]) -> Object:
     return {f"f:{key}": _fields_of(value) if isinstance(value, dict) else {} for key, value in obj.items()}
 
 
-class _VirtualClient(AsyncClient):
-    def __init__(self, server: ApiServer) -> None:
-        super().__init__(
-            Connection("http://virtual", "the benchmark", NAMESPACE),
-            transport=server,  # type: ignore[arg-type]
-        )
-
-
 MOST_WORKERS = 30_000
 
 
 class VirtualController(Manager):
-    """All controllers, less servers and leader election, which wait for real sockets and threads."""
+    """All controllers, without servers and leader election, which need real sockets and threads."""
 
     def __init__(self, server: ApiServer) -> None:
         options = ManagerOptions(
@@ -407,7 +403,8 @@ class VirtualController(Manager):
             label_selectors=WATCHED_BY_LABEL,
             memory_units=memory_units(MOST_WORKERS),
         )
-        super().__init__(_VirtualClient(server), options)
+        connection = Connection("http://virtual", "the benchmark", NAMESPACE)
+        super().__init__(AsyncClient(connection, transport=server), options)  # type: ignore[arg-type]
         self._added: dict[str, Controller] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.clock = Clock(now, monotonic)
@@ -418,18 +415,18 @@ class VirtualController(Manager):
         self._added[controller.name] = controller
 
     async def start_watching(self) -> None:
-        """The caches, without any controller."""
+        """Start the caches, without any controller."""
         running = (self.cache.run(), self.recorder.run(), self._probe())
         self._tasks += [asyncio.create_task(task) for task in running]
         await self.cache.wait_synced(60.0)
 
     def start(self, *, without: Iterable[str] = ()) -> None:
-        """The controllers that are not started yet, but for those named."""
+        """Start the remaining controllers, except those named."""
         for name in [name for name in self._added if name not in without]:
             self._tasks.append(asyncio.create_task(self._added.pop(name).run(self.cache)))
 
     async def _probe(self) -> None:
-        """Our contact with the API server never breaks."""
+        """Keep the contact with the API server unbroken."""
         while True:
             self.contact.answered()
             await asyncio.sleep(self.options.probe_period_seconds)
@@ -440,8 +437,7 @@ class VirtualController(Manager):
         await asyncio.wait(self._tasks)
 
     def looks(self, controller: str) -> int:
-        """Reconciles so far."""
-        results = ("error", "requeue_after", "requeue", "success")
+        """Return the number of reconciles so far."""
         total = "controller_runtime_reconcile_total"
-        labels = [{"controller": controller, "result": result} for result in results]
+        labels = [{"controller": controller, "result": result} for result in RESULTS]
         return int(sum(self.metrics_registry.get_sample_value(total, each) or 0 for each in labels))

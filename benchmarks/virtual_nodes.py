@@ -1,4 +1,4 @@
-"""Scheduler, kubelets and agents of virtual_cluster.py: each acts on what the objects say, at once."""
+"""Scheduler, kubelets and agents of virtual_cluster.py, which react to objects at once."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.worker.silences import lease_of
 
 PODS_A_SECOND = 300.0
-"""That the scheduler binds, which is what kube-scheduler does without much to weigh."""
+"""Rate at which the scheduler binds Pods, as kube-scheduler does with little to weigh."""
 AGENT_START_SECONDS = 1.0
 POD_STOP_SECONDS = 1.0
 RESTART_SECONDS = 1.0
-"""Within this time after a new world all agents have told of it, evenly spread."""
+"""Time after a new world within which all agents have reported it, evenly spread."""
 NODE_MEMORY = "64Gi"
 ONE_BAD_NODE_IN = 100
 LOCAL = [
@@ -35,14 +35,14 @@ LOCAL = [
     {"probe": "copies", "ending": "Passed", "figures": {"host_to_device_gbps": 54.3}, "seconds": 6.0},
     {"probe": "intra_node", "ending": "Passed", "figures": {"intra_node_bus_gbps": 370.5}, "seconds": 11.4},
 ]
-"""Results of a check's local tests, by every agent."""
+"""Results of a check's local tests, the same for every agent."""
 FIGURES = {"pair_bus_gbps": 45.2, "pair_latency_us": 28.3}
 PAIR = {"probe": "pair", "ending": "Passed", "figures": FIGURES, "seconds": 8.0}
 FAILED = {"probe": "pair", "ending": "Failed", "reason": "connection lost", "seconds": 8.0}
 
 
 def add_nodes(server: ApiServer, count: int) -> None:
-    """Add as many nodes as there are workers: a worker with eight GPUs has a node to itself."""
+    """Add one node per worker: a worker with eight GPUs has its own node."""
     for index in range(count):
         status = {
             "allocatable": {"memory": NODE_MEMORY, "cpu": "96", "nvidia.com/gpu": "8"},
@@ -53,7 +53,7 @@ def add_nodes(server: ApiServer, count: int) -> None:
 
 @dataclass(frozen=True)
 class _World:
-    """What a job's agents go by."""
+    """World as a job's agents see it."""
 
     round: int = 0
     phase: RendezvousPhase = RendezvousPhase.FORMING
@@ -73,34 +73,35 @@ class _Agent:
 
 
 class VirtualNodes:
-    """Runs every Pod there is, each worker's on a node of its own, and an agent in each.
+    """Runs every Pod, each worker's on its own node, with an agent in each.
 
-    In a NodeCheck every agent answers at once, and those of every hundredth node fail all tests with others.
+    In a NodeCheck every agent answers at once, and the agent of every hundredth node fails all tests with
+    partners.
     """
 
     def __init__(self, server: ApiServer, nodes: int) -> None:
         self.agents: dict[str, _Agent] = {}
-        """By worker."""
+        """Agents by worker."""
         self.worlds = 0
-        """Rounds that were formed."""
+        """Number of formed rounds."""
         self._server = server
         self._nodes = nodes
         self._worlds: defaultdict[str, _World] = defaultdict(_World)
-        """By job."""
+        """Worlds by job."""
         self._bound_at = 0.0
         self._asked = 0
         self._answers: defaultdict[str, list[Object]] = defaultdict(list)
-        """By worker: of the rounds of the check."""
+        """Answers to the rounds of the check, by worker."""
         server.listeners.append(self._hear)
 
     def all_in(self, state: AgentState, count: int) -> bool:
-        """Whether so many agents are in that state, of their job's newest round."""
+        """Return whether at least `count` agents are in that state, in their job's newest round."""
         rounds = {job: world.round for job, world in self._worlds.items()}
         found = sum(a.state is state and a.observed_round == rounds.get(a.job) for a in self.agents.values())
         return found >= count
 
     def end_pod(self, worker: str, reason: str, exit_code: int) -> None:
-        """Its only container ends, as by the kernel."""
+        """End a Pod's only container, as the kernel would."""
         with running_loop().outside():
             pod = f"{worker}-{self.agents.pop(worker).incarnation}"
             terminated = {"exitCode": exit_code, "reason": reason, "finishedAt": wall_time()[:19] + "Z"}
@@ -111,15 +112,12 @@ class VirtualNodes:
             self._server.patch(PODS, pod, {"status": status}, "status", "kubelet")
 
     def place(self, job: ElasticJob, worker: Object) -> None:
-        """A worker with a Pod and a Lease, and an agent that is ready, as if all that had come by and by."""
+        """Create a worker with a Pod, a Lease and a ready agent, as if they had been created step by step."""
         server, name = self._server, worker["metadata"]["name"]
         made = server.create(ELASTICWORKERS, worker, CONTROLLER)
         parsed = ElasticWorker.model_validate(made)
-        server.create(
-            LEASES,
-            lease_of(parsed, None, job.spec.elastic_policy.heartbeat_timeout_seconds, now()),
-            CONTROLLER,
-        )
+        lease = lease_of(parsed, None, job.spec.elastic_policy.heartbeat_timeout_seconds, now())
+        server.create(LEASES, lease, CONTROLLER)
         pod, index = build_job_pod(job, parsed), parsed.spec.index
         inject_agent(pod, AgentSource())
         pod["spec"]["nodeName"] = f"node-{index % self._nodes}"
@@ -137,7 +135,7 @@ class VirtualNodes:
         self._report(name, agent, AgentState.READY, 0)
 
     def renew(self, worker: str) -> None:
-        """The agent's heartbeat."""
+        """Renew an agent's Lease."""
         spec = {"holderIdentity": f"{worker}-{self.agents[worker].incarnation}", "renewTime": wall_time()}
         self._server.patch(LEASES, worker, {"spec": spec})
 
@@ -192,9 +190,9 @@ class VirtualNodes:
         self.worlds += found.round != before.round
         members = {member.index: member.incarnation for member in found.members}
         self._worlds[name] = _World(found.round, found.phase, members)
-        told = [(worker, agent) for worker, agent in self.agents.items() if agent.job == name]
-        for number, (worker, agent) in enumerate(told):
-            self._later(RESTART_SECONDS * number / len(told), self._follow, worker, agent)
+        followers = [(worker, agent) for worker, agent in self.agents.items() if agent.job == name]
+        for number, (worker, agent) in enumerate(followers):
+            self._later(RESTART_SECONDS * number / len(followers), self._follow, worker, agent)
 
     def _join(self, worker: str, agent: _Agent) -> None:
         if self.agents.get(worker) is agent:
@@ -202,7 +200,7 @@ class VirtualNodes:
             self._follow(worker, agent)
 
     def _follow(self, worker: str, agent: _Agent) -> None:
-        """What `agent.facts.world.next_action` says, in less than a search a worker."""
+        """Act as `agent.facts.world.next_action` does, without a search per worker."""
         if self.agents.get(worker) is not agent or agent.state is None:
             return
         world = self._worlds[agent.job]
@@ -242,7 +240,7 @@ class VirtualNodes:
 
 
 def _running() -> Object:
-    """A Pod's status, as its kubelet writes it."""
+    """Return a Pod's status, as its kubelet writes it."""
     at = wall_time()[:19] + "Z"
     conditions = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
     return {
@@ -255,7 +253,7 @@ def _running() -> Object:
 
 
 def _report_of(agent: _Agent) -> Object:
-    """An agent's report, as long as real ones are."""
+    """Return an agent's report of realistic length."""
     return {
         "incarnation": agent.incarnation,
         "podUid": agent.pod_uid,

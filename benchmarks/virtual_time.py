@@ -1,9 +1,9 @@
-"""An event loop on whose clock the controller has a processor for itself, and nobody else needs one.
+"""Event loop with a clock that counts only the controller's computing.
 
-Time passes by what the controller computes, in CPU seconds, and jumps when nothing is left to do. So looks at
-a job that take long are as few as they would be, minutes of virtual time pass in seconds, and other programs
-on the machine matter little. What API server, kubelets and agents compute happens `outside`: there the clock
-stands.
+Time advances with the controller's CPU seconds, and jumps when there is nothing to do. So long reconciles
+of a job are as few as on a real clock, minutes of virtual time pass in seconds, and other programs on the
+machine matter little. The computing of API server, kubelets and agents happens `outside`, where the clock
+stops.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 THREADS_SECONDS = 0.002
-"""Real time to wait for what the controller computes in a thread, before looking at the loop again."""
+"""Real time to wait for the controller's threads before polling the loop again."""
 
 
 class Deadlock(RuntimeError):
-    """Everybody waits, and no timer is set."""
+    """Everything waits, and no timer is set."""
 
 
 class _Selector(selectors.SelectSelector):
-    """Never waits for real time, except for threads; measures how long the loop did not come back to it.
+    """Selector that never waits in real time, except for threads; it measures how long the loop did not poll.
 
-    What Python's collector takes is not in that: here it looks at what API server and agents have made, too.
+    This excludes Python's garbage collector, which here also visits the objects of API server and agents.
     """
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class _Selector(selectors.SelectSelector):
             self._resumed += self.computed_seconds() - self._collecting_since
 
     def thread_seconds(self) -> float:
-        """CPU seconds of the loop's thread, whoever asks."""
+        """Return the CPU seconds of the loop's thread, from any thread."""
         return time.clock_gettime(self._clock)
 
     def computed_seconds(self) -> float:
-        """CPU seconds of the loop's thread, but for those outside."""
+        """Return the CPU seconds of the loop's thread, without those outside."""
         now = self.thread_seconds() if self.outside_since is None else self.outside_since
         return now - self.outside_seconds
 
@@ -70,7 +70,7 @@ class _Selector(selectors.SelectSelector):
             self._resumed = self.computed_seconds()
 
     def note_stretch(self) -> None:
-        """The one that lasts until now; another begins."""
+        """End the current stretch, and begin another."""
         now = self.computed_seconds()
         self.longest_seconds = max(self.longest_seconds, now - self._resumed)
         self._resumed = now
@@ -101,7 +101,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Around what is computed on other machines."""
+        """Stop the clock around the computing of other machines."""
         meter = self._meter
         if meter.outside_since is not None:
             yield
@@ -114,7 +114,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             meter.outside_since = None
 
     def longest_stretch_seconds(self) -> float:
-        """The most CPU time for which the loop polled nothing, since this was asked last."""
+        """Return the longest CPU time without a poll of the loop since the last call."""
         self._meter.note_stretch()
         longest, self._meter.longest_seconds = self._meter.longest_seconds, 0.0
         return longest
@@ -128,7 +128,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, *patience: float | None) -> None:  # type: ignore[override, unused-ignore]
-        """It waits for its threads, in a thread of its own; from Python 3.12 on, only so many seconds."""
+        """Count the shutdown itself as a thread: it waits for the others in its own thread, from Python 3.12
+        on with a limit."""
         self._meter.threads += 1
         await super().shutdown_default_executor(*patience)  # type: ignore[arg-type, unused-ignore]
         self._meter.threads -= 1
@@ -138,7 +139,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 _running: list[VirtualLoop] = []
-"""The one that runs in this process; asked for by its threads and signal handlers, too."""
+"""Running loop of this process, also for its threads and signal handlers."""
 
 
 def running_loop() -> VirtualLoop:
@@ -146,7 +147,7 @@ def running_loop() -> VirtualLoop:
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """`asyncio.run` in virtual time."""
+    """Run a coroutine in virtual time, like `asyncio.run`."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         _running.append(cast(VirtualLoop, runner.get_loop()))
         try:

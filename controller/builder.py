@@ -1,4 +1,4 @@
-"""How a reconciler is put to work: which resource it is for, and which others send it there."""
+"""Builder of controllers: the resource that a reconciler is for, and the others whose changes call it."""
 
 from __future__ import annotations
 
@@ -27,55 +27,58 @@ class ControllerBuilder:
         self._timeout_seconds = RECONCILE_TIMEOUT_SECONDS
 
     def for_(self, resource: Resource, *, predicate: Predicate | None = None) -> ControllerBuilder:
-        """The resource whose objects are the requests."""
+        """Set the resource whose objects are the requests."""
         self._for = resource
         return self.watches(resource, itself, predicate=predicate)
 
     def for_unreadable(self) -> ControllerBuilder:
-        """Requests are the objects that the cache cannot read, with their resource in front of the name."""
+        """Make the objects that the cache cannot read the requests, with their resource in front of the
+        name."""
         self._for_unreadable = True
         return self
 
     def owns(self, resource: Resource, *, predicate: Predicate | None = None) -> ControllerBuilder:
-        """Objects that the `for_` resource makes: a change leads to their controller owner."""
+        """Watch a resource whose objects the `for_` resource creates; a change calls their controlling
+        owner."""
         if self._for is None:
-            raise ValueError(f"controller {self.name!r}: say for_ before owns")
+            raise ValueError(f"controller {self.name!r}: call for_ before owns")
         return self.watches(resource, controller_owner(self._for), predicate=predicate)
 
     def watches(
         self, resource: Resource, map_function: MapFunction, *, predicate: Predicate | None = None
     ) -> ControllerBuilder:
-        """Any other resource; `map_function` says whom a change concerns."""
+        """Watch any other resource; `map_function` returns the requests that a change concerns."""
         self._sources.append(WatchSource(resource, map_function, predicate))
         return self
 
     def in_flows(self, flow_of: Callable[[Request], Request]) -> ControllerBuilder:
-        """What a request is for. Namespaces take turns, and so do such objects in each. Default: itself."""
+        """Set the flow of a request. Namespaces take turns, and so do the flows of each. Default: a flow of
+        its own."""
         self._flow_of = flow_of
         return self
 
     def serves_first(self, goes_first: Callable[[str], bool]) -> ControllerBuilder:
-        """Judges whether the requests of a namespace come before all others. Default: none does."""
+        """Set which namespaces' requests come before all others. Default: none."""
         self._goes_first = goes_first
         return self
 
     def with_workers(self, workers: int) -> ControllerBuilder:
-        """How many requests may be in work at once. Default 1."""
+        """Set how many requests may be in work at once. Default: 1."""
         self._workers = workers
         return self
 
     def with_timeout(self, timeout_seconds: float) -> ControllerBuilder:
-        """When a reconcile is given up. Default 120 s."""
+        """Set the time limit of a reconcile, in seconds. Default: 120."""
         self._timeout_seconds = timeout_seconds
         return self
 
     def reports_to(self, reporter: ReconcileReporter) -> ControllerBuilder:
-        """Show unforeseen failures on the objects by this reporter. Default: the log alone has them."""
+        """Report unexpected failures on the objects through this reporter. Default: only the log has them."""
         self._reporter = reporter
         return self
 
     def build(self, reconciler: Reconciler) -> Controller:
-        """Registers the controller with the manager, which runs it."""
+        """Register the controller with the manager, which runs it."""
         if self._for is None and not self._for_unreadable:
             raise ValueError(f"controller {self.name!r} is for no resource: call for_")
         manager = self._manager
@@ -99,7 +102,7 @@ class ControllerBuilder:
 
 
 def requests_for(objects: Iterable[Object]) -> list[Request]:
-    """The looks at these objects."""
+    """Return the requests for these objects."""
     return [Request(o["metadata"].get("namespace") or None, o["metadata"]["name"]) for o in objects]
 
 
@@ -108,7 +111,7 @@ def itself(obj: Object) -> Iterable[Request]:
 
 
 def controller_owner(owner: Resource) -> MapFunction:
-    """The owner of that kind that controls the object. Any version of its group will do."""
+    """Return a map function to the controlling owner of that kind, in any version of its group."""
 
     def map_function(obj: Object) -> Iterable[Request]:
         metadata = obj["metadata"]

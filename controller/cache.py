@@ -1,4 +1,4 @@
-"""The informers of one process: each resource is listed and watched once, however many read it."""
+"""Informers of one process: each resource is listed and watched once for all readers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ R = TypeVar("R")
 
 
 class Cache:
-    """Stores by resource. A resource asked for after the start is watched from then on.
+    """Stores by resource. A resource first requested after the start is watched from then on.
 
-    `namespace` and `label_selectors` (`key=value,…`) narrow what is watched, and so what it costs;
-    `memory_units` bounds what is kept of one namespace (`controller/shares.py`).
+    `namespace` and `label_selectors` (`key=value,…`) restrict what is watched, and so its cost;
+    `memory_units` limits the memory for the objects of one namespace (`controller/shares.py`).
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Cache:
         self._label_selectors = dict(label_selectors or {})
         self._timing = timing
         self.shapes: dict[Resource, Shape] = {}
-        """What is kept of the objects of each resource."""
+        """Shape of the objects that are kept, by resource."""
         self._shares = Shares(memory_units)
         self._informers: dict[Resource, Informer] = {}
         self._models: dict[tuple[Resource, type], Models[Any]] = {}
@@ -59,35 +59,35 @@ class Cache:
 
     @property
     def namespace(self) -> str | None:
-        """The only namespace whose objects are watched; None if those of all are."""
+        """Only namespace that is watched; None if all are."""
         return self._namespace
 
     def store(self, resource: Resource) -> Store:
         return self._informer(resource).store
 
     def models(self, resource: Resource, model: type[M]) -> Models[M]:
-        """The store's objects as models; the same for everybody who asks."""
+        """Return the models of the store's objects; all callers share them."""
         key = (resource, model)
         if key not in self._models:
             self._models[key] = Models(self.store(resource), model)
         return self._models[key]
 
     def shared(self, reader: Callable[[Cache], R]) -> R:
-        """What `reader` makes of this cache; the same for everybody who asks."""
+        """Return what `reader` makes of this cache; all callers share it."""
         if reader not in self._readers:
             self._readers[reader] = reader(self)
         made: R = self._readers[reader]
         return made
 
     def watch_optionally(self, resource: Resource, label_selector: str | None = None) -> None:
-        """Watch a resource that the API server need not serve. Nothing waits for it: its store is empty until
-        it is served, and `why_not_synced` says why."""
+        """Watch a resource that the API server may not serve. Nothing waits for it: its store is empty until
+        it is served, and `why_not_synced` has the reason."""
         self._optional.add(resource)
         if label_selector is not None:
             self._label_selectors[resource] = label_selector
 
     def why_not_synced(self, resource: Resource) -> str | None:
-        """Why the resource's collection was not read yet; None if it was."""
+        """Return why the resource's collection has not been read yet; None if it has."""
         informer = self._informer(resource)
         return None if informer.synced.is_set() else str(informer.last_error or "no answer yet")
 
@@ -95,11 +95,11 @@ class Cache:
         self._informer(resource).store.add_index(index_name, function)
 
     def keep_only(self, shapes: Mapping[Resource, Shape]) -> None:
-        """Say what is kept of the objects of these resources. No resource is watched without that."""
+        """Set the shapes of these resources. No resource is watched without one."""
         self.shapes.update(shapes)
 
     def add_unreadable_handler(self, handler: UnreadableHandler) -> None:
-        """Tells `handler` of objects that cannot be read, of all resources that are watched by now."""
+        """Call `handler` for unreadable objects of all resources that are watched by now."""
         for informer in self._informers.values():
             informer.intake.add_unreadable_handler(handler)
 
@@ -109,36 +109,37 @@ class Cache:
             informer.intake.remove_unreadable_handler(handler)
 
     def unreadable(self) -> list[tuple[Resource, UnreadableObject]]:
-        """All objects that cannot be read."""
+        """Return all unreadable objects."""
         return [
             (resource, f) for resource, i in self._informers.items() for f in i.intake.unreadable.values()
         ]
 
     def unreadable_of(self, group_resource: str, key: Key) -> tuple[Resource | None, UnreadableObject | None]:
-        """The resource of this name, and why its object cannot be read; None if it can, or is gone."""
+        """Return the resource of this name, and why its object cannot be read; None if it can, or is gone."""
         for resource, informer in self._informers.items():
             if resource.group_resource == group_resource:
                 return resource, informer.intake.unreadable.get(key)
         return None, None
 
     def unreadable_counts(self) -> dict[str, int]:
-        """How many objects cannot be read, by resource. May be called by any thread.
+        """Return the number of unreadable objects by resource. Any thread may call it.
 
-        Of those that are no model of ours, those count that somebody has tried to read.
+        Objects that do not fit their model count once somebody has tried to read them.
         """
-        parsed = list(self._models.items())  # first: each has an informer, which is older
+        parsed = list(self._models.items())  # first, since each one's informer is older
         counts = {i.resource.group_resource: len(i.intake.unreadable) for i in list(self._informers.values())}
         for (resource, _), models in parsed:
             counts[resource.group_resource] += models.unreadable
         return counts
 
     def seconds_since_progress(self) -> dict[str, float]:
-        """How long ago each collection was known to be as the API server's. May be called by any thread."""
+        """Return the seconds since each collection was last known to be up to date. Any thread may call
+        it."""
         now = self._monotonic()
         return {i.resource.group_resource: now - i.progressed_at for i in self._needed()}
 
     def stalled(self, after_seconds: float) -> str | None:
-        """What is the matter with a watch that has made no progress for so long; None if all have."""
+        """Return the problem of a watch without progress for this long; None if all have made progress."""
         now = self._monotonic()
         for informer in self._needed():
             if (seconds := now - informer.progressed_at) >= after_seconds:
@@ -147,7 +148,7 @@ class Cache:
         return None
 
     def add_handler(self, resource: Resource, handler: Handler) -> None:
-        """Tells `handler` of every change from now on."""
+        """Call `handler` for every change from now on."""
         self._informer(resource).intake.add_handler(handler)
 
     def remove_handler(self, resource: Resource, handler: Handler) -> None:
@@ -155,17 +156,17 @@ class Cache:
         self._informer(resource).intake.remove_handler(handler)
 
     async def tell_all(self, resource: Resource, handler: Handler) -> None:
-        """Tells `handler` of every object there is, as if it had just appeared."""
+        """Call `handler` for every existing object, as if it had just appeared."""
         await self._informer(resource).intake.tell_all(handler)
 
     def note_write(self, resource: Resource, obj: Object) -> None:
-        """Take in the server's answer to a write of this process, for `AsyncClient.guarded`."""
+        """Take over the server's answer to a write of this process, for `AsyncClient.guarded`."""
         informer = self._informers.get(resource)
         if informer is not None:
             informer.note_write(obj)
 
     async def run(self) -> None:
-        """Watches until cancelled."""
+        """Watch until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for informer in self._informers.values():
@@ -176,7 +177,7 @@ class Cache:
             self._watching.clear()
 
     async def list_again(self) -> None:
-        """Lists all collections anew: what a watch that hangs has not told is known when they are synced."""
+        """List all collections again, which brings what a hanging watch has not reported."""
         tasks = self._tasks
         assert tasks is not None, "the cache does not run"
         for watching in self._watching.values():
@@ -187,13 +188,13 @@ class Cache:
             self._watch(tasks, informer)
 
     async def wait_synced(self, timeout_seconds: float | None = None) -> None:
-        """Until every collection was read once.
+        """Wait until every collection was read once.
 
         Args:
-            timeout_seconds: without a page of any of those that are missing.
+            timeout_seconds: limit without a new page of any missing collection.
 
         Raises:
-            Unavailable: it says which was not read, and why.
+            Unavailable: a collection was not read; the message names it and the reason.
         """
         began = self._monotonic()
         for informer in self._needed():
@@ -245,9 +246,7 @@ class Cache:
         try:
             return self.shapes[resource]
         except KeyError:
-            raise LookupError(
-                f"nothing says what is kept of {resource.group_resource}: call keep_only"
-            ) from None
+            raise LookupError(f"no shape is set for {resource.group_resource}: call keep_only") from None
 
     def _watch(self, tasks: asyncio.TaskGroup, informer: Informer) -> None:
         name = f"watch {informer.resource.group_resource}"
@@ -255,9 +254,9 @@ class Cache:
 
 
 class Models(Generic[M]):
-    """The models of one kind, shared by everybody: models are frozen.
+    """Models of one kind, shared by all readers: models are frozen.
 
-    What cannot be read is remembered too, so that a large object costs its readers one attempt a version.
+    Failures are remembered too, so that a large unreadable object costs one attempt per version.
     """
 
     def __init__(self, store: Store, model: type[M]) -> None:
@@ -266,10 +265,10 @@ class Models(Generic[M]):
         self._faults: ObjectMemory[tuple[str, ValidationError]] = store.memory()
 
     def parse(self, raw: Object) -> M:
-        """The object as a model, for its own reconciler, which reports the error on it.
+        """Return the object as a model, for its own reconciler, which reports the error on it.
 
         Raises:
-            pydantic.ValidationError: the API server took an object that the model refuses.
+            pydantic.ValidationError: the API server has an object that the model refuses.
         """
         metadata = raw["metadata"]
         uid, version = metadata["uid"], metadata["resourceVersion"]
@@ -289,11 +288,11 @@ class Models(Generic[M]):
         return self._parsed.put(uid, (version, model))[1]
 
     def parse_or_none(self, raw: Object) -> M | None:
-        """The object as a model, for everybody else: None if it cannot be read.
+        """Return the object as a model for any other reader; None if it cannot be read.
 
-        The API server takes more than the models do: its check of dates lets `+99:99` pass, for one. So a
-        reader of many objects goes on without those that it cannot read. The reconciler of such an object
-        reports it there (`reconcilers/runtime/reconciled.py`), and a metric counts it.
+        The API server accepts more than the models do, for example `+99:99` in a date. So a reader of many
+        objects skips the unreadable ones. The object's own reconciler reports it
+        (`reconcilers/runtime/reconciled.py`), and a metric counts it.
         """
         try:
             return self.parse(raw)
@@ -301,15 +300,16 @@ class Models(Generic[M]):
             return None
 
     def readable(self, raws: Iterable[Object]) -> Iterator[M]:
-        """The objects that can be read, as models."""
+        """Yield the models of the readable objects."""
         return (model for raw in raws if (model := self.parse_or_none(raw)) is not None)
 
     def count_new(self, raws: Iterable[Object]) -> int:
-        """How many of these objects nobody has read in this version. One of them may take milliseconds."""
+        """Return how many of these objects have not been parsed in this version, which may take milliseconds
+        each."""
         known = ((raw["metadata"], self._parsed.get(raw["metadata"]["uid"])) for raw in raws)
         return sum(found is None or found[0] != metadata["resourceVersion"] for metadata, found in known)
 
     @property
     def unreadable(self) -> int:
-        """How many objects of the store cannot be read, of those that somebody has tried to read."""
+        """Number of objects that were found unreadable."""
         return len(self._faults)

@@ -1,7 +1,7 @@
-"""The API client: plain dicts in and out, every call bounded in time, every failure typed.
+"""API client: plain dicts in and out, a time limit on every call, and a typed error for every failure.
 
-Single calls are retried here only where that is safe: reads, and requests the server surely did not act
-on. Whatever else fails is the caller's to look at again, level-triggered.
+A call is retried here only where that is safe: reads, and requests that the server certainly did not
+process. Other failures are left to the caller, whose next reconcile starts from the current state.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ ATTEMPTS = 3
 _RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 1.0
 _LONGEST_RETRY_AFTER_SECONDS = 5.0
 _NO_NAMES = ("", ".", "..")
-"""No object has one of these names: a path that ends in one is that of a collection, or of what is above."""
+"""Names that no object has: a path with one of them would address the collection, or what is above it."""
 
 Observer = Callable[[str, int | None], None]
-"""Gets the method and the status (None: no answer) of every call."""
+"""Callback with the method and the status (None: no answer) of every call."""
 
 
 class AsyncClient:
-    """One way to one API server, shared by everything in the process.
+    """Client of one API server, shared by the whole process.
 
-    `guarded` makes one for those whose writes depend on something, and are to be noted.
+    `guarded` makes a view of it for conditional writes.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class AsyncClient:
         limiter: RequestLimiter | None = None,
         shapes: Mapping[Resource, Shape] | None = None,
     ) -> AsyncClient:
-        """This client, sharing its connections, for those who write under conditions.
+        """Return a view of this client, with the same connections, for conditional writes.
 
-        `guard` runs right before a write leaves, and may raise to hold it back; `note_write` gets the object
-        that the server answers to one; `limiter` says when a request may leave, watches apart. Of a kind that
-        has one of the `shapes`, what the cache would keep is read.
+        `guard` runs right before a write is sent, and may raise to prevent it; `note_write` gets the
+        object that the server returns for a write; `limiter` limits concurrent requests other than
+        watches. Objects of a kind in `shapes` are read as the cache would keep them.
         """
         view = AsyncClient.__new__(AsyncClient)
         view.__dict__.update(self.__dict__)
@@ -121,7 +121,7 @@ class AsyncClient:
         return view
 
     def apart(self, *, call_timeout_seconds: float, attempts: int) -> AsyncClient:
-        """Return another client of the same server, with connections and a contact of its own."""
+        """Return another client of the same server, with its own connections and contact."""
         return AsyncClient(
             self.connection,
             call_timeout_seconds=call_timeout_seconds,
@@ -137,10 +137,11 @@ class AsyncClient:
         *,
         metadata_only: bool = False,
     ) -> Object:
-        """Raises NotFound, without a request, for a name by which the path would be the collection's.
+        """Read an object. A name that would turn the path into the collection's raises NotFound without a
+        request.
 
         Raises:
-            TooLarge: the object is larger than what is read.
+            TooLarge: the object exceeds the limit for reading.
         """
         if name in _NO_NAMES:
             message = f'{resource.group_resource} "{name}" not found'
@@ -159,11 +160,10 @@ class AsyncClient:
         field_selector: str | None = None,
         metadata_only: bool = False,
     ) -> Object:
-        """The whole list in one body: pages that fit are followed, and it is read in one piece if a token
-        expires.
+        """Read a whole list: page by page, or in one piece if a continue token expires.
 
         Raises:
-            TooLarge: it has more than what is read beside the cache.
+            TooLarge: the list exceeds the limit for reading outside the cache.
         """
         items, pages, is_paged = list[Object](), PageSize(), True
         token: str | None = None
@@ -213,15 +213,15 @@ class AsyncClient:
         continue_token: str | None = None,
         most_bytes: int = MOST_PAGE_BYTES,
     ) -> Object:
-        """One page: `items`, `metadata`, and its size in `bytes`.
+        """Read one page: `items`, `metadata`, and its size in `bytes`.
 
         Args:
-            shape: its objects are read by this, and those that it cannot read are left out.
-            is_split: its objects are split by the shape, and none of them is read.
+            shape: shape to read the objects by; unreadable ones are left out.
+            is_split: whether objects are only split by the shape, and not read.
 
         Raises:
-            PageTooLarge: it has more than `most_bytes`.
-            TooLarge: it has too many values.
+            PageTooLarge: the page has more than `most_bytes`.
+            TooLarge: the page has too many values.
         """
         query = query_of(
             labelSelector=label_selector,
@@ -239,16 +239,17 @@ class AsyncClient:
         return page if is_split else await read_items(page, resource, shape)
 
     async def create(self, resource: Resource, obj: Object, *, strict: bool = False) -> Object:
-        """
+        """Create an object.
+
         Args:
-            strict: fields that the server does not know are Invalid; otherwise it leaves them out.
+            strict: raise Invalid for fields unknown to the server, which otherwise drops them.
         """
         query = {"fieldValidation": "Strict"} if strict else {}
         call = Call("POST", resource.path(_namespace_of(resource, obj)), query, body=orjson.dumps(obj))
         return await self._write(resource, call)
 
     async def replace(self, resource: Resource, obj: Object, *, subresource: str | None = None) -> Object:
-        """Optimistic: refused with Conflict unless `obj` carries the current resourceVersion."""
+        """Replace an object. Raises Conflict unless `obj` has the current resourceVersion."""
         path = resource.path(_namespace_of(resource, obj), obj["metadata"]["name"], subresource)
         return await self._write(resource, Call("PUT", path, body=orjson.dumps(obj)), subresource)
 
@@ -261,7 +262,8 @@ class AsyncClient:
         *,
         subresource: str | None = None,
     ) -> Object:
-        """JSON merge patch; with `metadata.resourceVersion` in it, refused if the object changed."""
+        """Apply a JSON merge patch; with `metadata.resourceVersion` in it, Conflict is raised if the object
+        changed."""
         path = resource.path(namespace, name, subresource)
         call = Call("PATCH", path, body=orjson.dumps(patch), content_type=MERGE_PATCH)
         return await self._write(resource, call, subresource)
@@ -274,10 +276,9 @@ class AsyncClient:
         *,
         uid: str | None = None,
         grace_period_seconds: int | None = None,
-        propagation: str = "Background",
     ) -> None:
-        """Raises NotFound if it is gone already, Conflict if `uid` names another object."""
-        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        """Delete an object. Raises NotFound if it is already gone, Conflict if `uid` is another object's."""
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
         if grace_period_seconds is not None:
@@ -285,13 +286,13 @@ class AsyncClient:
         await self._object(Call("DELETE", resource.path(namespace, name), body=orjson.dumps(options)))
 
     async def version(self) -> Object:
-        """Return the server's version, `{"gitVersion": …}`: the cheapest way to see whether it answers."""
+        """Return the server's version, `{"gitVersion": …}`: the cheapest check that it answers."""
         return await self.ask("GET", "/version")
 
     async def ask(
         self, method: str, path: str, body: Object | None = None, content_type: str = JSON
     ) -> Object:
-        """Send any other request, such as one for the subresource of an object."""
+        """Send any other request, for example one for a subresource."""
         encoded = None if body is None else orjson.dumps(body)
         return await self._object(Call(method, path, body=encoded, content_type=content_type))
 
@@ -306,7 +307,7 @@ class AsyncClient:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> AsyncIterator[WatchStream]:
-        """One watch request, raw: an informer (cache.py) is what most callers want."""
+        """Open one raw watch request; most callers want an informer (cache.py)."""
         query = query_of(
             watch="true",
             allowWatchBookmarks="true",
@@ -338,15 +339,15 @@ class AsyncClient:
         return read_object(await self._send_retrying(call))
 
     def _turn(self, call: Call) -> AbstractAsyncContextManager[None]:
-        """Around each attempt: the limiter sees how each went, and none keeps its slot while it waits."""
+        """Return the limiter's slot for one attempt; no call holds a slot while it waits to retry."""
         if self._limiter is None:
             return nullcontext()
         return self._limiter.slot(may_be_late=call.may_wait_for_webhooks)
 
     async def _send_retrying(self, call: Call) -> Answer:
-        """Send a call, and send it again after failures, within its time-out from the first turn on.
+        """Send a call, and retry it after failures, within its time limit, which starts with the first turn.
 
-        What the first attempt waits for its turn comes on top.
+        The wait of the first attempt for its turn is not included.
         """
         clock, deadline = asyncio.get_running_loop().time, math.inf
         backoff: Backoff | None = None

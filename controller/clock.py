@@ -1,4 +1,4 @@
-"""One clock for all durations: the event loop's, which is monotonic, and which tests may drive."""
+"""Clock for all durations: the event loop's, which is monotonic, and which tests can drive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 def monotonic() -> float:
-    """Seconds, of use for differences only."""
+    """Return the time in seconds, meaningful only for differences."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:

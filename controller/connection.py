@@ -1,7 +1,7 @@
-"""The way to one API server: its address, and the credentials for it.
+"""Connection to one API server: its address and credentials.
 
-Controller, agent, commands and embedded cluster share it, so it needs the standard library alone;
-`kubeconfig.py` reads one from a file.
+Controller, agent, commands and embedded cluster share this module, so it imports only the standard
+library; `kubeconfig.py` reads a connection from a file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from controller.errors import (
 )
 
 POD_SOURCE = "the Pod's service account"
-"""Source of the connection of a Pod; its server is the one of the cluster that it runs in."""
+"""Source of a Pod's connection, whose server is that of its own cluster."""
 RENEW_SECONDS = 60.0
-"""Least time between two questions for new credentials."""
+"""Minimum seconds between two requests for new credentials."""
 _TCP_OPTIONS = {
     "TCP_NODELAY": 1,
     "TCP_KEEPIDLE": 10,
-    "TCP_KEEPALIVE": 10,  # macOS's name of TCP_KEEPIDLE
+    "TCP_KEEPALIVE": 10,  # TCP_KEEPIDLE on macOS
     "TCP_KEEPINTVL": 3,
     "TCP_KEEPCNT": 3,
 }
@@ -43,8 +43,9 @@ SOCKET_OPTIONS = [
         if hasattr(socket, name)
     ),
 ]
-"""Of each connection. A peer that vanished without a word (its node lost power, a load balancer was replaced)
-shows on an idle watch only through keep-alives: after 10 + 3·3 s here, against two hours by default."""
+"""Options of each connection. If a peer vanishes silently (its node lost power, a load balancer was
+replaced), an idle watch notices it only through keep-alives: after 10 + 3·3 s here, and two hours by
+default."""
 SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 SERVICE_ACCOUNT_DIR_ENV = "DLR_SERVICEACCOUNT_DIR"
 
@@ -54,36 +55,36 @@ class Connection:
     """One API server, one user and one namespace.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the address is not valid.
     """
 
     server: str
-    """The server's URL."""
+    """URL of the server."""
     source: str
-    """What names the server and the user, for messages."""
+    """Where server and user are configured, for messages."""
     namespace: str = "default"
-    """The namespace for objects that are in one."""
+    """Default namespace of namespaced objects."""
     advice: str = "."
-    """What to do where no API server answers; the end of a sentence."""
+    """Advice if no API server answers; the end of a sentence."""
     ca_file: str | None = None
-    """The certificates to trust; None for the system's."""
+    """Certificates to trust; None for the system's."""
     trusts_any_certificate: bool = False
     server_name: str | None = None
-    """The name in the server's certificate; None for its host."""
+    """Name in the server's certificate; None for its host."""
     client_certificate: tuple[str, str | None] | None = None
-    """The files of the user's certificate and key."""
+    """Files of the user's certificate and key."""
     token: str | None = None
     token_file: Path | None = None
-    """The file with the token. It is read for each call, because the kubelet rotates the token in place."""
+    """File with the token, read for each call, because the kubelet rotates the token in place."""
     password: str | None = None
     """`name:password` for basic authentication."""
     proxy: str | None = None
-    """The URL of a proxy before the server."""
+    """URL of a proxy in front of the server."""
     private_files: object = None
-    """The folder with the files above that are ours; it is removed with the connection."""
+    """Temporary folder with our copies of the files above, removed with the connection."""
     renew: Callable[[], Connection] | None = None
-    """Returns the connection with new credentials, for when the server refuses these; None if there are no
-    others. It blocks."""
+    """Function that returns the connection with new credentials, for use when the server refuses these; None
+    if there are no others. It blocks."""
 
     def __post_init__(self) -> None:
         if not _is_address(self.server):
@@ -99,12 +100,12 @@ class Connection:
         object.__setattr__(self, "server", self.server.rstrip("/"))
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return a context that takes certificates without Authority Key Identifier, as some clusters' are.
+        """Return a context that accepts certificates without Authority Key Identifier, as some clusters have.
 
         Python 3.13 refuses them by default (VERIFY_X509_STRICT); client-go does not.
 
         Returns:
-            None where the server speaks plain HTTP.
+            None if the server uses plain HTTP.
 
         Raises:
             ConfigError: the certificates cannot be used.
@@ -125,10 +126,10 @@ class Connection:
         return context
 
     def authorization(self) -> dict[str, str]:
-        """Return the header that says who we are.
+        """Return the header with the credentials.
 
         Raises:
-            Unauthorized: the token's file cannot be read, or what it has is no token.
+            Unauthorized: the token's file cannot be read, or does not contain a token.
         """
         token = self.token
         if self.token_file is not None:
@@ -150,12 +151,12 @@ class Connection:
         return {}
 
     def late(self, seconds: float, request: str = "") -> TimedOut:
-        """Return the error of an answer that did not come in time."""
+        """Return the error for an answer that did not arrive in time."""
         what = f" {request}" if request else ""
         return TimedOut(f"The API server at {self.server} did not answer{what} within {seconds:g} s.")
 
     def unreachable(self, reason: str, *, processed: bool = True) -> Unavailable:
-        """Return the error of an answer that did not come at all."""
+        """Return the error for an answer that did not arrive at all."""
         through = f" through the proxy {_without_login(self.proxy)}" if self.proxy else ""
         why = (
             f"No API server answers at {self.server}{through}, "
@@ -164,15 +165,16 @@ class Connection:
         return Unavailable(why, processed=processed)
 
     def untrusted(self, reason: str) -> ApiError:
-        """Return the error of a certificate that is not the server's."""
+        """Return the error for a certificate that is not the server's."""
         return ApiError(
             f"The certificate of the API server at {self.server} does not fit {self.source}: {reason}."
         )
 
     def refusal(self, status: int, body: bytes, retry_after: str | None) -> ApiError:
-        """Return the typed error of an answer ≥ 400, in a sentence where the server's own says too little."""
+        """Return the typed error of an answer ≥ 400, with a full sentence where the server's own is too
+        short."""
         error, server = error_of(status, body, retry_after), "The API server"
-        if self.source != POD_SOURCE:  # whose address says nothing to the readers of statuses
+        if self.source != POD_SOURCE:  # readers of a status cannot use a Pod's address
             server += f" at {self.server}"
         if isinstance(error, Unavailable):
             error.args = (f"{server} cannot answer now ({status}: {error}).",)
@@ -183,9 +185,9 @@ class Connection:
         return error
 
     def no_object(self) -> Unavailable:
-        """Return the error of an answer that is none of Kubernetes'."""
+        """Return the error for an answer that is not Kubernetes'."""
         return Unavailable(
-            f"The server at {self.server}, which {self.source} names, has answered with something that is "
+            f"The server at {self.server}, which {self.source} names, answered with something that is "
             "not a Kubernetes object: is it an API server, or a login page before one?"
         )
 
@@ -200,7 +202,7 @@ def _is_address(url: str) -> bool:
 
 
 def _without_login(url: str) -> str:
-    """The URL without the name and password that may stand before its host."""
+    """Return the URL without user name and password."""
     scheme, separator, rest = url.rpartition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
@@ -214,7 +216,7 @@ def in_cluster(environ: Mapping[str, str]) -> Connection:
     """Return the connection of a Pod, with its service account's token.
 
     Raises:
-        ConfigError: this is no Pod, or it has no token.
+        ConfigError: this is not a Pod, or it has no token.
     """
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
     folder = service_account_folder(environ)
@@ -222,7 +224,7 @@ def in_cluster(environ: Mapping[str, str]) -> Connection:
         raise ConfigError("KUBERNETES_SERVICE_HOST is not set, so there is no API server: run this in a Pod")
     if not (folder / "token").is_file():
         raise ConfigError(
-            f"{folder}/token does not exist: the API server is asked with the service account's token, so "
+            f"{folder}/token does not exist: requests to the API server need the service account's token, so "
             "the Pod template must not set automountServiceAccountToken to false"
         )
     namespace = folder / "namespace"

@@ -1,7 +1,7 @@
-"""The start of our unbroken contact with the API server: no Lease counts as silent for longer than that.
+"""Start of the unbroken contact with the API server: no Lease counts as silent for longer than that.
 
-When the server was away, or this process stood still, every Lease looks stale though every worker is well.
-Only answers that took the server's storage to give count: without it a server carries no heartbeat.
+After an outage of the server, or a pause of this process, every Lease looks stale although every worker is
+well. Only answers for which the server needed its storage count: without it, a server stores no heartbeat.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Callable
 from controller import clock
 
 DEFAULT_GAP_SECONDS = 5.0
-"""A silence longer than this breaks the contact. The manager probes when nothing was answered for two
-seconds, so that is two missed answers; and it is short against any sensible heartbeat time-out."""
+"""Silence that breaks the contact. The manager probes after two seconds without an answer, so this is two
+missed answers, and short compared to any sensible heartbeat time-out."""
 
 
 class Contact:
-    """Fed by `answered()`; read by `since`, in seconds of the same monotonic clock."""
+    """Contact with the API server: `answered()` updates it, `since` reads it, in seconds of one monotonic
+    clock."""
 
     def __init__(
         self, *, gap_seconds: float = DEFAULT_GAP_SECONDS, now: Callable[[], float] = clock.monotonic
@@ -28,19 +29,19 @@ class Contact:
 
     @property
     def last_answer(self) -> float | None:
-        """When the server last answered; None before the first answer."""
+        """Time of the server's last answer; None before the first."""
         return self._last_answer
 
     @property
     def since(self) -> float:
-        """The start of the unbroken contact; `now` while there is none."""
+        """Start of the unbroken contact; the current time while there is none."""
         now = self._now()
         if self._since is None or self._broken(now):
             return now
         return self._since
 
     def answered(self) -> None:
-        """The API server answered just now."""
+        """Note that the API server answered just now."""
         now = self._now()
         if self._since is None or self._broken(now):
             self._since = now

@@ -1,9 +1,9 @@
-"""The failures of a call to an API server: one type for each thing that a caller can act on.
+"""Errors of calls to an API server: one type for each case that a caller can act on.
 
-`Refused` and its subclasses are the server's own refusals: asking again changes nothing until something else
-does. `Unavailable` is the absence of a usable answer: asking again later may help, and a write that ended so
-may or may not have happened. `ConfigError` is a person's to mend. Controller, agent, commands and embedded
-cluster share them, so this module needs the standard library alone.
+`Refused` and its subclasses are refusals of the server: repeating the request is useless until something
+changes. `Unavailable` means that there was no usable answer: a later retry may help, and a write may or
+may not have happened. `ConfigError` needs a person. Controller, agent, commands and embedded cluster share
+this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -16,33 +16,35 @@ from http import HTTPStatus
 from typing import Any
 
 MOST_RETRY_AFTER_SECONDS = 30.0
-"""A proxy may ask for an hour; a worker that is silent for so long counts as lost, and a person waits."""
+"""Maximum Retry-After that is honoured. A proxy may ask for an hour, but a worker that is silent for so long
+counts as lost."""
 _MOST_CHARACTERS = 500
 _NOT_ALL_CHECKED = "some validation rules were not checked"
-"""What an API server adds to its refusals of an object: it is no fault of the object's."""
+"""Text that an API server adds to refusals of an object; it is not an error of the object."""
 _DENIED = ("denied the request", "denied request")
-"""What webhooks and ValidatingAdmissionPolicies say, with any code: 400 if a webhook gives none, of a policy
-422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
+"""Texts of refusals by webhooks and ValidatingAdmissionPolicies, which may have any code: 400 if a webhook
+gives none, 422 by default for a policy
+(https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class Error(Exception):
-    """What dlr raises where a person has something to do; the message is one sentence."""
+    """Error of dlr that a person has to act on; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class StatusCause:
-    """One thing wrong with an object that was refused."""
+    """One error in an object that was refused."""
 
     field: str
     message: str
     reason: str = ""
 
     def __str__(self) -> str:
-        # What is wrong with the object as a whole has no path, which some API servers spell out.
+        # An error of the object as a whole has no path; some API servers write one for that.
         if self.field in ("", "<nil>"):
             return self.message
-        # Of a CRD's field, Kubernetes' message repeats the path: "Invalid value: 0: spec.a in body must …".
+        # For a CRD's field, Kubernetes' message repeats the path: "Invalid value: 0: spec.a in body must …".
         return f"{self.field}: {self.message.replace(f': {self.field} in body ', ': ', 1)}"
 
 
@@ -74,7 +76,7 @@ class ApiError(Error):
 
     @property
     def names_object(self) -> bool:
-        """Whether the answer speaks of one object. A 404 that does not means that there is no such kind."""
+        """Whether the answer names an object. A 404 that does not means that the kind does not exist."""
         return bool(self.details.get("name"))
 
     @property
@@ -95,7 +97,7 @@ class Unavailable(ApiError):
     """No usable answer: a time-out, a broken connection, 408, 425, 429 or 5xx.
 
     Args:
-        processed: False when the server surely did not act on the request (never connected, or 429).
+        processed: False if the server certainly did not process the request (never connected, or 429).
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class TimedOut(Unavailable):
 
 
 class SilentWatch(Unavailable):
-    """A watch has said nothing for so long that its connection may be dead."""
+    """A watch was silent for so long that its connection may be dead."""
 
 
 class TooLarge(ApiError):
@@ -153,15 +155,15 @@ class Forbidden(Refused):
 
 
 class NamespaceTerminating(Refused):
-    """403: the namespace is being deleted; nothing can be made there any more."""
+    """403: the namespace is being deleted; nothing can be created there."""
 
 
 class NotFound(Refused):
-    """404: no such object, or no such kind (is the CRD installed?)."""
+    """404: there is no such object, or no such kind (is the CRD installed?)."""
 
 
 class AlreadyExists(Refused):
-    """409 on create: an object of this name is there."""
+    """409 on create: an object with this name exists."""
 
 
 class Conflict(Refused):
@@ -169,7 +171,8 @@ class Conflict(Refused):
 
 
 class Gone(Refused):
-    """410: this resourceVersion or continue token is of no use, or a watch makes no sense: list again."""
+    """410: the resourceVersion or continue token is no longer usable, or a watch makes no sense: list
+    again."""
 
 
 class Invalid(Refused):
@@ -177,7 +180,7 @@ class Invalid(Refused):
 
 
 class InvalidStatus(Invalid):
-    """The same of a write of status. What computed it would compute the same again: it is not retried."""
+    """Invalid, on a write of status. It is not retried, because the same status would be computed again."""
 
 
 _TYPES = {
@@ -206,20 +209,20 @@ def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiErr
     answer = _parsed(body)
     if not isinstance(answer.get("message"), str):
         text = body.decode(errors="replace").strip()
-        # A proxy's page tells a person nothing.
+        # A proxy's page is of no use to a person.
         words = _phrase(status) if not text or text[0] in "<{[" else text[:_MOST_CHARACTERS]
         answer = {**answer, "message": words}
     return error_of_status(answer, status, retry_after)
 
 
 def speaks_as_api_server(body: bytes) -> bool:
-    """Return whether an answer is a `Status` with a message; that of a webhook may have no reason."""
+    """Return whether an answer is a `Status` with a message; a webhook's may have no reason."""
     answer = _parsed(body)
     return answer.get("kind") == "Status" and bool(answer.get("message"))
 
 
 def _parsed(body: bytes) -> Mapping[str, Any]:
-    """Return the object of an answer; an empty one if it has none."""
+    """Return the object of an answer; an empty one if there is none."""
     try:
         answer = json.loads(body.decode(errors="replace"))
     except (ValueError, RecursionError):
@@ -228,7 +231,7 @@ def _parsed(body: bytes) -> Mapping[str, Any]:
 
 
 def error_of_status(answer: Mapping[str, Any], status: int, retry_after: str | None = None) -> ApiError:
-    """Return the typed error for a `Status`, of an answer or inside a watch."""
+    """Return the typed error for a `Status`, from an answer or from a watch."""
     reason, message = str(answer.get("reason") or ""), str(answer.get("message") or _phrase(status))
     details = answer.get("details")
     details = details if isinstance(details, dict) else {}
@@ -258,6 +261,6 @@ def _phrase(status: int) -> str:
 
 
 def _seconds(value: object) -> float:
-    """Read a number of seconds. The API server sends no date, as a proxy may."""
+    """Read a number of seconds. Only proxies send dates, which are ignored."""
     text = str(value or "").strip()
     return min(float(text), MOST_RETRY_AFTER_SECONDS) if _SECONDS.fullmatch(text) else 0.0

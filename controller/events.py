@@ -1,9 +1,8 @@
-"""Core/v1 Events, which plain `kubectl describe` shows.
+"""Core/v1 Events, as shown by `kubectl describe`.
 
-`Correlator` decides which events become one and which are too many, as client-go's does: too many similar
-ones (same object, type and reason) become one, the same one again raises a count, and each reason of an
-object has a token bucket. `event` only notes, and a task writes, so recording never waits and never fails a
-reconcile.
+`Correlator` merges and limits events as client-go does: too many similar ones (same object, type and
+reason) become one, a repeated one raises a count, and each reason of an object has a token bucket. `event`
+only notes an event, and a task writes it, so recording never waits and never fails a reconcile.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from controller.resources import EVENTS, Object
 from controller.wording import printable, shortened
 
 SIMILAR_LIMIT = 4
-"""Of one reason. What goes wrong again and again has three reasons or four: fewer than 20 Events in all."""
+"""Limit per reason. A recurring problem has three or four reasons: fewer than 20 Events in all."""
 SIMILAR_WINDOW_SECONDS = 600.0
 COMBINED_PREFIX = "(combined from similar events): "
 BUCKET_BURST = 25
@@ -35,7 +34,7 @@ REMEMBERED = 4096
 
 @dataclass(frozen=True)
 class InvolvedObject:
-    """The object an event is about."""
+    """Object that an event is about."""
 
     api_version: str
     kind: str
@@ -43,9 +42,9 @@ class InvolvedObject:
     name: str
     uid: str
     field: str = ""
-    """The path of the part of the object, if it is about one."""
+    """Path of the part of the object that the event is about, if any."""
     host: str = ""
-    """The node on which it happened, if it was one."""
+    """Node on which it happened, if any."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Occurrence:
 
 @dataclass
 class EventSeries:
-    """One Event object on the server, and what it should say by now."""
+    """One Event object on the server, with its current content."""
 
     subject: InvolvedObject
     type: str
@@ -68,7 +67,7 @@ class EventSeries:
     first_time: str = ""
     last_time: str = ""
     name: str | None = None
-    """The Event's name, from the first try to write it on."""
+    """Name of the Event, set at the first attempt to write it."""
     is_written: bool = False
 
 
@@ -85,7 +84,8 @@ class _Bucket:
 
 
 class Correlator:
-    """Remembers the most recently used of each kind, at most `REMEMBERED`."""
+    """Merges and limits events. It remembers at most `REMEMBERED` entries of each kind, the most recent
+    ones."""
 
     def __init__(self, similar_limit: int = SIMILAR_LIMIT) -> None:
         self._similar_limit = similar_limit
@@ -95,7 +95,7 @@ class Correlator:
         self._buckets = recent(lambda subject, reason: _Bucket())
 
     def observe(self, occurrence: Occurrence, now: float) -> EventSeries | None:
-        """The series this belongs to, with its count raised; None if the object says it too often."""
+        """Return the event's series, with its count raised; None if the object has too many events."""
         key = self._combine(occurrence, now)
         series: EventSeries = self._series(key)
         series.count += 1
@@ -104,7 +104,7 @@ class Correlator:
         return series if self._take_token(occurrence, now) else None
 
     def _combine(self, occurrence: Occurrence, now: float) -> Occurrence:
-        """The occurrence itself, or the one that stands for all similar ones."""
+        """Return the occurrence itself, or the one that represents all similar ones."""
         similar: _Similar = self._similar(occurrence.subject, occurrence.type, occurrence.reason)
         if now - similar.last > SIMILAR_WINDOW_SECONDS:
             similar.messages.clear()
@@ -131,13 +131,13 @@ EventType = Literal["Normal", "Warning"]
 _MESSAGE_LIMIT = 1024
 _NAME_LIMIT = 253
 _PENDING_LIMIT = 1000
-"""Of a namespace."""
+"""Events that may wait, per namespace."""
 _ATTEMPTS = 12
-"""With waits up to ten seconds: an event outlives an API outage of about a minute and a half."""
+"""Attempts to write an event. With waits up to ten seconds, it survives an API outage of about 90 s."""
 
 
 class EventRecorder:
-    """Note events with `event`; `run` writes them."""
+    """Recorder of events: `event` notes them, `run` writes them."""
 
     def __init__(self, client: AsyncClient, component: str, *, similar_limit: int = SIMILAR_LIMIT) -> None:
         self._client = client
@@ -145,7 +145,7 @@ class EventRecorder:
         self._instance = socket.gethostname()[:128]
         self._correlator = Correlator(similar_limit)
         self._pending: dict[str | None, dict[int, EventSeries]] = {}
-        """Series to write, by namespace in the order of their turns, and by id."""
+        """Series to write, by namespace in turn order, then by id."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -153,7 +153,7 @@ class EventRecorder:
     def event(
         self, obj: Object, type: EventType, reason: str, message: str, *, host: str = "", field: str = ""
     ) -> None:
-        """Notes that `reason` (CamelCase, one word) happened to `obj`. Never waits, never raises."""
+        """Note that `reason` (CamelCase, one word) happened to `obj`. Never waits, never raises."""
         try:
             occurrence = Occurrence(
                 _subject(obj, field, host), type, reason, shortened(printable(message), _MESSAGE_LIMIT)
@@ -173,12 +173,12 @@ class EventRecorder:
         if id(series) not in waiting and len(waiting) >= _PENDING_LIMIT:
             log.warning("event dropped: %d wait already in %s reason=%s", _PENDING_LIMIT, namespace, reason)
             return
-        waiting[id(series)] = series  # holds the series, so its id is not given to another
+        waiting[id(series)] = series  # keeps the series alive, so that its id stays unique
         self._idle.clear()
         self._wake.set()
 
     async def run(self) -> None:
-        """Writes until cancelled."""
+        """Write until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -196,7 +196,7 @@ class EventRecorder:
         return series
 
     async def flush(self, timeout_seconds: float) -> None:
-        """Until all is written, or the time is over."""
+        """Wait until all events are written, or the time is over."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._idle.wait()
@@ -216,8 +216,8 @@ class EventRecorder:
                     return
                 await asyncio.sleep(backoff.next_seconds())
             except NamespaceTerminating:
-                return  # nobody is left there to read it
-            except Exception as error:  # also what cannot be written as JSON: the next one can
+                return  # nobody can read it there
+            except Exception as error:  # also one that cannot be encoded as JSON
                 _log_dropped(series, error)
                 return
 
@@ -228,7 +228,7 @@ class EventRecorder:
             try:
                 await self._client.patch(EVENTS, series.name, patch, namespace)
                 return
-            except NotFound:  # Events live for an hour; a new one starts the count again
+            except NotFound:  # Events expire after an hour; restart the count
                 series.name, series.is_written = None, False
                 series.count = 1
                 series.first_time = series.last_time
@@ -236,7 +236,7 @@ class EventRecorder:
         try:
             await self._client.create(EVENTS, self._body(series, series.name, namespace))
             series.is_written = True
-        except AlreadyExists:  # an earlier try was stored, perhaps with a lower count, and its answer lost
+        except AlreadyExists:  # an earlier attempt was stored, and its answer lost
             series.is_written = True
             await self._write(series)
 

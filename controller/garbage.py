@@ -1,8 +1,8 @@
-"""Short pauses of Python's cyclic garbage collector beside a large cache.
+"""Short pauses of Python's cyclic garbage collector in a process with a large cache.
 
-A full collection looks at every container there is, and nothing else runs meanwhile. But what a cache holds
-is made of JSON and has no cycles. So what has survived a full collection is frozen: the next ones do not
-look at it, and it still goes with its last reference. Once an hour all is looked at.
+A full collection visits every container, and nothing else runs meanwhile. But a cache holds JSON, which
+has no cycles. So objects that survive a full collection are frozen: later collections skip them, and they
+are still freed with their last reference. Once an hour everything is visited.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import contextmanager
 
 THAW_SECONDS = 3600.0
 THRESHOLDS = (700, 5, 2)
-"""Collections that are more frequent, and therefore smaller, than Python's (700, 10, 10)."""
+"""Thresholds for more frequent, and so smaller, collections than Python's (700, 10, 10)."""
 
 _frozen_by_us = False
 
 
 def keep_pauses_short(monotonic: Callable[[], float] = time.monotonic) -> None:
-    """Keep collections short in the whole process, from now on."""
+    """Keep collections short in the whole process from now on."""
     global _frozen_by_us
     _frozen_by_us = True
     thawed_at = monotonic()
@@ -41,11 +41,11 @@ def keep_pauses_short(monotonic: Callable[[], float] = time.monotonic) -> None:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Pause collections around a parser: what it makes has no cycles, and is not looked at right after
+    """Pause collections around a parser, whose results have no cycles, and are not visited right after
     either.
 
-    A collection in the middle of a text of 1.5 MB takes three times as long as the parser, and one after it
-    as long as the parser itself. What is young beside it goes first, so that no garbage is frozen with it.
+    A collection while a text of 1.5 MB is parsed takes three times as long as the parser, and one after it
+    as long as the parser. Young objects are collected first, so that no garbage is frozen.
     """
     gc.collect(0)
     was_enabled = gc.isenabled()
@@ -60,10 +60,10 @@ def without_collections() -> Iterator[None]:
 
 
 def collect_lately_made() -> None:
-    """What was made since this was called last, and now and then a little more.
+    """Collect the objects created since the last call, and sometimes older ones.
 
-    For work in slices: Python counts what is made less what goes. Where objects replace each other by the
-    thousand, it would put its collection off until that takes a quarter of a second.
+    For work in slices. Python counts allocations minus deallocations, so where objects replace each other
+    by the thousand, it would delay its collection until that takes a quarter of a second.
     """
     _, middle, old = gc.get_count()
     if _frozen_by_us and old > THRESHOLDS[2]:

@@ -1,8 +1,8 @@
-"""Which cluster is meant: the kubeconfig that is found, read and resolved.
+"""Choice of the cluster: the kubeconfig is found, read and resolved.
 
-OpenSSL takes certificates from files alone, so those that stand inline in a kubeconfig go to a private
-folder. A login is asked once, and again by `Connection.renew`. What is left is files and a token.
-`kubernetes.config` reads all this too; it takes half a second to import, and its errors are no sentences.
+OpenSSL reads certificates only from files, so inline ones are written to a private folder. A login plugin
+runs once, and again for `Connection.renew`. The result is files and a token. `kubernetes.config` does all
+this too, but takes half a second to import, and its errors are not sentences.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ TEXT_KEYS = {
     "user": ("client-certificate", "client-key", "token", "tokenFile", "username", "password"),
     "context": ("cluster", "user", "namespace"),
 }
-"""Fields that are text, also where YAML reads a number: `namespace: 7`."""
+"""Fields that are text even if YAML reads a number: `namespace: 7`."""
 LOGIN_KEYS = ("exec", "auth-provider")
 
 
 class UnknownContext(ConfigError):
-    """The context that was asked for is in none of the kubeconfigs."""
+    """The requested context is in none of the kubeconfigs."""
 
 
 @dataclass(frozen=True)
 class KubeconfigSource:
-    """The source of the configuration."""
+    """Source of the configuration."""
 
-    said_by: str
-    """The source's name for messages: `--kubeconfig`, `$KUBECONFIG`, …"""
+    label: str
+    """Name of the source in messages: `--kubeconfig`, `$KUBECONFIG`, …"""
     paths: tuple[Path, ...]
-    """Kubeconfigs, the first taking precedence; none for the service account of the Pod we are in."""
+    """Kubeconfigs in order of precedence; empty for the service account of the current Pod."""
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.paths))
-        return f"{self.said_by} ({names})" if names else self.said_by
+        return f"{self.label} ({names})" if names else self.label
 
 
 def find_source(
@@ -83,15 +83,15 @@ def load_connection(
     environment: Mapping[str, str] = os.environ,
     advice: str = ".",
 ) -> Connection:
-    """Return the connection that a source, or a kubeconfig, names.
+    """Return the connection that a source, or a kubeconfig, defines.
 
     Args:
-        source: None for the first that there is.
-        context: the kubeconfig's context; None for its current one.
+        source: None for the first one found.
+        context: context of the kubeconfig; None for its current one.
         advice: as in `Connection`.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: the configuration cannot be used.
     """
     if not isinstance(source, KubeconfigSource):
         source = find_source(str(source) if source else None, environment)
@@ -107,23 +107,23 @@ def load_connection(
 
 
 def contexts_of(source: KubeconfigSource) -> list[str]:
-    """The names of the contexts in it, in order."""
+    """Return the names of the contexts, sorted."""
     return sorted(map(str, _merge([_read(path) for path in source.paths])["contexts"]))
 
 
-def _existing(said_by: str, names: list[str]) -> KubeconfigSource:
+def _existing(label: str, names: list[str]) -> KubeconfigSource:
     try:
         paths = tuple(Path(name).expanduser() for name in names)
     except RuntimeError as error:
-        raise ConfigError(f"{said_by} names the home of an unknown user: {', '.join(names)}.") from error
+        raise ConfigError(f"{label} names the home of an unknown user: {', '.join(names)}.") from error
     there = tuple(path for path in paths if path.exists())
     if not there:
-        raise ConfigError(f"{said_by} names {', '.join(map(str, paths))}, which does not exist.")
-    return KubeconfigSource(said_by, there)
+        raise ConfigError(f"{label} names {', '.join(map(str, paths))}, which does not exist.")
+    return KubeconfigSource(label, there)
 
 
 def _read(path: Path) -> JSON:
-    """One kubeconfig, with relative file names made absolute."""
+    """Read one kubeconfig, with relative file names made absolute."""
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -163,7 +163,8 @@ def _one_line(error: object) -> str:
 
 
 def _entries(content: JSON, part: str) -> list[Any]:
-    """The entries for clusters, users or contexts; what is no list is an entry that is none."""
+    """Return the entries for clusters, users or contexts; a value that is not a list is its own, invalid
+    entry."""
     found = content.get(f"{part}s") or []
     return found if isinstance(found, list) else [found]
 
@@ -180,7 +181,7 @@ def _merge(documents: list[JSON]) -> JSON:
 
 
 def _resolve(source: KubeconfigSource, merged: JSON, context_name: str | None) -> JSON:
-    """Return the fields of the Connection."""
+    """Return the arguments of the Connection."""
     chosen = context_name or merged["current-context"]
     known = ", ".join(sorted(map(str, merged["contexts"]))) or "none"
     if not chosen:
@@ -197,7 +198,7 @@ def _resolve(source: KubeconfigSource, merged: JSON, context_name: str | None) -
     user = merged["users"].get(context.get("user")) if context.get("user") else {}
     if user is None:
         raise ConfigError(
-            f"Context {chosen!r} of {source} names user {context['user']!r}, which is not there."
+            f"Context {chosen!r} of {source} names user {context['user']!r}, which does not exist."
         )
     folder = tempfile.TemporaryDirectory(prefix="dlr-")
     user = _with_files(_logged_in(user, cluster, source), FILE_KEYS["user"], Path(folder.name), source)
@@ -220,7 +221,7 @@ def _resolve(source: KubeconfigSource, merged: JSON, context_name: str | None) -
 
 
 def _proxy_of_environment(server: str) -> str | None:
-    """Return the proxy that the environment names; none for a cluster on this machine."""
+    """Return the proxy from the environment; None for a cluster on this machine."""
     address = urlsplit(server)
     host = address.hostname or ""
     is_named = any(name.lower().endswith("_proxy") for name in os.environ)
@@ -233,7 +234,7 @@ def _proxy_of_environment(server: str) -> str | None:
 
 
 def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: KubeconfigSource) -> JSON:
-    """Inline data, moved to files that only we can read."""
+    """Return the entry with inline data moved to files that only this user can read."""
     resolved = dict(entry)
     for key in keys:
         data = resolved.pop(f"{key}-data", None)
@@ -249,12 +250,12 @@ def _with_files(entry: JSON, keys: tuple[str, ...], folder: Path, source: Kubeco
 
 
 def _logged_in(user: JSON, cluster: JSON, source: KubeconfigSource) -> JSON:
-    """The user with what its login plugin, or its OpenID Connect provider, answers."""
+    """Return the user with the credentials from its login plugin or OpenID Connect provider."""
     resolved = dict(user)
     plugin, provider = resolved.pop("exec", None), resolved.pop("auth-provider", None)
     if not plugin and not provider:
         return resolved
-    # Imported here: only clusters with such a login pay for it.
+    # Imported here, so that only clusters with such a login pay for it.
     from kubernetes.config.exec_provider import ExecProvider
     from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader
 
@@ -279,12 +280,12 @@ def _logged_in(user: JSON, cluster: JSON, source: KubeconfigSource) -> JSON:
         raise ConfigError(
             f"The {login} of {source} gave no credentials: its settings or its answer are not understood."
         ) from error
-    except Exception as error:  # the library lets anything through
+    except Exception as error:  # the library raises anything
         raise ConfigError(f"The {login} of {source} gave no credentials: {_one_line(error)}.") from error
 
 
 def _alone(provider: JSON) -> JSON:
-    """A kubeconfig that has only this login."""
+    """Return a kubeconfig with only this login."""
     return {
         "clusters": [{"name": "it", "cluster": {}}],
         "users": [{"name": "it", "user": {"auth-provider": provider}}],

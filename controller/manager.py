@@ -1,10 +1,10 @@
-"""Starts everything in order, and stops it in reverse.
+"""Manager: starts everything in order, and stops it in reverse.
 
-Servers first, so that probes and metrics tell of a slow start; then caches, which a standby keeps warm;
-then leadership, and with it a new list of everything; and last the controllers, which may act only with all
-of that. They stop while the Lease cannot be renewed, and go on when it is, if nobody else has had it: then
-what they remember still holds. At the end they finish what is in work while the Lease is still held, then the
-Lease is given back, then the rest goes.
+Servers start first, so that probes and metrics show a slow start; then caches, which a standby keeps warm;
+then leadership, with a new list of everything; and last the controllers, which need all of these. They
+stop while the Lease cannot be renewed, and continue once it is, unless another process held it in between:
+what they remember is then still valid. At the end they finish their current work while the Lease is held,
+then the Lease is released, then the rest stops.
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class ManagerOptions:
     name: str = "dlr-controller"
-    """The source of Events and the name of the Lease."""
+    """Source of Events, and name of the Lease."""
     namespace: str | None = None
-    """Watch only this one; None watches all."""
+    """Only namespace to watch; None for all."""
     label_selectors: Mapping[Resource, str] = field(default_factory=dict)
-    """What to watch of a resource; all of it by default."""
+    """Label selector by resource; without one, all objects are watched."""
     memory_units: int = MEMORY_UNITS
-    """How much may be kept of the objects of one namespace (`controller/shares.py`)."""
+    """Memory units for the objects of one namespace (`controller/shares.py`)."""
     listen: Listen = field(default_factory=Listen)
     metrics_auth: bool = False
-    """Whether metrics are shown only to the bearer of a token that may get /metrics."""
+    """Whether metrics require a bearer token that may get /metrics."""
     leader_election: bool = True
     lease_namespace: str | None = None
-    """None: our own namespace."""
+    """Namespace of the Lease; None for our own."""
     identity: str | None = None
-    """The Lease's holder. None: another at each start."""
+    """Holder of the Lease; None for a new identity at each start."""
     election: ElectionTiming = field(default_factory=ElectionTiming)
     graceful_seconds: float = 30.0
-    """How long the controllers may take to finish what is in work."""
+    """Time for the controllers to finish their current work."""
     cache_sync_timeout_seconds: float = 120.0
     stalled_after_seconds: float = 120.0
-    """A watch that has made no progress for so long makes the process not ready."""
+    """Time without progress of a watch after which the process is not ready."""
     probe_period_seconds: float = 2.0
-    """How often the API server is asked something when nothing else was."""
+    """Longest time without a request before the API server is probed."""
 
 
 class Manager:
-    """Give `ControllerBuilder`s this, then `run` it once.
+    """Manager of controllers: pass it to each `ControllerBuilder`, then `run` it once.
 
-    `client` is the reconcilers', who must use no other: it holds writes back while this process does not
-    lead, has the cache know of them at once, and sends no more at a time than the server answers promptly.
+    Reconcilers must use `client` and no other: it blocks writes while this process does not lead, updates
+    the cache from them at once, and sends no more requests at a time than the server answers promptly.
     """
 
     def __init__(self, client: AsyncClient, options: ManagerOptions | None = None) -> None:
@@ -87,12 +87,12 @@ class Manager:
         self.queue_metrics = metrics.QueueMetrics(self.metrics_registry)
         self.health = Readiness()
         self.ports: Ports | None = None
-        """Set once the servers listen."""
+        """Ports of the servers, once they listen."""
         self._lease_namespace = self.options.lease_namespace or client.connection.namespace
         self._raw_client = client
         self._lease_client = client.apart(
             call_timeout_seconds=self.options.election.renew_deadline_seconds,
-            attempts=1,  # the elector counts from when each was sent
+            attempts=1,  # the elector counts from when each request was sent
         )
         self._elector = self._make_elector(self._lease_client) if self.options.leader_election else None
         guard = self._elector.check if self._elector else None
@@ -108,7 +108,7 @@ class Manager:
 
     @property
     def is_leader(self) -> bool:
-        """Whether the controllers may act; always, without leader election."""
+        """Whether the controllers may act; always True without leader election."""
         return self._elector is None or self._elector.is_leader
 
     def add(self, controller: Controller) -> None:
@@ -117,7 +117,7 @@ class Manager:
         self._controllers.append(controller)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set. Raises LeadershipLost, ServeError, or what else makes going on useless."""
+        """Run until `stop` is set. Raises LeadershipLost, ServeError, or any other fatal error."""
         access = MetricsAccess(self._raw_client) if self.options.metrics_auth else None
         async with serve(self.options.listen, self.health, self.metrics_registry, access) as self.ports:
             log.info("servers started ports=%s", self.ports)
@@ -151,7 +151,7 @@ class Manager:
             await self._run_elected(self._elector, thread, stop)
 
     async def _run_elected(self, elector: Elector, thread: LoopThread, stop: asyncio.Event) -> None:
-        """Run the controllers whenever the Lease is held."""
+        """Run the controllers while the Lease is held."""
         try:
             while not stop.is_set():
                 try:
@@ -165,13 +165,13 @@ class Manager:
     async def _run_term(self, elector: Elector, thread: LoopThread, stop: asyncio.Event) -> None:
         """Wait for the Lease, and run the controllers while it is held.
 
-        The Lease has a thread and connections of its own, and the thread goes from getting it to keeping it
-        without waiting for this one, so that no work of ours comes before a renewal. The next term begins
-        only here, when all work of this one has ended.
+        The Lease has its own thread and connections, and the thread goes from acquiring to holding it
+        without waiting for this one, so that no other work delays a renewal. The next term begins only
+        here, when all work of this one has ended.
 
         Raises:
             LeadershipLost: the process should end.
-            LeadershipSuspended: there may be another term.
+            LeadershipSuspended: another term may follow.
         """
         elected = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -190,7 +190,8 @@ class Manager:
                 await holding.race(self._run_controllers(stop))
 
     async def _catch_up(self) -> None:
-        """A standby's watch may hang: it acts on what is there now, with all that its predecessor wrote."""
+        """List everything again, since a standby's watch may have hung, to see all that its predecessor
+        wrote."""
         await self.cache.list_again()
         await self.cache.wait_synced(self.options.cache_sync_timeout_seconds)
 
@@ -223,16 +224,17 @@ class Manager:
         )
 
     async def _follow_progress(self) -> None:
-        """Ready means that we see what happens. A leader that does not goes on: others may see no more."""
+        """Update readiness: ready means that watches make progress. A leader without progress continues,
+        because others may not see more."""
         while True:
             await asyncio.sleep(PROGRESS_PERIOD_SECONDS)
             self.health.not_ready = self.cache.stalled(self.options.stalled_after_seconds)
 
     async def _probe(self) -> None:
-        """Keeps `contact` fed when nothing else asks the server anything.
+        """Keep `contact` up to date when there are no other requests.
 
-        Reading our own Lease goes to the server's storage, there or not; a version or health check would
-        not, and would call a server well that cannot carry a heartbeat.
+        Reading our own Lease uses the server's storage, whether it exists or not. A version or health
+        check does not, and would succeed on a server that cannot store a heartbeat.
         """
         period = self.options.probe_period_seconds
         while True:

@@ -1,7 +1,7 @@
-"""What a reconciler is, and nothing else.
+"""Interface of a reconciler.
 
-A reconciler gets a name, never an event: it must ask what is true now, compare it with what is wanted,
-and take one step closer. What it returns or raises says when it wants to be asked again.
+A reconciler gets a name, never an event: it must read the current state, compare it with the desired one,
+and take one step closer. Its result or error determines when it is called again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Request(NamedTuple):
-    """The object to look at. `namespace` is None for cluster-scoped resources."""
+    """Object to reconcile. `namespace` is None for cluster-scoped resources."""
 
     namespace: str | None
     name: str
@@ -24,23 +24,23 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """Done for now; `requeue_after_seconds` asks to be called again after that time at the latest."""
+    """Result of a reconcile; `requeue_after_seconds` requests another call after that time at the latest."""
 
     requeue_after_seconds: float | None = None
     seconds_left: Callable[[], float] | None = None
-    """Asked when that time is over: how much longer to wait for nothing else has to be looked at. 0 or less
-    calls."""
+    """Called when that time is over: returns how much longer to wait if nothing else happened. 0 or less
+    starts the reconcile."""
 
 
 class TerminalError(Exception):
-    """Trying again cannot help until the object changes: logged and counted, not retried."""
+    """An error that no retry can fix until the object changes: logged and counted, not retried."""
 
 
 class Reconciler(ABC):
-    """Brings one kind of object closer to what its spec says.
+    """Brings objects of one kind closer to their spec.
 
-    The runtime never calls `reconcile` for the same request twice at once. Raising anything but
-    `TerminalError` or `InvalidStatus` means: again, with per-request exponential back-off.
+    The runtime never runs `reconcile` twice at once for the same request. Any error but `TerminalError` or
+    `InvalidStatus` causes a retry, with exponential back-off per request.
     """
 
     @abstractmethod
@@ -48,16 +48,16 @@ class Reconciler(ABC):
 
 
 class ReconcileReporter(ABC):
-    """Shows people how the looks at an object end, where those fail for a reason that nobody foresaw."""
+    """Reports unexpected failures of reconciles to people."""
 
     @abstractmethod
     async def failed(self, request: Request, error: Exception) -> None:
-        """Report an error that the API server did not answer, or after which no other attempt follows."""
+        """Report an error that is not the API server's, or after which there is no retry."""
 
     @abstractmethod
     async def succeeded(self, request: Request) -> None:
-        """Called after every look that ended well."""
+        """Note that a reconcile succeeded; called after each one."""
 
 
 class ReconcileTimeout(Exception):
-    """A reconcile did not come to an end in time."""
+    """A reconcile did not end in time."""

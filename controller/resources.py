@@ -1,7 +1,7 @@
-"""The API resources we talk about, and where each lives on the server.
+"""API resources in use, and their paths on the server.
 
-Objects travel as plain dicts: parsing them into typed models costs ten to twenty times the CPU, so only
-the edge of a reconciler does that, and only for our own kinds.
+Objects are plain dicts: parsing them into typed models costs ten to twenty times the CPU, so only a
+reconciler does that, and only for our own kinds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 Object: TypeAlias = dict[str, Any]
-"""One Kubernetes object (or any JSON object the server answers), as parsed JSON."""
+"""One Kubernetes object (or any other JSON object from the server), as parsed JSON."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Resource:
     kind: str
     namespaced: bool = True
     gather_seconds: float = 0.0
-    """Seconds for which a watch gathers changes before it reads them: for kinds that change all the time, and
-    rarely in a way that matters."""
+    """Seconds for which a watch collects changes before it reads them, for kinds that change constantly, but
+    rarely in a relevant way."""
 
     def __hash__(self) -> int:
         return hash(self.plural)
@@ -40,17 +40,17 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def manifest(self, metadata: Object, **parts: Any) -> Object:
-        """An object of this kind, to create."""
+        """Return an object of this kind, to create."""
         return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, **parts}
 
     def named(self, obj: Object) -> Object:
-        """The object with its apiVersion and kind, which the server leaves out of lists."""
+        """Return the object with apiVersion and kind, which the server omits in lists."""
         return {"apiVersion": self.api_version, "kind": self.kind} | obj
 
     def path(
         self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:
-        """The URL path of one object, or of the collection when `name` is None.
+        """Return the URL path of one object, or of the collection if `name` is None.
 
         A namespaced resource without a namespace is the collection of all namespaces.
         """
@@ -58,7 +58,7 @@ class Resource:
         if self.namespaced and namespace is not None:
             parts.append(f"namespaces/{quote(namespace, safe='')}")
         elif self.namespaced and name is not None:
-            raise ValueError(f"{self.kind} {name!r} is namespaced: say in which namespace")
+            raise ValueError(f"{self.kind} {name!r} is namespaced: give its namespace")
         parts.append(self.plural)
         if name is not None:
             parts.append(quote(name, safe=""))

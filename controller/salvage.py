@@ -1,8 +1,8 @@
-"""Reading what others wrote, one object at a time: an object that cannot be read costs nobody but itself.
+"""Tolerant reading of objects: an unreadable object affects no other one.
 
-Kubernetes stores 10,000 levels of nesting, and orjson stops at 1,024. So once orjson has refused a text,
-what is nested too deeply is cut out of it, by a scan in a thread that is linear in the text. All else of it
-is read as ever, and an object that was cut is unreadable.
+Kubernetes stores 10,000 levels of nesting, but orjson reads only 1,024. So when orjson has refused a text,
+values nested too deeply are cut out of it, by a linear scan in a thread. The rest of the text is read as
+usual, and an object that was cut is unreadable.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from controller.garbage import without_collections
 from controller.resources import Object
 
 LARGE_BYTES = 2**16
-"""Text from which on Python's garbage collector would take longer than the parser."""
+"""Size from which Python's garbage collector would take longer than the parser."""
 MAX_REASON = 200
 MOST_LEVELS = 250
-"""Levels of a text that are kept where it has too many: orjson writes four more."""
+"""Levels that are kept of a text with too many: orjson writes four more."""
 TOO_DEEP = "it is nested too deeply"
 
 CUT = b'"dlr: nested too deeply"'
-"""What stands in place of each value that is cut out."""
+"""Replacement of each value that is cut out."""
 _BRACKETS = re.compile(
     rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))*+(?:([\[{]++)|([\]}]++)|\Z)', re.DOTALL
 )
-"""The next brackets that open, or that close. It matches wherever it is tried: no text is looked at twice."""
+"""Matches the next opening or closing brackets. It matches at every position: no text is scanned twice."""
 _NAMES = ("name", "namespace", "uid", "resourceVersion", "generation")
 _PLAIN = re.compile(r"[!-~]{1,253}")
 
 
 @dataclass(frozen=True)
 class UnreadableObject:
-    """An object that the API server has and this process does not read."""
+    """Object of the API server that this process cannot read."""
 
     obj: Object
-    """What names it, and its conditions. Empty if nothing names it."""
+    """Its identity and conditions; empty if it has no identity."""
     reason: str
-    """Why it cannot be read, as part of a sentence."""
+    """Reason, as part of a sentence."""
 
     @property
     def has_name(self) -> bool:
@@ -49,10 +49,10 @@ class UnreadableObject:
 
 
 def parsed(text: bytes) -> Any:
-    """The parsed JSON.
+    """Parse JSON.
 
     Raises:
-        orjson.JSONDecodeError: orjson does not read it.
+        orjson.JSONDecodeError: orjson cannot read it.
     """
     if len(text) < LARGE_BYTES:
         return orjson.loads(text)
@@ -61,7 +61,7 @@ def parsed(text: bytes) -> Any:
 
 
 async def parsed_shallow(text: bytes) -> Any:
-    """The same without what is nested too deeply (`is_cut`)."""
+    """Parse JSON without values nested too deeply (`is_cut`)."""
     return parsed(await asyncio.to_thread(shallow, text))
 
 
@@ -70,9 +70,9 @@ def is_cut(obj: Any) -> bool:
 
 
 def strangeness(obj: Object) -> str | None:
-    """Why nobody can handle a parsed object, whose metadata is not what Kubernetes' is; None if it is.
+    """Return why a parsed object is malformed by its metadata; None if it is not.
 
-    The API server sends no such object of a kind that it knows; what stands before it may.
+    The API server sends no such object of a kind with a schema, but a proxy in front of it may.
     """
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict) or not _is_plain(metadata.get("name")):
@@ -91,7 +91,7 @@ def strangeness(obj: Object) -> str | None:
 
 
 def strange_parts(obj: Object) -> str | None:
-    """The same of all that is read of an object without its model."""
+    """Return why an object that is read without a model is malformed; None if it is not."""
     if (found := strangeness(obj)) is not None:
         return found
     wrong = next((field for field in ("spec", "status") if not isinstance(obj.get(field, {}), dict)), None)
@@ -99,7 +99,7 @@ def strange_parts(obj: Object) -> str | None:
 
 
 def reason_of(error: Exception) -> str:
-    """Why an object cannot be read, from what its reading raised."""
+    """Return why an object cannot be read, from the error that reading it raised."""
     text = " ".join(str(error).split()).encode("ascii", "replace").decode()[:MAX_REASON]
     if "recursion" in text.lower() or "depth limit" in text:
         return TOO_DEEP
@@ -117,7 +117,7 @@ def _is_reference(owner: object) -> bool:
 
 
 def named(obj: Object) -> Object:
-    """What names the object to others, and its conditions; empty if nothing names it."""
+    """Return the object's identity and conditions; empty if it has no identity."""
     if strangeness(obj) is not None:
         return {}
     metadata, status = obj["metadata"], obj.get("status")
@@ -129,7 +129,7 @@ def named(obj: Object) -> Object:
 
 
 def shallow(text: bytes) -> bytes:
-    """The text with a mark in place of each value below `MOST_LEVELS`."""
+    """Return the text with each value below `MOST_LEVELS` replaced by a mark."""
     pieces, depth, start = list[bytes](), 0, 0
     for match in _BRACKETS.finditer(text):
         opening, closing = match.span(1), match.span(2)

@@ -1,8 +1,8 @@
-"""What the cache keeps of the objects of one kind, and how much of their text is parsed for it.
+"""Shapes: what the cache keeps of the objects of a kind, and how much of their text is parsed.
 
-What an object costs is counted in units: one for each value of its JSON, and one for each 64 bytes of its
-text. A unit takes about a hundred bytes of memory and half a microsecond, whatever it is, where a byte of
-text may take forty bytes. Units are counted in the text, so an object that has too many is never parsed.
+The cost of an object is counted in units: one for each value of its JSON, and one for each 64 bytes of its
+text. A unit takes about a hundred bytes of memory and half a microsecond, while a single byte of text may
+take forty bytes of memory. Units are counted in the text, so an object with too many is never parsed.
 Parts that the shape does not name are not parsed either, whatever their size.
 """
 
@@ -20,29 +20,29 @@ from controller.resources import Object
 from controller.salvage import TOO_DEEP, UnreadableObject
 
 UNIT_BYTES = 64
-"""Bytes of text that count as much as one value."""
+"""Bytes of text that count as one value."""
 METADATA = (
     *("name", "namespace", "uid", "resourceVersion", "generation", "generateName", "creationTimestamp"),
     *("deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "ownerReferences"),
 )
-"""Fields of the metadata that are kept of every object."""
+"""Metadata fields that are kept of every object."""
 WRITERS = "managedFields"
-"""Who wrote which field. It is kept where a shape says so, and as long as it is not too large."""
+"""Field with the writer of each field, kept if a shape requests it and it is not too large."""
 MOST_METADATA = 8_000
-"""Units of the metadata of one object: Kubernetes' 256 KiB of annotations are 4,000 and their number."""
+"""Units of one object's metadata: Kubernetes' 256 KiB of annotations are 4,000, plus their number."""
 MOST_WRITERS = 20_000
 MOST_CONDITIONS = 2_000
-"""Units of the conditions that are kept of an object that cannot be read."""
+"""Units of the conditions that are kept of an unreadable object."""
 
 Parts: TypeAlias = Any
-"""An object of which nothing is parsed: a struct with the text of each part that its shape names."""
+"""Unparsed object: a struct with the text of each part that its shape names."""
 
 
 class CannotBeRead(Exception):
-    """An object is beyond what can be read.
+    """An object exceeds the limits for reading.
 
     Args:
-        found: its name, and why.
+        found: name of the object, and reason.
     """
 
     def __init__(self, found: UnreadableObject) -> None:
@@ -51,7 +51,7 @@ class CannotBeRead(Exception):
 
 
 class Identity(msgspec.Struct):
-    """What names an object, and its version."""
+    """Identity and version of an object."""
 
     name: str | None = None
     namespace: str | None = None
@@ -75,7 +75,7 @@ class Page(NamedTuple):
 
 
 def units(text: bytes) -> int:
-    """Count the units of a JSON text; commas and brackets inside of strings count, too."""
+    """Count the units of a JSON text, including commas and brackets in strings."""
     return text.count(b",") + text.count(b"{") + text.count(b"[") + len(text) // UNIT_BYTES
 
 
@@ -83,20 +83,20 @@ def units_of(obj: Object) -> int:
     """Count the units of an object.
 
     Raises:
-        TypeError: it is nested too deeply to be written.
+        TypeError: the object is nested too deeply to be written.
     """
     return units(orjson.dumps(obj))
 
 
 class Shape:
-    """What is kept of the objects of one kind.
+    """Parts of the objects of one kind that are kept.
 
     Args:
-        parts: the most units of each part beside the metadata; others are not parsed.
-        keep: makes of these parts what is kept, and leaves them as they are. An object for which it raises
-            cannot be read.
+        parts: maximum units of each part besides the metadata; other parts are not parsed.
+        keep: returns what is kept of these parts, without changing them. An object for which it raises is
+            unreadable.
         writers: whether `managedFields` is kept.
-        metadata: fields of the metadata that are kept beside `METADATA`.
+        metadata: metadata fields that are kept in addition to `METADATA`.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class Shape:
         """Split a line of a watch.
 
         Raises:
-            msgspec.MsgspecError: it is no event of an object.
-            RecursionError: something in it is nested too deeply.
+            msgspec.MsgspecError: it is not an event with an object.
+            RecursionError: a value is nested too deeply.
         """
         found: Any = self._event.decode(line)
         return WatchEvent(found.type, found.object)
@@ -140,10 +140,10 @@ class Shape:
         return Page(metadata, found.items or [])
 
     def read(self, parts: Parts) -> Object:
-        """What is kept of an object.
+        """Return what is kept of an object.
 
         Raises:
-            CannotBeRead: it is too large, is nested too deeply, or has strange parts.
+            CannotBeRead: it is too large, nested too deeply, or malformed.
         """
         obj: Object = {"metadata": self._metadata_of(parts)}
         for name, most in self.parts.items():
@@ -152,14 +152,14 @@ class Shape:
         return self._kept(obj)
 
     def take(self, obj: Object) -> Object:
-        """What is kept of an object that is parsed already. Raises as `read` does."""
+        """Return what is kept of a parsed object. Raises as `read` does."""
         found = {name: obj[name] for name in ("metadata", *self.parts) if name in obj}
         if isinstance(metadata := found.get("metadata"), dict):
             found["metadata"] = {key: metadata[key] for key in self._fields if key in metadata}
         return self._kept(found)
 
     def names_of(self, parts: Parts) -> Object:
-        """What names an object to others, and its conditions; empty if nothing names it."""
+        """Return the object's identity and conditions; empty if it has no identity."""
         try:
             named: Object = {"metadata": msgspec.structs.asdict(_IDENTITY.decode(parts.metadata))}
             raw = getattr(parts, "status", UNSET)
@@ -171,7 +171,7 @@ class Shape:
         return salvage.named(named)
 
     def identity(self, parts: Parts) -> Identity:
-        """The name and version of an object, or the version that a bookmark brings; empty if it is none."""
+        """Return the identity of an object, or the version of a bookmark; empty for anything else."""
         try:
             return _IDENTITY.decode(parts.metadata)
         except (msgspec.MsgspecError, TypeError):
@@ -202,8 +202,8 @@ class Shape:
     def _parsed(self, parts: Parts, name: str, text: bytes, most: int) -> Any:
         if (counted := units(text)) > most:
             reason = (
-                f"its {name} has {counted} values, where each {UNIT_BYTES} bytes of text count as one, and "
-                f"may have {most}"
+                f"its {name} has {counted} values (each {UNIT_BYTES} bytes of text count as one), and at "
+                f"most {most} are allowed"
             )
             raise CannotBeRead(UnreadableObject(self.names_of(parts), reason))
         try:
@@ -216,7 +216,7 @@ class Shape:
 
 
 def _struct(name: str, texts: tuple[str, ...] = (), **more: Any) -> Any:
-    """A struct with the text of each of these fields that is there, and with more fields of other types."""
+    """Define a struct with the text of each of these fields, where present, and typed fields `more`."""
     fields: list[Any] = [*more.items(), *((field, Raw | UnsetType, UNSET) for field in texts)]
     return msgspec.defstruct(name, fields)
 
@@ -227,11 +227,11 @@ class _Status(msgspec.Struct):
 
 _IDENTITY, _STATUS = msgspec.json.Decoder(Identity), msgspec.json.Decoder(_Status)
 WHOLE = Shape({"spec": 10**9, "status": 10**9, "data": 10**9}, metadata=("finalizers",))
-"""All of the common parts, for collections that nobody else writes."""
+"""Shape with all common parts, for collections that nobody else writes."""
 NAMES = Shape({})
-"""The metadata alone."""
+"""Shape with only the metadata."""
 
 
 def named_in(text: bytes) -> Object:
-    """What names the object of a text that is too large to be parsed, and its conditions."""
+    """Return identity and conditions of an object whose text is too large to be parsed."""
     return WHOLE.names_of(WHOLE.object(text))

@@ -1,4 +1,4 @@
-"""Long work in slices, or in a thread, so that the event loop has a turn now and then."""
+"""Long work in slices, or in a thread, so that the event loop stays responsive."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SLICE_SECONDS = 0.01
-"""After so much work at a stretch, others have a turn: probes, answers, other reconcilers."""
+"""Longest continuous work before others get a turn: probes, answers, other reconcilers."""
 LARGE = 200
-"""With so many objects, a decision takes long enough to be computed beside the event loop."""
+"""Number of objects from which a decision is computed in a thread."""
 
 _LET_GO_AT_ONCE = 100
 
 
 class Slices:
-    """`await slices.pause()` between any two pieces of work: it lets others run when a slice is over."""
+    """Work in slices: `await slices.pause()` between two steps lets others run when a slice is over."""
 
     def __init__(self) -> None:
         self._turns = _turns.setdefault(asyncio.get_running_loop(), _Turns())
@@ -34,8 +34,8 @@ class Slices:
 
 
 async def let_go(objects: list[Any]) -> None:
-    """Empty the list. Where it holds the last references to thousands of models, C takes up to a tenth of a
-    second to free them, and neither the event loop nor another thread has a turn meanwhile."""
+    """Empty the list in slices. Freeing thousands of models at once takes up to a tenth of a second, in which
+    no other thread runs."""
     slices = Slices()
     del objects[-_LET_GO_AT_ONCE:]
     while objects:
@@ -44,14 +44,15 @@ async def let_go(objects: list[Any]) -> None:
 
 
 async def computed(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What a pure function gives; a thread computes it if it looks at many objects, `size` of them."""
+    """Return the result of a pure function, computed in a thread if `size`, its number of objects, is
+    large."""
     if size < LARGE:
         return function(*args, **kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
 class _Turns:
-    """The turns of all who work in slices on one event loop, which looks at its sockets after each."""
+    """Turns of all sliced work on one event loop, which polls its sockets after each."""
 
     def __init__(self) -> None:
         self.began = 0.0

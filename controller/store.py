@@ -1,7 +1,7 @@
-"""The local copy of one collection, with indexes, and what changed in it.
+"""Local copy of one collection, with indexes.
 
-The objects are shared by everyone who reads them: never change one. Every mutation returns the changes
-it made, so that whoever was told of an object is also told when it vanished during a gap in the watch.
+Objects are shared by all readers: never change one. Every mutation returns its changes, so that handlers
+that were notified of an object are also notified when it vanished during a gap in the watch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ IndexKeys: TypeAlias = list[str]
 
 @dataclass(frozen=True)
 class Change:
-    """An object appeared (`old` is None), changed, or went (`new` is None)."""
+    """Change of an object: it appeared (`old` is None), changed, or disappeared (`new` is None)."""
 
     old: Object | None
     new: Object | None
 
     @property
     def current(self) -> Object:
-        """The newest known state; the last one, of an object that is gone."""
+        """Newest state of the object; the last one if it is gone."""
         obj = self.new if self.new is not None else self.old
         assert obj is not None
         return obj
@@ -43,21 +43,21 @@ V = TypeVar("V")
 
 
 class ObjectMemory(Generic[V]):
-    """What somebody remembers of a store's objects, one value each by uid; it goes with the object."""
+    """Values by uid for the objects of a store, removed with the object."""
 
     def __init__(self, uids: dict[str, Key]) -> None:
         self._uids = uids
         self._values: dict[str, V] = {}
         self.get: Callable[[str], V | None] = self._values.get
-        """Asked for each of ten thousand workers in a look: no call but the dictionary's own."""
+        """Look-up by uid. It is the dictionary's own method, since a reconcile may call it 10,000 times."""
 
     def __len__(self) -> int:
         return len(self._values)
 
     def put(self, uid: str, value: V) -> V:
-        """Returns `value`; it is remembered only while the store has an object with that uid.
+        """Store and return `value`, which is kept only while the store has an object with that uid.
 
-        May be called by a thread beside the store's: hence the check comes last.
+        Other threads than the store's may call it, so the check comes last.
         """
         self._values[uid] = value
         if uid not in self._uids:
@@ -69,7 +69,7 @@ class ObjectMemory(Generic[V]):
 
 
 class Store:
-    """Read by reconcilers; written only by the informer that owns it."""
+    """Objects of one collection; only the informer that owns the store writes it."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, Object] = {}
@@ -85,7 +85,7 @@ class Store:
         return self._objects.get((namespace, name))
 
     def list(self, namespace: str | None = None) -> Objects:
-        """All objects, or those of one namespace."""
+        """Return all objects, or those of one namespace."""
         if namespace is None:
             return list(self._objects.values())
         return self.by_index("namespace", namespace)
@@ -94,11 +94,11 @@ class Store:
         return list(self._indexes[index_name].get(key, {}).values())
 
     def count(self, index_name: str, key: str) -> int:
-        """The number of objects that `by_index` returns, in constant time."""
+        """Return the number of objects that `by_index` returns, in constant time."""
         return len(self._indexes[index_name].get(key, ()))
 
     def add_index(self, index_name: str, function: IndexFunction) -> None:
-        """`function` names the keys under which an object is to be found; it must be pure."""
+        """Add an index; `function` returns the keys of an object, and must be pure."""
         if self._functions.get(index_name, function) is not function:
             raise ValueError(f"there is another index called {index_name!r}")
         self._functions[index_name] = function
@@ -107,20 +107,21 @@ class Store:
             self._index(index_name, function(obj), key, obj)
 
     def memory(self) -> ObjectMemory[Any]:
-        """A new one, empty."""
+        """Return a new, empty memory."""
         self._memories.append(ObjectMemory(self._uids))
         return self._memories[-1]
 
     def replace_stepwise(
         self, items: Iterable[Object], refused: Callable[[Object, Exception], None] | None = None
     ) -> Iterator[Change | None]:
-        """Swaps the whole content, object by object; what is not among `items` is gone. None: no change.
+        """Replace the whole content object by object; objects not in `items` are removed. Yields None for no
+        change.
 
-        Each step is made when the iterator is asked for it, so that thousands need not be made at once.
+        Each step happens when the iterator advances, so that thousands need not happen at once.
 
         Args:
-            refused: gets each object for which an index function raises, and what it raised; the object is
-                as good as gone. None raises it.
+            refused: called with each object for which an index function raises, and the error; the object is
+                removed. If it is None, the error is raised.
         """
         before: set[Key] = {*self._objects}
         fresh: dict[Key, Object] = {}
@@ -145,9 +146,10 @@ class Store:
             yield change
 
     def apply(self, obj: Object) -> Change | None:
-        """None if this version, or a newer one, is known already, as an own write is.
+        """Store an object; return None if this version, or a newer one, is already stored, as after an own
+        write.
 
-        What an index function raises leaves the store as it was.
+        An error of an index function leaves the store unchanged.
         """
         key = key_of(obj)
         stored = self._objects.get(key)
@@ -156,7 +158,7 @@ class Store:
         return self._put(key, obj)
 
     def delete(self, obj: Object) -> Change | None:
-        """None if the object was not known: then nobody was told of it either. Or if it is another by now."""
+        """Remove an object; return None if it is not stored, or was replaced by another one."""
         key = key_of(obj)
         stored = self._objects.get(key)
         if stored is None or is_newer(stored, than=obj):
@@ -165,7 +167,7 @@ class Store:
         return self._remove(key)
 
     def remove(self, key: Key) -> Change | None:
-        """Whatever there is of that name is gone; None if there is nothing."""
+        """Remove the object with this key; return None if there is none."""
         return self._remove(key) if key in self._objects else None
 
     def _put(self, key: Key, obj: Object) -> Change:
@@ -193,10 +195,10 @@ class Store:
             memory.forget(uid)
 
     def _index_keys(self, obj: Object) -> dict[str, IndexKeys]:
-        """The keys of an object, by index.
+        """Return the keys of an object, by index.
 
         Raises:
-            TypeError: one of them cannot be a key of a dictionary.
+            TypeError: a key is not hashable.
         """
         keys = {index_name: [*function(obj)] for index_name, function in self._functions.items()}
         for index_keys in keys.values():
@@ -225,16 +227,17 @@ def _namespace_index(obj: Object) -> Iterable[str]:
 
 
 def is_newer(obj: Object, *, than: Object) -> bool:
-    """Whether a version of an object came after another; True where they cannot be compared.
+    """Return whether `obj` is a later version than `than`; True if they cannot be compared.
 
-    Versions of one resource are numbers that grow (Kubernetes API concepts, "Resource versions").
+    Versions of a resource are increasing numbers (Kubernetes API concepts, "Resource versions").
     """
     mine, other = version_number(_version(obj)), version_number(_version(than))
     return mine is None or other is None or mine > other
 
 
 def version_number(resource_version: str | None) -> int | None:
-    """None if it is not a number, which no Kubernetes server does to the kinds that we watch."""
+    """Return the version as a number; None if it is none, which no Kubernetes server sends for kinds watched
+    here."""
     return int(resource_version) if resource_version and resource_version.isdecimal() else None
 
 

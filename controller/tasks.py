@@ -1,4 +1,4 @@
-"""Tasks beside the main one: groups, an event loop in a thread of its own, and calls that callers share."""
+"""Background tasks: groups, an event loop in its own thread, and calls shared by several callers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 class Background:
-    """Started tasks, and races against their failure. One that fails makes every race raise its error."""
+    """Group of background tasks, and races against their failure: if one fails, every race raises its
+    error."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
@@ -31,13 +32,13 @@ class Background:
         return task
 
     async def cancel(self, *tasks: asyncio.Task[None]) -> None:
-        """Ends tasks, newest first, and waits until each has."""
+        """Cancel tasks, newest first, and wait for each to end."""
         for task in reversed(tasks):
             task.cancel()
             await asyncio.wait([task])
 
     async def race(self, awaitable: Awaitable[Any], stop: asyncio.Event | None = None) -> bool:
-        """Waits for `awaitable`. False if `stop` was set first; raises if a task failed first."""
+        """Wait for `awaitable`; return False if `stop` is set first. Raises if a task fails first."""
         main: asyncio.Future[Any] = asyncio.ensure_future(awaitable)
         stopped: asyncio.Future[Any] = asyncio.ensure_future((stop or asyncio.Event()).wait())
         try:
@@ -53,7 +54,7 @@ class Background:
             stopped.cancel()
             await asyncio.wait({main, stopped})
             if not main.cancelled():
-                main.exception()  # seen; the first cause is what is raised
+                main.exception()  # mark as retrieved; the first error is raised
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or self._failed.done():
@@ -61,11 +62,11 @@ class Background:
         error = task.exception()
         if error is not None:
             self._failed.set_exception(error)
-            self._failed.exception()  # seen, even if no race ever asks
+            self._failed.exception()  # mark as retrieved, even without a race
 
 
 class LoopThread:
-    """Runs coroutines between `async with` and its end."""
+    """Event loop in its own thread, which runs inside the `async with` block."""
 
     def __init__(self, name: str) -> None:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name=name, daemon=True)
@@ -77,12 +78,12 @@ class LoopThread:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Cancels what still runs there."""
+        """Stop the loop, which cancels its coroutines."""
         self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(self._thread.join)
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Its result or error, awaited from the caller's event loop. To cancel this cancels the coroutine."""
+        """Await a coroutine on that loop from the caller's. Cancelling this cancels the coroutine."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     async def _serve(self) -> None:
@@ -93,7 +94,7 @@ class LoopThread:
 
 
 class SharedCalls(Generic[T]):
-    """The calls under way, by key."""
+    """Calls in progress, shared by their callers, by key."""
 
     def __init__(self) -> None:
         self._tasks: dict[Hashable, asyncio.Task[T]] = {}
@@ -105,9 +106,9 @@ class SharedCalls(Generic[T]):
         return key in self._tasks
 
     async def ask(self, key: Hashable, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return or raise what the call under way for this key gives; make it if there is none.
+        """Return or raise the result of the call in progress for this key; start it if there is none.
 
-        It goes on if a waiter is cancelled.
+        The call continues if a waiter is cancelled.
         """
         task = self._tasks.get(key)
         if task is None:
@@ -118,4 +119,4 @@ class SharedCalls(Generic[T]):
     def _forget(self, key: Hashable, done: asyncio.Task[T]) -> None:
         del self._tasks[key]
         if not done.cancelled():
-            done.exception()  # each waiter has raised it; all of them may have been cancelled
+            done.exception()  # mark as retrieved; all waiters may have been cancelled

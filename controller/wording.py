@@ -1,4 +1,4 @@
-"""Texts cut to the room that there is for them."""
+"""Helpers for short texts in messages."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ from collections.abc import Sequence
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most so many characters; an ellipsis says that there were more."""
+    """Return at most `limit` characters, with an ellipsis if there were more."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """`1 worker`, `2 workers`, `2 processes`."""
+    """Return a count such as `1 worker`, `2 workers` or `2 processes`."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def some_of(items: Sequence[str], most: int, separator: str = ", ") -> str:
-    """At most so many items, and how many more there are."""
+    """Return at most `most` items, and how many more there are."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return f"{separator.join(items[:most])}{more}"
 
 
 def and_more(number: int, one: str) -> str:
-    """`; and 2 more workers`; empty for none."""
+    """Return `; and 2 more workers`; empty for 0."""
     return f"; and {counted(number, f'more {one}')}" if number else ""
 
 
 def holders(finalizers: Sequence[str] | None) -> list[str]:
-    """The finalizers that hold a deleted object until somebody takes them away. Garbage collection's own go
-    by themselves."""
+    """Return the finalizers that keep a deleted object until somebody removes them, without garbage
+    collection's own."""
     return [each for each in finalizers or () if each not in ("orphan", "foregroundDeletion")]
 
 
 def held_by(finalizers: Sequence[str] | None) -> str:
-    """What holds a deleted object, in a few words; empty where no finalizer of others does."""
+    """Return what keeps a deleted object, in a few words; empty if no such finalizer does."""
     others = holders(finalizers)
     return f"held by its finalizers {some_of(others, 3)}" if others else ""
 
 
 def printable(text: str) -> str:
-    """The text with a blank in place of each control character, which a terminal would obey."""
+    """Return the text with a blank for each control character, which a terminal would execute."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def first_line(text: str | None) -> str:
-    """The first that is not blank; "" if there is none."""
+    """Return the first line that is not blank; "" if there is none."""
     lines = (text or "").strip().splitlines()
     return lines[0].strip() if lines else ""

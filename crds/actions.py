@@ -1,6 +1,6 @@
-"""What to do about a node or a link: the first thing to try. Probes report it with the fault that they find.
+"""Remedies for a node or a link, which probes report with the faults that they find.
 
-It imports the standard library alone, because it is part of the agent.
+This module imports only the standard library, because it is part of the agent.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from crds.wire import WireWord
 
 
 class Action(WireWord):
-    """What to do about a node, or a link; the first thing to try."""
+    """Remedy for a node or a link: the first thing to try."""
 
     RESET_GPU = "ResetGPU"
     REBOOT = "Reboot"
     REPLACE = "Replace"
     LOOK_AT_LINK = "LookAtLink"
-    """At its network interface, cable and switch port."""
+    """Examine its network interface, cable and switch port."""
     LOOK_AT_DOMAIN = "LookAtDomain"
-    """At the rack or switch that it shares with others."""
+    """Examine the rack or switch that it shares with others."""
     LOOK_AT_LOAD = "LookAtLoad"
-    """At what else runs there, at clocks, temperature and power."""
+    """Examine other load on the node, clocks, temperature and power."""
     CHECK_AGAIN = "CheckAgain"
 
 
@@ -29,6 +29,6 @@ _WORST_FIRST = (Action.REPLACE, Action.REBOOT, Action.RESET_GPU)
 
 
 def worst(actions: Iterable[Action | None]) -> Action | None:
-    """Return the action that helps against all faults of a machine; None if none of them has one."""
+    """Return the action that fixes all faults of a machine; None if no fault has one."""
     found = set(actions)
     return next((action for action in _WORST_FIRST if action in found), None)

@@ -1,4 +1,4 @@
-"""Checkpoints of training processes: their places, what may fail, and how much memory they take."""
+"""Checkpoints of training processes: their places, problems and memory sizes."""
 
 from __future__ import annotations
 
@@ -8,67 +8,68 @@ from crds.wire import WireWord
 
 
 class Tier(WireWord):
-    """The place of a checkpoint."""
+    """Place of a checkpoint."""
 
     MEMORY = "memory"
     PEER = "peer"
-    """Memory, with parts that were fetched from other Pods. Processes read `memory`."""
+    """Memory, with parts fetched from other Pods. Processes read `memory`."""
     STORAGE = "storage"
 
     @property
     def origin(self) -> str:
-        """Return the word for a sentence such as `goes on from memory`."""
+        """Return the phrase for a sentence such as `goes on from memory`."""
         return "from a peer's copy" if self is Tier.PEER else f"from {self.value}"
 
 
 class KeptIn(IntEnum):
-    """The place where the step is kept after which all ranks leave, as a number of the progress record."""
+    """Place of the step after which all ranks leave, as a number of the progress record."""
 
     MEMORY = 1
     STORAGE = 2
 
 
 class CheckpointTrouble(WireWord):
-    """What does not work with a process's checkpoints; where more than one does not, the first counts."""
+    """Checkpoint problem of a process; if there are several, the first in this order counts."""
 
     STATE = "StateNotSaved"
-    """The state cannot be taken apart, or the steps do not rise: nothing is saved."""
+    """The state cannot be split, or the steps do not rise: nothing is saved."""
     LOST = "CheckpointLost"
-    """Training goes on from an earlier step than memory had, or from 0; or memory ends with a step of which
-    storage has nothing."""
+    """Training resumes from an earlier step than memory had, or from 0; or the last step in memory is missing
+    in storage."""
     SLOT = "SlotTooSmall"
-    """The state does not fit into the memory that the job asks for."""
+    """The state does not fit into the job's checkpoint memory."""
     MEMORY = "MemoryFails"
-    """That memory cannot be used for another reason."""
+    """The checkpoint memory cannot be used for another reason."""
     STORAGE = "StorageFails"
-    """The last step that was due has not reached the storage."""
+    """The last due step has not reached the storage."""
     SKIPPED = "SaveSkipped"
-    """The last step that was due is not in the storage, since the one before was still being written."""
+    """The last due step is not in storage, because the previous one was still being written."""
 
 
 SAVER_PROCESS = "the saver process"
-"""What a message of StorageFails says where it is not the storage that failed."""
+"""Subject of a StorageFails message if the storage itself did not fail."""
 MAX_TROUBLE = 512
-"""Characters of what is told of it."""
+"""Maximum characters of a problem's message."""
 
 
 AFTER_FAILURE = "failure-"
-"""Beginning of an attempt that writes what a round goes on from after a failure; the round follows."""
+"""Prefix of an attempt that writes the checkpoint from which a round resumes after a failure; the round
+follows."""
 OWN_SLOTS = 3
-"""Of a process: the newest whole one, one to write into, and one that its saver may still read."""
+"""Slots per process: the newest complete one, one to write into, and one that its saver may still read."""
 REPLICA_SLOTS = 2
-"""Of a held replica: a kill in the middle of writing must not cost the older one."""
+"""Slots per replica: if a write is interrupted, the older one remains."""
 SMALLEST_SLOT_BYTES = 64 << 10
-"""Its control words and a small header take some of it."""
+"""Minimum size of a slot, with room for its control words and a small header."""
 
 
 def slot_count(processes: int, replicas: int) -> int:
-    """Slots of a Pod."""
+    """Return the number of slots of a Pod."""
     return processes * (OWN_SLOTS + REPLICA_SLOTS * replicas)
 
 
 def attempt_of(start: str, replica_group: str) -> str:
-    """Return the name of what a start of the training processes writes; `group_of` finds the group.
+    """Return the name of the attempt that a start of the training processes writes; `group_of` reverses it.
 
     Args:
         replica_group: index of the group; empty in a job without groups.

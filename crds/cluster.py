@@ -1,7 +1,7 @@
-"""The cluster of a job with parameter servers: who is which task, under which name.
+"""Cluster of a job with parameter servers: the tasks and the addresses of its slots.
 
-The controller, which makes Pods of it, and the agent, which reads it from the ElasticWorld and starts their
-commands, share it. So this module imports the standard library alone, and runs on Python 3.10.
+The controller, which creates Pods from it, and the agent, which reads it from the ElasticWorld and starts
+the commands, share this module. So it imports only the standard library and runs on Python 3.10.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from crds import names
 from crds.ranges import from_ranges
 
 ROLES = (names.CHIEF, names.PS, names.WORKER)
-"""The types that are in TensorFlow's map of a cluster. An evaluator is beside it."""
+"""Types in TensorFlow's cluster map. An evaluator is not part of it."""
 OFFSETS = (*ROLES, names.EVALUATOR)
-"""In which order ports are given: Pods that share the network of their node must not have the same."""
+"""Order in which ports are assigned. Pods on their node's network must not share a port."""
 FIRST_PORT = 2222
 PORT_NAME = "cluster"
-"""Of a port of a template's first container that stands for `FIRST_PORT`."""
+"""Name of the port in a template's first container that replaces `FIRST_PORT`."""
 MAX_TASKS = 1_000
-"""Of a type."""
+"""Maximum tasks of a type."""
 MAX_CONFIG_BYTES = 120 << 10
-"""Of TF_CONFIG. A variable may have 128 KiB (MAX_ARG_STRLEN of execve(2)), or no command can be started with
-it; and who takes the place of a slot has a greater number, so a longer address."""
+"""Maximum size of TF_CONFIG. A variable above 128 KiB (MAX_ARG_STRLEN of execve(2)) prevents every start of a
+command, and slots that replace others have higher numbers, so longer addresses."""
 _GREATEST = 99_999
 TASKS_PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$"
 MAX_TASKS_TEXT = 8_192
@@ -33,22 +33,22 @@ MAX_TASKS_TEXT = 8_192
 
 @dataclass(frozen=True)
 class Cluster:
-    """One version of it."""
+    """One version of the cluster."""
 
     job: str
     namespace: str
     version: int
-    """Counts up with every change of the parameter servers."""
+    """Version number; rises with every change of the parameter servers."""
     tasks: Mapping[str, Sequence[int]]
     """Slots in the order of their tasks, by type."""
     ports: Mapping[str, int]
-    """First number of `port`, by type."""
+    """First port number, by type."""
     lost: Sequence[int] = ()
     """Slots of parameter servers that do not run."""
 
     @classmethod
     def parse(cls, world: Mapping[str, Any]) -> Cluster | None:
-        """Read an ElasticWorld; None where it has no cluster (yet)."""
+        """Read the cluster from an ElasticWorld; None if it has none (yet)."""
         found = (world.get("spec") or {}).get("cluster")
         if not found:
             return None
@@ -66,14 +66,14 @@ class Cluster:
             return None
 
     def place(self, type_: str, index: int) -> int | None:
-        """The number of a slot's task; None as long as it has none. An evaluator's is its index."""
+        """Return the number of a slot's task; None while it has none. An evaluator's is its index."""
         if type_ not in ROLES:
             return index
         slots = self.tasks.get(type_, ())
         return slots.index(index) if index in slots else None
 
     def address(self, type_: str, index: int) -> str:
-        """Return the address of a slot's command: a name that its next Pods have too, and a port.
+        """Return the address of a slot's command: a host name that its later Pods keep, and a port.
 
         https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-hostname-and-subdomain-fields
         """
@@ -84,7 +84,7 @@ class Cluster:
         return self.ports.get(type_, FIRST_PORT) + len(OFFSETS) * index + OFFSETS.index(type_)
 
     def variables(self, type_: str, index: int) -> dict[str, str]:
-        """What the command of a slot that has a task is told of it."""
+        """Return the environment variables for the command of a slot with a task."""
         place = self.place(type_, index)
         addresses = {
             role: [self.address(role, slot) for slot in self.tasks[role]]
@@ -98,12 +98,12 @@ class Cluster:
         }
 
     def config_bytes(self) -> int:
-        """How long TF_CONFIG is for the task that has the longest."""
+        """Return the length of the longest TF_CONFIG of all tasks."""
         return len(self.variables(names.EVALUATOR, _GREATEST)[names.ENV_TF_CONFIG])
 
 
 def first_port(template: Mapping[str, Any]) -> int:
-    """What the ports of a type begin with: as its template says, or 2222."""
+    """Return the first port of a type: the template's, or 2222."""
     containers = (template.get("spec") or {}).get("containers") or [{}]
     for port in containers[0].get("ports") or ():
         if port.get("name") == PORT_NAME:

@@ -1,4 +1,4 @@
-"""`status.cluster` of a job with parameter servers, and what is refused of such a job (docs/roles.md)."""
+"""`status.cluster` of a job with parameter servers, and the rules for such a job (docs/roles.md)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from crds.ranges import as_ranges, from_ranges
 MAX_PARAMETER_SERVERS = 256
 
 HIGHEST_FIRST_PORT = 65_400
-"""For a type without slots. Each slot takes four more (`Cluster.port`), and those that take another's place
-have greater numbers: as many again."""
+"""Limit for a type without slots. Each slot takes four ports (`Cluster.port`), and slots that replace others
+take as many again."""
 
 _CHIEF, _PS, _WORKER = (f"self.replicaSpecs.{type_}" for type_ in ("chief", "ps", "worker"))
 _CONTAINERS = f"{_PS}.template.spec.containers"
 _SERVES = f"(has({_PS}) && {_PS}.replicas > 0)"
-_SAID = " || ".join(
+_HAS_COMMAND = " || ".join(
     f"(has({_CONTAINERS}[0].{words}) && size({_CONTAINERS}[0].{words}) > 0)" for words in ("command", "args")
 )
 
@@ -41,7 +41,7 @@ def _port_rule(type_: str) -> dict[str, str]:
 CLUSTER_RULES = (
     cel(
         f"!{_SERVES} || has({_CHIEF}) || has({_WORKER})",
-        "replicaSpecs.ps alone trains nothing: add replicaSpecs.chief or replicaSpecs.worker, which ask it",
+        "replicaSpecs.ps alone trains nothing: add replicaSpecs.chief or replicaSpecs.worker, which use it",
     ),
     *map(_port_rule, OFFSETS),
     cel(
@@ -58,10 +58,10 @@ CLUSTER_RULES = (
     ),
     cel(
         f"{_SERVES} == {_SERVES.replace('self', 'oldSelf')}",
-        "a job cannot come to its first parameter server, nor lose its last: make another job",
+        "a job cannot add its first parameter server or remove its last; make another job",
     ),
     cel(
-        f"!{_SERVES} || size({_CONTAINERS}) == 0 || {_SAID}",
+        f"!{_SERVES} || size({_CONTAINERS}) == 0 || {_HAS_COMMAND}",
         "replicaSpecs.ps.template.spec.containers[0].command must say what a parameter server runs",
     ),
     cel(
@@ -93,19 +93,19 @@ Tasks = Annotated[
     PlainSerializer(as_ranges, return_type=str),
     WithJsonSchema({"type": "string", "pattern": TASKS_PATTERN, "maxLength": MAX_TASKS_TEXT}),
 ]
-"""Slots in the order of their tasks; on the wire such as `0-3,9`."""
+"""Slots in the order of their tasks; on the wire, ranges such as `0-3,9`."""
 
 
 class ClusterStatus(Model):
     """Tasks of a job with parameter servers. Commands find them in TF_CONFIG."""
 
     version: Annotated[int, Field(ge=1)]
-    """Counts up when the parameter servers change, or the Pod of one. The chief's command
-    starts anew by it."""
+    """Version of the cluster. It rises when the parameter servers or their Pods change, and then the chief's
+    command restarts."""
     since: datetime | None = None
     """When this version was published."""
     tasks: Annotated[dict[str, Tasks], Field(max_length=3)]
-    """Tasks by type: the first slot is task 0, and so on. An evaluator's task is its index."""
+    """Slots in the order of their tasks, by type: the first is task 0. An evaluator's task is its index."""
     incarnations: Annotated[
         list[Annotated[int, Field(ge=0)]],
         Field(max_length=MAX_PARAMETER_SERVERS, json_schema_extra={"x-kubernetes-list-type": "atomic"}),

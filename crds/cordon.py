@@ -1,4 +1,4 @@
-"""What a cordon leaves on a Node: the finding that it follows from, and the sentences on nodes in service."""
+"""Traces of a cordon on a Node: the finding that caused it, and the messages on nodes left in service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def reason_of(finding: Finding) -> str:
 
 
 def read_acted(node: Mapping[str, Any]) -> Finding | None:
-    """The finding that was last acted upon, by a raw Node's annotation; an unreadable one is none."""
+    """Return the finding that was last acted on, from the annotation of a raw Node; None if it is
+    unreadable."""
     written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_CORDON)
     if written is None:
         return None
@@ -40,6 +41,6 @@ def write_acted(finding: Finding) -> str:
 
 
 NOT_ENFORCED = "not cordoned: the controller runs with --cordon=report"
-"""Statement on a node that a dry run leaves in service."""
+"""Message on a node that a dry run leaves in service."""
 HELD_BACK = "not cordoned: as many nodes are as --cordon-limit allows"
-"""Statement on a node that the limit leaves in service."""
+"""Message on a node that the limit leaves in service."""

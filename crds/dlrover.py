@@ -1,7 +1,8 @@
-"""`dlrover-run`, DLRover's launcher: the flags that it adds to torchrun's, and what each becomes here.
+"""`dlrover-run`, DLRover's launcher: the flags that it adds to torchrun's, and their meaning here.
 
-Standard library only: the agent, which takes the launcher's place, and the controller, which tells what the
-job has to say instead, both read this. The flags are DLRover's (`dlrover/trainer/torch/elastic_run.py`).
+Standard library only: the agent, which replaces the launcher, and the controller, which reports the fields
+to set in the job instead, both import this. The flags are DLRover's
+(`dlrover/trainer/torch/elastic_run.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import NamedTuple
 LAUNCHER = "dlrover-run"
 OUR_BACKEND = "dlr"
 BACKENDS = (OUR_BACKEND, "dlrover-master")
-"""Values of torchrun's `--rdzv-backend` that are the job's own rendezvous. DLRover's has no master here."""
+"""Values of torchrun's `--rdzv-backend` for the job's own rendezvous. DLRover's needs a master, which does
+not exist here."""
 
 NUMA_AFFINITY = "numa-affinity"
 RENDEZVOUS_SETTINGS = "rdzv-conf"
@@ -20,23 +22,23 @@ RENDEZVOUS_SETTINGS = "rdzv-conf"
 
 
 class Flag(NamedTuple):
-    """A flag of DLRover's, or a key of its `--rdzv-conf`, and who does what it asks for."""
+    """Flag of DLRover's, or key of its `--rdzv-conf`, and what replaces it."""
 
     name: str
-    """Name without the dashes in front, and with dashes inside."""
+    """Name without leading dashes, and with dashes inside."""
     takes_value: bool = False
     off: tuple[str, ...] = ()
-    """The values that ask for nothing."""
+    """Values that turn the flag off."""
     field: str = ""
-    """The field of the ElasticJob's spec that asks for the same."""
+    """Field of the ElasticJob's spec with the same effect."""
     setting: str = ""
-    """What that field has to be; empty for the flag's own value."""
+    """Value for that field; empty for the flag's own value."""
     remark: str = ""
-    """Why it is not obeyed, where no field asks for the same."""
+    """Why the flag is ignored, if no field has the same effect."""
 
     @property
     def ignored(self) -> bool:
-        """Whether the launcher itself does nothing about it; the others are obeyed, or need nothing."""
+        """Whether the launcher ignores the flag; it obeys the others, or they need nothing."""
         return bool(self.field or self.remark)
 
 
@@ -58,7 +60,7 @@ FLAGS: Mapping[str, Flag] = {
         Flag(NUMA_AFFINITY),
     )
 }
-"""By name. A flag of `dlrover-run` that is not here is torchrun's."""
+"""Flags by name. Other flags of `dlrover-run` are torchrun's."""
 
 SETTINGS: Mapping[str, Flag] = {
     setting.name: setting
@@ -71,7 +73,7 @@ SETTINGS: Mapping[str, Flag] = {
         ),
     )
 }
-"""Of `--rdzv-conf`, by key; the agent reads the others that mean anything here."""
+"""Keys of `--rdzv-conf`; the agent reads the others that have a meaning here."""
 
 TORCHS_SWITCHES = frozenset(
     ("h", "help", "standalone", "m", "module", "no-python", "run-path", "virtual-local-rank")
@@ -85,25 +87,26 @@ TORCHS_FLAGS = TORCHS_SWITCHES | {
 }
 """torchrun's flags, which may be shortened."""
 OUR_FLAGS = frozenset(("no-warm-start", "preload", "failure-grace", "hang-timeout", "memory-checkpoint"))
-"""Flags that dlr adds, which may not."""
+"""Flags that dlr adds, which may not be shortened."""
 SWITCHES = frozenset(
     {*(flag.name for flag in FLAGS.values() if not flag.takes_value), *TORCHS_SWITCHES, "no-warm-start"}
 )
-"""The flags that have no value, DLRover's, torchrun's and ours; all others take the next word, if not `=`."""
+"""Flags without a value, of DLRover, torchrun and dlr; all others take the next word unless they contain
+`=`."""
 
 
 class Option(NamedTuple):
-    """A flag as it stands in a command, whoever's it is."""
+    """Flag in a command, of any origin."""
 
     name: str
     """Name of the flag, as in `Flag.name`."""
     value: str | None
     words: tuple[str, ...]
-    """All of it, as it was written."""
+    """The flag and its value, as written."""
 
     @property
     def in_full(self) -> tuple[str, ...]:
-        """All of it, with the flag's whole name where it was shortened."""
+        """The flag and its value, with the flag's full name if it was shortened."""
         written, *value = self.words
         if not written.startswith("--"):
             return self.words
@@ -112,31 +115,31 @@ class Option(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """What a command asks for and the launcher does not do."""
+    """Request of a command that the launcher ignores."""
 
     flag: Flag
     text: str
-    """The setting as a user would write it, such as `--rdzv-conf lastcall_timeout=60`."""
+    """Setting as a user would write it, such as `--rdzv-conf lastcall_timeout=60`."""
     value: str | None
 
     @property
     def setting(self) -> str:
-        """What the job's field has to be."""
+        """Value for the job's field."""
         return self.flag.setting or self.value or ""
 
     @property
     def advice(self) -> str:
-        """What to do about it, or why nothing can be done."""
+        """What to do instead, or why nothing can be done."""
         if self.flag.field:
             return f"{self.text}: set the job's spec.{self.flag.field}: {self.setting}"
         return f"{self.text}: {self.flag.remark}"
 
 
 def options(words: Sequence[str]) -> list[Option]:
-    """The flags in front of the script; the words of them all, in order, are what stands in front of it.
+    """Return the flags in front of the script; concatenated, their words are all that precedes the script.
 
-    As argparse divides a command: a flag's value is behind `=`, or the next word if that is no flag. The
-    first other word is the script, or, behind `-m`, the module; so is whatever follows `--`.
+    Words are divided as by argparse: a flag's value follows `=`, or is the next word if that is no flag.
+    The first other word is the script, or, after `-m`, the module; so is any word after `--`.
     """
     found: list[Option] = []
     number = 0
@@ -157,7 +160,7 @@ def options(words: Sequence[str]) -> list[Option]:
 
 
 def _whole(name: str) -> str:
-    """Return the name of torchrun's flag that begins so; the name itself if there is no such one."""
+    """Return torchrun's flag of which this is a unique prefix, or the name itself."""
     if len(name) > 1 and (name in FLAGS or name in OUR_FLAGS or name in TORCHS_FLAGS):
         return name
     meant = [flag for flag in TORCHS_FLAGS if flag.startswith(name) and len(flag) > 1]
@@ -165,7 +168,7 @@ def _whole(name: str) -> str:
 
 
 def ignored(found: Sequence[Option]) -> list[Ignored]:
-    """What of these the launcher does nothing about, each flag once: the last one counts, as in argparse."""
+    """Return the options that the launcher ignores, each flag once: the last one counts, as in argparse."""
     last: dict[str, Ignored] = {}
     for flag, text, value in _of_dlrover(found):
         last.pop(flag.name, None)
@@ -188,7 +191,8 @@ def _of_dlrover(found: Sequence[Option]) -> Iterator[tuple[Flag, str, str | None
 
 
 def _is_flag(word: str) -> bool:
-    """A dash alone, a negative number and anything with a space in its name is none, as for argparse."""
+    """Return whether argparse takes the word for a flag: not a lone dash, a negative number or a name with a
+    space."""
     name = word.partition("=")[0]
     return word.startswith("-") and word not in ("-", "--") and not word[1].isdigit() and " " not in name
 

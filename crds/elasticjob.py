@@ -1,4 +1,4 @@
-"""ElasticJob: what the user submits, and what became of it."""
+"""ElasticJob: a training job, as the user submits it, with its status."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from crds.model import Model, ObjectMeta, cel, rules
 from crds.names import LONGEST_NAME, WORKER
 
 LONGEST_GROUPED_NAME = LONGEST_NAME - len(WORKER) - len(group_name("", MAX_GROUPS - 1))
-"""Characters of the name of a job with replica groups."""
+"""Maximum characters of the name of a job with replica groups."""
 
 
 class JobMeta(ObjectMeta):
-    """The metadata of a job, with its owner: that of a replica group is the job that it belongs to."""
+    """Metadata of a job, with its owner; a replica group is owned by the job that it belongs to."""
 
     owner_references: list[dict[str, Any]] = Field(default_factory=list)
 
@@ -47,7 +47,7 @@ class ElasticJob(Model):
                 "!(self.status.phase in ['Succeeded', 'Failed']) || "
                 "!has(self.spec.replicaSpecs.worker) || !has(oldSelf.spec.replicaSpecs.worker) || "
                 "self.spec.replicaSpecs.worker.replicas == oldSelf.spec.replicaSpecs.worker.replicas",
-                "the job has ended, and has no workers to scale: submit it again by another name, or "
+                "the job has ended, and has no workers to scale: submit it again under another name, or "
                 "delete it first",
             ),
             cel(
@@ -68,8 +68,8 @@ class ElasticJob(Model):
 
     @property
     def stops(self) -> bool:
-        """Whether the job should have no Pods: it is suspended, a queue grants it none, or it is deleted and
-        held by a finalizer."""
+        """Whether the job should have no Pods: it is suspended, a queue grants it none, or it is being
+        deleted and a finalizer keeps it."""
         return self.spec.suspend or self.is_queued or self.metadata.deletion_timestamp is not None
 
     @property
@@ -84,5 +84,5 @@ class ElasticJob(Model):
         return self.spec.replica_specs[WORKER].replicas // groups.workers if groups else 0
 
     def having(self, **update: Any) -> Self:
-        """The job with these fields of its status."""
+        """Return the job with these fields of its status replaced."""
         return self.model_copy(update={"status": self.status.model_copy(update=update)})

@@ -1,6 +1,6 @@
 """ElasticWorker: one slot of a job, or one node of a NodeCheck.
 
-`spec` and `status` are the controller's voice, `status.agent` is the agent's.
+The controller writes `spec` and `status`, the agent writes `status.agent`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ExitClass(StrEnum):
 
 
 class ElasticWorkerSpec(Model):
-    """The slot, and which life of it is wanted. Written by the controller."""
+    """Slot, and desired incarnation of its Pod. Written by the controller."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -97,45 +97,46 @@ class ElasticWorkerSpec(Model):
     )
 
     job_name: Name | None = None
-    """The ElasticJob it trains for."""
+    """Name of the ElasticJob that it belongs to."""
     check_name: Name | None = None
-    """The NodeCheck that it tests a node for."""
+    """Name of the NodeCheck for which it tests a node."""
     type: Annotated[str, Field(max_length=32)]
     index: Index
-    """The stable node rank."""
+    """Stable node rank of the slot."""
     incarnation: Annotated[int, Field(ge=1, le=99_999)] = 1
-    """Raised to relaunch: the Pod of incarnation n is named `<name>-<n>`."""
+    """Incarnation of the Pod, raised to replace it: the Pod of incarnation n is named `<name>-<n>`."""
     resources: ResourceRequirements | None = None
-    """Instead of the template's, for the first container."""
+    """Resources of the first container, instead of the template's."""
     memory_before: Annotated[int, Field(ge=1)] | None = None
-    """Bytes of memory of the incarnation before, which ran out of them, if this one has more."""
+    """Memory in bytes of the previous incarnation, if that ran out of memory and this one has more."""
     excluded_nodes: Annotated[
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)
-    """Nodes that failed or refused Pods of this slot: rather not there."""
+    """Nodes that failed or refused Pods of this slot; the Pod avoids them if it can."""
     excluded_domain: Annotated[str, Field(max_length=MAX_DOMAIN)] | None = None
-    """Domain whose switch failed Pods of this slot: rather not there."""
+    """Domain whose switch failed Pods of this slot; the Pod avoids it if it can."""
     faulty_nodes: Annotated[
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)
-    """Nodes that a check found faulty: not there."""
+    """Nodes that a check found faulty; the Pod never runs there."""
     reported_nodes: Annotated[
         list[Name], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = Field(default_factory=list)
-    """Nodes whose agents or kubelets reported a fault when the incarnation was asked for: not there."""
+    """Nodes with a fault reported by their agents or kubelets when the incarnation was requested; the Pod
+    never runs there."""
     replaced_for: ExitClass | None = None
-    """The class of the failure for which the incarnation before gave way, if its Pod lived on."""
+    """Exit class of the failure for which the previous incarnation was replaced while its Pod still ran."""
     node_name: Name | None = None
-    """The one node where the Pod may run."""
+    """The only node where the Pod may run."""
 
     @property
     def owner_name(self) -> str:
-        """The job or the check."""
+        """Name of the job or the check."""
         return self.job_name or self.check_name or ""
 
 
 class WorkerExit(Model):
-    """How an incarnation, or its training processes, last ended."""
+    """Last end of an incarnation or of its training processes."""
 
     incarnation: Annotated[int, Field(ge=1)]
     exit_class: ExitClass
@@ -146,21 +147,21 @@ class WorkerExit(Model):
     log_tail: Annotated[str, BeforeValidator(_end), Field(max_length=MAX_EXIT_TEXT)] = ""
     node_name: Name = ""
     node_uid: Annotated[str, Field(max_length=64)] = ""
-    """Uid of its Node; empty where the controller did not know it."""
+    """Uid of its Node; empty if the controller could not see it."""
     pod_uid: Annotated[str, Field(max_length=64)] = ""
     """Uid of the Pod that ended."""
     container: Name = ""
-    """The container whose end it was, if not the training container's."""
+    """Name of the container that ended, if not the training container."""
     failures_in_pod: Annotated[int, Field(ge=1)] | None = None
-    """How many failures of containers are counted of a Pod that goes on, since they are started again."""
+    """Number of container failures counted so far for a Pod whose containers are restarted."""
     action: FailureAction | None = None
-    """The action of the rule of the job's failurePolicy that matched, if one did."""
+    """Action of the rule of the job's failurePolicy that matched, if any did."""
     suspects_hardware: bool | None = None
-    """Whether the end may be a fault of the node's hardware, so that a check comes before the next world."""
+    """Whether the node's hardware may be the cause, so that a check precedes the next world."""
     planned: bool | None = None
-    """It was taken away with time to stop, or before it ran: that is no failure."""
+    """Whether the Pod was removed with time to stop, or before it ran; this is no failure."""
     in_good_order: bool | None = None
-    """Its Pod was being deleted with time to stop, and its containers still ran then."""
+    """Whether the Pod was being deleted with time to stop while its containers still ran."""
     time: datetime
 
 
@@ -170,13 +171,13 @@ class SlotLife(Model):
     incarnation: Annotated[int, Field(ge=1)]
     node_name: Name = ""
     created_at: datetime
-    """When the incarnation was asked for."""
+    """Time when the incarnation was requested."""
     running_at: datetime | None = None
-    """When its Pod was first seen running."""
+    """Time when its Pod was first seen running."""
     ended_at: datetime | None = None
     exit_class: ExitClass | None = None
     planned: bool | None = None
-    """Whether its Pod was taken away with time to stop, or before it ran."""
+    """Whether its Pod was removed with time to stop, or before it ran."""
     reason: Annotated[str, cut(MAX_LIFE_REASON), Field(max_length=MAX_LIFE_REASON)] = ""
 
 
@@ -200,7 +201,7 @@ class ElasticWorkerStatus(Model):
     model_config = ConfigDict(json_schema_extra=rules(_IN_ORDER))
 
     observed_incarnation: int | None = None
-    """The incarnation that phase, Pod and node speak of."""
+    """Incarnation to which phase, Pod and node belong."""
     phase: WorkerPhase | None = None
     message: Annotated[str, cut(MAX_MESSAGE), Field(max_length=MAX_MESSAGE)] = ""
     """Why the Pod is not running yet, or how it ended."""
@@ -208,29 +209,29 @@ class ElasticWorkerStatus(Model):
     pod_uid: Annotated[str, Field(max_length=64)] | None = None
     node_name: Name | None = None
     node_uid: Annotated[str, Field(max_length=64)] | None = None
-    """Uid of that Node, as it was when the Pod was first seen there."""
+    """Uid of that Node when the Pod was first seen there."""
     topology: (
         Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=8, json_schema_extra=ATOMIC)]
         | None
     ) = None
-    """What that node shares with others: the values of the job's `elasticPolicy.domain` and of its
-    `nodeCheck.topologyKeys`, in their order."""
+    """Values of the node's labels that the job's `elasticPolicy.domain` and `nodeCheck.topologyKeys` name, in
+    their order."""
     domain: Annotated[str, Field(max_length=MAX_DOMAIN)] | None = None
-    """Domain of that node, by the job's `elasticPolicy.domain`; until the next Pod has a node, that of the
+    """Domain of the node, by the job's `elasticPolicy.domain`; until a new Pod has a node, the domain of the
     last one."""
     standby: bool | None = None
-    """Set while it stands by, ready to step into the place of a worker that is lost. Written by the job's
-    reconciler."""
+    """Set while the worker stands by to replace one that is lost. Written by the job's reconciler."""
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Pods of this slot that ended and had to be replaced, by exit class."""
     restart_count: int | None = None
-    """All of them."""
+    """Sum of `restarts`."""
     failures: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
-    """Failures among them, by exit class: no planned stops, and no ends after a failure in place."""
+    """Failures among `restarts`, by exit class, without planned stops and ends after a failure in place."""
     failure_budget: FailureBudget | None = None
-    """What these have spent."""
+    """Share of the job's `restartCount` that these have used."""
     quick_exits: int | None = None
-    """Pods in a row that ended by themselves soon after their start; the next waits accordingly."""
+    """Consecutive Pods that ended by themselves soon after their start; the next Pod is delayed
+    accordingly."""
     last_exit: WorkerExit | None = None
     history: Annotated[
         list[SlotLife], cut(MAX_LIVES), Field(max_length=MAX_LIVES, json_schema_extra=ATOMIC)
@@ -239,22 +240,22 @@ class ElasticWorkerStatus(Model):
     leaving_pods: Annotated[list[Name], Field(max_length=MAX_LEAVING, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
     )
-    """Pods of this slot that leave, and whose training processes may still run: the next Pod joins no world
-    before these have ended."""
+    """Pods of this slot that are leaving and may still run training processes. The next Pod joins no world
+    before they have ended."""
     conditions: Conditions = Field(default_factory=list)
     agent: Annotated[AgentReport | None, Field(json_schema_extra=rules(_OF_NO_EARLIER_POD))] = None
     _report_fault: str = PrivateAttr("")
 
     @property
     def report_fault(self) -> str:
-        """Why `agent` is None although something is stored there; empty if it was read."""
+        """Why the stored `agent` could not be read; empty if it could."""
         return self._report_fault
 
     @model_validator(mode="wrap")
     @classmethod
     def _without_unreadable_report(cls, stored: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Any process in the Pod may write the report, so one that cannot be read counts as absent; the rest
-        is the controller's own."""
+        """Treat an unreadable report as absent, since any process in the Pod may write it; the controller
+        wrote the rest."""
         try:
             return handler(stored)
         except ValidationError as error:
@@ -266,7 +267,7 @@ class ElasticWorkerStatus(Model):
 
 
 class ElasticWorker(Model):
-    """One slot of an ElasticJob, with a stable rank, or one node of a NodeCheck. Made by the controller."""
+    """Slot of an ElasticJob with a stable rank, or node of a NodeCheck. Created by the controller."""
 
     model_config = ConfigDict(json_schema_extra=rules(_OF_A_POD))
 

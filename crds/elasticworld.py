@@ -1,7 +1,8 @@
 """ElasticWorld: the one object that the agents of a job watch.
 
 The controller derives it from the ElasticJob (`reconcilers/job/published.py`), so it has a spec and no
-status. What people read is in the ElasticJob: an edit there reaches no agent, unless it changes this object.
+status. Facts for people are in the ElasticJob: an edit there reaches the agents only if it changes this
+object.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from crds.replica_groups import TrainingGroups
 
 
 class MemberRequests(Model):
-    """Questions to the agents of the members."""
+    """Requests to the agents of the members."""
 
     stacks: Annotated[str, Field(max_length=MAX_REQUEST)] = ""
     """Request for the stacks of all training processes. Each new text is one request."""
     hang: bool = False
-    """Whether the world is given up because it hangs: its members report where their processes are."""
+    """Whether the world is given up because it hangs. Its members report where their processes are."""
     checkpoint: bool = False
-    """Whether workers wait for a checkpoint to join: the next one is reported at once."""
+    """Whether workers wait for a checkpoint to join, so that the next one is reported at once."""
 
 
 class ServerCluster(Model):
@@ -44,7 +45,7 @@ class ServerCluster(Model):
 
 
 class ElasticWorldSpec(World):
-    """The world, and what else agents act on."""
+    """The world, and other facts on which agents act."""
 
     job_phase: JobPhase | None = None
     """Phase of the ElasticJob. Agents leave when it has finished or is suspended."""
@@ -53,9 +54,9 @@ class ElasticWorldSpec(World):
     asked: MemberRequests | None = None
     cluster: ServerCluster | None = None
     hang_timeout_seconds: Annotated[int, Field(gt=0)] | None = None
-    """Time without a step after which a world hangs; unset for the default."""
+    """Seconds without a step after which a world hangs; unset for the default."""
     topology_levels: Annotated[int, Field(ge=0)] = 0
-    """Number of the job's `nodeCheck.topologyKeys`, and of its `elasticPolicy.domain`."""
+    """Number of labels in the job's `nodeCheck.topologyKeys` and `elasticPolicy.domain`."""
     failures: Annotated[int, Field(ge=0)] = 0
     """Worlds that broke because training processes failed."""
     started_at: datetime | None = None
@@ -63,7 +64,7 @@ class ElasticWorldSpec(World):
     has_trained: bool = False
     """Whether a step of the job has been reported."""
     replicas: TrainingGroups | None = None
-    """The groups that train together: of a job with replica groups, whose object has no world."""
+    """Groups that train together, of a job with replica groups, which has no world of its own."""
 
 
 class ElasticWorld(Model):

@@ -1,4 +1,4 @@
-"""`spec.failurePolicy`: rules of a job's owner for particular failures, by exit code or Pod condition."""
+"""`spec.failurePolicy`: rules for particular failures, by exit code, Pod condition or message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from crds.model import Model, cel, rules
 
 MAX_PATTERN = 256
-"""Characters of a pattern. What its rules cannot say of its cost, the job's reconciler says in a warning."""
+"""Characters of a pattern. The job's reconciler warns of costs that the CRD's rules cannot check."""
 
 
 class FailureAction(StrEnum):
@@ -29,7 +29,7 @@ class OnExitCodes(Model):
     """Matches a container's exit code."""
 
     container_name: Annotated[str, Field(max_length=63)] | None = None
-    """Container whose exit codes match; by default a training process, or the container to blame."""
+    """Container whose exit code is compared; by default, the training process or container that failed."""
     operator: ExitCodeOperator
     """Comparison: with In the exit code is one of `values`, with NotIn it is none of them."""
     values: Annotated[
@@ -45,7 +45,7 @@ class OnPodCondition(Model):
     type: Annotated[str, Field(max_length=316)]
     """The condition's type, such as DisruptionTarget."""
     status: Annotated[str, Field(max_length=16)] = "True"
-    """The status that the condition has to have."""
+    """Status that the condition must have."""
 
 
 class FailureRule(Model):
@@ -68,7 +68,7 @@ class FailureRule(Model):
     on_pod_conditions: Annotated[
         list[OnPodCondition], Field(max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    """Conditions of the Pod, one of which has to be there. With other matchers, all must match."""
+    """Conditions of the Pod, one of which must be present. All matchers of a rule must match."""
     on_message_pattern: (
         Annotated[
             str,
@@ -90,8 +90,8 @@ class FailureRule(Model):
         ]
         | None
     ) = None
-    """A regular expression (RE2), searched in the failure text. All patterns of a job are
-    small together. With other matchers, all must match."""
+    """Regular expression (RE2), searched in the failure's text. All patterns of a job together must be small.
+    All matchers of a rule must match."""
 
 
 class FailurePolicy(Model):

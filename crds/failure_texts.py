@@ -1,4 +1,4 @@
-"""The words of failures: those that follow from a peer's death, and those that the agent writes itself."""
+"""Texts of failures: those that follow from a peer's death, and those that the agent writes itself."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FOLLOWS_FROM_A_PEER = (
     r"[Ff]ailed to recv|(?:sendBytes|recvValue|recvValueWithTimeout) failed on",
     r"The client socket has (?:timed out|failed to connect)",
     r"DistNetworkError|DistStoreError",
-    # c10d/ProcessGroupNCCL.cpp: the watchdog, and what its other ranks then say
+    # c10d/ProcessGroupNCCL.cpp: the watchdog, and the errors of the other ranks afterwards
     r"[Ww]atchdog thread terminated with exception",
     r"remote process exited or there was a network error|ncclRemoteError",
     r"NCCL communicator was aborted|another rank reported",
     r"caused by unexpected exit of a remote peer",
 )
-"""Texts of torch 2.x, as its sources and libraries have them."""
+"""Texts from the sources of torch 2.x and its libraries."""
 
 COLLECTIVE_TIMED_OUT = (
     # gloo/transport/tcp: "Timed out waiting 12000ms for recv operation to complete"; and ProcessGroupGloo.cpp
@@ -32,32 +32,32 @@ COLLECTIVE_TIMED_OUT = (
     # The first meeting of a group: distributed_c10d.py, c10d/TCPStore.cpp
     r"Timed out initializing process group|[Ww]ait timeout after \d+ms|\d+/\d+ clients joined",
 )
-"""Texts of a process that waited for another one until its time was up."""
+"""Texts of a process that timed out waiting for another one."""
 
 ITS_OWN_FAILURE = (
     # The port is taken, or the master's name is wrong
     r"EADDRINUSE|[Aa]ddress already in use|failed to listen|failed to bind",
     r"Name or service not known|Temporary failure in name resolution",
-    # What NCCL says of the rank's own call, device or build
+    # NCCL errors of the rank's own call, device or build
     r"ncclInvalidUsage|ncclInvalidArgument|ncclInternalError|ncclUnhandledCudaError|unhandled cuda error",
     r"invalid usage|Duplicate GPU detected",
 )
-"""A text with one of these tells of the process's own failure, whatever else it says."""
+"""Texts that show the process's own failure, whatever else the message says."""
 
 DAMAGED_CHECKPOINT = "DamagedCheckpointError"
-"""The exception of a process whose checkpoint in memory is not what was written: the next start goes on from
-another one."""
+"""Exception of a process whose checkpoint in memory is damaged; the next start resumes from another one."""
 KILLED_BY = "the process was killed by"
 KILLED_CHILD = "a process that it had started was killed by"
 FROM_OUTSIDE = "from outside (dlr did not send it)"
 EXITED_WITH = "the process exited with code"
-"""How the agent's message begins if the process left no exception: its log may tell."""
+"""Beginning of the agent's message if the process left no exception; its log may show the cause."""
 ASKED = "It says so because another rank reported a hang."
-"""A line of that message: one of FOLLOWS_FROM_A_PEER, so that nobody takes it for a failure of its own."""
+"""A line of that message, which matches FOLLOWS_FROM_A_PEER, so that the failure does not count as the
+process's own."""
 
 
 def early_finish_text(who: str, step: int | None) -> str:
-    """What a failure says of a rank, or ranks, whose peers cannot train without it."""
+    """Return the failure message for ranks that finished while their peers, which need them, still train."""
     at = "" if step is None else f", at step {step}"
     return (
         f"{who} finished early{at}; the others cannot go on\n"
@@ -66,11 +66,10 @@ def early_finish_text(who: str, step: int | None) -> str:
 
 
 class PeerDeathTexts:
-    """Judges whether a failure merely follows from a peer's death, as far as its text tells.
+    """Judges from its text whether a failure merely follows from a peer's death.
 
     Args:
-        compile: `re.compile`; or `re2.compile` where a thousand texts of 8 KB are judged at each look, for
-            which `re` would take a second and a half.
+        compile: `re.compile`, or the faster `re2.compile` for many texts.
     """
 
     def __init__(self, compile: Callable[[str], Any]) -> None:
@@ -79,16 +78,16 @@ class PeerDeathTexts:
         self._own = compile("|".join(ITS_OWN_FAILURE))
 
     def explain(self, message: str, log_tail: str = "") -> bool:
-        """Whether a peer's death explains the failure.
+        """Return whether a peer's death explains the failure.
 
         Args:
-            message: of the failure, as the agent reports it.
-            log_tail: the end of the process's log; it counts only where the message has no exception.
+            message: message of the failure, as the agent reports it.
+            log_tail: end of the process's log; it counts only if the message has no exception.
         """
         return self._says(self._following, message, log_tail)
 
     def time_out(self, message: str, log_tail: str = "") -> bool:
-        """Whether the process waited for another until its time was up; the arguments are `explain`'s."""
+        """Return whether the process timed out waiting for another; the arguments are those of `explain`."""
         return self._says(self._timed_out, message, log_tail)
 
     def _says(self, texts: Any, message: str, log_tail: str) -> bool:

@@ -1,7 +1,7 @@
-"""What a check finds: a verdict on each node, and the links and racks that are at fault.
+"""Results of a check: a verdict on each node, and faulty links and racks.
 
-A `Finding` is made once, by the diagnosis or of a worker's end, and passed on as it is: to the status of the
-NodeCheck, to the Node's annotations and conditions, and to the condition of the job.
+A `Finding` is made once, by the diagnosis or from the end of a worker, and copied unchanged to the status
+of the NodeCheck, the Node's annotations and conditions, and the condition of the job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Text = Annotated[str, Field(max_length=MAX_TEXT)]
 NodeNames = Annotated[list[Name], Field(max_length=10_000, json_schema_extra=ATOMIC)]
 
 Figures = Annotated[dict[str, float], Field(max_length=32)]
-"""By metric (`healthcheck.measurements.Metric`), which names the unit; compute and network apart."""
+"""Measurements by metric (`healthcheck.measurements.Metric`), whose name includes the unit."""
 
 
 class Verdict(StrEnum):
@@ -38,53 +38,53 @@ class Verdict(StrEnum):
     FAULTY = "Faulty"
     STRAGGLER = "Straggler"
     INCONCLUSIVE = "Inconclusive"
-    """It may be at fault, and nothing proves or disproves it. Only a person acts on this."""
+    """It may be faulty, but nothing proves or disproves it. Only a person acts on this."""
 
 
 UNHEALTHY = (Verdict.FAULTY, Verdict.STRAGGLER, Verdict.INCONCLUSIVE)
-"""The verdicts whose nodes a check keeps, the worst first; its other nodes are healthy."""
+"""Verdicts whose nodes a check lists, the worst first; its other nodes are healthy."""
 WORST_FIRST = (*UNHEALTHY, Verdict.HEALTHY)
 
 
 class Cause(StrEnum):
-    """What a verdict other than Healthy rests on."""
+    """Basis of a verdict other than Healthy."""
 
     LOCAL_TEST = "LocalTest"
     NO_ANSWER = "NoAnswer"
     PAIR_TEST = "PairTest"
     CRASHED = "Crashed"
-    """A signal ended its own probe again and again, as its agent reports."""
+    """A signal ended the node's own probe repeatedly, as its agent reports."""
     SLOW_COMPUTE = "SlowCompute"
-    """A figure of the node's own: GEMM, copies, the collective inside the node."""
+    """A measurement within the node: GEMM, copies, the collective inside the node."""
     SLOW_NETWORK = "SlowNetwork"
     WITHDRAWN = "Withdrawn"
-    """It could not be tested to the end."""
+    """The test could not be completed."""
     INTERMITTENT = "Intermittent"
-    """Failures in several checks, by the node's record."""
+    """The node failed in several checks, by its record."""
     NODE_CONDITION = "NodeCondition"
-    """A condition of the Node's own."""
+    """A condition of the Node itself."""
     HARDWARE_ERROR = "HardwareError"
-    """The last Pod of a worker ended on the node with a hardware error."""
+    """The last Pod of a worker on the node ended with a hardware error."""
 
 
 PASSED_BY_LUCK = frozenset({Cause.PAIR_TEST, Cause.INTERMITTENT})
-"""Causes of faults that later tests may pass by luck."""
+"""Causes of faults that may not show in later tests, by luck."""
 
 
 class Finding(Model):
-    """The verdict on one node, and what it rests on."""
+    """Verdict on one node, and its basis."""
 
     node: Name
     verdict: Verdict
     causes: Annotated[tuple[Cause, ...], Field(max_length=8, json_schema_extra=ATOMIC)] = ()
-    """What the verdict rests on; none of a healthy node."""
+    """Basis of the verdict; empty for a healthy node."""
     message: Text = ""
     """The evidence, in a sentence."""
     action: Action | None = None
-    """What to do first. None if it is healthy."""
+    """First remedy to try; None for a healthy node."""
     figures: Figures = Field(default_factory=dict)
-    """What the node measured by itself; what it measured with others is in `rounds`."""
-    # The rest is in no status of a NodeCheck, which has it elsewhere: only with the Node.
+    """Measurements within the node; those with partners are in `rounds`."""
+    # The fields below are stored only with the Node; a NodeCheck's status has them elsewhere.
     time: SkipJsonSchema[AwareDatetime] = NEVER
     """End of the check, or of the worker."""
     source: SkipJsonSchema[str] = ""
@@ -92,11 +92,11 @@ class Finding(Model):
     uid: SkipJsonSchema[str] = ""
     """First characters of the uid of the NodeCheck."""
     passed: SkipJsonSchema[Count] = 0
-    """Tests with others that passed."""
+    """Number of passed tests with partners."""
     failed: SkipJsonSchema[Count] = 0
-    """Tests with others that failed, whatever was to blame."""
+    """Number of failed tests with partners, whatever the cause."""
     failed_with: SkipJsonSchema[tuple[str, ...]] = ()
-    """Partners in failed tests that nothing else explains."""
+    """Partners in failed tests that have no other explanation."""
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Finding(Model):
 
     @property
     def is_dated(self) -> bool:
-        """Whether it has a time that can be counted from, as each that is kept with a Node has."""
+        """Whether it has a plausible time, as every finding stored with a Node must."""
         return is_in_this_age(self.time)
 
     @property
@@ -131,23 +131,24 @@ class Finding(Model):
 
     @property
     def comes_and_goes(self) -> bool:
-        """Whether the node is faulty though it also passed tests with others: then it passes most checks."""
+        """Whether the node is faulty although it also passed tests with partners, so that it would pass most
+        checks."""
         by_tests = not self.causes or not PASSED_BY_LUCK.isdisjoint(self.causes)
         return self.verdict is Verdict.FAULTY and by_tests and self.passed > 0
 
 
 DROPPED = {Cause.LOCAL_TEST: Verdict.FAULTY, Cause.NO_ANSWER: Verdict.INCONCLUSIVE}
-"""Verdicts on nodes that drop out at the local tests of an unfinished check."""
+"""Verdicts on nodes that drop out in the local tests of an unfinished check."""
 
 
 def dropped(node: str, cause: Cause, message: str = "", action: Action | None = None) -> Finding:
-    """A node that drops out at the local tests; the final verdict comes with the others."""
+    """Return the finding on a node that drops out in the local tests; the final verdict comes later."""
     text = message[:MAX_TEXT]
     return Finding(node=node, verdict=DROPPED[cause], causes=(cause,), message=text, action=action)
 
 
 class FaultyLink(Model):
-    """Two nodes that are well, and do not work with each other."""
+    """Two healthy nodes that do not work with each other."""
 
     a: Name
     b: Name
@@ -166,12 +167,12 @@ class FaultyLink(Model):
 
 
 class FaultyDomain(Model):
-    """A rack or switch to look at before its nodes."""
+    """Rack or switch to examine before its nodes."""
 
     level: Annotated[str, Field(max_length=317)]
-    """The node label."""
+    """Node label."""
     name: Name
-    """Its value."""
+    """Value of the label."""
     nodes: NodeNames
     message: Text = ""
     """The evidence, in a sentence."""

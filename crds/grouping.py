@@ -1,4 +1,4 @@
-"""Which ElasticJob is a replica group of which: read from plain objects, with the standard library alone."""
+"""Relations between jobs and their replica groups, read from plain objects with the standard library."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MOST_PATIENCE_SECONDS = 3_600.0
 FIRST_STEP_PATIENCE_SECONDS = 600.0
 """Patience before the first step, which may have to compile."""
 PATIENCE_STEPS = 3
-"""Number of usual steps in which a group has to come to the step that the others wait with."""
+"""Number of usual step durations for which the other groups wait for a late one."""
 
 
 @dataclass(frozen=True)
 class GroupOf:
-    """The job that a group belongs to, by the group's controlling owner and name: labels are for people."""
+    """Job that a group belongs to, by the group's controlling owner and name; labels are only for people."""
 
     name: str
     uid: str
@@ -27,7 +27,7 @@ class GroupOf:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of all its objects."""
+        """Labels of all objects of the group."""
         return {names.LABEL_GROUPED_JOB: self.name, names.LABEL_GROUP_INDEX: str(self.index)}
 
 
@@ -42,9 +42,9 @@ def owner_of_group(metadata: Mapping[str, Any]) -> GroupOf | None:
 
 
 def index_of(job: str, name: str) -> int | None:
-    """Return the index of the group of this name; None if it is no group's.
+    """Return the index of the group with this name; None if it is not a group's name.
 
-    The name is all that nobody can edit.
+    Only the name is safe from edits.
     """
     digits = name.removeprefix(group_name(job, 0)[:-1])
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_GROUPS - 1))):
@@ -53,37 +53,32 @@ def index_of(job: str, name: str) -> int | None:
 
 
 def worker_number(group: int, index: int) -> int:
-    """Return the number of a worker among those of all groups, by which leases of shards name it.
+    """Return the number of a worker among all groups, which identifies it in leases of shards.
 
     Args:
         group: index of its group.
-        index: of the worker in its group.
+        index: index of the worker in its group.
     """
     return index * MAX_GROUPS + group
 
 
-def group_of_worker(number: int) -> int:
-    """Return the index of the group of the worker with this number."""
-    return number % MAX_GROUPS
-
-
 def is_grouped(job: Mapping[str, Any]) -> bool:
-    """Return whether an ElasticJob is divided into groups, and so has no workers of its own."""
+    """Return whether an ElasticJob is divided into groups, and so has no workers itself."""
     return bool((job["spec"].get("elasticPolicy") or {}).get("replicaGroups"))
 
 
 def group_count(job: Mapping[str, Any]) -> int:
-    """Return the number of groups that an ElasticJob is divided into; 0 for one without any."""
+    """Return the number of groups of an ElasticJob; 0 for one without any."""
     groups = (job["spec"].get("elasticPolicy") or {}).get("replicaGroups")
     worker = job["spec"]["replicaSpecs"].get(names.WORKER) or {}
     return int(worker.get("replicas", 0)) // int(groups["workers"]) if groups else 0
 
 
 def patience_seconds(step_seconds: float | None) -> float:
-    """Return for how long groups wait for one that does not come to a step before they go on without it.
+    """Return how long groups wait for a late one before they go on without it.
 
     Args:
-        step_seconds: usual time from a step to the next; None before there is one.
+        step_seconds: usual duration of a step; None before the first.
     """
     if step_seconds is None:
         return FIRST_STEP_PATIENCE_SECONDS

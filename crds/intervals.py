@@ -1,7 +1,8 @@
-"""Sets of whole numbers as intervals, and the one text of sets in statuses: `0-41,43-999999999998`.
+"""Sets of whole numbers as intervals, and their text in statuses: `0-41,43-999999999998`.
 
-An interval is (start, end), without its end; a set is a tuple of them that ascend and do not touch. A text
-beyond `READABLE_CHARACTERS` is packed. Standard library, Python 3.10: agents and SDK share this module.
+An interval is (start, end), end excluded; a set is a tuple of ascending intervals that do not touch. A
+text beyond `READABLE_CHARACTERS` is packed. Standard library, Python 3.10: agents and SDK share this
+module.
 """
 
 from __future__ import annotations
@@ -21,42 +22,42 @@ Item = TypeVar("Item", bound=tuple[int, ...])
 NONE: Intervals = ()
 
 LIMIT = 2**53
-"""No number is this or greater: whoever reads JSON keeps what is below exact."""
+"""Exclusive upper limit of the numbers: every reader of JSON keeps smaller ones exact."""
 READABLE_CHARACTERS = 1_000
 """A longer text is packed: `z`, then base64 of deflated varints."""
 PATTERN = r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*|z[A-Za-z0-9+/]+=*)?$"
 
 _RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
 _MAX_BYTES = 1 << 20
-"""Of a text when it is unpacked."""
+"""Maximum bytes of an unpacked text."""
 _MAX_BITS = 63
 _AT_ONCE = 4_096
-"""Intervals that are sorted at a time: no other thread has a turn meanwhile, for some milliseconds."""
+"""Intervals sorted at a time; no other thread runs meanwhile, for some milliseconds."""
 _MANY = 16
-"""A set of so many times the intervals of another is not walked through for its sake."""
+"""Ratio of sizes above which the larger set is not walked through."""
 _BYTES_OF_A_RUN = 16
-"""The most that the two numbers of a range take, which are below LIMIT."""
+"""Maximum bytes of a range's two numbers, which are below LIMIT."""
 
 
 def ordered(items: Iterable[Item]) -> list[Item]:
-    """Sort tuples; of very many, other threads have a turn now and then."""
+    """Sort tuples in portions, so that other threads get a turn."""
     found = list(items)
     parts = [sorted(found[at : at + _AT_ONCE]) for at in range(0, len(found), _AT_ONCE)]
     return parts[0] if len(parts) == 1 else list(heapq.merge(*parts))
 
 
 def whole(size: int) -> Intervals:
-    """All numbers from 0 to `size` - 1."""
+    """Return all numbers from 0 to `size` - 1."""
     return ((0, size),) if size else NONE
 
 
 def count(of: Intervals) -> int:
-    """How many numbers are in it."""
+    """Return the number of elements."""
     return sum(end - start for start, end in of)
 
 
 def union(*sets: Intervals) -> Intervals:
-    """What is in any of them."""
+    """Return the union of all sets."""
     joined: list[tuple[int, int]] = []
     for start, end in ordered(interval for each in sets for interval in each):
         if joined and start <= joined[-1][1]:
@@ -67,7 +68,7 @@ def union(*sets: Intervals) -> Intervals:
 
 
 def minus(left: Intervals, right: Intervals) -> Intervals:
-    """What is in `left` and not in `right`."""
+    """Return the numbers in `left` that are not in `right`."""
     if not right:
         return left
     if len(right) * _MANY <= len(left):
@@ -89,7 +90,7 @@ def minus(left: Intervals, right: Intervals) -> Intervals:
 
 
 def _without_few(left: Intervals, right: Intervals) -> Intervals:
-    """The same where `right` is small: what it does not touch is copied."""
+    """Return the same for a small `right`, copying the intervals that it does not touch."""
     rest = list(left)
     for start, end in reversed(right):
         at, after = _touched(left, start), bisect_left(left, (end,))
@@ -100,13 +101,13 @@ def _without_few(left: Intervals, right: Intervals) -> Intervals:
 
 
 def _touched(of: Intervals, number: int) -> int:
-    """The place of the first interval that ends after a number."""
+    """Return the position of the first interval that ends after a number."""
     at = bisect_left(of, (number,))
     return at - 1 if at and of[at - 1][1] > number else at
 
 
 def common(left: Intervals, right: Intervals) -> Intervals:
-    """What is in both."""
+    """Return the numbers in both sets."""
     few, many = sorted((left, right), key=len)
     shared: list[tuple[int, int]] = []
     for start, end in few:
@@ -118,7 +119,7 @@ def common(left: Intervals, right: Intervals) -> Intervals:
 
 
 def first(of: Intervals, most: int, intervals: int) -> Intervals:
-    """Its first `most` numbers, or fewer, so that they are no more than so many intervals."""
+    """Return the first `most` numbers, or fewer, so that they form at most `intervals` intervals."""
     taken: list[tuple[int, int]] = []
     for start, end in of[:intervals]:
         if most <= 0:
@@ -129,12 +130,12 @@ def first(of: Intervals, most: int, intervals: int) -> Intervals:
 
 
 def of_numbers(numbers: Iterable[int]) -> Intervals:
-    """These numbers, in any order."""
+    """Return the set of these numbers, given in any order."""
     return union(tuple((number, number + 1) for number in numbers))
 
 
 def as_ranges(runs: Iterable[tuple[int, int]]) -> str:
-    """Such as `0-41,43`, however long: both ends of a range are in it, as people write ranges."""
+    """Return ranges such as `0-41,43`, of any length; both ends are included, as people write ranges."""
     return ",".join(f"{start}-{end - 1}" if end - start > 1 else f"{start}" for start, end in runs)
 
 
@@ -142,13 +143,13 @@ def runs_from(text: str) -> list[tuple[int, int]]:
     """Read what `as_ranges` wrote.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is malformed.
     """
     return [_range(run) for run in text.split(",")] if text else []
 
 
 def to_text(of: Intervals) -> str:
-    """The set as text, the same for the same set."""
+    """Return the set as text; equal sets give equal texts."""
     text = as_ranges(of)
     if len(text) <= READABLE_CHARACTERS:
         return text
@@ -158,13 +159,13 @@ def to_text(of: Intervals) -> str:
 
 
 def from_text(text: str, most: int | None = None) -> Intervals:
-    """The set.
+    """Read a set from its text.
 
     Args:
-        most: intervals; None for as many as a text may have, which is half a million in 1,400 characters.
+        most: limit of intervals; without one, 1,400 characters may have half a million.
 
     Raises:
-        ValueError: it is no such text, or has more.
+        ValueError: the text is malformed, or has more intervals.
     """
     found = _unpacked_runs(text, most) if text.startswith("z") else runs_from(text)
     if most is not None and len(found) > most:
@@ -175,7 +176,7 @@ def from_text(text: str, most: int | None = None) -> Intervals:
 
 
 def packed(numbers: Sequence[int]) -> str:
-    """Whole numbers from 0 on as a short text: `z`, then base64 of deflated varints (LEB128)."""
+    """Pack non-negative numbers into a short text: `z`, then base64 of deflated varints (LEB128)."""
     raw = bytearray()
     for number in numbers:
         while number > 127:
@@ -186,13 +187,13 @@ def packed(numbers: Sequence[int]) -> str:
 
 
 def unpacked(text: str, most_bytes: int = _MAX_BYTES) -> list[int]:
-    """What `packed` was given.
+    """Read the numbers that `packed` wrote.
 
     Args:
-        most_bytes: of the numbers, each of which takes one for seven of its bits.
+        most_bytes: limit of the varints, which have seven bits of a number per byte.
 
     Raises:
-        ValueError: it is no such text, or longer.
+        ValueError: the text is malformed, or longer.
     """
     inflate = zlib.decompressobj()
     try:
@@ -208,9 +209,19 @@ def unpacked(text: str, most_bytes: int = _MAX_BYTES) -> list[int]:
         if byte < 128:
             numbers.append(number)
             number = shift = 0
-        elif shift >= _MAX_BITS:  # a number without end would take time by the square of its length
+        elif shift >= _MAX_BITS:  # the time for an endless number is quadratic
             raise ValueError("a packed set of ranges has a number that is too large")
     return numbers
+
+
+def unsigned(number: int) -> int:
+    """Map 0, -1, 1, -2, … to 0, 1, 2, 3, …, for `packed`."""
+    return 2 * number if number >= 0 else -2 * number - 1
+
+
+def signed(number: int) -> int:
+    """Return the number that `unsigned` mapped to this one."""
+    return number // 2 if number % 2 == 0 else -(number + 1) // 2
 
 
 def _unpacked_runs(text: str, most: int | None) -> list[tuple[int, int]]:

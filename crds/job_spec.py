@@ -1,4 +1,4 @@
-"""What the user writes into an ElasticJob. DLRover's fields under DLRover's group, and ours beside them."""
+"""The spec of an ElasticJob: DLRover's fields, under DLRover's API group, with ours beside them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ REPLICA_TYPES = (*TRAINING_TYPES, *MASTER_TYPES)
 
 
 QUANTITY_PATTERN = r"^[0-9]+([.][0-9]+)?([eE][+]?[0-9]{1,2}|[kMGTPE]|[KMGTPE]i)?$"
-"""Of an amount of memory."""
+"""Pattern of an amount of memory."""
 LIMIT_PATTERN = r"^[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]{1,2}|[KMGTPE]i|[numkMGTPE])?$"
-"""Of an amount of any resource that is not negative."""
+"""Pattern of a non-negative amount of any resource."""
 
 
 class DistributionStrategy(StrEnum):
@@ -52,17 +52,18 @@ class MemoryCheckpointSpec(Model):
     size: Annotated[
         Quantity, Field(json_schema_extra={"pattern": QUANTITY_PATTERN, "maxLength": MAX_QUANTITY})
     ]
-    """Memory for all slots of a Pod: three for each process, and two more for each replica. The container's
-    memory counts it."""
+    """Memory for all slots of a Pod: three per process, and two more per replica. It is part of the
+    container's memory."""
     replicas: Annotated[int, Field(ge=0, le=1)] = 0
-    """Copies of each checkpoint in the memory of other Pods, so that it outlives its own. More than one would
-    help only if a Pod and its peer are lost at once, and storage is there for that."""
+    """Copies of each checkpoint in the memory of other Pods, so that it survives the loss of its own Pod. At
+    most one: if a Pod and its peer are lost together, storage still has a checkpoint."""
     persist_on_failure: bool = False
-    """After a failure, what training goes on from in memory is written to storage too, in the background."""
+    """Whether, after a failure, the checkpoint in memory from which training resumes is also written to
+    storage, in the background."""
 
 
 class ReplicaSpec(Model):
-    """How many Pods of one type are wanted, and what they are."""
+    """Number and template of the Pods of one type."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -82,21 +83,22 @@ class ReplicaSpec(Model):
     )
 
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """How many Pods of this type are wanted."""
+    """Number of Pods of this type."""
     min_replicas: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Training goes on with as few workers as this; the default is `replicas`: no fewer."""
+    """Smallest number of workers that training continues with; the default is `replicas`."""
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """`replicas` may not be set above this."""
+    """Upper limit of `replicas`."""
     standby: Annotated[int, Field(ge=0, le=1_000)] = 0
-    """Number of further worker Pods that wait, ready to replace one that is lost. For type worker only."""
+    """Number of additional worker Pods that stand by to replace a lost one. For type worker only."""
     memory_checkpoint: MemoryCheckpointSpec | None = None
-    """Keeps checkpoints of `dlr.checkpoint.Checkpointer` in memory, too. For type worker only."""
+    """Also keep checkpoints of `dlr.checkpoint.Checkpointer` in memory. For type worker only."""
     template: PodTemplate
-    """The Pod template, kept as it is: names, labels, owner, environment and service account are added."""
+    """Pod template; dlr adds names, labels, owner, environment and service account."""
     restart_policy: RestartPolicy | None = None
-    """DLRover's; the Pod's own restartPolicy in the template is what counts."""
+    """DLRover's; accepted and not used. The restartPolicy in the Pod template applies."""
     restart_count: Annotated[int, Field(ge=0, le=1_000)] = 3
-    """How often the job, and each worker by its Pods, may fail in one class without getting further."""
+    """Number of failures of one exit class without progress that the job, and the Pods of each worker, may
+    have."""
     auto_scale: bool | None = None
     """Whether an automatic ScalePlan, or dlr itself, may change this type."""
     restart_timeout: Annotated[int, Field(ge=0, le=MAX_TIME_SECONDS)] | None = None
@@ -114,11 +116,11 @@ IGNORED_REPLICA = {
     "replicas": 0,
     "template": {"spec": {"containers": [{"name": "ignored", "image": "none"}]}},
 }
-"""What the reconcilers read of a master, which may say anything or nothing."""
+"""Placeholder for a master's spec, which may contain anything or nothing."""
 
 
 def _one_property_a_type(schema: dict[str, Any]) -> None:
-    """A map would have one schema for all of its values, and masters are not to be validated."""
+    """Give each type its own property: a map has one schema for all values, and masters are not validated."""
     of_type = schema.pop("additionalProperties")
     schema["properties"] = {
         type_: IGNORED_REPLICA_SCHEMA if type_ in MASTER_TYPES else of_type for type_ in REPLICA_TYPES
@@ -136,29 +138,30 @@ ReplicaSpecs = Annotated[
     Field(min_length=1, json_schema_extra=_one_property_a_type),
     BeforeValidator(_without_masters_own),
 ]
-"""By type; in the CRD it is an object with a property for each type that there is."""
+"""Specs by replica type; in the CRD, an object with a property for each type."""
 
 
 class ShardScaling(Model):
-    """Keeps as many workers as the job's shard sets have work for, from minReplicas (1 without it) to
-    maxReplicas (docs/shards.md). It takes no worker that holds a lease."""
+    """Scales the workers to the work in the job's shard sets, from minReplicas (1 if unset) to maxReplicas
+    (docs/shards.md). A worker that holds a lease is not removed."""
 
     slots_per_worker: Annotated[int, Field(ge=1, le=1_024)] = 1
-    """Elements that keep a worker busy at a time."""
+    """Number of elements that a worker processes at a time."""
     idle_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
-    """A worker that is not needed goes when it has held no lease for this long."""
+    """Seconds without a lease after which a surplus worker is removed."""
 
 
 class Opportunistic(Model):
     """Grows the world into capacity that no other Pod uses, up to maxReplicas, and gives it back when another
-    Pod needs it, or when it brings too little (docs/capacity.md)."""
+    Pod needs it or the gain is too small (docs/capacity.md)."""
 
     priority_class_name: Annotated[str, Field(min_length=1, max_length=253)]
     """Priority class of the extra Pods, so that any other Pod preempts them."""
     probe_seconds: Annotated[int, Field(ge=1, le=86_400)] = 60
-    """An extra Pod waits so long for a node, then goes; the next comes after half as long."""
+    """Seconds that an extra Pod waits for a node before it is deleted; the next follows after half that
+    time."""
     min_efficiency: Annotated[float, Field(ge=0.0, le=1.0)] = 0.6
-    """Extra workers that add less than this share of a linear gain are given back."""
+    """Share of a linear speed-up below which extra workers are given back."""
 
 
 class NetworkInterfaces(StrEnum):
@@ -177,34 +180,36 @@ class ElasticPolicy(Model):
     """How the world of workers forms, shrinks and grows, and when a worker counts as lost."""
 
     node_unit: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """The world always has a multiple of this many workers. With `domain`, each so many are of one domain."""
+    """The number of workers in a world is a multiple of this. With `domain`, each such unit lies within one
+    domain."""
     domain: DomainLabel | None = None
     """Node label that names a node's NVLink domain, or auto: ranks are contiguous by domain, and workers are
     replaced within it."""
     last_call_seconds: Annotated[int, Field(ge=0, le=3_600)] = 30
     """Seconds to wait for more workers after the last one joined, once minReplicas are ready."""
     shrink_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 120
-    """Hold a broken world this long for a lost worker's replacement before going on without it."""
+    """Seconds that a broken world waits for a lost worker's replacement before it goes on without it."""
     heartbeat_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 30
-    """A worker is lost when its agent's Lease was not renewed for this long, and its node is silent too."""
+    """Seconds without a renewal of its agent's Lease after which a worker is lost, if its node is silent
+    too."""
     grow_at_checkpoint_seconds: Annotated[int, Field(ge=0, le=86_400)] = 0
-    """Seconds that a world waits at most for the next checkpoint (`dlr.checkpoint_saved`) before it grows."""
+    """Longest wait for the next checkpoint (`dlr.checkpoint_saved`) before a world grows, in seconds."""
     eviction_patience_seconds: Annotated[int, Field(ge=0, le=3_600)] = 120
-    """Seconds for which evictions from a node that announces them, such as a cordoned one, wait at most for a
-    worker elsewhere to take the place. Others are refused. 0: evictions neither wait nor are prepared."""
+    """Seconds that an eviction from a node that announces it, such as a cordoned one, waits at most for a
+    worker elsewhere to take over. Other evictions are refused. 0: evictions neither wait nor are prepared."""
     hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = HANG_TIMEOUT_SECONDS
     """Seconds without step progress after which living processes count as hung."""
     shard_scaling: ShardScaling | None = None
     """Scaling of the workers that pull shards: their number follows the work."""
     opportunistic: Opportunistic | None = None
-    """Use free room beyond `replicas`."""
+    """Growth into free capacity beyond `replicas`."""
     network_interfaces: NetworkInterfaces | None = None
     """auto: set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface that reaches rank 0's agent."""
     spare_processes: Annotated[int, Field(ge=0, le=1)] = 0
-    """Spare processes for each training process of a worker, started ahead up to the script's loop: one takes
-    the place of a process that dies while the others live on. It takes the memory of another process."""
+    """Spare processes per training process of a worker, started in advance up to the script's loop. A spare
+    replaces a process that dies while the others keep running, and takes as much memory."""
     replica_groups: ReplicaGroups | None = None
-    """Train in groups of workers, of which the others go on when one fails (docs/groups.md)."""
+    """Training in groups of workers: if one fails, the others go on (docs/groups.md)."""
 
 
 TopologyKeys = Annotated[
@@ -218,11 +223,12 @@ class NodeCheckPolicy(Model):
     """When the job's nodes are checked, and what follows from it."""
 
     enabled: bool = False
-    """Check the job's nodes before its first training and after failures that smell of hardware."""
+    """Check the job's nodes before its first training, and after failures that may be due to hardware."""
     straggler_ratio: Annotated[float, Field(gt=1.0, le=10.0)] = 1.5
-    """A node slower than this many times the median is a straggler, unless it measures better again."""
+    """Factor by which a node must be slower than the median to be a straggler; a better later measurement
+    clears it."""
     exclude_stragglers: bool = False
-    """Leave slow nodes out while enough others remain."""
+    """Leave stragglers out while enough other nodes remain."""
     cordon: bool = True
     """Cordon nodes found faulty."""
     timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = 300
@@ -241,7 +247,7 @@ class CleanPodPolicy(StrEnum):
 
 
 class RunPolicy(Model):
-    """How long the job may run, and what stays of it."""
+    """Time limits of the job, and its clean-up."""
 
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
     """Which Pods to delete when the job has finished: none, those still running, or all."""
@@ -260,26 +266,27 @@ class Gang(StrEnum):
 
 
 class SchedulingPolicy(Model):
-    """How the Pods come to their nodes."""
+    """Scheduling of the job's Pods."""
 
     gang: Gang = Gang.AUTO
-    """The scheduler whose PodGroup keeps the Pods back until there is room for the minimum of them; auto:
-    Kubernetes' own, where the API server serves `scheduling.k8s.io/v1beta1`, and none elsewhere."""
+    """Scheduler whose PodGroup holds the Pods back until the minimum of them fits. auto: Kubernetes' own,
+    where the API server serves `scheduling.k8s.io/v1beta1`, and none elsewhere."""
 
 
 class NetworkPolicy(Model):
-    """The NetworkPolicy of the job's Pods: they accept connections from each other alone."""
+    """NetworkPolicy of the job's Pods, which accept connections only from each other."""
 
     enabled: bool = True
-    """Make the NetworkPolicy. What else has to reach the Pods, such as TensorBoard or Prometheus, gets a
-    NetworkPolicy of your own: policies add up. Pods with hostNetwork are not covered by any."""
+    """Create the NetworkPolicy. If anything else must reach the Pods, such as TensorBoard or Prometheus, add
+    a NetworkPolicy of your own: policies add up. None applies to Pods with hostNetwork."""
 
 
 class AgentPolicy(Model):
-    """The agent in the Pods of the workers."""
+    """The agent in worker Pods."""
 
     inject: bool = True
-    """Bring the agent into the Pods, so that their image needs Python and torch alone; false: it has dlr."""
+    """Inject the agent into the Pods, so that their image needs only Python and torch. false: the image has
+    dlr."""
 
 
 DOMAIN_PREFIXED_PATH = (
@@ -330,7 +337,7 @@ GROUP_RULES = (
     *(
         cel(
             f"{_GROUPED} || !has(self.replicaSpecs.worker) || !has(self.replicaSpecs.worker.{field})",
-            f"replicaSpecs.worker.{field} has no place beside elasticPolicy.replicaGroups: the number of "
+            f"replicaSpecs.worker.{field} cannot be combined with elasticPolicy.replicaGroups: the number of "
             "groups shrinks and grows, down to replicaGroups.min",
         )
         for field in ("minReplicas", "maxReplicas")
@@ -349,7 +356,7 @@ GROUP_RULES = (
     ),
     cel(
         f"{_GROUPED} || !has(self.optimizeMode) || self.optimizeMode != 'cluster'",
-        "optimizeMode cluster has no place beside elasticPolicy.replicaGroups: it changes the count of "
+        "optimizeMode cluster cannot be combined with elasticPolicy.replicaGroups: it changes the count of "
         "workers, and each group has the same",
     ),
     cel(
@@ -361,7 +368,7 @@ GROUP_RULES = (
 
 
 class ElasticJobSpec(Model):
-    """What is wanted."""
+    """Desired state of the job."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -380,7 +387,7 @@ class ElasticJobSpec(Model):
                     for type_ in TRAINING_TYPES
                     if type_ != WORKER
                 ),
-                "replicaSpecs.worker alone may have standby",
+                "only replicaSpecs.worker may have standby",
             ),
             cel(
                 " && ".join(
@@ -388,7 +395,7 @@ class ElasticJobSpec(Model):
                     for type_ in TRAINING_TYPES
                     if type_ != WORKER
                 ),
-                "replicaSpecs.worker alone may have memoryCheckpoint",
+                "only replicaSpecs.worker may have memoryCheckpoint",
             ),
             cel(
                 "self.elasticPolicy.spareProcesses == 0 || (has(self.replicaSpecs.worker) && "
@@ -403,7 +410,7 @@ class ElasticJobSpec(Model):
                 for rule, message in (
                     (
                         "has(self.replicaSpecs.worker) && has(self.replicaSpecs.worker.maxReplicas)",
-                        "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas, how far it grows",
+                        "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas, its upper limit",
                     ),
                     (
                         "!has(self.replicaSpecs.worker) || !has(self.replicaSpecs.worker.minReplicas) || "
@@ -443,29 +450,29 @@ class ElasticJobSpec(Model):
     )
 
     distribution_strategy: DistributionStrategy = DistributionStrategy.ALLREDUCE
-    """DLRover's. With CustomStrategy, workers may list those of the namespace, as `dlr hosts` does; other
-    values have no effect."""
+    """DLRover's. With CustomStrategy, workers may list all workers of the namespace, as `dlr hosts` does;
+    other values have no effect."""
     optimize_mode: OptimizeMode | None = None
-    """DLRover's. manual: nothing is judged or changed. single-job, the default: elasticPolicy.opportunistic.
-    cluster: this, and a new job begins with the memory and the count of workers that finished jobs of its
-    name came to (docs/capacity.md)."""
+    """DLRover's. manual: nothing is changed automatically. single-job, the default:
+    elasticPolicy.opportunistic. cluster: the same, and a new job starts with the memory and the number of
+    workers that finished jobs of its name ended with (docs/capacity.md)."""
     brain_service: Annotated[str, Field(max_length=1_024)] | None = None
     """DLRover's; accepted and not used."""
     resource_limits: Annotated[
         dict[str, Annotated[Quantity, Field(json_schema_extra={"pattern": LIMIT_PATTERN})]],
         Field(max_length=32),
     ] = Field(default_factory=dict)
-    """The most that automatic scaling may take in all."""
+    """Total resources that automatic scaling may use."""
     envs: Annotated[Free, Field(max_length=MAX_ITEMS)] = Field(default_factory=dict)
     """Environment variables for every container: a value, or an EnvVar."""
     suspend: bool = False
-    """Hold the job: its Pods are deleted, its state is kept."""
+    """Suspend the job: its Pods are deleted, its state is kept."""
     managed_by: ManagedBy | None = None
-    """The controller that manages this job, as in a batch/v1 Job. If it is unset, or
-    elastic.iml.github.io/dlr-controller, that is dlr's; with any other, dlr leaves the job alone entirely.
-    It cannot be changed."""
+    """Controller that manages this job, as in a batch/v1 Job. dlr manages it if this is unset or
+    elastic.iml.github.io/dlr-controller; otherwise dlr leaves the job alone entirely. It cannot be
+    changed."""
     replica_specs: ReplicaSpecs
-    """The job's Pods, by their type; most jobs have type worker alone."""
+    """Pods of the job, by type; most jobs have only type worker."""
     elastic_policy: ElasticPolicy = Field(default_factory=ElasticPolicy)
     node_check: NodeCheckPolicy = Field(default_factory=NodeCheckPolicy)
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy)

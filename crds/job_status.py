@@ -39,102 +39,102 @@ MAX_WARNINGS = 24
 
 
 class JobWarning(Model):
-    """Something that is wrong with a job, or odd. It is in the status for as long as it is so."""
+    """Problem of a job. It is in the status for as long as it lasts."""
 
     type: Annotated[str, Field(max_length=64)]
-    """What is wrong, in one word, such as `CheckpointsFailing`."""
+    """Kind of problem, in one word, such as `CheckpointsFailing`."""
     reason: Annotated[str, cut(64), Field(max_length=64)] | None = None
-    """The cause in one word, of types that have several, such as `StorageFails`."""
+    """Cause in one word, for types with several causes, such as `StorageFails`."""
     message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)]
     since: datetime
     """When it began."""
     data: ConditionData | None = None
-    """Facts that the message puts in words."""
+    """Facts behind the message."""
 
 
 class ProfileOutcome(StrEnum):
     TAKEN = "Taken"
     NO_HISTORY = "NoHistory"
     OVERRULED = "Overruled"
-    """The job says itself all that the profile could."""
+    """The job itself sets everything that the profile could."""
     REFUSED = "Refused"
 
 
 class ProfileUse(Model):
-    """What became of the profile of finished jobs when a job of optimizeMode cluster began."""
+    """Use of the profile of finished jobs at the start of a job with optimizeMode cluster."""
 
     outcome: ProfileOutcome
     message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)]
 
 
 class GrowthStatus(Model):
-    """Record of tries to grow into free room, for a job with elasticPolicy.opportunistic."""
+    """Record of attempts to grow into free capacity, for a job with elasticPolicy.opportunistic."""
 
     base: Annotated[int, Field(ge=0)]
-    """The count that was asked for, when this was written."""
+    """Requested count when this was written."""
     replicas: Annotated[int, Field(ge=0)]
-    """The count that growth has asked for last, or found."""
+    """Count that growth last requested or found."""
     asked_at: datetime | None = None
-    """When somebody else last set the count."""
+    """Time when the count was last set by other means."""
     grown_from: Annotated[int, Field(ge=0)] | None = None
-    """The size before the growth that is under way, or whose gain is not measured yet."""
+    """Size before the growth that is under way or not measured yet."""
     unpaid_from: Annotated[int, Field(ge=0)] | None = None
-    """The size before a growth that was worth its workers, and has not yet paid for its restart."""
+    """Size before a worthwhile growth that has not yet made up for its restart."""
     ceiling: Annotated[int, Field(ge=0)] | None = None
-    """The most workers before `not_before`."""
+    """Maximum number of workers until `notBefore`."""
     not_before: datetime | None = None
-    """The next probe, at the earliest."""
+    """Earliest time of the next probe."""
     reason: Annotated[str, cut(MAX_WHY_NOT_MORE), Field(max_length=MAX_WHY_NOT_MORE)] = ""
-    """The reason why the last probe gave no more workers, or these were given back."""
+    """Why the last probe brought no workers, or why they were given back."""
     in_vain: Annotated[int, Field(ge=0)] = 0
-    """Growths in a row that ended before they had paid for their restart."""
+    """Consecutive growths that ended before they made up for their restart."""
 
 
 class QueueAdmission(Model):
-    """What a queue beside the job grants it."""
+    """Pods that an external queue grants the job."""
 
     queue: Annotated[str, Field(max_length=253)]
     workload: Annotated[str, Field(max_length=253)] = ""
-    """Name of the queue's object that what is granted is charged to."""
+    """Name of the queue's object to which the Pods are charged."""
     workers: Annotated[int, Field(ge=0)]
-    """The most Pods of workers, standby included; none while the job waits, or has to stop."""
+    """Maximum number of worker Pods, standby included; 0 while the job waits or has to stop."""
     reason: Annotated[str, cut(128), Field(max_length=128)] = ""
     message: Annotated[str, cut(MAX_CONDITION_MESSAGE), Field(max_length=MAX_CONDITION_MESSAGE)] = ""
-    """The queue's own words where it grants less than the job wants, or will grant no more."""
+    """The queue's message if it grants less than the job wants, or will grant no more."""
     fixed: bool = False
     """Whether the queue will grant no more than this, however long the job waits."""
 
 
 class Scaling(Model):
-    """The count of workers that is wanted, and whose intent it was."""
+    """Desired number of workers, and who requested it."""
 
     replicas: int
     by: Annotated[str, Field(max_length=300)]
-    """`spec`, `the scale subresource`, `ScalePlan <name>`, or the part of dlr that asked."""
+    """Requester: `spec`, `the scale subresource`, `ScalePlan <name>`, or a part of dlr."""
     at: datetime
     base: Annotated[int, Field(ge=0)] | None = None
-    """How many of these are needed, if not all. Workers beyond it are extra: no world waits for them."""
+    """Number of required workers, if not all are. Worlds do not wait for the extra ones."""
 
 
 MAX_WORLD_SIZES = 8
 
 
 class WorldSize(Model):
-    """What worlds of one size gave, over all their rounds that have ended."""
+    """Throughput of worlds of one size, over all rounds that have ended."""
 
     workers: Annotated[int, Field(ge=1)]
     steps: Annotated[int, Field(ge=0)]
-    """Timed: those after the first of each round."""
+    """Timed steps: all but the first of each round."""
     seconds: Annotated[float, Field(ge=0)]
     samples_per_step: Annotated[int, Field(ge=1)] | None = None
     """Samples per step of the whole world, if the script reports them."""
 
 
 class JobUsage(Model):
-    """Memory that the job used, and what each world size gave: all that is left of it for the next job."""
+    """Memory used by the job, and throughput by world size: its profile for the next job."""
 
     round: Annotated[int, Field(ge=0)] = 0
-    """The last that is counted in."""
+    """Last round that is included."""
     worlds: Annotated[
         list[WorldSize],
         Field(
@@ -149,7 +149,7 @@ class JobUsage(Model):
 
 
 class Moves(Model):
-    """Slots being replaced by others: the first of `targets` takes the place of the first of `sources`, …"""
+    """Slots being replaced: the first of `targets` replaces the first of `sources`, and so on."""
 
     sources: Indices = Field(default_factory=list)
     targets: Indices = Field(default_factory=list)
@@ -164,7 +164,7 @@ class ReplicaStatus(Model):
     succeeded: int = 0
     failed: int = 0
     standby: int = 0
-    """Running too, but not counted as active: they are ready, beside the world."""
+    """Running Pods that stand by outside the world; they do not count as active."""
 
 
 class JobFailure(Model):
@@ -175,9 +175,9 @@ class JobFailure(Model):
     exit_class: Annotated[str, Field(max_length=64)]
     exit_code: int | None = None
     message: Annotated[str, cut(MAX_FAILURE), Field(max_length=MAX_FAILURE)] = ""
-    """The beginning of the error; its ElasticWorker has more of it, and the end of its log."""
+    """Beginning of the error. The ElasticWorker has more of it, and the end of the log."""
     round: Annotated[int, Field(ge=0)] | None = None
-    """The round that broke by it."""
+    """Round that it broke."""
     step: Annotated[int, Field(ge=0)] | None = None
     """The last step that the failed process reported."""
     after_seconds: Annotated[float, Field(ge=0)] | None = None
@@ -187,64 +187,65 @@ class JobFailure(Model):
     domain: Annotated[str, Field(max_length=63)] | None = None
     """Domain whose switch is to blame: most of its workers failed alike (`elasticPolicy.domain`)."""
     unanswered: bool | None = None
-    """The training hung, and this worker did not answer where its processes are."""
+    """Whether the training hung and this worker did not report where its processes are."""
 
 
 class FailureBudget(Model):
-    """What failures have spent since training last got further than ever before."""
+    """Failures since training last exceeded its highest step."""
 
     step: Annotated[int, Field(ge=0)] | None = None
-    """The highest step that was reached when it last failed."""
+    """Highest step that was reached at the last failure."""
     spent: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Failures in place since then, by exit class."""
     start_unknown: bool | None = None
-    """Training made steps from an unknown one before one of these failures: it may have got further."""
+    """Whether training began at an unknown step before one of these failures, and so may have exceeded it."""
     exit_class: Annotated[str, Field(max_length=64)] = ""
     """Exit class of the last failure."""
     ignored: bool | None = None
-    """A rule of failurePolicy ignores the last failure."""
+    """Whether a rule of failurePolicy ignores the last failure."""
     signature: Annotated[str, cut(MAX_SIGNATURE), Field(max_length=MAX_SIGNATURE)] = ""
-    """What the last failure was, without what differs from one time to the next."""
+    """Text of the last failure, without the parts that vary from one time to the next."""
     alike: Annotated[int, Field(ge=0)] = 0
-    """How many times in a row it was that one."""
+    """Number of consecutive failures with this signature."""
     consequences: Annotated[int, Field(ge=0)] = 0
-    """Failures in a row that only followed from a peer's, of which none was found; they spend nothing."""
+    """Consecutive failures that followed from a peer's failure which was not found; they do not count as
+    spent."""
     held_until: datetime | None = None
-    """No world is formed before, so that quick failures do not follow each other at once."""
+    """Time before which no world is formed, to space out quick failures."""
 
 
 class JobState(StrEnum):
-    """What a job's time goes to (docs/metrics.md)."""
+    """State of a job to which its time is attributed (docs/metrics.md)."""
 
     PENDING = "Pending"
-    """Before the first world: Pods are made, scheduled, started."""
+    """Before the first world: Pods are created, scheduled and started."""
     CHECKING = "Checking"
     """Its nodes are being tested."""
     FORMING = "Forming"
-    """A world is formed that did not follow a failure, and has not trained its first step."""
+    """A world is formed, but not after a failure, and has not trained its first step."""
     TRAINING = "Training"
     RECOVERING = "Recovering"
-    """The time from a failure to the first step after it."""
+    """Between a failure and the first step after it."""
     REFORMING = "Reforming"
-    """The same, where training processes lived on into the round after the failure."""
+    """The same, if training processes survived into the round after the failure."""
     SUSPENDED = "Suspended"
     DOWN = "Down"
-    """Too few workers for a world, and none on the way."""
+    """There are too few workers for a world, and no more are coming."""
 
 
 class Departed(Model):
-    """Workers of slots that the job does not want any more."""
+    """Counts of workers whose slots the job no longer has."""
 
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
-    """Pods of these workers that had ended and were replaced, by exit class."""
+    """Pods of these workers that ended and were replaced, by exit class."""
     failures: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Failures of workers or replica groups that are gone, by exit class."""
     leaving: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
-    """Slots of workers that are counted already and have not ended yet, by type."""
+    """Slots of workers that are already counted and have not ended yet, by type."""
 
 
 class Goodput(Model):
-    """The job's time by state, and what its steps came to. Exact at `since` of the state."""
+    """Time of the job by state, and its steps. Exact as of `since`."""
 
     state: JobState
     since: datetime
@@ -253,19 +254,19 @@ class Goodput(Model):
     first_step: Annotated[int, Field(ge=0)] | None = None
     """The first step that this job trained."""
     last_step: Annotated[int, Field(ge=0)] | None = None
-    """The highest: what lies between is kept."""
+    """Highest step trained; the steps between are kept."""
     steps_redone: Annotated[int, Field(ge=0)] = 0
-    """Steps that a round trained though an earlier one had trained them."""
+    """Steps that were trained again by a later round."""
     steps_timed: Annotated[int, Field(ge=0)] = 0
     """Steps between the first and the last of each round."""
     stepping_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """What these took."""
+    """Duration of the timed steps, in seconds."""
     round: Annotated[int, Field(ge=0)] = 0
-    """The last round that is counted in."""
+    """Last round that is included."""
     latest: RoundProgress | None = None
-    """What is counted in of that round: its last figures may still come."""
+    """Included figures of that round, which may still rise."""
     ratio: Annotated[float, Field(ge=0)] | None = None
-    """Steps kept × seconds a step, over the time since submission, when this was written."""
+    """Kept steps × seconds per step / time since submission, when this was written."""
 
 
 class EpisodeFailure(Model):
@@ -283,14 +284,14 @@ class EpisodeFailure(Model):
 
 
 class Episode(Model):
-    """A stretch of the job's life in one state and one world, for its timeline."""
+    """Period of a job in one state and one world, for its timeline."""
 
     state: JobState
     since: datetime
     round: Annotated[int, Field(ge=0)] = 0
     """Round of the world; of a job with replica groups, the version."""
     size: Annotated[int, Field(ge=1)] | None = None
-    """Number of workers in the world; unset before the first and of replica groups."""
+    """Number of workers in the world; unset before the first world and for replica groups."""
     members: Annotated[str, cut(MAX_EPISODE_MEMBERS), Field(max_length=MAX_EPISODE_MEMBERS)] = ""
     """The world's members, or the version's groups, as ranges such as `0-3,6`; cut where there are many."""
     reason: Annotated[str, cut(MAX_EPISODE_REASON), Field(max_length=MAX_EPISODE_REASON)] = ""
@@ -298,20 +299,20 @@ class Episode(Model):
     failure: EpisodeFailure | None = None
     """The failure that the job recovers from."""
     lived_on: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
-    """Training processes that lived on into the round from the one before; unset without any."""
+    """Training processes that survived into the round from the previous one; unset if none did."""
     processes: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
-    """Training processes of the round, where some lived on into it."""
+    """Training processes of the round, if some survived into it."""
 
 
 class ElasticJobStatus(Model):
-    """What is, and the world that the agents converge to. Written by the controller."""
+    """Observed state of the job, and the world that its agents converge to. Written by the controller."""
 
     observed_generation: int | None = None
     phase: JobPhase | None = None
     reason: Annotated[str, Field(max_length=128)] = ""
     """Why the job does not train, in one word: the reason of a warning or condition."""
     message: Annotated[str, cut(MAX_MESSAGE), Field(max_length=MAX_MESSAGE)] = ""
-    """The same in a sentence; what the world waits for, where nothing else keeps it from training."""
+    """The same in a sentence, or what the world waits for if nothing else keeps it from training."""
     conditions: Conditions = Field(default_factory=list)
     warnings: Annotated[
         list[JobWarning],
@@ -320,39 +321,40 @@ class ElasticJobStatus(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = Field(default_factory=list)
-    """What is wrong with the job or odd about it now, one entry of a type (docs/events.md)."""
+    """Current problems of the job, one entry per type (docs/events.md)."""
     profile: ProfileUse | None = None
-    """What the job took from finished jobs when it began (optimizeMode cluster)."""
+    """Values that the job took from finished jobs at its start (optimizeMode cluster)."""
     replica_statuses: Annotated[dict[str, ReplicaStatus], Field(max_length=6)] = Field(default_factory=dict)
     rendezvous: Rendezvous | None = None
     cluster: ClusterStatus | None = None
     """The tasks of a job with parameter servers, which has no rendezvous."""
     scaling: Scaling | None = None
     admission: QueueAdmission | None = None
-    """Limit of the job's Pods, where it waits in a queue (`reconcilers/kueue`)."""
+    """Limit of the job's Pods, if a queue admits them (`reconcilers/kueue`)."""
     growth: GrowthStatus | None = None
     scale_request: Annotated[str, Field(max_length=64)] | None = None
-    """Id of the last scale request that was merged into the three fields below; of a ScalePlan, its uid."""
+    """Id of the last scale request merged into `retired`, `migrations` and `resources`; of a ScalePlan, its
+    uid."""
     retired: Annotated[dict[str, Indices], Field(max_length=6)] = Field(default_factory=dict)
-    """Slots that are left out, by type: the others keep their index, and so their order. A slot of which
-    nothing is left may come back into use (`reconcilers/observed/slots.py`)."""
+    """Slots that are not in use, by type; the others keep their index and their order. A slot may be used
+    again once nothing of it is left (`reconcilers/observed/slots.py`)."""
     migrations: Annotated[dict[str, Moves], Field(max_length=6)] = Field(default_factory=dict)
-    """Slots that others replace, which run first, by type."""
+    """Slots being replaced, by type; the replacements run first."""
     resources: Annotated[dict[str, ResourceRequirements], Field(max_length=6)] = Field(default_factory=dict)
     """Resources of a type's Pods that differ from the template's, by type."""
     active_check: Name | None = None
     """The NodeCheck that workers of this job carry out now; no world is formed meanwhile."""
     suspected_at: datetime | None = None
-    """When something last failed that smells of hardware, or steps began to take longer: checks passed before
-    then count no more."""
+    """Time of the last failure that may be due to hardware, or when steps became slower. Checks that passed
+    earlier no longer count."""
     membership: Membership | None = None
-    """The groups that train together, where the job has replica groups."""
+    """Groups that train together, if the job has replica groups."""
     groups: Annotated[list[GroupStatus], Field(max_length=MAX_GROUPS, json_schema_extra=BY_INDEX)] = Field(
         default_factory=list
     )
-    """All of them."""
+    """All replica groups."""
     replica_group: ReplicaGroupStatus | None = None
-    """How far this job is as a replica group of another."""
+    """Progress of this job as a replica group of another."""
     replicas: int | None = None
     """Worker Pods that exist, standby Pods excepted, for the scale subresource."""
     selector: Annotated[str, Field(max_length=1_024)] | None = None
@@ -360,7 +362,8 @@ class ElasticJobStatus(Model):
     restarts: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
     """Worlds that broke because training processes failed in place, by exit class."""
     failures: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
-    """All failures of processes and Pods since submission, each once, by exit class; no planned stops."""
+    """Failures of processes and Pods since submission, each counted once, by exit class; planned stops do not
+    count."""
     departed: Departed | None = None
     """Counts of workers that are gone."""
     start_time: datetime | None = None
@@ -374,7 +377,7 @@ class ElasticJobStatus(Model):
         cut(MAX_EPISODES),
         Field(max_length=MAX_EPISODES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = Field(default_factory=list)
-    """The last stretches of the job's life, the current one at the end."""
+    """The last periods of the job, the current one at the end."""
 
     @property
     def finished(self) -> bool:

@@ -1,9 +1,9 @@
-"""The leases of a shard set as text, of all workers together: who may work on which elements.
+"""Leases of all workers on a shard set, as text: who may work on which elements.
 
     0.1.17=0-41;1.1.18=42-83,90      worker 0, incarnation 1, lease 17: elements 0 to 41; and worker 1's
 
-Where that would be long it is packed in columns: leases in the order of their numbers, then their ranges in
-the order of the elements, each with the place of its lease. Standard library, Python 3.10.
+Long texts are packed in columns: the leases in the order of their numbers, then their ranges in the order
+of the elements, each with the position of its lease. Standard library, Python 3.10.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 
 from crds import names
-from crds.intervals import READABLE_CHARACTERS, Intervals, from_text, ordered, packed, to_text, unpacked
+from crds.intervals import (
+    READABLE_CHARACTERS,
+    Intervals,
+    from_text,
+    ordered,
+    packed,
+    signed,
+    to_text,
+    unpacked,
+    unsigned,
+)
 from crds.ranges import MAX_INDEX
 
 _TYPES = (names.WORKER, names.CHIEF, names.PS, names.EVALUATOR)
@@ -23,23 +33,23 @@ _TYPES = (names.WORKER, names.CHIEF, names.PS, names.EVALUATOR)
 
 @dataclass(frozen=True)
 class Lease:
-    """What one incarnation of a worker may work on, and nobody else meanwhile."""
+    """Elements that one incarnation of a worker may work on, exclusively."""
 
     worker: int
     incarnation: int
     number: int
-    """Given once in a set; so a report on it cannot be taken for one on an earlier lease."""
+    """Unique within the set, so that a report on one lease cannot be mistaken for another."""
     elements: Intervals
 
 
 def holder_number(replica_type: str, index: int) -> int:
-    """Return the number by which leases name a worker: its index, and beyond all of these for other types."""
+    """Return the number that identifies a worker in leases: its index, or a higher number for other types."""
     place = _TYPES.index(replica_type) if replica_type in _TYPES else len(_TYPES)
     return place * (MAX_INDEX + 1) + index
 
 
 def leases_to_text(leases: Sequence[Lease]) -> str:
-    """The leases as text, the same for the same leases."""
+    """Return the leases as text; equal leases give equal texts."""
     text = ";".join(
         f"{lease.worker}.{lease.incarnation}.{lease.number}={to_text(lease.elements)}" for lease in leases
     )
@@ -53,21 +63,21 @@ def leases_to_text(leases: Sequence[Lease]) -> str:
     return packed(
         [
             len(by_number),
-            *map(_unsigned, _steps([lease.worker for lease in by_number])),
+            *map(unsigned, _steps([lease.worker for lease in by_number])),
             *(lease.incarnation for lease in by_number),
-            *map(_unsigned, _steps([lease.number for lease in by_number])),
-            *map(_unsigned, _steps([place for *_, place in intervals])),
-            *(_unsigned(start - before) for before, (start, *_) in zip(ends, intervals, strict=False)),
+            *map(unsigned, _steps([lease.number for lease in by_number])),
+            *map(unsigned, _steps([place for *_, place in intervals])),
+            *(unsigned(start - before) for before, (start, *_) in zip(ends, intervals, strict=False)),
             *(end - start for start, end, _ in intervals),
         ]
     )
 
 
 def leases_from_text(text: str) -> tuple[Lease, ...]:
-    """The leases.
+    """Read leases from their text.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is malformed.
     """
     if not text.startswith("z"):
         return tuple(_lease(each) for each in text.split(";")) if text else ()
@@ -79,12 +89,12 @@ def leases_from_text(text: str) -> tuple[Lease, ...]:
     elements: list[list[tuple[int, int]]] = [[] for _ in workers]
     at = 0
     try:
-        for place, gap, length in zip(accumulate(map(_signed, places)), gaps, lengths, strict=True):
-            start = at + _signed(gap)
+        for place, gap, length in zip(accumulate(map(signed, places)), gaps, lengths, strict=True):
+            start = at + signed(gap)
             at = start + length
             elements[place].append((start, at))
-        numbers = accumulate(map(_signed, steps))
-        holders = accumulate(map(_signed, workers))
+        numbers = accumulate(map(signed, steps))
+        holders = accumulate(map(signed, workers))
         found = map(Lease, holders, incarnations, numbers, map(tuple, elements))
         return tuple(sorted(found, key=lambda lease: lease.worker))
     except (IndexError, ValueError) as error:
@@ -93,15 +103,6 @@ def leases_from_text(text: str) -> tuple[Lease, ...]:
 
 def _steps(numbers: Sequence[int]) -> Iterable[int]:
     return map(operator.sub, numbers, [0, *numbers])
-
-
-def _unsigned(number: int) -> int:
-    """Map 0, -1, 1, -2, … to 0, 1, 2, 3, …"""
-    return 2 * number if number >= 0 else -2 * number - 1
-
-
-def _signed(number: int) -> int:
-    return number // 2 if number % 2 == 0 else -(number + 1) // 2
 
 
 def _lease(text: str) -> Lease:

@@ -1,4 +1,4 @@
-"""What every model of a resource is made of: camelCase on the wire, docstrings as field descriptions."""
+"""Base of the resource models: camelCase on the wire, docstrings as field descriptions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from crds.wire import MAX_INTEGER, MAX_SECONDS
 
 
 class Model(BaseModel):
-    """A part of an object of ours, as the API server stores it.
+    """Part of a custom resource, as the API server stores it.
 
     Unknown fields are ignored: the API server has pruned or refused them already, and a newer CRD's fields
     must not stop an older controller. The docstring under a field becomes its `kubectl explain` text.
@@ -58,14 +58,14 @@ def first_fault(error: ValidationError) -> str:
 
 
 WRITTEN = {"written": True}
-"""Context of a validation of what is about to be written."""
+"""Validation context for a value that is about to be written."""
 
 
 def cut(limit: int) -> BeforeValidator:
-    """Keep the beginning of a text, so many bytes of JSON (`crds.texts`), or the last entries of a list.
+    """Shorten a text to `limit` bytes of JSON (`crds.texts`), or a list to its last `limit` entries.
 
-    What is read, or taken in from outside, may be longer: an earlier version had wider limits. What is
-    written may not, see `reconcilers/observed/status_patch.py`.
+    Input may be longer, since an earlier version had wider limits; output may not, see
+    `reconcilers/observed/status_patch.py`.
     """
 
     def first(value: Any, info: ValidationInfo) -> Any:
@@ -90,7 +90,7 @@ def rules(*entries: dict[str, str], **more: Any) -> dict[str, Any]:
 
 
 def check_depth(value: T) -> T:
-    """Refuses what is nested too deeply to be copied or written: Kubernetes stores 10,000 levels."""
+    """Refuse a value nested too deeply to be copied or written; Kubernetes stores 10,000 levels."""
     try:
         orjson.dumps(value)
     except TypeError as error:
@@ -103,7 +103,7 @@ Free = Annotated[
     AfterValidator(check_depth),
     Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
 ]
-"""An object whose fields are not ours to say."""
+"""An object with arbitrary fields."""
 
 Name = Annotated[str, Field(max_length=253)]
 Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
@@ -131,7 +131,7 @@ Indices = Annotated[
     PlainSerializer(ranges.to_text, return_type=str),
     WithJsonSchema({"type": "string", "pattern": intervals.PATTERN, "maxLength": ranges.MAX_CHARACTERS}),
 ]
-"""Ascending. On the wire, ranges such as `0-41,43-9998`; packed, if they are too scattered for that."""
+"""Ascending indices. On the wire, ranges such as `0-41,43-9998`; packed if they are too scattered."""
 
 
 def _members(value: Any) -> list[int]:
@@ -175,11 +175,11 @@ class ConditionStatus(StrEnum):
 
 
 MAX_CONDITION_MESSAGE = 512
-"""Bytes of JSON. What quotes others, such as a scheduler, may be cut; Events have the whole."""
+"""Bytes of JSON. Long quotations, say of a scheduler, are cut; Events have the whole text."""
 
 
 class ConditionData(Model):
-    """Facts that a condition's message puts in words. The controller compares these, and no message."""
+    """Facts behind a condition's message. The controller compares these, never the message."""
 
     controller: Annotated[str, Field(max_length=32)] | None = None
     """Name of the controller that wrote the condition, where several may."""
@@ -211,7 +211,7 @@ class Condition(Model):
     last_transition_time: datetime
     observed_generation: int | None = None
     data: ConditionData | None = None
-    """Facts that the message puts in words."""
+    """Facts behind the message."""
 
 
 Conditions = Annotated[

@@ -1,4 +1,4 @@
-"""The names the parts agree on: API group, labels, environment variables.
+"""Names that all parts share: API group, labels, environment variables.
 
 Standard library only: the agent imports this inside training images.
 """
@@ -14,10 +14,10 @@ LABEL_GROUPED_JOB = f"{GROUP}/grouped-job"
 """Name of the ElasticJob with `replicaGroups`, on all objects of its groups."""
 LABEL_GROUP_INDEX = f"{GROUP}/group-index"
 LABEL_UNIT = f"{GROUP}/unit-index"
-"""On Pods of a job with `elasticPolicy.domain` and a nodeUnit above 1: those that rather share a domain."""
+"""Label of Pods that should share a domain, in a job with `elasticPolicy.domain` and a nodeUnit above 1."""
 LABEL_CHECK = f"{GROUP}/check-name"
 LABEL_RECHECK = f"{GROUP}/recheck"
-"""Of a NodeCheck, "true": the controller made it for a cordoned node, the first of its `nodes`."""
+"""Label of a NodeCheck, "true" if the controller created it for a cordoned node, the first of its `nodes`."""
 LABEL_TYPE = f"{GROUP}/replica-type"
 LABEL_INDEX = f"{GROUP}/replica-index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
@@ -27,90 +27,94 @@ NVLINK_LABELS = (
     "network.topology.nvidia.com/accelerator",
     "resource.nvidia.com/computeDomain",
 )
-"""Node labels that name a node's NVLink domain; the first that a node has counts. In their order, read in
-November 2026: GPU feature discovery (`<cluster uuid>.<clique>`), topograph since 1.0, topograph before, and
-the ComputeDomain of NVIDIA's DRA driver."""
+"""Node labels that name a node's NVLink domain, in order of precedence, as of November 2026: GPU feature
+discovery (`<cluster uuid>.<clique>`), topograph since 1.0, topograph before, and the ComputeDomain of
+NVIDIA's DRA driver."""
 LABEL_APP = "app.kubernetes.io/name"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_PROFILE = f"{GROUP}/profile"
-"""Of an ElasticJob: jobs with the same value begin with what the finished ones among them came to."""
+"""Label of an ElasticJob: jobs with the same value start with what the finished ones among them used."""
 APP = "elasticjob"
 MANAGER = "dlr"
 
 WORKER = "worker"
-"""The replica type that trains; its indices are the node ranks."""
+"""Replica type that trains; its indices are the node ranks."""
 
 CHIEF = "chief"
 PS = "ps"
 EVALUATOR = "evaluator"
-"""The replica types beside workers that a job with parameter servers may have (docs/roles.md)."""
+"""Replica types beside workers in a job with parameter servers (docs/roles.md)."""
 
 CHECK = "check"
-"""The type of the workers of a NodeCheck, one a node."""
+"""Type of the workers of a NodeCheck, one per node."""
 
 LONGEST_NAME = 51
-"""Characters of a job's name and a type's together: a Pod's, with index and incarnation, is a DNS label."""
+"""Maximum characters of a job's name and a type's together, so that a Pod's name, with index and incarnation,
+is a DNS label."""
 
 MASTER_TYPES = ("dlrover-master", "master")
-"""DLRover's master replica types: accepted, ignored, and said so in a condition."""
+"""DLRover's master replica types: accepted, ignored, and reported in a condition."""
 
 CONTROLLER = f"{GROUP}/dlr-controller"
 """Our controller in `spec.managedBy` of an ElasticJob; any other name there is another controller's."""
 
 TAINT_UNHEALTHY = f"{GROUP}/unhealthy"
-"""The taint of a node that was found faulty; its value is the reason."""
+"""Taint of a node that was found faulty; its value is the reason."""
 TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-"""The taint of a node that somebody has cordoned (k8s.io/api/core/v1/well_known_taints.go)."""
+"""Taint of a cordoned node (k8s.io/api/core/v1/well_known_taints.go)."""
 
 SYSTEM_NAMESPACE = "dlr-system"
 """Namespace of the controller, unless it is installed elsewhere."""
 
 LABEL_MAY_CORDON = f"{GROUP}/may-cordon"
-"""Of a Namespace, "true": what its checks and workers say of nodes counts for their cordon."""
+"""Label of a Namespace, "true" if findings of its checks and workers count for cordons."""
 
 ANNOTATION_GROUPED_GENERATION = f"{GROUP}/grouped-generation"
-"""Of a replica group's ElasticJob: generation of the job that it was made of, a dot, and the generation that
-the group itself got by that. So an edit of either shows."""
+"""Annotation of a replica group's ElasticJob: the generation of the job that it was created from, a dot, and
+the resulting generation of the group. So an edit of either is visible."""
 ANNOTATION_CORDON = f"{GROUP}/cordon"
-"""Annotation of a Node: the finding that its cordon follows from (`crds/cordon.py`)."""
+"""Annotation of a Node: the finding behind its cordon (`crds/cordon.py`)."""
 
 ANNOTATION_RESOURCES = f"{GROUP}/resources"
-"""Of a Pod: the digest of what its first container may use (`reconcilers/observed/resources.py`)."""
+"""Annotation of a Pod: digest of the resources of its first container
+(`reconcilers/observed/resources.py`)."""
 
 ANNOTATION_TEMPLATE = f"{GROUP}/template"
-"""Of a Pod: the digest of the template and the variables that it was made of, but for its resources."""
+"""Annotation of a Pod: digest of the template and variables that it was created from, without resources."""
 
 ANNOTATION_LAUNCHER = f"{GROUP}/launcher"
-"""Of a Pod: the launcher whose agent reports how its training ends (`reconcilers/observed/command.py`)."""
+"""Annotation of a Pod: the launcher whose agent reports the end of training
+(`reconcilers/observed/command.py`)."""
 
 ANNOTATION_TOTAL_STEPS = f"{GROUP}/total-steps"
-"""Of an ElasticJob: how many steps its training has in all, where its author knows."""
+"""Annotation of an ElasticJob: total steps of its training, if its author set it."""
 
 ANNOTATION_STACKS = f"{GROUP}/stacks"
-"""Of an ElasticJob: a text of one's own choice, each new one of which asks the agents of its workers where
-their training processes are (docs/hangs.md)."""
+"""Annotation of an ElasticJob: any text; each new one requests the stacks of all training processes from the
+agents (docs/hangs.md)."""
 
 ANNOTATION_SCALE = f"{GROUP}/scale"
-"""Of an ElasticJob: the last scale request, written with its counts (`reconcilers/scale/request.py`)."""
+"""Annotation of an ElasticJob: the last scale request, with its counts (`reconcilers/scale/request.py`)."""
 
 ANNOTATION_RECORD = f"{GROUP}/record"
-"""Of a Node: what its last checks gave (`reconcilers/findings/record.py`)."""
+"""Annotation of a Node: results of its last checks (`reconcilers/findings/record.py`)."""
 
 ANNOTATION_REFERENCE = f"{GROUP}/reference"
-"""Of a Node: how fast its class of hardware was when the node first passed a check, for later ones to compare
-with (`reconcilers/findings/reference.py`)."""
+"""Annotation of a Node: speed of its hardware class when the node first passed a check, as a reference for
+later ones (`reconcilers/findings/reference.py`)."""
 
 CONDITION_UNHEALTHY = "ElasticUnhealthy"
-"""Condition of a Node: True while it is out of service by its newest verdict, and should be remediated."""
+"""Condition of a Node: True while its newest verdict keeps it out of service, so that it should be
+remediated."""
 CONDITION_SUSPECTED = "ElasticSuspected"
-"""Condition of a Node: True while something speaks against it for which it is not out of service."""
+"""Condition of a Node: True while there is evidence against it that does not put it out of service."""
 
 NVSENTINEL_CHECK = "ElasticNodeCheck"
-"""`checkName` of our verdicts in NVSentinel, and so the type of the Node condition that it makes of them."""
+"""`checkName` of our verdicts in NVSentinel, and so the type of its Node condition."""
 
 ENV_JOB_NAME = "DLR_JOB_NAME"
 ENV_CHECK_NAME = "DLR_CHECK_NAME"
-"""Instead of ENV_JOB_NAME, in the Pods of a NodeCheck."""
+"""Replaces ENV_JOB_NAME in the Pods of a NodeCheck."""
 ENV_REPLICA_TYPE = "DLR_REPLICA_TYPE"
 ENV_NAMESPACE = "DLR_NAMESPACE"
 ENV_WORKER_NAME = "DLR_WORKER_NAME"
@@ -120,64 +124,64 @@ ENV_POD_UID = "DLR_POD_UID"
 ENV_POD_IP = "POD_IP"
 ENV_NODE_NAME = "DLR_NODE_NAME"
 ENV_JOB_KEY = "DLR_JOB_KEY"
-"""The key of the Pod's job or NodeCheck, 32 bytes in hexadecimal, from its Secret (`key_secret`). Agents
-prove it to each other, and keep it out of the environment of what they start."""
+"""Key of the Pod's job or NodeCheck, 32 bytes in hexadecimal, from its Secret (`key_secret`). Agents
+authenticate each other with it, and remove it from the environment of their processes."""
 ENV_HEARTBEAT_SECONDS = "DLR_HEARTBEAT_SECONDS"
 ENV_GRACE_SECONDS = "DLR_TERMINATION_GRACE_SECONDS"
 ENV_TERMINATION_LOG = "DLR_TERMINATION_LOG"
-"""The file whose text the kubelet puts into the container's status when the container has ended."""
+"""File whose text the kubelet copies into the container's status when the container ends."""
 ENV_MEMORY_BYTES = "DLR_MEMORY_CHECKPOINT_BYTES"
-"""Of `replicaSpecs.worker.memoryCheckpoint`: bytes for all slots of the Pod."""
+"""Bytes for all slots of the Pod, from `replicaSpecs.worker.memoryCheckpoint`."""
 ENV_MEMORY_REPLICAS = "DLR_MEMORY_CHECKPOINT_REPLICAS"
 ENV_MEMORY_PERSIST = "DLR_MEMORY_CHECKPOINT_PERSIST"
-"""1 if what training goes on from after a failure is to be persisted."""
+"""1 if the checkpoint that training resumes from after a failure is written to storage, too."""
 ENV_TF_CONFIG = "TF_CONFIG"
-"""TensorFlow's: its cluster, and which task of it this is."""
+"""TensorFlow's variable with the cluster, and the task of this process."""
 ENV_TF_CONFIG_KEPT = "DLR_TF_CONFIG_KEPT"
 """Set where the user has set TF_CONFIG, which then stays as it is."""
 ENV_CLUSTER_VERSION = "DLR_CLUSTER_VERSION"
-"""Of the cluster that TF_CONFIG tells of."""
+"""Version of the cluster in TF_CONFIG."""
 ENV_NETWORK_INTERFACES = "DLR_NETWORK_INTERFACES"
-"""auto where the agent is to choose the network interface of its training processes."""
+"""auto if the agent chooses the network interface of its training processes."""
 ENV_GROUPED_JOB = "DLR_GROUPED_JOB"
-"""Name of the ElasticJob whose replica group the Pod's job is; its ElasticWorld has the membership."""
+"""Name of the ElasticJob of which the Pod's job is a replica group; its ElasticWorld has the membership."""
 ENV_GROUP_INDEX = "DLR_GROUP_INDEX"
 ENV_REPLICAS_SOCKET = "DLR_REPLICAS_SOCKET"
 """Path of the agent's Unix socket through which training processes follow the groups (`agent/replicas`)."""
 ENV_WORLD_SOCKET = "DLR_WORLD_SOCKET"
-"""Path of the agent's Unix socket over which a training process lives through the death of its peers
+"""Path of the agent's Unix socket through which a training process survives the death of its peers
 (`agent/survival`)."""
 ENV_JOINS = "DLR_JOINS"
-"""1 for a process that takes part in a world whose other processes live on: its process groups are connected
-when its loop begins."""
+"""1 for a process that joins a world of surviving processes: its process groups are connected when its loop
+begins."""
 ENV_SPARE = "DLR_SPARE"
-"""1 for a process that is started ahead: its loop begins when its agent hands it a round."""
+"""1 for a process that is started in advance: its loop begins when its agent gives it a round."""
 ENV_SPARE_PROCESSES = "DLR_SPARE_PROCESSES"
-"""Of `elasticPolicy.spareProcesses`: spares for each training process of the Pod, 0 or 1."""
+"""Spares per training process of the Pod, 0 or 1, from `elasticPolicy.spareProcesses`."""
 ENV_COUNT_STEPS = "DLR_COUNT_STEPS"
-"""Set to 0 by the user where steps are not to be counted (docs/hangs.md)."""
+"""Set to 0 by the user to disable the counting of steps (docs/hangs.md)."""
 
 AGENT_ZIP = "dlr.pyz"
-"""The file of the injected agent, beside the launchers in `bin/`."""
+"""File name of the injected agent, beside the launchers in `bin/`."""
 HAS_BEGUN = "has begun, and its agent has not reported yet"
-"""The end of the line with which a launcher begins the termination message, `dlr: torchrun has begun, …`; the
-first report that the API server takes deletes the line."""
+"""End of the first line of the termination message, `dlr: torchrun has begun, …`, which a launcher writes;
+the first report that the API server accepts deletes the line."""
 POD_COMMANDS = ("run", "exec", "check-worker")
-"""The commands of `dlr` that run in a Pod; its others need what an image of ours has."""
+"""Commands of `dlr` that run in a Pod; the others need the dependencies of our images."""
 
 
 KEY_FIELD = "key"
-"""The one field of a key's Secret."""
+"""Only field of a key's Secret."""
 
 
 def key_secret(owner_uid: str) -> str:
     """Return the name of the Secret with the key of an ElasticJob or NodeCheck.
 
-    It contains the owner's uid, so no earlier owner of the same name can have left it.
+    It contains the owner's uid, so it cannot be left over from an earlier owner of the same name.
     """
     return f"dlr-key-{owner_uid}"
 
 
 def with_port(address: str, port: object) -> str:
-    """`10.0.0.1:80`, or `[fd00::1]:80`: without brackets, nobody could tell where an IPv6 address ends."""
+    """Return `10.0.0.1:80`, or `[fd00::1]:80`: an IPv6 address needs brackets to show where it ends."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -1,4 +1,4 @@
-"""NodeCheck: the pairwise check, of a job's workers or of cluster nodes (design §6)."""
+"""NodeCheck: a pairwise check of a job's workers or of cluster nodes (design §6)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ IndexList = Annotated[list[Index], Field(max_length=10_000, json_schema_extra=AT
 
 
 MAX_NODES = 10_000
-"""Of one check."""
+"""Maximum nodes of one check."""
 MOST_NAMED = 250
-"""Entries of each list of what a check found."""
+"""Maximum entries of each list of results."""
 
 Places = Annotated[
     list[Annotated[int, Field(ge=0, lt=10_000)]], Field(max_length=64, json_schema_extra=ATOMIC)
 ]
-"""Nodes by their places in `status.nodes`, counted from 0."""
+"""Positions of nodes in `status.nodes`, counted from 0."""
 
 NodeSelector = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
 
@@ -48,7 +48,7 @@ FirstNodes = Annotated[list[Name], Field(max_length=MOST_NAMED, json_schema_extr
 
 
 class NodeCheckSpec(Model):
-    """Which nodes to check."""
+    """Nodes to check, and how."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -65,33 +65,34 @@ class NodeCheckSpec(Model):
     )
 
     job_name: Name | None = None
-    """Check the nodes of this job, in its own Pods; training stops meanwhile."""
+    """Check the nodes of this job, in its own Pods; training stops during the check."""
     workers: Annotated[IndexList, Field(min_length=1)] | None = None
     """Only these workers of the job, by index."""
     nodes: Annotated[NodeNames, Field(min_length=1)] | None = None
-    """Check these nodes, in a Pod on each; cordoned ones too."""
+    """Check these nodes, in a Pod on each, including cordoned ones."""
     node_selector: NodeSelector | None = None
-    """Check the nodes with these labels, in a Pod on each; cordoned ones too."""
+    """Check the nodes with these labels, in a Pod on each, including cordoned ones."""
     template: PodTemplate | None = None
-    """Pod template instead of the controller's: for another image, host network or devices of the fabric."""
+    """Pod template that replaces the controller's, for another image, host network or fabric devices."""
     accelerator: Accelerator | None = None
-    """The device that every node must have, or `none`; the default is all GPUs of the nodes that have any."""
+    """Device that every node must have, or `none`; the default is all GPUs of the nodes that have any."""
     cordon: bool = True
-    """Cordon nodes found faulty, and lift our cordon of those that pass."""
+    """Cordon nodes found faulty, and uncordon nodes that dlr cordoned and that pass."""
     timeout_seconds: Annotated[int, Field(ge=10, le=3_600)] = CHECK_TIMEOUT_SECONDS
-    """Time limit for one step of the check. A node that misses it is not waited for; one late answer is no
-    fault."""
+    """Time limit for one step of the check, in seconds. The check does not wait for a node that misses it;
+    one late answer is no fault."""
     straggler_ratio: Annotated[float, Field(gt=1.0, le=10.0)] = 1.5
-    """A node slower than this many times the median is a straggler, unless it measures better again."""
+    """Factor by which a node must be slower than the median to be a straggler; a better later measurement
+    clears it."""
     fresh_seconds: Annotated[int, Field(ge=0, le=604_800)] = 0
     """Seconds for which a node that passed another check is not tested again; it serves as a partner."""
     topology_keys: TopologyKeys = Field(default_factory=list)
     """Node labels that name racks or switches, the smallest first."""
     screening_rounds: Annotated[int, Field(ge=1, le=12)] = 2
-    """Rounds in which every node is tested, each with another partner, though nothing has failed. Each meets
-    one of the N - 1 links of a node, and sees again what fails only now and then."""
+    """Rounds that test every node, each with a different partner, even without failures. Each covers one of a
+    node's N - 1 links, and gives intermittent faults another chance to show."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=3_600, le=MAX_TIME_SECONDS)] | None = None
-    """Seconds after which a finished check is deleted, once cordons and records follow from it."""
+    """Seconds after which a finished check is deleted, once its cordons and records are written."""
 
 
 GroupMembers = Annotated[list[Name], Field(min_length=1, max_length=64, json_schema_extra=ATOMIC)]
@@ -102,40 +103,41 @@ class CheckGroup(Model):
 
     members: GroupMembers
     master_address: Annotated[str, Field(max_length=253)]
-    """Address of an agent: the first member's, or the next one's if that is gone."""
+    """Address of an agent: the first member's, or the next one's if the first is gone."""
     master_port: Annotated[int, Field(ge=1, le=65_535)]
-    """The port of that agent, in whose store the group meets."""
+    """Port of that agent, in whose store the group meets."""
 
 
 Measured = Annotated[list[float], Field(max_length=5_000, json_schema_extra=ATOMIC)]
-"""One figure a test; 0 where nothing was measured. Empty if no test of the round measured it."""
+"""One figure per test; 0 where nothing was measured. Empty if no test of the round measured it."""
 
 
 class FailedTest(Model):
     """A test of a group that did not pass."""
 
     test: Annotated[int, Field(ge=0, lt=5_000)]
-    """Its place in `tests`, counted from 0."""
+    """Position in `tests`, counted from 0."""
     message: Text = ""
-    """What was wrong, and the member that reported it."""
+    """Error, and the member that reported it."""
     action: Action | None = None
-    """What helps a node that was tested alone, where its probe knows it."""
+    """Remedy for a node that was tested alone, if its probe reports one."""
 
 
 class CheckRound(Model):
-    """A finished round: what the diagnosis needs of it."""
+    """Finished round, as the diagnosis needs it."""
 
     number: Annotated[int, Field(ge=1)]
     tests: Annotated[
         list[Annotated[Places, Field(min_length=1)]], Field(max_length=5_000, json_schema_extra=ATOMIC)
     ] = Field(default_factory=list)
-    """The members of each group, in rank order."""
+    """Members of each group, in rank order."""
     failed: Indices = Field(default_factory=list)
-    """The places in `tests` of those that did not pass, as ranges."""
+    """Positions in `tests` of the failed tests, as ranges."""
     silent: Indices = Field(default_factory=list)
-    """Nodes without an answer, as ranges: a failure of their own, which does not accuse their partners."""
+    """Nodes without an answer, as ranges. This failure is their own, and does not accuse their partners."""
     crashed: Indices = Field(default_factory=list)
-    """Nodes whose own probe was ended by a signal, as their agents report: a failure of their own, too."""
+    """Nodes whose own probe was ended by a signal, as their agents report. This failure, too, is their
+    own."""
     reasons: Annotated[list[FailedTest], Field(max_length=MOST_NAMED, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
     )
@@ -147,43 +149,44 @@ class CheckRound(Model):
 
 
 class Withdrawal(Model):
-    """A node that could not be tested, or not to the end, for no fault of its own."""
+    """Node that could not be tested completely, through no fault of its own."""
 
     node: Name
     message: Text = ""
     """The reason why the node was withdrawn."""
     reason: Annotated[str, Field(max_length=64)] = ""
-    """Reason of the kubelet or the scheduler, such as ErrImagePull or Unschedulable, if that kept the node
-    from it."""
+    """Reason of the kubelet or the scheduler, such as ErrImagePull or Unschedulable, if that prevented the
+    test."""
 
 
 class ClassSpeed(Model):
-    """How fast the nodes of one class of hardware are, by their own measurements."""
+    """Speed of the nodes of one class of hardware, by their own measurements."""
 
     hardware_class: Annotated[str, Field(max_length=300)]
     """Kind and model of the accelerators, such as `nvidia NVIDIA H100 80GB HBM3`."""
     nodes: Annotated[str, Field(max_length=ranges.MAX_CHARACTERS, pattern=intervals.PATTERN)]
-    """Their places in `nodes` of the status, as ranges."""
+    """Positions in `status.nodes`, as ranges."""
     figures: Figures
     """Medians, by metric."""
 
 
 class NodeCheckStatus(Model):
-    """The desired assignment of the current round, what the rounds before it gave, and the verdicts."""
+    """Assignment of the current round, results of earlier rounds, and verdicts."""
 
     observed_generation: int | None = None
     phase: NodeCheckPhase | None = None
     conditions: Conditions = Field(default_factory=list)
     nodes: NodeNames = Field(default_factory=list)
-    """The nodes that take part, in rank order. Fixed when the check starts, as the next two are."""
+    """Nodes that take part, in rank order. Fixed when the check starts, as are `workers` and
+    `incarnations`."""
     workers: IndexList = Field(default_factory=list)
-    """The index of the worker that speaks for each of `nodes`."""
+    """Index of the worker that runs on each of `nodes`."""
     incarnations: IndexList = Field(default_factory=list)
-    """Their incarnations."""
+    """Incarnation of each of these workers."""
     reused: NodeNames = Field(default_factory=list)
-    """Nodes with a passed check that is still fresh: they make no local tests, and serve as partners."""
+    """Nodes that recently passed another check: they run no local tests, and serve as partners."""
     round: Annotated[int, Field(ge=0)] | None = None
-    """0 while the nodes make their local tests, then 1, 2, …"""
+    """Current round: 0 for the local tests of the nodes, then 1, 2, …"""
     groups: Annotated[list[CheckGroup], Field(max_length=5_000, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
     )
@@ -193,11 +196,11 @@ class NodeCheckStatus(Model):
     )
     """The finished rounds."""
     node_sets: Annotated[dict[str, Indices], Field(max_length=8)] = Field(default_factory=dict)
-    """All nodes of a kind, by their places in `nodes`, as ranges. `Withdrawn` could not be tested. Until the
-    check has finished, `LocalTest` and `NoAnswer` dropped out at their local tests. Then `Faulty`,
-    `Straggler` and `Inconclusive` are verdicts; nodes in none of these three are healthy."""
+    """Positions in `nodes` of all nodes of a kind, as ranges. `Withdrawn` could not be tested. Until the
+    check has finished, `LocalTest` and `NoAnswer` dropped out during the local tests. Afterwards `Faulty`,
+    `Straggler` and `Inconclusive` are verdicts, and nodes in none of these three are healthy."""
     counts: Annotated[dict[str, Count], Field(max_length=8)] = Field(default_factory=dict)
-    """The sizes of these sets."""
+    """Number of nodes in each of `nodeSets`."""
     withdrawn: Annotated[list[Withdrawal], Field(max_length=MOST_NAMED, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
     )
@@ -207,12 +210,12 @@ class NodeCheckStatus(Model):
         # Not a map: managedFields would name every field of every node, and be as large as the results.
         Field(max_length=MOST_NAMED, json_schema_extra=ATOMIC),
     ] = Field(default_factory=list)
-    """Verdicts with their evidence, of 250 nodes at most, those that are not healthy first.
+    """Verdicts with evidence for up to 250 nodes, unhealthy ones first.
 
-    Before the check has finished: the nodes that failed their own tests, or gave no answer.
+    Before the check has finished: the nodes that failed their own tests or gave no answer.
     """
     faulty_nodes: FirstNodes = Field(default_factory=list)
-    """The first 250, as in the next two."""
+    """First 250 faulty nodes; `stragglers` and `inconclusive` have the same limit."""
     stragglers: FirstNodes = Field(default_factory=list)
     inconclusive: FirstNodes = Field(default_factory=list)
     faulty_links: Annotated[list[FaultyLink], Field(max_length=1_000, json_schema_extra=ATOMIC)] = Field(
@@ -224,10 +227,10 @@ class NodeCheckStatus(Model):
     class_speeds: Annotated[list[ClassSpeed], Field(max_length=32, json_schema_extra=ATOMIC)] = Field(
         default_factory=list
     )
-    """Speeds of the classes with five nodes or more that are no slower than they were."""
+    """Speeds of the hardware classes with at least five nodes that are no slower than before."""
     nodes_as_of: datetime | None = None
-    """The newest creation of the check and its nodes when these were fixed, by the API server's clock: a Node
-    that was created later is another machine."""
+    """Newest creation time of the check and its nodes when these were fixed, by the API server's clock. A
+    Node that was created later is another machine."""
     start_time: datetime | None = None
     completion_time: datetime | None = None
 
@@ -252,7 +255,7 @@ def nodes_in(status: Mapping[str, Any], kind: Verdict | Cause) -> list[str]:
     """Return the nodes of a set of a stored status, in rank order.
 
     Raises:
-        ValueError: the set is none.
+        ValueError: the set is malformed.
     """
     nodes, sets = status.get("nodes") or [], status.get("nodeSets") or {}
     return [nodes[place] for place in ranges.from_text(sets.get(kind) or "") if place < len(nodes)]

@@ -1,4 +1,4 @@
-"""Phases of jobs, worlds and checks, and time limits, as controller, agents and commands read them."""
+"""Phases of jobs, worlds and checks, and time limits, shared by controller, agents and commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NodeCheckPhase(WireWord):
     SUCCEEDED = "Succeeded"
     """There are verdicts, good or bad."""
     FAILED = "Failed"
-    """It could not be carried out; the condition Failed says why."""
+    """The check could not be carried out; the condition Failed has the reason."""
 
     @property
     def finished(self) -> bool:
@@ -39,13 +39,13 @@ class NodeCheckPhase(WireWord):
 
 
 class Accelerator(WireWord):
-    """What the probes can test, besides CPU and network."""
+    """Device type that the probes can test, besides CPU and network."""
 
     NVIDIA_GPU = "nvidia.com/gpu"
     NONE = "none"
 
 
 HANG_TIMEOUT_SECONDS = 1_800
-"""The default of `spec.elasticPolicy.hangTimeoutSeconds`."""
+"""Default of `spec.elasticPolicy.hangTimeoutSeconds`."""
 CHECK_TIMEOUT_SECONDS = 300
-"""The default of `spec.timeoutSeconds`."""
+"""Default of `spec.timeoutSeconds`."""

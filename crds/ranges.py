@@ -1,7 +1,7 @@
-"""Indices as text: `0-41,43-9998`. So a status says who trains without a word for each worker.
+"""Indices as text, such as `0-41,43-9998`: a status lists members without an entry per worker.
 
-The text is that of `crds.intervals`, and packed where it would be long. Controller and agents share this
-module, so it imports the standard library alone and runs on Python 3.10.
+The format is that of `crds.intervals`, packed where it would be long. Controller and agents share this
+module, so it imports only the standard library and runs on Python 3.10.
 """
 
 from __future__ import annotations
@@ -12,43 +12,45 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, compress, count, islice, starmap
 
 from crds import intervals
-from crds.intervals import READABLE_CHARACTERS, packed, unpacked
+from crds.intervals import READABLE_CHARACTERS, packed, signed, unpacked, unsigned
 
 MAX_INDEX = 99_999
 MAX_CHARACTERS = 22_000
-"""Of any set of indices up to MAX_INDEX, packed."""
+"""Characters of any set of indices up to MAX_INDEX, packed."""
 MAX_RANKED_CHARACTERS = 4_000
-"""Of members that do not ascend: 2,000 that are scattered over domains of 18, or 10,000 in runs of 18."""
+"""Characters of members that do not ascend: 2,000 that are scattered over domains of 18, or 10,000 in runs of
+18."""
 _RANKED = "r"
 """First character of members in rank order, packed."""
 RANKED_PATTERN = intervals.PATTERN.replace("|z[", "|[zr][")
 OTHERS = "*"
-"""In `grouped`: the members that no other incarnation names."""
+"""In `grouped`: the members that no other incarnation lists."""
 EACH = "each"
-"""In `grouped`: the packed incarnation of each member, in their order."""
-MAX_GROUPS = READABLE_CHARACTERS // 2
+"""In `grouped`: the incarnations of all members, packed, in the order of the members."""
+MAX_LISTED_INCARNATIONS = READABLE_CHARACTERS // 2
 MAX_INCARNATIONS_CHARACTERS = 32_000
-"""Of 10,000 different ones in any order, packed."""
+"""Characters of 10,000 different incarnations in any order, packed."""
 
 
 def to_text(indices: Sequence[int]) -> str:
-    """The set as text, the same for the same set."""
+    """Return the set as text; equal sets give equal texts."""
     return intervals.to_text(tuple(_runs(indices)))
 
 
 def from_text(text: str) -> list[int]:
-    """The indices, ascending.
+    """Read a set of indices, ascending.
 
     Raises:
-        ValueError: it is no such text, or has an index above MAX_INDEX.
+        ValueError: the text is malformed, or has an index above MAX_INDEX.
     """
     return _expanded(intervals.from_text(text))
 
 
 def check(indices: Sequence[int]) -> None:
-    """
+    """Check a set of indices.
+
     Raises:
-        ValueError: they are not ascending, or not from 0 to MAX_INDEX.
+        ValueError: they do not ascend, or are not from 0 to MAX_INDEX.
     """
     if indices and not (indices[0] >= 0 and indices[-1] <= MAX_INDEX):
         raise ValueError(f"indices are from 0 to {MAX_INDEX}")
@@ -57,7 +59,7 @@ def check(indices: Sequence[int]) -> None:
 
 
 def ranked_to_text(members: Sequence[int]) -> str:
-    """The members of a world in rank order; of members that ascend, the text of their set."""
+    """Return the members of a world in rank order as text; if they ascend, the text of their set."""
     if _ascends(members):
         return to_text(members)
     runs = list(_runs(members))
@@ -65,16 +67,15 @@ def ranked_to_text(members: Sequence[int]) -> str:
     if len(text) <= READABLE_CHARACTERS:
         return text
     ends = (0, *(end for _, end in runs))
-    gaps = [start - before for before, (start, _) in zip(ends, runs, strict=False)]
-    unsigned = (2 * gap if gap >= 0 else -2 * gap - 1 for gap in gaps)
-    return _RANKED + packed([*unsigned, *(end - start for start, end in runs)])[1:]
+    gaps = (unsigned(start - before) for before, (start, _) in zip(ends, runs, strict=False))
+    return _RANKED + packed([*gaps, *(end - start for start, end in runs)])[1:]
 
 
 def ranked_from_text(text: str) -> list[int]:
     """Read what `ranked_to_text` wrote.
 
     Raises:
-        ValueError: it is no such text, names a member twice, or has an index above MAX_INDEX.
+        ValueError: the text is malformed, names a member twice, or has an index above MAX_INDEX.
     """
     if text.startswith("z"):
         return from_text(text)
@@ -87,9 +88,10 @@ def ranked_from_text(text: str) -> list[int]:
 
 
 def check_ranked(members: Sequence[int]) -> None:
-    """
+    """Check the members of a world.
+
     Raises:
-        ValueError: a member is there twice, or is not from 0 to MAX_INDEX.
+        ValueError: a member occurs twice, or is not from 0 to MAX_INDEX.
     """
     if members and not (min(members) >= 0 and max(members) <= MAX_INDEX):
         raise ValueError(f"indices are from 0 to {MAX_INDEX}")
@@ -98,7 +100,7 @@ def check_ranked(members: Sequence[int]) -> None:
 
 
 def as_ranges(indices: Iterable[int]) -> str:
-    """Such as `0-3,9,5`, in the given order, however long."""
+    """Return ranges such as `0-3,9,5`, in the given order, never packed."""
     return intervals.as_ranges(_runs(list(indices)))
 
 
@@ -106,19 +108,19 @@ def from_ranges(text: str) -> list[int]:
     """Read what `as_ranges` wrote, in its order.
 
     Raises:
-        ValueError: it is no such text, or has an index above MAX_INDEX.
+        ValueError: the text is malformed, or has an index above MAX_INDEX.
     """
     return _expanded(intervals.runs_from(text))
 
 
 def grouped(members: Sequence[int], incarnations: Sequence[int]) -> dict[str, str]:
-    """The incarnations of a world's members: who has which, but for those of incarnation 1.
+    """Return the members of each incarnation but 1, as ranges by incarnation.
 
-    Where that would be long they are packed, one for each member.
+    Where that would be long, the incarnations of all members are packed instead.
 
     Args:
         members: indices, in rank order.
-        incarnations: theirs, in the same order.
+        incarnations: those of the members, in the same order.
     """
     counts = Counter(incarnations)
     if not counts.keys() - {1}:
@@ -136,10 +138,10 @@ def grouped(members: Sequence[int], incarnations: Sequence[int]) -> dict[str, st
 
 
 def incarnations_of(members: Sequence[int], groups: Mapping[str, str]) -> list[int]:
-    """The incarnation of each member, as `grouped` wrote them.
+    """Return the incarnation of each member, from the result of `grouped`.
 
     Raises:
-        ValueError: no such text.
+        ValueError: a text is malformed.
     """
     if EACH in groups:
         found = unpacked(groups[EACH])
@@ -164,8 +166,8 @@ def _unpacked_ranked(text: str) -> list[tuple[int, int]]:
     numbers = unpacked(text)
     found: list[tuple[int, int]] = []
     half, at = len(numbers) // 2, 0
-    for unsigned, length in zip(numbers[:half], numbers[half:], strict=True):
-        start = at + (-(unsigned + 1) // 2 if unsigned % 2 else unsigned // 2)
+    for gap, length in zip(numbers[:half], numbers[half:], strict=True):
+        start = at + signed(gap)
         at = start + length
         if not 0 <= start < at <= MAX_INDEX + 1:
             raise ValueError(f"indices are from 0 to {MAX_INDEX}")
@@ -174,10 +176,10 @@ def _unpacked_ranked(text: str) -> list[tuple[int, int]]:
 
 
 def _runs(indices: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Yields the runs of indices that count up by one, as intervals, in the given order."""
+    """Yield the runs of consecutive indices as intervals, in the given order."""
     if not indices:
         return ()
-    # Where a run ends: whatever takes one turn for each of 10,000 indices does so in C.
+    # The loop over as many as 10,000 indices runs in C.
     steps = map(operator.sub, islice(indices, 1, None), indices)
     ends = [*compress(count(), map((1).__ne__, steps)), len(indices) - 1]
     starts = [0, *(end + 1 for end in ends[:-1])]

@@ -1,7 +1,7 @@
-"""What this release is called: the one place of its version, and of the name that pip installs it by."""
+"""Name of the release: the single place of its version and of the name that pip installs."""
 
 VERSION = "0.1.0"
-"""Version of the distribution, the images' tags and the chart."""
+"""Version of the distribution, of the image tags and of the chart."""
 
 DISTRIBUTION = "dlr-training"
 """Name of the distribution; `dlr` on PyPI is another project's. Package and command are called `dlr`."""

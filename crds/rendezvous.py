@@ -1,4 +1,4 @@
-"""A job's world, as its status has it: one list of members a round, to which the agents converge."""
+"""World of a job: one list of members per round, to which the agents converge."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from crds.intervals import PATTERN
 from crds.model import Members, Model, cut
 from crds.phases import RendezvousPhase
 from crds.ranges import (
-    MAX_GROUPS,
     MAX_INCARNATIONS_CHARACTERS,
+    MAX_LISTED_INCARNATIONS,
     OTHERS,
     grouped,
     incarnations_of,
@@ -28,28 +28,28 @@ INCARNATIONS_PATTERN = rf"{PATTERN}|^\{OTHERS}$"
 
 
 class Resume(Model):
-    """What a world has gone on from, as its rank 0's agent tells when its processes have loaded it."""
+    """Checkpoint that a world resumed from, as rank 0's agent reports once all processes have loaded it."""
 
     step: Annotated[int, Field(ge=0)] | None = None
-    """Unset where an older agent says it of storage."""
+    """Step of the checkpoint; older agents do not report it for storage."""
     tier: Tier
 
 
 class World(Model):
-    """One member list per round; agents converge to it."""
+    """List of members per round, to which the agents converge."""
 
     round: Annotated[int, Field(ge=0)] = 0
-    """Counts up with every world formed; 0 before the first."""
+    """Rises with every world formed; 0 before the first."""
     phase: RendezvousPhase = RendezvousPhase.FORMING
     members: Members = Field(default_factory=list)
-    """Worker indices as ranges, such as `0-41,43-9998`; scattered ones are packed (`z…`, `r…`). Rank is the
-    place among them: they ascend, but by domain where the job has `elasticPolicy.domain`."""
+    """Worker indices as ranges, such as `0-41,43-9998`; scattered ones are packed (`z…`, `r…`). The position
+    is the rank: indices ascend, or are sorted by domain if the job has `elasticPolicy.domain`."""
     incarnations: Annotated[
         list[Annotated[int, Field(ge=1, le=MAX_INCARNATION)]],
         WithJsonSchema(
             {
                 "type": "object",
-                "maxProperties": MAX_GROUPS,
+                "maxProperties": MAX_LISTED_INCARNATIONS,
                 "additionalProperties": {
                     "type": "string",
                     "pattern": INCARNATIONS_PATTERN,
@@ -58,21 +58,21 @@ class World(Model):
             }
         ),
     ] = Field(default_factory=list)
-    """The members of each incarnation; `*` is all others, and members that are not named have 1.
+    """Members of each incarnation; `*` means all others, and members that are not listed have incarnation 1.
     Where that would be long, `each` has the incarnations of all members, packed (`z…`)."""
     world_size: Annotated[int, Field(ge=0)] = 0
-    """Processes in all."""
+    """Total number of processes."""
     master_address: Annotated[str, Field(max_length=253)] = ""
-    """Rank 0's agent store."""
+    """Address of the store at rank 0's agent."""
     master_port: Annotated[int, Field(ge=0, le=65_535)] = 0
     broken_round: Annotated[int, Field(ge=0)] = 0
-    """The newest round of which training processes died; 0 before the first. Whoever still runs it, or an
-    older one, waits for the dead. A planned change and a Pod deleted in good order leave no dead."""
+    """Newest round in which training processes died; 0 before the first. Members of this or an older round
+    wait for dead peers. A planned change or an orderly deletion of a Pod leaves none."""
 
     @model_validator(mode="before")
     @classmethod
     def _parallel(cls, data: Any) -> Any:
-        """Read the wire form. In Python, `incarnations` has one for each member."""
+        """Read the wire form. In Python, `incarnations` has one entry per member."""
         if not isinstance(data, dict) or isinstance(data.get("incarnations"), list | tuple):
             return data
         members, groups = data.get("members") or [], data.get("incarnations") or {}
@@ -96,28 +96,28 @@ class World(Model):
         return wire
 
     def incarnation_by_index(self) -> dict[int, int]:
-        """The members, for those who ask for many of them."""
+        """Return the incarnations by index, for many look-ups."""
         return dict(zip(self.members, self.incarnations, strict=True))
 
 
 class Rendezvous(World):
-    """The desired world, with its reasons and times. Agents read it from the ElasticWorld."""
+    """Desired world, with its reasons and times. Agents read the world from the ElasticWorld."""
 
     reason: Annotated[str, cut(MAX_WORLD_REASON), Field(max_length=MAX_WORLD_REASON)] = ""
     """Why this world was formed, or why the last one is being given up."""
     waits_for: Annotated[str, cut(MAX_WAITS_FOR), Field(max_length=MAX_WAITS_FOR)] = ""
-    """What the next world waits for at the moment; empty if nothing."""
+    """Event that the next world waits for at the moment; empty if there is none."""
     formed_at: datetime | None = None
     reforming_since: datetime | None = None
     """Time from which a broken world waits for a replacement."""
     hang_since: datetime | None = None
-    """Time from which the members of a world that hangs are asked where their processes are; unset when that
-    is judged."""
+    """Time from which the members of a hung world are asked where their processes are; unset once the hang is
+    judged."""
     checkpoint_awaited_since: datetime | None = None
-    """Time from which ready workers wait for a checkpoint to join: the next one is reported at once."""
+    """Time from which ready workers wait for a checkpoint to join, so that the next one is reported at
+    once."""
     resume: Resume | None = None
-    """What the processes of this round have gone on from, where the job keeps checkpoints in memory; for
-    people."""
+    """Checkpoint that this round resumed from, if the job keeps checkpoints in memory; for people only."""
 
     @property
     def why(self) -> str:

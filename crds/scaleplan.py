@@ -1,4 +1,4 @@
-"""ScalePlan: a change of counts, Pods or resources asked of one job. DLRover's spec."""
+"""ScalePlan: a request to change counts, Pods or resources of one job. The spec is DLRover's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from crds.model import Conditions, Free, Index, Model, Name, ObjectMeta, Quantit
 
 
 class ReplicaResourceSpec(Model):
-    """The count and the resources asked for one replica type."""
+    """Requested count and resources of one replica type."""
 
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    """The count that is asked for."""
+    """Requested count."""
     resource: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
     """Amounts, such as cpu or memory, for the first container of each Pod of the type."""
 
@@ -23,21 +23,21 @@ class PodMeta(Model):
     """One Pod, as DLRover names it: by `name`, or by `type` and `rankIndex`."""
 
     name: Name | None = None
-    """The name of an ElasticWorker, or of its Pod."""
+    """Name of an ElasticWorker or of its Pod."""
     id: Index | None = None
-    """DLRover's; the index of the slot, where `rankIndex` is absent."""
+    """DLRover's; index of the slot if `rankIndex` is absent."""
     type: Annotated[str, Field(max_length=32)] | None = None
-    """The replica type; worker is the default."""
+    """Replica type; the default is worker."""
     rank_index: Index | None = None
-    """The index of the worker's slot."""
+    """Index of the worker's slot."""
     service: Name | None = None
     """DLRover's; accepted and not used."""
     resource: Annotated[Free, Field(max_length=32)] = Field(default_factory=dict)
-    """DLRover's, and refused: resources are those of a type."""
+    """DLRover's, and refused: resources are set by type."""
 
 
 class ScalePlanSpec(Model):
-    """The change that is asked for."""
+    """Requested change."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -54,15 +54,15 @@ class ScalePlanSpec(Model):
     create_pods: Annotated[
         list[PodMeta], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    """One more worker for each entry."""
+    """Pods to add: one more worker for each entry."""
     remove_pods: Annotated[
         list[PodMeta], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    """DLRover's, and refused: ask for a count, or for other Pods in `migratePods`."""
+    """DLRover's, and refused: request a count instead, or list the Pods in `migratePods`."""
     migrate_pods: Annotated[
         list[PodMeta], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
-    """Workers that are replaced; the new one is ready before the old one goes."""
+    """Workers to replace; the new one is ready before the old one is removed."""
     ps_hosts: Annotated[
         list[Name], Field(max_length=1_000, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = Field(default_factory=list)
@@ -76,12 +76,12 @@ class ScalePlanPhase(StrEnum):
 
 
 class ScalePlanStatus(Model):
-    """What became of the change."""
+    """Result of the request."""
 
     phase: ScalePlanPhase | None = None
     """Unset until the job's reconciler has judged the plan; final once it is set."""
     conditions: Conditions = Field(default_factory=list)
-    """`Applied`: whether the plan is part of what the job wants, and why not."""
+    """Condition `Applied`: whether the plan is in effect for the job, and why not."""
 
 
 class ScalePlan(Model):

@@ -1,4 +1,4 @@
-"""Structural OpenAPI v3 schemas, as Kubernetes wants them in a CRD, from pydantic models.
+"""Structural OpenAPI v3 schemas for CRDs, from pydantic models.
 
 https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema
 """
@@ -37,23 +37,24 @@ _KEPT = (
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:
-    """The model's schema without `$ref`, `anyOf`, titles or nulls, with a `type` on every node.
+    """Return the model's schema without `$ref`, `anyOf`, titles or nulls, with a `type` on every node.
 
     Raises:
-        TypeError: the model has something a structural schema cannot say (a union of kinds, say).
+        TypeError: a structural schema cannot express the model, for example a union of types.
     """
     source = model.model_json_schema(by_alias=True)
     _describe(source.get("$defs", {}))
     schema = _node(source, source.get("$defs", {}), at=model.__name__)
     schema["properties"]["metadata"] = {"type": "object"}
     schema["required"] = ["spec"]
-    # What every object must write has no default; one would also have to satisfy the rules of its own level.
+    # A required field has no default, which would have to satisfy the rules of its own level.
     schema["properties"]["spec"].pop("default", None)
     return schema
 
 
 def _describe(definitions: dict[str, Schema]) -> None:
-    """Add the docstrings under the fields of `OnWire` classes, which pydantic would read at each import."""
+    """Add the docstrings of the fields of `OnWire` classes, which pydantic would otherwise parse at each
+    import."""
     kinds = {each.__name__: each for each in _subclasses(OnWire)}
     for name in definitions.keys() & kinds.keys():
         for base in (each for each in kinds[name].__mro__ if issubclass(each, OnWire)):
@@ -100,14 +101,14 @@ def _node(source: Schema, definitions: dict[str, Schema], at: str) -> Schema:
         result["items"] = _node(source["items"], definitions, f"{at}[]")
     if "type" not in result:
         raise TypeError(f"{at} has no single type, so it has no structural schema: {source}")
-    is_optional = "default" in source and source["default"] is None  # to leave it out says something
+    is_optional = "default" in source and source["default"] is None  # its absence has a meaning
     if result["type"] == "object" and not is_optional and _defaults_whole(result):
         result.setdefault("default", {})
     return result
 
 
 def _resolve(source: Schema, definitions: dict[str, Schema], at: str) -> Schema:
-    """Follow `$ref`, and take the one kind that is not null out of `anyOf`; outer keywords win."""
+    """Follow `$ref`, and reduce `anyOf` to its one type that is not null; outer keywords win."""
     outer = {key: value for key, value in source.items() if key not in ("$ref", "anyOf", "title")}
     if "x-kubernetes-int-or-string" in source:
         return outer
@@ -117,13 +118,13 @@ def _resolve(source: Schema, definitions: dict[str, Schema], at: str) -> Schema:
     if "anyOf" in source:
         kinds = [kind for kind in source["anyOf"] if kind.get("type") != "null"]
         if len(kinds) != 1:
-            raise TypeError(f"{at} is a union, which a structural schema cannot say")
+            raise TypeError(f"{at} is a union, which a structural schema cannot express")
         return _resolve(kinds[0], definitions, at) | outer
     return outer
 
 
 def _is_verbatim(source: Schema) -> bool:
-    """A node that is written out by hand in the model, such as the Pod template."""
+    """Return whether the model spells out this node's schema by hand, such as the Pod template's."""
     return bool(source.get("x-kubernetes-preserve-unknown-fields")) and "properties" in source
 
 
@@ -136,6 +137,6 @@ def _described(source: Schema) -> Schema:
 
 
 def _defaults_whole(schema: Schema) -> bool:
-    """Whether an absent object can stand as {}: it has defaults inside and requires nothing."""
+    """Return whether an absent object can default to {}: it has defaults inside and no required fields."""
     properties: dict[str, Schema] = schema.get("properties", {})
     return not schema.get("required") and any("default" in value for value in properties.values())

@@ -1,6 +1,6 @@
-"""What a shard set is, as every worker that pulls from it has to name it.
+"""Definition of a shard set, which all workers that pull from it must give alike.
 
-Controller, agents and SDK share this module: it imports the standard library alone, on Python 3.10 too.
+Controller, agents and SDK share this module: it imports only the standard library and runs on Python 3.10.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from crds.intervals import LIMIT, Intervals, count
 from crds.wire import MAX_INTEGER, Limits, OnWire
 
 ENV_SHARDS_SOCKET = "DLR_SHARDS_SOCKET"
-"""Variable with the Unix socket of the agent from which its training processes pull shards."""
+"""Variable with the path of the agent's Unix socket, from which training processes pull shards."""
 MAX_SHARD_SETS = 16
 """Shard sets of one job."""
 MAX_SHARD_RETRIES = 16
 MAX_SHARD_REASON = 256
 """Characters of the reason why an element failed."""
 MAX_SHARD_RANGES = 4_000
-"""Ranges of elements in one text of a report. What is packed may have far more in as many characters."""
+"""Ranges of elements in one text of a report. A packed text of that length may have far more."""
 MAX_SHARD_TEXT = 3_072
 """Characters of the elements that a restoration leaves undone."""
 
@@ -31,7 +31,7 @@ def object_name(job: str, number: int) -> str:
 
 
 def names_of_sets(job: str) -> list[str]:
-    """Return the names of all ShardSets that a job may have: what its agents may watch, one by one."""
+    """Return the names of all ShardSets that a job may have, each of which its agents may watch."""
     return [object_name(job, number) for number in range(MAX_SHARD_SETS)]
 
 
@@ -40,13 +40,13 @@ _NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 
 @dataclass(frozen=True)
 class SetDefinition(OnWire):
-    """A shard set, as all who pull from it define it."""
+    """Shard set, as every worker that pulls from it defines it."""
 
     name: Annotated[str, Limits(min_length=1, max_length=63, pattern=_NAME)]
     epoch: Annotated[int, Limits(at_least=0, at_most=MAX_INTEGER)]
     size: Annotated[int, Limits(at_least=1, at_most=LIMIT - 1)]
     digest: Annotated[str, Limits(max_length=64)]
-    """Digest of the elements and their order, if they have a text of their own."""
+    """Digest of the elements and their order, if the elements are given as text."""
     retries: Annotated[int, Limits(at_least=0, at_most=MAX_SHARD_RETRIES)]
     max_failed: Annotated[int, Limits(at_least=0, at_most=LIMIT - 1)]
     """Number of elements that may fail for good before the job fails."""
@@ -69,16 +69,16 @@ class SetDefinition(OnWire):
 
     @property
     def content(self) -> tuple[object, ...]:
-        """What all workers have to say alike."""
+        """Fields that must be equal for all workers."""
         return self.size, self.digest, self.retries, self.max_failed
 
     def failure(self, failed: Intervals, reason: str, places: str = "") -> str:
-        """That more has failed than may, in one sentence.
+        """Return the message for too many failed elements, in one sentence.
 
         Args:
-            failed: the elements that did, for good.
-            reason: of the first; may be empty.
-            places: the elements as they are to be named; empty: only how many they are.
+            failed: elements that failed for good.
+            reason: why the first one failed; may be empty.
+            places: text that names the elements; if empty, only their number is given.
         """
         elements = "1 element" if count(failed) == 1 else f"{count(failed)} elements"
         named = f"{elements} ({places})" if places else elements

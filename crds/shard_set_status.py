@@ -1,6 +1,6 @@
 """ShardSet: the elements of one data set that the workers of a job pull, with their leases (docs/shards.md).
 
-The agents that pull watch it; what they ask for and what became of it is in their own reports.
+The agents of these workers watch it; their own reports have their requests and results.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class ShardSetStatus(SetDefinition):
     """Elements that the job's workers pull, each done once or more (docs/shards.md)."""
 
     done: Annotated[int, Field(ge=0)] = 0
-    """Elements that are done. What a worker does of a lease counts with its next lease."""
+    """Number of elements that are done. Work on a lease counts with the worker's next lease."""
     leased: Annotated[int, Field(ge=0)] = 0
     waiting: Annotated[int, Field(ge=0)] = 0
-    """Elements that wait, those that failed and get another try included."""
+    """Number of waiting elements, including those that failed and get another try."""
     failed: Annotated[int, Field(ge=0)] = 0
-    """Elements that failed for good."""
+    """Number of elements that failed for good."""
     rest: Annotated[str, Field(max_length=MAX_REST_TEXT)] = ""
-    """The elements that wait: ranges such as `0-41,43`, or packed (crds/intervals.py)."""
+    """Waiting elements: ranges such as `0-41,43`, or packed (crds/intervals.py)."""
     leases: Annotated[str, Field(max_length=MAX_LEASES_TEXT)] = ""
     """Leases of workers: `worker.incarnation.number=elements`, or packed (crds/leases.py)."""
     tried: Annotated[str, Field(max_length=MAX_FAILED_TEXT)] = ""
-    """Elements that failed and get another try, behind the workers that they failed on."""
+    """Elements that failed and get another try, each list after the workers that it failed on."""
     again: Annotated[str, Field(max_length=MAX_FAILED_TEXT)] = ""
-    """The same of such elements that are leased."""
+    """The same for elements that are leased again."""
     failed_elements: Annotated[str, Field(max_length=MAX_FAILED_TEXT)] = ""
-    """Elements that failed for good, as `rest`."""
+    """Elements that failed for good, in the format of `rest`."""
     last_lease: Annotated[int, Field(ge=0)] = 0
-    """The number of the newest lease."""
+    """Number of the newest lease."""
     restoration: Annotated[int, Field(ge=0)] = 0
-    """The number of the last restoration: what is done was set by a checkpoint of the set."""
+    """Number of the last restoration, in which a checkpoint of the set determined what is done."""
     reason: Annotated[str, cut(MAX_SHARD_REASON), Field(max_length=MAX_SHARD_REASON)] = ""
     """Why the first element failed."""
     started_at: datetime | None = None
@@ -51,7 +51,7 @@ class ShardSetStatus(SetDefinition):
 
 
 class ShardSetSpec(Model):
-    """What it is of."""
+    """Identity of the shard set."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(cel("self == oldSelf", "jobName and setName cannot be changed"))
@@ -59,7 +59,7 @@ class ShardSetSpec(Model):
 
     job_name: Name
     set_name: Annotated[str, Field(min_length=1, max_length=63)]
-    """The name by which scripts pull from it."""
+    """Name by which scripts pull from the set."""
 
 
 class ShardSet(Model):

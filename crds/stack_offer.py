@@ -1,4 +1,4 @@
-"""The stacks of a training process, which its interpreter writes on a signal of the agent."""
+"""Stacks of a training process, which its interpreter writes on a signal from the agent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from crds.progress_record import ENV_STACKS_FILE, ENV_STACKS_SIGNAL
 
 
 def offer_stacks(environ: Mapping[str, str]) -> None:
-    """Have the stacks of all Python threads written when the agent asks, even while C code hangs.
+    """Register a signal on which the stacks of all Python threads are written, even while C code hangs.
 
-    Nothing happens outside of dlr, or where the script has a use of its own for the signal.
+    Does nothing outside of dlr, or if the script uses the signal itself.
     """
     path, number = environ.get(ENV_STACKS_FILE), environ.get(ENV_STACKS_SIGNAL)
     if not path or not number:
@@ -23,4 +23,4 @@ def offer_stacks(environ: Mapping[str, str]) -> None:
         if signal.getsignal(int(number)) is signal.SIG_DFL:
             file = open(path, "ab", buffering=0)  # noqa: PTH123, SIM115 (open as long as the process lives)
             faulthandler.register(int(number), file=file, all_threads=True)
-            file.write(b"pid %d\n" % os.getpid())  # the agent started a wrapper, perhaps
+            file.write(b"pid %d\n" % os.getpid())  # the agent may have started a wrapper

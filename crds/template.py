@@ -1,9 +1,9 @@
-"""The Pod template of an ElasticJob or NodeCheck: what of it has to have its shape, and is checked at apply.
+"""The Pod template of an ElasticJob or NodeCheck, and its validation at apply.
 
-A template is kept as it is, and the API server has the last word on it when the Pod is made. But what dlr
-itself reads or adds to must be a list where a list belongs. So the CRD says the shape of these fields, and
-how long they may be, and `kubectl apply` names the field. Amounts of CPU and memory are left to the API
-server: one may be a number with a fraction, which no CRD can say.
+dlr passes a template on as it is, and the API server validates it when the Pod is created. But the fields
+that dlr itself reads or extends must have the right type, such as a list. So the CRD defines their types
+and maximum lengths, and `kubectl apply` names the wrong field. Amounts of CPU and memory are left to the
+API server: they may be fractional numbers, which a CRD cannot express.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Schema = dict[str, Any]
 
 MAX_CONTAINERS = 64
 MAX_RESOURCES = 32
-"""Of the limits, and of the requests, of a container."""
+"""Entries of a container's limits, and of its requests."""
 MAX_WORD = 131_072
 """Bytes of a word of a command, or of a variable's value: Linux's MAX_ARG_STRLEN."""
 MAX_PATH = 4_096
 MAX_ANNOTATION = 262_144
 _MAX_INT32 = (1 << 31) - 1
 MAX_ITEMS = 4_096
-"""Of every other list and map: far more than there is room for in a Pod."""
+"""Entries of every other list and map: far more than fit into a Pod."""
 
 
 def _object(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
@@ -39,7 +39,7 @@ def _list(of: Schema, **more: Any) -> Schema:
 
 
 def _optional(schema: Schema) -> Schema:
-    """Allow null where nothing is allowed, as in a Pod."""
+    """Allow null where a Pod allows it."""
     return schema | {"nullable": True}
 
 
@@ -125,4 +125,4 @@ POD_TEMPLATE_SCHEMA = _template()
 PodTemplate = Annotated[
     dict[str, Any], Field(json_schema_extra=POD_TEMPLATE_SCHEMA), AfterValidator(check_depth)
 ]
-"""Kept as it is."""
+"""A Pod template, passed on as it is."""

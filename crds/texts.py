@@ -1,9 +1,9 @@
-"""How many bytes a text takes in an object that Kubernetes keeps, and texts cut to the room that there is.
+"""Size of texts in JSON as Kubernetes stores it, and texts cut to such a size.
 
-The API server writes JSON as Go does: `<`, `>`, `&` and most control characters take six bytes each.
+The API server encodes JSON as Go does: `<`, `>`, `&` and most control characters take six bytes each.
 https://pkg.go.dev/encoding/json#Marshal
 
-Standard library only: the agent measures its reports with it.
+Standard library only: the agent measures its reports with this module.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from typing import Any
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _LONGER_IN_GO = re.compile(r"\\.|[<>&\u2028\u2029]")
 _MORE_BYTES = {r"\b": 4, r"\f": 4, "<": 5, ">": 5, "&": 5, "\u2028": 3, "\u2029": 3}
-"""Bytes that Go takes beyond Python's; the other escapes are alike."""
+"""Bytes that Go uses beyond Python; the other escapes are the same."""
 _MOST_BYTES = 6
-"""Bytes of one character."""
+"""Maximum bytes of one character."""
 
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""What a terminal obeys, what ends a line elsewhere, or what turns the text behind it around; newline and
-tabulator stay."""
+"""Characters that control a terminal, end a line elsewhere, or reverse the text after them; newline and tab
+are allowed."""
 _TERMINAL_COMMAND = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*\x07?)")
-"""Such as a colour, or the title of a window (ECMA-48)."""
+"""Terminal commands such as a colour or a window title (ECMA-48)."""
 
 
 def plain(text: str) -> str:
-    """Return a text from outside without terminal commands, and a blank for each other control character."""
+    """Return an untrusted text without terminal commands, and with a blank for any other control
+    character."""
     if _CONTROL.search(text) is None:
         return text
     return _CONTROL.sub(" ", _TERMINAL_COMMAND.sub("", text.replace("\r\n", "\n")))
 
 
 def all_plain(value: Any) -> Any:
-    """Return a JSON value with all of its texts, and names, as `plain` has them."""
+    """Return a JSON value with `plain` applied to all of its texts and names."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, dict):
@@ -52,9 +53,9 @@ def json_bytes(value: Any) -> int:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return the text, or its beginning and an ellipsis: at most so many bytes of JSON.
+    """Return the text, or its beginning with an ellipsis, in at most `limit` bytes of JSON.
 
-    The ellipsis counts as one, so that of plain ASCII as many characters are kept.
+    The ellipsis counts as one byte, so that `limit` characters of plain ASCII remain.
     """
     if _count_fitting(text, limit) == len(text):
         return text
@@ -62,13 +63,13 @@ def shortened(text: str, limit: int) -> str:
 
 
 def ending(text: str, limit: int) -> str:
-    """Return the end of the text, at most so many bytes of JSON."""
+    """Return the end of the text, in at most `limit` bytes of JSON."""
     last = text[-limit:]
     return last[len(last) - _count_fitting(last[::-1], limit) :]
 
 
 def _count_fitting(text: str, limit: int) -> int:
-    """Return how many of the first characters take at most so many bytes."""
+    """Return how many leading characters fit into `limit` bytes."""
     if _MOST_BYTES * len(text) <= limit:
         return len(text)
     first = text[:limit]

@@ -1,17 +1,17 @@
-"""Identifiers of a job's trace, which controller, agent and command derive alike from the job's uid.
+"""Identifiers of a job's trace, which controller, agent and commands derive from the job's uid.
 
-Their form: https://www.w3.org/TR/trace-context/#traceparent-header. Nothing has to be passed between those
-who make spans, and a span that is sent twice has the same identifier.
+Format: https://www.w3.org/TR/trace-context/#traceparent-header. So the senders of spans need not exchange
+anything, and a span that is sent twice keeps its identifier.
 """
 
 import hashlib
 import uuid
 
 ENV_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-"""OpenTelemetry's variable with the collector's URL. Where it is set, spans are sent, and training processes
-get ENV_TRACEPARENT (https://opentelemetry.io/docs/specs/otel/protocol/exporter/)."""
+"""OpenTelemetry's variable with the collector's URL. If it is set, spans are sent, and training processes get
+ENV_TRACEPARENT (https://opentelemetry.io/docs/specs/otel/protocol/exporter/)."""
 ENV_TRACEPARENT = "TRACEPARENT"
-"""The span that the spans of a training process belong below
+"""Parent of the spans of a training process
 (https://opentelemetry.io/docs/specs/otel/context/env-carriers/)."""
 JOB_SPAN = "job"
 
@@ -22,7 +22,7 @@ def round_span(round_: int) -> str:
 
 
 def trace_id(job_uid: str) -> int:
-    """Return the job's trace: 128 bits, which are those of a uid that Kubernetes has made."""
+    """Return the job's trace id: the 128 bits of its uid, or a hash of one that is no UUID."""
     try:
         return uuid.UUID(job_uid).int
     except ValueError:
@@ -33,7 +33,7 @@ def span_id(job_uid: str, key: str) -> int:
     """Return the identifier of a span, 64 bits.
 
     Args:
-        key: what names the span within its job.
+        key: name of the span within its job.
     """
     return int.from_bytes(hashlib.blake2b(f"{job_uid} {key}".encode(), digest_size=8).digest(), "big")
 

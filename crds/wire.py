@@ -1,7 +1,7 @@
 """Dataclasses that agents write and the controller reads: JSON with names in camelCase, and limits.
 
-The agent runs in training images, on any Python ≥ 3.10, and has no pydantic. So this module imports the
-standard library alone. The controller's pydantic reads the same classes: it takes the limits from `Limits`.
+The agent runs in training images, on any Python ≥ 3.10, without pydantic, so this module imports only the
+standard library. The controller's pydantic reads the same classes: it takes the limits from `Limits`.
 `crds.schema` takes the descriptions from the docstrings under the fields.
 """
 
@@ -20,20 +20,20 @@ T = TypeVar("T")
 Schema = dict[str, Any]
 
 MAX_INTEGER = 1 << 53
-"""The greatest integer: what every reader of JSON has exactly."""
+"""Greatest integer that every reader of JSON keeps exact."""
 MAX_SECONDS = 10**9
-"""The longest duration, some thirty years."""
+"""Longest duration, about thirty years."""
 MAX_NUMBER = 10**18
-"""The greatest magnitude of any other number: a sum of a million stays finite."""
+"""Greatest magnitude of any other number, so that a sum of a million stays finite."""
 DIGITS = 9
-"""Significant digits of a number that is no integer."""
+"""Significant digits of a number that is not an integer."""
 
 LOCAL = {"local": True}
 """Metadata of a dataclass field that is not on the wire."""
 
 
 class WireWord(str, Enum):  # noqa: UP042 (the agent runs on Python 3.10 too)
-    """What StrEnum is from Python 3.11 on: a member is equal to its value, and is printed as it."""
+    """StrEnum of Python 3.11: a member equals its value and is printed as it."""
 
     __str__ = str.__str__
 
@@ -45,7 +45,8 @@ def to_camel(name: str) -> str:
 
 
 class OnWire:
-    """Base of these dataclasses. Unknown fields are ignored: a newer CRD must stop no older controller."""
+    """Base of these dataclasses. Unknown fields are ignored: a newer CRD must not stop an older
+    controller."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {
         "alias_generator": to_camel,
@@ -54,10 +55,10 @@ class OnWire:
     }
 
     def to_wire(self) -> dict[str, Any]:
-        """Return JSON-ready data within the limits. What is None stays, so that a merge patch removes it.
+        """Return JSON-ready data within the limits. None stays, so that a merge patch removes the field.
 
-        Numbers come from training processes, which write anything, and the API server refuses a report as a
-        whole for one that is out of bounds: then nobody learns anything of the worker.
+        Numbers come from training processes, which may write anything, and the API server refuses a whole
+        report for one number out of bounds; then the worker would be invisible.
         """
         return {
             each.name: _written(getattr(self, each.attribute), each.kind)
@@ -89,9 +90,9 @@ class Limits:
         self.max_length = max_length
         self._check = check
         self._schema = schema or {}
-        told = {"ge": at_least, "le": at_most, "min_length": min_length, "max_length": max_length}
+        bounds = {"ge": at_least, "le": at_most, "min_length": min_length, "max_length": max_length}
         self._bounds = {
-            name: bound for name, bound in {**told, "pattern": pattern}.items() if bound is not None
+            name: bound for name, bound in {**bounds, "pattern": pattern}.items() if bound is not None
         }
 
     def __get_pydantic_core_schema__(
@@ -113,7 +114,7 @@ class Limits:
         return found | self._schema
 
     def bounded(self, value: float) -> float:
-        """Return the number, or the bound that it is beyond; 0 for NaN."""
+        """Return the number, or the nearest bound if it is beyond; 0 for NaN."""
         low = -MAX_NUMBER if self.at_least is None else self.at_least
         high = MAX_NUMBER if self.at_most is None else self.at_most
         return max(low, min(0 if math.isnan(value) else value, high))
@@ -126,7 +127,7 @@ def from_wire(kind: type[T], data: Any) -> T:
     """Read what `OnWire.to_wire` has written.
 
     Raises:
-        TypeError, ValueError: it is not in this form.
+        TypeError, ValueError: the data does not have this form.
     """
     if not isinstance(data, Mapping):
         raise TypeError(f"a {kind.__name__} is a JSON object")
@@ -214,7 +215,7 @@ def rfc3339(time: datetime) -> str:
 
 
 def is_in_this_age(time: datetime) -> bool:
-    """Return whether a time from outside is one to count from: beside the years 1 and 9999 nothing can be."""
+    """Return whether an untrusted time is plausible; arithmetic near the years 1 and 9999 overflows."""
     return time.tzinfo is not None and 1970 <= time.year < 3000
 
 
@@ -222,6 +223,6 @@ def parse_time(text: str) -> datetime:
     """Read a time with its zone.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: the text is not a time.
     """
     return datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(timezone.utc)

@@ -1,10 +1,10 @@
-"""Xids: what the numbers in NVIDIA's driver messages mean, for whoever reads them.
+"""Xids: the meaning of the numbers in NVIDIA's driver messages.
 
-The agent hears them from NVML while processes train, the probes find them in the kernel log, and the
-controller finds them in the texts of failures. All judge by this one table. It follows NVIDIA's catalogue of
-October 2025: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
+The agent receives them from NVML during training, the probes find them in the kernel log, and the
+controller in the texts of failures. All use this table, which follows NVIDIA's catalogue of October 2025:
+https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 
-Like `crds.names` it imports no package, because it is part of the agent.
+Like `crds.names` it imports only the standard library, because it is part of the agent.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from crds.actions import Action
 
 
 class XidBlame(Enum):
-    """The part of a machine that an Xid accuses."""
+    """Part of a machine to which an Xid points."""
 
     HARDWARE = "hardware"
-    """The device's or its firmware's, or that of a link between devices."""
+    """The device, its firmware, or a link between devices."""
     APPLICATION = "application"
-    """The program's: an illegal access, an exception in a kernel."""
+    """The program: an illegal access, an exception in a kernel."""
     EITHER = "either"
-    """The number alone does not say."""
+    """Not determined by the number alone."""
 
 
 class Effect(Enum):
-    """What an Xid does to training."""
+    """Effect of an Xid on training."""
 
     NONE = "none"
-    """It is for the record: nothing fails by it (the catalogue's IGNORE)."""
+    """Informational: nothing fails (the catalogue's IGNORE)."""
     PROCESS = "process"
-    """The process on the device fails by it, and the device goes on (RESTART_APP)."""
+    """The process on the device fails, and the device stays usable (RESTART_APP)."""
     DEVICE = "device"
     """The device must be reset, rebooted or replaced (RESET_GPU, RESTART_BM, CONTACT_SUPPORT)."""
 
 
 class Xid(NamedTuple):
-    """What the catalogue says of one number."""
+    """Catalogue entry of one number."""
 
     words: str
     blame: XidBlame
@@ -47,11 +47,11 @@ class Xid(NamedTuple):
 
 
 TO_REPLACE = frozenset({54, 64, 140, 157, 161})
-"""No reset helps: power that is not connected, memory that cannot be repaired (CONTACT_SUPPORT)."""
+"""Numbers after which no reset helps: power is not connected, memory cannot be repaired (CONTACT_SUPPORT)."""
 TO_REBOOT = frozenset({62, 79, 109, 110, 119, 120, 143, 158, 167, 169})
-"""The device does not answer, so it cannot be reset either (RESTART_BM)."""
+"""Numbers after which the device does not answer, and so cannot be reset (RESTART_BM)."""
 UNKNOWN = Xid("", XidBlame.HARDWARE, Effect.DEVICE)
-"""A number that the table does not have. New ones are mostly those of new hardware."""
+"""Entry for unlisted numbers, which mostly come from new hardware."""
 
 XIDS: dict[int, Xid] = {
     # The program: its channel is torn down, and its process gets a CUDA error.
@@ -127,29 +127,29 @@ NUMBER_PATTERN = r"\bXid(?: \((?:PCI:)?[0-9a-fA-F:.]+\):)? \(?(\d{1,3})\b"
 
 
 def of(number: int) -> Xid:
-    """What an Xid means; `UNKNOWN` for one that is not in the table."""
+    """Return the entry of an Xid; `UNKNOWN` if it is not in the table."""
     return XIDS.get(number, UNKNOWN)
 
 
 def fails_by_hardware(number: int) -> bool:
-    """Whether what trains on the device fails, and no program is to blame for it."""
+    """Return whether processes on the device fail, and no program is to blame."""
     xid = of(number)
     return xid.blame is XidBlame.HARDWARE and xid.effect is not Effect.NONE
 
 
 def ends_training(number: int) -> bool:
-    """Whether processes on the device should not be waited for: it is not usable, or its fault ended them."""
+    """Return whether not to wait for processes on the device: it is unusable, or the fault ended them."""
     return of(number).effect is Effect.DEVICE or fails_by_hardware(number)
 
 
 def condemns_device(number: int) -> bool:
-    """Whether the device is certainly faulty until it is reset. A number that nobody knows condemns none."""
+    """Return whether the device is certainly faulty until it is reset; never for an unlisted number."""
     xid = XIDS.get(number)
     return xid is not None and xid.blame is XidBlame.HARDWARE and xid.effect is Effect.DEVICE
 
 
 def action_for(number: int) -> Action | None:
-    """What the catalogue advises to do about the device; None for an Xid that does not condemn it."""
+    """Return the catalogue's advice on the device; None for an Xid that does not condemn it."""
     if number in TO_REPLACE:
         return Action.REPLACE
     if number in TO_REBOOT:
@@ -158,6 +158,6 @@ def action_for(number: int) -> Action | None:
 
 
 def call_for_check(numbers: Iterable[int]) -> bool:
-    """Whether one of these may be the hardware's doing, so that its node should be tested."""
+    """Return whether one of these may be due to hardware, so that the node should be tested."""
     found = map(of, numbers)
     return any(xid.blame is not XidBlame.APPLICATION and xid.effect is not Effect.NONE for xid in found)

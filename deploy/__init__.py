@@ -1,7 +1,7 @@
-"""What a cluster needs to have dlr: a kustomize base with components, and its documents for `dlr install`.
+"""Manifests of dlr for a cluster: a kustomize base with components, and its documents for `dlr install`.
 
-The YAML is package data, so that an installed wheel can print and apply it where there is neither a checkout
-nor kustomize. An option of `documents` is a component of kustomize in a folder here.
+The YAML is package data, so that an installed wheel can print and apply it without a checkout or
+kustomize. Each option of `documents` is a kustomize component in a folder here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 DEFAULT_NAMESPACE = names.SYSTEM_NAMESPACE
 DEFAULT_JOBS_NAMESPACE = "dlr-jobs"
-"""The one that stands in `deploy/namespaced`; without that component the controller looks after them all."""
+"""Namespace named in `deploy/namespaced`; without that component the controller handles all namespaces."""
 DEFAULT_IMAGE = f"dlr-controller:{VERSION}"
 DEFAULT_CHECK_IMAGE = f"dlr-worker:{VERSION}"
 DEFAULT_AGENT_IMAGE = f"dlr-agent:{VERSION}"
@@ -50,7 +50,7 @@ _ORDER = (
     "PodDisruptionBudget",
     "Deployment",
 )
-"""What is needed before what needs it, and workers held to their own objects before there can be any."""
+"""Order of application: dependencies first, and admission policies for workers before there can be any."""
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _NAMESPACE_LENGTH_MAX = 63
@@ -74,14 +74,14 @@ def documents(
     priority_class: bool = False,
     kueue: bool = False,
 ) -> list[Document]:
-    """The objects of `kubectl kustomize deploy/`, in the order in which they can be applied.
+    """Return the objects of `kubectl kustomize deploy/`, in the order in which they can be applied.
 
-    jobs_namespace: the one namespace that the controller looks after, with rights there (deploy/namespaced)
+    jobs_namespace: the only namespace that the controller handles, with rights there (deploy/namespaced)
     network_policy: with deploy/network
     priority_class: with deploy/priority
-    kueue: with deploy/kueue, and deploy/kueue-namespaced where there is a jobs_namespace
+    kueue: with deploy/kueue, and deploy/kueue-namespaced if there is a jobs_namespace
 
-    Raises ValueError, with a sentence, if a namespace or an image has a name that Kubernetes would refuse.
+    Raises ValueError, with a sentence, for a name of a namespace or image that Kubernetes would refuse.
     """
     check_namespace(namespace)
     replaced = {DEFAULT_NAMESPACE: namespace}
@@ -105,7 +105,7 @@ def documents(
 
 
 def check_namespace(name: str) -> None:
-    """Raises ValueError, with a sentence, if no namespace can have this name (RFC 1123)."""
+    """Raise ValueError, with a sentence, if no namespace can have this name (RFC 1123)."""
     if len(name) > _NAMESPACE_LENGTH_MAX or not _NAMESPACE.fullmatch(name):
         raise ValueError(
             f"{name!r} is no name for a namespace: it needs 1 to {_NAMESPACE_LENGTH_MAX} of a-z, 0-9 and -, "
@@ -114,7 +114,7 @@ def check_namespace(name: str) -> None:
 
 
 def check_image_name(name: str) -> None:
-    """Raises ValueError, with a sentence, if no registry can have an image of this name."""
+    """Raise ValueError, with a sentence, if no image can have this name."""
     if not _IMAGE.fullmatch(name):
         raise ValueError(
             f"{name!r} is no image: it needs a form like registry.example/team/{DEFAULT_IMAGE}, "
@@ -123,7 +123,8 @@ def check_image_name(name: str) -> None:
 
 
 def _with_names(document: Document, replaced: Mapping[str, str]) -> Document:
-    """The document with other names in all of its texts. In one pass: a new name may be another's old one."""
+    """Return the document with names replaced in all of its texts, in one pass: a new name may be another's
+    old one."""
     pattern = re.compile("|".join(map(re.escape, replaced)))
 
     def renamed(value: object) -> object:

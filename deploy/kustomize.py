@@ -1,9 +1,9 @@
-"""The part of kustomize that `deploy/` uses.
+"""Subset of kustomize that `deploy/` uses.
 
-Resources, their namespace, ConfigMaps of files, components, and JSON patches with a target:
+It covers resources, their namespace, ConfigMaps from files, components, and JSON patches with a target:
 
-https://kubectl.docs.kubernetes.io/references/kustomize/kustomization/. A test compares what this renders
-with what kustomize itself does.
+https://kubectl.docs.kubernetes.io/references/kustomize/kustomization/. A test compares its output with
+kustomize's own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Document = dict[str, Any]
 
 
 def render(folder: Path, components: Sequence[Path] = ()) -> list[Document]:
-    """The documents of a folder with a kustomization.yaml, changed by each component in turn.
+    """Return the documents of a folder with a kustomization.yaml, changed by each component in turn.
 
-    Those of a component come last. Raises LookupError if a patch has no target among them.
+    A component's own documents come last. Raises LookupError if a patch has no target.
     """
     (kustomization,) = _load((folder / "kustomization.yaml").read_text())
     found = resources(folder, kustomization)
@@ -39,17 +39,17 @@ def _load(text: str) -> list[Any]:
 
 @cache
 def _parsed(text: str) -> list[Any]:
-    """Parse it once: `dlr install` renders what there may be before it asks, and then what there is."""
-    # Imported here: every command of the command line imports this module when it starts.
+    """Parse a text once: `dlr install` renders all variants before it asks, and then the chosen one."""
+    # Imported here, since every command imports this module at start.
     import yaml
 
-    # The loader in C takes a tenth of the time; not every build of PyYAML has it.
+    # The C loader is ten times as fast, but not every build of PyYAML has it.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return [document for document in yaml.load_all(text, loader) if document]
 
 
 def resources(folder: Path, kustomization: Document) -> list[Document]:
-    """The documents that a kustomization lists, without those of components."""
+    """Return the documents that a kustomization lists, without those of components."""
     found: list[Document] = []
     for name in kustomization.get("resources") or ():
         path = (folder / name).resolve()

@@ -1,1 +1,2 @@
-"""Node check: who tests with whom, and what the results say. Pure functions; the reconcilers do the I/O."""
+"""Node check: choice of test partners, and diagnosis from the results. Pure functions; the reconcilers do the
+I/O."""

@@ -1,21 +1,21 @@
-"""Attribution of failed trials: to nodes, links or a part of the network, or to nothing certain.
+"""Attribution of failed trials to nodes, links or a part of the network, or to nothing certain.
 
-System-level diagnosis by mutual tests (Preparata, Metze and Chien, 1967), where tests also fail by chance. A
-failed test between two accuses both; what each does elsewhere acquits.
+This is system-level diagnosis by mutual tests (Preparata, Metze and Chien, 1967), where tests also fail by
+chance. A failed test between two nodes accuses both; their other tests can acquit them.
 
-* A *witness* against a node is a partner who passes elsewhere, and whose other failures are somebody else's.
+* A *witness* against a node is a partner that passes elsewhere, and whose other failures have other causes.
 * A *node* is guilty when it failed with three distinct witnesses, and its odds (`healthcheck.odds`) are high
-  enough for one healthy node in a thousand checks to get there. A partner counts once: how often a pair
-  fails again says something of their link, not of either node.
-* A *cut* is suspected where nodes pass among themselves and with nobody else, and proven when bad luck would
-  hardly do that to any group of so many nodes, nor a bad way out of their rack. Failures across it accuse no
-  node; so a node that never passed is guilty only when it also failed with others outside of the main part,
-  as it would hardly behind a cut (`healthcheck.parts`).
+  enough for one healthy node in a thousand checks to get there. A partner counts once: repeated
+  failures of a pair are evidence about their link, not about either node.
+* A *cut* is suspected where nodes pass only among themselves, and proven when neither bad luck nor a bad
+  connection out of their rack is a likely cause for any group of that size. Failures across it accuse no
+  node; so a node that never passed is guilty only if it also failed with others outside the main part,
+  which is unlikely behind a cut (`healthcheck.parts`).
 * A *link* is guilty when its pair fails again and again while both of its nodes pass elsewhere, so that an
   intermittent fault of either node explains it far worse (a generalised likelihood ratio).
 
-Everything that speaks against a node is weighed by what the others did without it. So a pass of a node never
-raises its odds.
+All evidence against a node is weighed against the results of the other nodes without it. So a pass of a
+node never raises its odds.
 """
 
 from __future__ import annotations
@@ -35,52 +35,52 @@ from healthcheck.settings import Rules
 from healthcheck.trials import Ledger, Trial
 
 MOST_BAD_LINKS = 2
-"""A node that failed with more partners than these has no bad links: it has a fault."""
+"""Maximum number of bad links of a node: one that failed with more partners has a fault itself."""
 
 
 class NodeStanding(StrEnum):
     UNTESTED = "untested"
-    """It has no trial that counts."""
+    """No trial of the node counts."""
     TRUSTED = "trusted"
-    """It passed, and nothing open speaks against it."""
+    """It passed, and there is no open evidence against it."""
     SUSPECT = "suspect"
     """It failed and never passed."""
     CONTESTED = "contested"
-    """It failed with a partner who passes elsewhere, as it does itself."""
+    """It failed with a partner that passes elsewhere, as it does itself."""
     DOUBTED = "doubted"
-    """The same, and passed so often elsewhere that it is rather well."""
+    """Contested, but it passed so often elsewhere that it is probably healthy."""
     CLEARED = "cleared"
-    """Contested once, and passed often enough since."""
+    """It was contested, and has passed often enough since."""
     CUT_OFF = "cut-off"
-    """It passes with some nodes, and all tests of theirs with the others failed."""
+    """It passes with some nodes, but all their tests with the others failed."""
     GUILTY = "guilty"
 
 
 OPEN = frozenset({NodeStanding.UNTESTED, NodeStanding.SUSPECT, NodeStanding.CONTESTED, NodeStanding.DOUBTED})
-"""Another test of these may help."""
+"""Standings for which another test may help."""
 
 
 @dataclass
 class Attribution:
-    """The attribution of one symptom's trials. Filled by `attribute`, read-only afterwards."""
+    """Attribution of one symptom's trials. Filled by `attribute`, read-only afterwards."""
 
     components: Components
     guilty: dict[NodeName, tuple[Trial, ...]] = field(default_factory=dict)
-    """Guilty nodes, with the trials that their witnesses failed with them."""
+    """Guilty nodes, with the failed trials with their witnesses."""
     odds: dict[NodeName, float] = field(default_factory=dict)
-    """Natural logarithms, of the nodes that failed with a witness."""
+    """Natural logarithm of the odds of each node that failed with a witness."""
     links: dict[Link, tuple[Trial, ...]] = field(default_factory=dict)
     """Guilty links, with all trials of the pair."""
     cuts: Cuts = field(default_factory=Cuts)
     outside: frozenset[NodeName] = frozenset()
-    """Nodes that do not reach the main part of the fleet. Behind a cut, they would reach each other."""
+    """Nodes that do not reach the main part of the fleet. If they are behind a cut, they reach each other."""
     stranded: frozenset[NodeName] = frozenset()
-    """Nodes that never passed, and may be healthy behind a cut: they meet others from outside next."""
+    """Nodes that never passed and may be healthy behind a cut: they next meet others from outside."""
     accused: frozenset[NodeName] = frozenset()
     """Nodes that need no further failure with the main part to be guilty."""
     standings: dict[NodeName, NodeStanding] = field(default_factory=dict)
     reruns: tuple[Link, ...] = ()
-    """Failed pairs that should meet again now, to distinguish a link from a node."""
+    """Failed pairs that should meet again, to distinguish a link from a node."""
 
 
 def attribute(
@@ -93,8 +93,8 @@ def attribute(
     """Blame the fewest nodes and links that explain the failures, and only if nothing else does.
 
     Args:
-        condemned: nodes at fault by other evidence; what failed with them accuses no other node.
-        absent: nodes that can be tested no further.
+        condemned: nodes found faulty by other evidence; failures with them accuse no other node.
+        absent: nodes that cannot be tested further.
     """
     by_name = {node.name: node for node in nodes}
     return _Inquiry(ledger, by_name, frozenset(condemned), rules, frozenset(absent)).run()
@@ -144,7 +144,7 @@ class _Inquiry:
     # --- nodes ----------------------------------------------------------------------------------------
 
     def _guilty(self) -> dict[NodeName, tuple[Trial, ...]]:
-        """All nodes are judged by the same state, so that their order does not matter."""
+        """Return the guilty nodes, all judged by the same state, so that their order does not matter."""
         accused: dict[NodeName, tuple[Trial, ...]] = {}
         for name, testimony in self._testimonies.items():
             inside = self._inside(name, testimony)
@@ -166,19 +166,21 @@ class _Inquiry:
         }
 
     def _fails_in_main(self, name: NodeName) -> bool:
-        """Whether its failures with the main part are more than bad luck of one that belongs there."""
+        """Return whether its failures with the main part exceed the bad luck of a node that belongs there."""
         outside = self._found.outside
         failures = sum(outside.isdisjoint(trial.others(name)) for trial in self._failures_of(name))
         return self._are_no_bad_luck(failures, len(self._nodes) - len(outside))
 
     def _fails_outside(self, name: NodeName) -> bool:
-        """Whether its failures outside of the main part are more than bad luck of one behind a cut."""
+        """Return whether its failures outside the main part exceed the bad luck of a node behind a cut."""
         return self._are_no_bad_luck(self._outside.failures_against(name), len(self._found.outside))
 
     def _are_no_bad_luck(self, failures: int, nodes: int = 1) -> bool:
-        """Whether none of so many nodes would fail so often on its own side of a cut."""
+        """Return whether it is unlikely that any of `nodes` nodes fails so often on its own side of a cut."""
         needed = log(self._rules.odds_behind_cut * max(1, nodes))
-        return failures > 1 and log_odds(failures, 0, *self._background) >= needed  # one may be its partner's
+        return (
+            failures > 1 and log_odds(failures, 0, *self._background) >= needed
+        )  # one failure may be its partner's fault
 
     @cached_property
     def _outside(self) -> Outside:
@@ -186,7 +188,7 @@ class _Inquiry:
         return Outside(self._found.outside, self._failed_trials, self._components, self._out, odds)
 
     def _testimony(self, name: NodeName) -> tuple[Trial, ...]:
-        """Failures of the node with witnesses, each witness counted once."""
+        """Return failures of the node with witnesses, each witness counted once."""
         chosen: list[Trial] = []
         counted: set[NodeName] = set()
         for trial in sorted(self._failures_of(name), key=lambda t: (len(t.members), t.round)):
@@ -204,7 +206,8 @@ class _Inquiry:
         return passes > 0 and all(self._is_anothers(trial, witness, against) for trial in others)
 
     def _is_anothers(self, trial: Trial, witness: NodeName, against: NodeName) -> bool:
-        """Whether somebody else in this failure of the witness never passes, or fails with more partners."""
+        """Return whether another node in this failure of the witness never passes, or fails with more
+        partners."""
         for other in trial.others(witness):
             if not self._passes_without(other, against, witness):
                 return True
@@ -213,12 +216,12 @@ class _Inquiry:
         return False
 
     def _contestants(self, name: NodeName, without: tuple[NodeName, ...]) -> int:
-        """The number of partners that have passed and that the node failed with."""
+        """Return the number of partners that have passed elsewhere and that the node failed with."""
         partners = self._partners_failed.get(name, frozenset())
         return len(partners) - sum(other in partners for other in without)
 
     def _odds(self, name: NodeName, testimony: Sequence[Trial]) -> float:
-        """Against bad luck, and against a rack or switch whose way out fails now and then."""
+        """Return the log odds against bad luck, and against a rack or switch with an unreliable uplink."""
         failed, passed = self._background
         passes = self._ledger.passes(name)
         others = Tests(failed - len(self._accidents.get(name, ())), passed - passes)
@@ -233,7 +236,7 @@ class _Inquiry:
 
     @cached_property
     def _pairs(self) -> tuple[Link, ...]:
-        """Pairs whose last test failed, while both of their nodes pass elsewhere and have no fault."""
+        """Pairs whose last test failed, although both nodes pass elsewhere and have no fault."""
         pairs: dict[Link, None] = {}
         for trial in self._ledger.trials:
             if trial.passed or self._is_across(trial):
@@ -267,13 +270,13 @@ class _Inquiry:
         )
 
     def _wants_rerun(self, pair: Link) -> bool:
-        """Whether both of its nodes have passed so often elsewhere that the link is the better story."""
+        """Return whether both nodes have passed so often elsewhere that the link is the likelier cause."""
         if pair in self._found.links:
             return False
         meetings = len(self._ledger.of_pair(pair))
         return all(self._passes_without(name, *(pair - {name})) > meetings + 1 for name in pair)
 
-    # --- what is open ---------------------------------------------------------------------------------
+    # --- standings ------------------------------------------------------------------------------------
 
     def _standing(self, name: NodeName, cut_off: Collection[NodeName]) -> NodeStanding:
         if name in self._found.guilty or name in self._condemned:
@@ -295,7 +298,8 @@ class _Inquiry:
         return NodeStanding.CONTESTED if odds > log(self._rules.open_odds) else NodeStanding.DOUBTED
 
     def _vouched(self) -> list[NodeName]:
-        """Nodes that passed with each other lately, and have failed with no more than one since."""
+        """Return nodes that recently passed with each other, and have since failed with at most one
+        partner."""
         return [
             node.name
             for node in self._nodes.values()
@@ -304,10 +308,10 @@ class _Inquiry:
             < 2
         ]
 
-    # --- what was seen --------------------------------------------------------------------------------
+    # --- trials ---------------------------------------------------------------------------------------
 
     def _failures_of(self, name: NodeName) -> Sequence[Trial]:
-        """The node's failures that no condemned node explains."""
+        """Return the node's failures that no condemned node explains."""
         return self._failures.get(name, ())
 
     @cached_property
@@ -321,7 +325,7 @@ class _Inquiry:
 
     @cached_property
     def _partners_failed(self) -> Mapping[NodeName, frozenset[NodeName]]:
-        """Partners who have passed and that a node failed with, by node."""
+        """Partners that have passed elsewhere and that a node failed with, by node."""
         return {
             name: frozenset(o for t in failures for o in t.others(name) if self._ledger.passes(o))
             for name, failures in self._failures.items()
@@ -338,18 +342,19 @@ class _Inquiry:
 
     @cached_property
     def _crossing(self) -> tuple[Trial, ...]:
-        """The failures between parts that no chain of passes joins."""
+        """Failures between parts that no chain of passes connects."""
         return tuple(filter(self._is_across, self._failed_trials))
 
     @cached_property
     def _failed_trials(self) -> tuple[Trial, ...]:
-        """All that no condemned node explains, each once."""
+        """Failures that no condemned node explains, each once."""
         return tuple({trial: None for trials in self._failures.values() for trial in trials})
 
     def _is_proven(self, part: Collection[NodeName], crossing: Collection[Trial]) -> bool:
-        """Whether these failures without a pass are more than bad luck around any part of so many nodes.
+        """Return whether these failures without a pass exceed bad luck around any part of that size.
 
-        The part was found by its failures, so all that might have been found are counted (Bonferroni).
+        The part was selected by its failures, so all parts that might have been selected are counted
+        (Bonferroni).
         """
         failures = len(crossing)
         needed = self._needed + log_parts(len(part), failures)
@@ -359,7 +364,7 @@ class _Inquiry:
 
     @cached_property
     def _accidents(self) -> Mapping[NodeName, list[Link]]:
-        """Groups that failed though all of their members pass elsewhere, by the node on one side."""
+        """Groups that failed although all members pass elsewhere, by member."""
         accidents: dict[NodeName, list[Link]] = {}
         for members in {frozenset(t.members): None for t in self._open_failures()}:
             for name in members:
@@ -375,12 +380,12 @@ class _Inquiry:
 
     @cached_property
     def _background(self) -> tuple[int, int]:
-        """Failures that may be accidents, and passes."""
+        """Number of failures that may be accidents, and of passes."""
         failed = len({frozenset(trial.members) for trial in self._open_failures()})
         return failed, sum(trial.passed for trial in self._ledger.trials)
 
 
 def _log_likelihood(failed: int, trials: int) -> float:
-    """The log likelihood of so many failures at the failure probability that fits best."""
+    """Return the log likelihood of the failures at the best-fitting failure probability."""
     passed = trials - failed
     return sum(count * log(count / trials) for count in (failed, passed) if count)

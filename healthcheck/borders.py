@@ -1,4 +1,4 @@
-"""How tests across the border of a rack or switch end: its way out may be bad, for all of its nodes."""
+"""Results of tests across the border of a rack or switch, whose uplink may be bad for all of its nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from healthcheck.trials import Ledger, Trial
 
 
 class Borders:
-    """One symptom's trials across the borders of labelled domains."""
+    """Trials of one symptom across the borders of labelled domains."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Borders:
         components: Components,
         condemned: frozenset[NodeName],
     ) -> None:
-        """`condemned`: nodes at fault by other evidence, whose failures do not count for a border."""
+        """`condemned` are nodes found faulty by other evidence, whose failures do not count for a border."""
         self._ledger = ledger
         self._nodes = tuple(nodes)
         self._components = components
@@ -32,10 +32,10 @@ class Borders:
         self._crossed: dict[tuple[NodeName, ...], frozenset[Domain]] = {}
 
     def least_log_odds(self, name: NodeName, testimony: Sequence[Trial], others: Tests) -> float | None:
-        """The odds against a node by the best other explanation, the way out of a domain; None without one.
+        """Return the log odds against a node relative to a domain's bad uplink; None if no domain applies.
 
         Args:
-            others: all tests that it took no part in, as `log_odds` takes them.
+            others: all tests without the node, as `log_odds` takes them.
         """
         domains = {domain for trial in testimony for domain in self.crossed_by(trial)}
         own: defaultdict[Domain, list[Trial]] = defaultdict(list)
@@ -49,9 +49,9 @@ class Borders:
     def least_log_odds_around(
         self, part: Iterable[NodeName], crossing: Collection[Trial], others: Tests
     ) -> float:
-        """The same against a part that these tests did not get out of, which may lie in such a domain.
+        """Return the same for a part that these tests did not get out of, which may lie in such a domain.
 
-        A domain that nothing gets out of is cut off itself, which explains nothing else.
+        A domain without any pass across its border is cut off itself, and explains nothing else.
         """
         odds = inf
         for domain in frozenset.intersection(*(self._domains[name] for name in part)):
@@ -70,12 +70,12 @@ class Borders:
         others: Tests,
         domain: Domain,
     ) -> float:
-        """The odds, if the way out of this domain is the best other explanation.
+        """Return the log odds if the uplink of this domain is the best other explanation.
 
         Args:
             own: the node's trials across the domain's border.
-            testimony: its failures that count, each with how often that pair failed again.
-            others: all tests that it took no part in.
+            testimony: its failures that count, each with the number of further failures of that pair.
+            others: all tests without the node.
         """
         crossing = [again for trial, again in testimony if domain in self.crossed_by(trial)]
         inside = [again for trial, again in testimony if domain not in self.crossed_by(trial)]
@@ -86,7 +86,7 @@ class Borders:
         return log_odds_at_border(across, within, others_across, others, [*chain.from_iterable(inside)])
 
     def crossed_by(self, trial: Trial) -> frozenset[Domain]:
-        """The domains that some of its members are in, and others not."""
+        """Return the domains that some members are in, and others not."""
         crossed = self._crossed.get(trial.members)
         if crossed is None:
             domains = [self._domains[name] for name in trial.members]
@@ -96,24 +96,24 @@ class Borders:
 
     @cached_property
     def _domains(self) -> Mapping[NodeName, frozenset[Domain]]:
-        """Domains in which a node has neighbours: without any, nothing shows how its way out is."""
+        """Domains in which a node has neighbours: without any, nothing shows the state of its uplink."""
         sizes = Counter(domain for node in self._nodes for domain in node.domains)
         return {node.name: frozenset(d for d in node.domains if sizes[d] > 1) for node in self._nodes}
 
     @cached_property
     def _have_passed(self) -> Counter[Domain]:
-        """Nodes that passed at all, by domain. Where there are none, all of them may be broken."""
+        """Number of nodes with a pass, by domain. Without any, all its nodes may be broken."""
         passed = (node.name for node in self._nodes if self._ledger.passes(node.name))
         return Counter(domain for name in passed for domain in self._domains[name])
 
     def _others_across(self, domain: Domain, own: Iterable[Trial]) -> Tests:
-        """The results of the tests across its border that count for it, without `own`."""
+        """Return the results of the tests across the border that count, without `own`."""
         passed = Counter(trial.passed for trial in own if self._counts(trial, domain))
         return self._across.get(domain, Tests(0, 0)).without(Tests(passed[False], passed[True]))
 
     @cached_property
     def _across(self) -> Mapping[Domain, Tests]:
-        """Results of the tests across each domain's border that count for it, by domain."""
+        """Results of the tests across each domain's border that count, by domain."""
         ended: dict[Domain, Tests] = {}
         for trial in self._ledger.trials:
             for domain in self.crossed_by(trial):
@@ -123,7 +123,8 @@ class Borders:
         return ended
 
     def _counts(self, trial: Trial, domain: Domain) -> bool:
-        """Whether no member that never passes, has a fault, or is cut off elsewhere explains a failure."""
+        """Return whether a trial counts: it passed, or no member explains its failure by never passing, a
+        fault or another cut."""
         if trial.passed:
             return True
         if not self._condemned.isdisjoint(trial.members) or not all(map(self._ledger.passes, trial.members)):

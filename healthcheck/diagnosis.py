@@ -1,4 +1,4 @@
-"""The verdicts: on each node, on links, and on racks; each with the evidence that led to it."""
+"""Verdicts on nodes, links and racks, each with its evidence."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ UNSETTLED = (OPEN | {NodeStanding.CUT_OFF}) - {NodeStanding.DOUBTED}
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The end of a check."""
+    """Result of a check."""
 
     nodes: tuple[Finding, ...]
     links: tuple[FaultyLink, ...] = ()
     domains: tuple[FaultyDomain, ...] = ()
     classes: tuple[ClassFinding, ...] = ()
-    """Classes of hardware that are slow as a whole, or of two kinds; no node is blamed for it."""
+    """Classes of hardware that are slow as a whole, or of two kinds; no node is blamed."""
 
     def named(self, verdict: Verdict) -> tuple[NodeName, ...]:
         return tuple(found.node for found in self.nodes if found.verdict is verdict)
@@ -44,38 +44,38 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class CheckFacts:
-    """All that follows from a history, before the next step is decided."""
+    """All facts from a history, before the next step is decided."""
 
     nodes: tuple[Node, ...]
     local: Mapping[NodeName, LocalResult]
-    """Results of the nodes' own tests."""
+    """Results of the local tests, by node."""
     vouched: frozenset[NodeName]
     local_failures: Mapping[NodeName, LocalResult]
-    """Nodes whose own tests failed, at first or again."""
+    """Nodes whose local tests failed, in the first or a later run."""
     silent: Mapping[NodeName, str]
     """Silent nodes, each with a text that names the missing answers."""
     unheard: Mapping[NodeName, str]
-    """The same, where most gave no answer, or where it may be bad luck."""
+    """Other nodes without an answer: most nodes had none, or it may be bad luck."""
     crashed: Mapping[NodeName, str]
     """Nodes whose own probe was ended by a signal, each with a text that names the rounds."""
     withdrawn: Mapping[NodeName, str]
-    """Why the node could not be tested to the end."""
+    """Nodes that could not be tested completely, with the reason."""
     slow_compute: Mapping[NodeName, tuple[Slowness, ...]]
     to_measure_again: tuple[NodeName, ...]
-    """Nodes whose own figures are suspicious, in rank order."""
+    """Nodes with suspicious local figures, in rank order."""
     classes: tuple[ClassFinding, ...]
     switches: tuple[BrokenSwitch, ...]
-    """NVLink domains whose nodes fail with each other alone."""
+    """NVLink domains whose nodes fail only with each other."""
     evidence: Mapping[Symptom, Evidence]
 
     @property
     def condemned(self) -> frozenset[NodeName]:
-        """Nodes at fault by other evidence than tests with partners."""
+        """Nodes found faulty by other evidence than tests with partners."""
         return frozenset((*self.local_failures, *self.silent, *self.crashed))
 
 
 def investigate(history: CheckHistory, nodes: Sequence[Node], settings: Settings) -> CheckFacts:
-    """The facts of the recorded results. Pure, and so the same after any restart."""
+    """Return the facts of the recorded results. Pure, and so the same after any restart."""
     local = {n.name: history.local[n.name] for n in nodes if n.name in history.local}
     local_failures = _failures_alone(history.rounds)
     local_failures |= {name: result for name, result in local.items() if not result.passed}
@@ -107,7 +107,7 @@ def investigate(history: CheckHistory, nodes: Sequence[Node], settings: Settings
 
 
 def conclude(facts: CheckFacts, settings: Settings) -> Diagnosis:
-    """Judge the nodes by the facts, as if no further test could be made."""
+    """Judge the nodes by the facts, as if no further test were possible."""
     failed = facts.evidence[Symptom.FAILED]
     nodes = tuple(_verdict(node.name, facts) for node in facts.nodes)
     faulty = {found.node for found in nodes if found.verdict is Verdict.FAULTY}
@@ -127,12 +127,13 @@ def conclude(facts: CheckFacts, settings: Settings) -> Diagnosis:
 
 
 def most_are_silent(round_: RoundResult, withdrawn: Collection[NodeName] = ()) -> bool:
-    """Whether most nodes gave no answer: likelier that none reaches us than that all of them died."""
-    return is_of_most(round_, SILENT, withdrawn)
+    """Return whether most nodes gave no answer, which rather means that none reaches us than that all
+    died."""
+    return affects_most(round_, SILENT, withdrawn)
 
 
 def _failures_alone(rounds: Sequence[RoundResult]) -> dict[NodeName, LocalResult]:
-    """The nodes whose own tests failed when they measured themselves again, each with the first result."""
+    """Return the nodes that failed when they repeated their local tests, each with the first such result."""
     alone = [group for round_ in rounds for group in round_.groups if len(group.members) == 1]
     failed = (group for group in reversed(alone) if not (group.passed or group.silent))
     return {group.members[0]: LocalResult(failure=group.failure, action=group.action) for group in failed}
@@ -141,14 +142,15 @@ def _failures_alone(rounds: Sequence[RoundResult]) -> dict[NodeName, LocalResult
 def _silences(
     history: CheckHistory, nodes: int, settings: Settings
 ) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
-    """The nodes without an answer, and those without one when most had none, or too seldom to judge."""
+    """Return the silent nodes, and those whose silence proves nothing, since it was rare or most were
+    silent."""
     silent: dict[NodeName, str] = {}
     unheard: dict[NodeName, str] = {}
     withdrawn = history.withdrawn
     most = 2 * len(history.unanswered) > nodes - len(withdrawn)
     for name, why in history.unanswered.items():
         (unheard if most else silent)[name] = "to the local tests" + (f" ({why})" if why else "")
-    quiet = befell(history.rounds, SILENT, withdrawn)
+    quiet = rounds_by_node(history.rounds, SILENT, withdrawn)
     gone = proven(quiet, history.rounds, nodes, settings.own_report)
     for name, rounds in quiet.items():
         (silent if name in gone else unheard).setdefault(name, in_rounds(rounds))
@@ -160,7 +162,7 @@ def _silences(
 
 
 def _crashes(history: CheckHistory, nodes: int, settings: Settings) -> dict[NodeName, str]:
-    crashes = befell(history.rounds, CRASHED, ())
+    crashes = rounds_by_node(history.rounds, CRASHED, ())
     faulty = proven(crashes, history.rounds, nodes, settings.own_report)
     return {name: in_rounds(rounds) for name, rounds in crashes.items() if name in faulty}
 
@@ -216,7 +218,7 @@ def _slow_verdict(name: NodeName, facts: CheckFacts) -> Finding | None:
 
 
 def _open_verdict(name: NodeName, facts: CheckFacts) -> Finding:
-    """Healthy, or why that is unclear."""
+    """Return a healthy verdict, or an inconclusive one with the reason."""
     failed, slow = facts.evidence[Symptom.FAILED], facts.evidence[Symptom.SLOW]
     if not failed.ledger.of(name):
         return _untested_verdict(name, facts)
@@ -233,7 +235,7 @@ def _open_verdict(name: NodeName, facts: CheckFacts) -> Finding:
 
 
 def _untested_verdict(name: NodeName, facts: CheckFacts) -> Finding:
-    """Judge a node that no finished pair test included, by its local tests, if there are any."""
+    """Judge a node without a finished pair test, by its local tests, if any."""
     if name in facts.unheard:
         text = f"it gave no answer {facts.unheard[name]}: too seldom, or as most did, to speak against it"
         return _finding(name, facts, Verdict.INCONCLUSIVE, text, Cause.NO_ANSWER)
@@ -248,24 +250,25 @@ def _untested_verdict(name: NodeName, facts: CheckFacts) -> Finding:
 
 
 # --- silence and crashes ------------------------------------------------------------------------------------
-# They need no partner, only another try: answers get lost, and a probe is killed by accident. So each is
-# weighed as failed tests are, against how often it befalls nodes that are there.
+# These need no partner, only a repetition: answers get lost, and a probe may be killed by accident. So each
+# is weighed like failed tests, against how often it happens to healthy nodes.
 
 
-def is_of_most(round_: RoundResult, listed: Listed, withdrawn: Collection[NodeName] = ()) -> bool:
-    """Whether it befell most nodes of a round: likelier that it is not theirs than that all of them broke."""
+def affects_most(round_: RoundResult, listed: Listed, withdrawn: Collection[NodeName] = ()) -> bool:
+    """Return whether it happened to most nodes of a round, which rather means a common cause than that all
+    broke."""
     tested = [name for group in round_.groups for name in group.members if name not in withdrawn]
     hit = [name for group in round_.groups for name in listed(group) if name not in withdrawn]
     return 2 * len(hit) > len(tested)
 
 
-def befell(
+def rounds_by_node(
     rounds: Sequence[RoundResult], listed: Listed, withdrawn: Collection[NodeName]
 ) -> dict[NodeName, list[int]]:
-    """The rounds in which it befell each node, without those in which it befell most."""
+    """Return the rounds in which it happened to each node, without those in which it happened to most."""
     found: dict[NodeName, list[int]] = {}
     for round_ in rounds:
-        if not is_of_most(round_, listed, withdrawn):
+        if not affects_most(round_, listed, withdrawn):
             for name in (name for group in round_.groups for name in listed(group)):
                 if name not in withdrawn:
                     found.setdefault(name, []).append(round_.number)
@@ -275,7 +278,7 @@ def befell(
 def proven(
     found: dict[NodeName, list[int]], rounds: Sequence[RoundResult], nodes: int, rules: Rules
 ) -> frozenset[NodeName]:
-    """The nodes that it befell more often than bad luck would have it."""
+    """Return the nodes to which it happened more often than bad luck explains."""
     tested = Counter(name for round_ in rounds for group in round_.groups for name in group.members)
     there = {name: len(hits) for name, hits in found.items() if len(hits) < tested[name]}
     failed = sum(there.values())

@@ -1,4 +1,4 @@
-"""Racks and switches: failures that lie together there, more than chance would put them."""
+"""Racks and switches in which failures cluster more than chance explains."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from healthcheck.fleet import Domain, Node, NodeName
 from healthcheck.parts import Cut
 
 LEAST_NODES = 2
-"""One node is not a cluster."""
+"""Minimum number of faulty nodes for a cluster."""
 PARTITION = "partition"
-"""The level of a part that no label names; it is called by its first node."""
+"""Level of a part without a common label, which is named after its first node."""
 
 
 def clustered(
     nodes: Sequence[Node], faulty: Collection[NodeName], significance: float
 ) -> tuple[FaultyDomain, ...]:
-    """Domains with half of their nodes faulty or more, and with more than chance would put there.
+    """Return domains with at least half of their nodes faulty, and more than chance explains.
 
-    Chance: the hypergeometric tail, times the number of domains looked at (Bonferroni).
+    Chance is the hypergeometric tail, times the number of domains (Bonferroni).
     """
     members = _members(nodes)
     found = []
@@ -41,9 +41,9 @@ def clustered(
 
 
 def cut_off(nodes: Sequence[Node], found: Attribution) -> tuple[FaultyDomain, ...]:
-    """The parts of the network that are cut off, by the label that they share, and else by a first node.
+    """Return the parts of the network that are cut off, by their common label, or else by their first node.
 
-    Parts of one label are one: few of their nodes have met.
+    Parts with the same label are merged, because few of their nodes have met.
     """
     parts: dict[Domain, list[Cut]] = defaultdict(list)
     for cut in found.cuts.proven:
@@ -52,7 +52,7 @@ def cut_off(nodes: Sequence[Node], found: Attribution) -> tuple[FaultyDomain, ..
 
 
 def _named(nodes: Sequence[Node], domain: Domain, cuts: Sequence[Cut]) -> FaultyDomain:
-    """The domain with what was found across the cuts."""
+    """Return the domain with the evidence across the cuts."""
     members = {name for cut in cuts for name in cut.nodes}
     inside = tuple(node.name for node in nodes if node.name in members)
     crossing = {trial for cut in cuts for trial in cut.crossing if not members.issuperset(trial.members)}
@@ -69,7 +69,7 @@ def _domain(domain: Domain, nodes: Sequence[NodeName], text: str) -> FaultyDomai
 
 
 def _common_domain(nodes: Sequence[Node], cut: Cut) -> Domain | None:
-    """The smallest that all of its nodes are in."""
+    """Return the smallest domain that contains all of its nodes."""
     members = set(cut.nodes)
     first, *others = (node for node in nodes if node.name in members)
     shared = set(first.domains).intersection(*(node.domains for node in others))
@@ -85,7 +85,8 @@ def _members(nodes: Sequence[Node]) -> dict[Domain, list[NodeName]]:
 
 
 def _tail(nodes: int, faulty: int, in_domain: int, faulty_in_domain: int) -> float:
-    """P(at least `faulty_in_domain` of the faulty nodes lie in a domain of `in_domain`), drawn at random."""
+    """Return P(at least `faulty_in_domain` of the faulty nodes lie in a domain of `in_domain`), drawn at
+    random."""
     elsewhere, all_ways = nodes - in_domain, _log_comb(nodes, faulty)
     return sum(
         exp(_log_comb(in_domain, hits) + _log_comb(elsewhere, faulty - hits) - all_ways)
@@ -94,5 +95,5 @@ def _tail(nodes: int, faulty: int, in_domain: int, faulty_in_domain: int) -> flo
 
 
 def _log_comb(items: int, chosen: int) -> float:
-    """The logarithm of `comb`, whose integers take quadratic time for thousands of nodes."""
+    """Return the logarithm of `comb`, whose integers take quadratic time for thousands of nodes."""
     return lgamma(items + 1) - lgamma(chosen + 1) - lgamma(items - chosen + 1)

@@ -1,4 +1,4 @@
-"""The evidence behind a verdict, as a sentence for a person."""
+"""Evidence behind a verdict, as a sentence for a person."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ VERB = {Symptom.FAILED: "failed", Symptom.SLOW: "was slow"}
 GOOD = {Symptom.FAILED: "passed", Symptom.SLOW: "was fast"}
 
 MOST_ODDS = 1_000_000
-"""More is not worth a number."""
+"""Odds above which no number is given."""
 
 WITH_WITNESSES = ": check it together with three or more nodes that are well"
-"""What to do: no other check can decide."""
+"""Advice if no other check can decide."""
 
 OPEN_QUESTION = {
     NodeStanding.UNTESTED: "no test with a node that is well could be made",
@@ -28,7 +28,7 @@ OPEN_QUESTION = {
 
 
 def accusation(symptom: Symptom, name: NodeName, evidence: Evidence) -> str:
-    """Why the node is guilty: its failures with witnesses, and what else it did."""
+    """Return why the node is guilty: its failures with witnesses, and its other results."""
     ledger = evidence.ledger
     testimony = sorted(evidence.attribution.guilty[name], key=lambda trial: trial.round)
     passes = ledger.passes(name)
@@ -42,7 +42,7 @@ def accusation(symptom: Symptom, name: NodeName, evidence: Evidence) -> str:
 
 
 def link_evidence(symptom: Symptom, pair: Link, evidence: Evidence) -> str:
-    """Why it is the link: how the pair did, and how each of its nodes did elsewhere."""
+    """Return why the link is guilty: the results of the pair, and of each node elsewhere."""
     a, b = sorted(pair)
     trials = evidence.attribution.links[pair]
     bad = [trial for trial in trials if not trial.passed]
@@ -54,7 +54,7 @@ def link_evidence(symptom: Symptom, pair: Link, evidence: Evidence) -> str:
 
 
 def doubt(symptom: Symptom, name: NodeName, evidence: Evidence) -> str:
-    """What speaks against the node, and why it is not enough."""
+    """Return the evidence against the node, and why it is not enough."""
     failures = evidence.ledger.failures(name)
     seen = f"it {VERB[symptom]} {_meetings(name, failures)}; " if failures else ""
     passes = _tests(evidence.ledger.passes(name))
@@ -63,7 +63,7 @@ def doubt(symptom: Symptom, name: NodeName, evidence: Evidence) -> str:
 
 
 def acquittal(name: NodeName, evidence: Evidence) -> str:
-    """Why the node is well, though something may have failed with it."""
+    """Return why the node is healthy, although tests with it may have failed."""
     ledger = evidence.ledger
     text = f"it passed {_tests(ledger.passes(name))}"
     failures = ledger.failures(name)
@@ -79,7 +79,7 @@ def acquittal(name: NodeName, evidence: Evidence) -> str:
 
 
 def _odds(name: NodeName, evidence: Evidence) -> str:
-    """Against bad luck, to one digit."""
+    """Return the odds against bad luck, to one digit."""
     odds = exp(min(evidence.attribution.odds[name], log(MOST_ODDS)))
     if odds >= MOST_ODDS:
         return f"odds over {MOST_ODDS:,}:1"
@@ -87,7 +87,7 @@ def _odds(name: NodeName, evidence: Evidence) -> str:
 
 
 def in_rounds(numbers: Sequence[int]) -> str:
-    """The rounds as text, such as "in round 1 and 3"."""
+    """Return the rounds as text, such as "in round 1 and 3"."""
     return f"in round {_list(map(str, numbers))}"
 
 

@@ -1,4 +1,4 @@
-"""What is checked: nodes, the links between them, and the racks or switches they share."""
+"""Objects of a check: nodes, the links between them, and the racks or switches they share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 NodeName = str
 
 Link = frozenset[NodeName]
-"""Two nodes, in no order."""
+"""Two nodes, unordered."""
 
 
 @dataclass(frozen=True)
@@ -23,22 +23,22 @@ class Domain:
 
 @dataclass(frozen=True)
 class Node:
-    """One node to check. Its place in the given order is its rank; names decide nothing."""
+    """One node to check. Its position in the given order is its rank; names decide nothing."""
 
     name: NodeName
     hardware_class: str = ""
-    """Nodes are compared with those of the same class only, such as the accelerator's product name."""
+    """Class of hardware, such as the accelerator's product name; nodes are compared only within a class."""
     domains: tuple[Domain, ...] = ()
-    """Smallest first."""
+    """Domains of the node, smallest first."""
     vouched: bool = False
-    """It passed a check that is still fresh, with other partners: a reference."""
+    """Whether it recently passed a check with other partners, and so serves as a reference."""
     vouch_age_seconds: float = 0.0
-    """Seconds since that check, if the node is vouched for."""
+    """Seconds since that check, if `vouched`."""
 
     @property
     def smallest_domain(self) -> Domain | None:
         return self.domains[0] if self.domains else None
 
     def vouches(self, at_most_seconds: float) -> bool:
-        """Whether its vouch is young enough to speak against another node."""
+        """Return whether its vouch is recent enough to accuse another node."""
         return self.vouched and self.vouch_age_seconds <= at_most_seconds

@@ -1,13 +1,13 @@
-"""NVLink domains whose nodes fail with each other alone: the switch between them is at fault.
+"""NVLink domains whose nodes fail only with each other: the switch between them is faulty.
 
-Pairs of the screening cross domains, so they say nothing of a switch within one. Two further rounds test the
-nodes of each NVLink domain with each other, in a ring. Where all of these tests fail, and each of the nodes
-passes with others elsewhere, no node is to blame, and no other test explains it.
+Screening pairs cross domains, so they do not test a switch within one. Two further rounds test the nodes
+of each NVLink domain with each other, in a ring. If all of these tests fail, and each node passes with
+others elsewhere, no node is to blame, and no other test explains it.
 
-Fewer than four nodes have too few pairs for that: accidents would pass for a fault. So the pairs of three
-meet twice. Two meet until they are a faulty link (`healthcheck.attribution`), and if they never passed, that
-is the switch, for nothing else joins them. One of them that fails elsewhere too is to blame itself, and if
-both do, two nodes are.
+Fewer than four nodes have too few pairs for that: accidents could be mistaken for a fault. So the pairs of
+three nodes meet twice. Two nodes meet until they are a faulty link (`healthcheck.attribution`); if they
+never passed, the switch is faulty, because nothing else connects them. If one of them also fails
+elsewhere, it is to blame itself.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from healthcheck.pairing import Group, circle
 from healthcheck.trials import Ledger, Trial
 
 LEAST_IN_RING = 4
-"""The ring of fewer nodes has less than `LEAST_FAILURES` tests, or hardly more."""
+"""Minimum nodes of a ring with enough tests (`LEAST_FAILURES`)."""
 LEAST_FAILURES = 3
 ROUNDS = 2
-"""Rounds of a tournament that make a ring of the nodes."""
+"""Rounds of a tournament that form a ring of the nodes."""
 
 
 @dataclass(frozen=True)
 class BrokenSwitch:
-    """An NVLink domain, all tests within which failed."""
+    """NVLink domain within which all tests failed."""
 
     domain: Domain
     nodes: tuple[NodeName, ...]
@@ -47,7 +47,7 @@ class BrokenSwitch:
 
     @property
     def finding(self) -> FaultyDomain:
-        """What the check states of it."""
+        """Result of the check about the domain."""
         text = str(self)[:MAX_EVIDENCE]
         return FaultyDomain(
             level=self.domain.level, name=self.domain.name, nodes=list(self.nodes), message=text
@@ -57,10 +57,11 @@ class BrokenSwitch:
 def inside_groups(
     nodes: Sequence[Node], rounds: Sequence[RoundResult], out: Collection[NodeName]
 ) -> tuple[Group, ...]:
-    """The groups of the next round within NVLink domains; none where all have met, or there is one domain.
+    """Return the groups of the next round within NVLink domains; none if all have met, or there is one
+    domain.
 
     Args:
-        out: nodes that are tested no further.
+        out: nodes that are not tested further.
     """
     results: defaultdict[Link, list[bool]] = defaultdict(list)
     for group in chain.from_iterable(round_.groups for round_ in rounds):
@@ -73,10 +74,10 @@ def inside_groups(
 def broken_switches(
     ledger: Ledger, nodes: Sequence[Node], condemned: Collection[NodeName]
 ) -> tuple[BrokenSwitch, ...]:
-    """The domains whose nodes fail with each other alone.
+    """Return the domains whose nodes fail only with each other.
 
     Args:
-        condemned: nodes at fault by other evidence; what failed with them says nothing.
+        condemned: nodes found faulty by other evidence, whose failures do not count.
     """
     found = []
     for domain, names in _nvlink_domains(nodes).items():
@@ -94,7 +95,7 @@ def broken_switches(
 def broken_between(
     links: Mapping[Link, tuple[Trial, ...]], nodes: Sequence[Node]
 ) -> tuple[BrokenSwitch, ...]:
-    """The domains of two nodes that never pass with each other.
+    """Return the domains of two nodes that never pass with each other.
 
     Args:
         links: faulty links, with all trials of each.
@@ -108,13 +109,13 @@ def broken_between(
 
 
 def without_inside(ledger: Ledger, switches: Sequence[BrokenSwitch]) -> Ledger:
-    """The ledger without what broken switches explain."""
+    """Return the ledger without the trials that broken switches explain."""
     explained = {trial for switch in switches for trial in switch.trials}
     return Ledger(trial for trial in ledger.trials if trial not in explained) if explained else ledger
 
 
 def _nvlink_domains(nodes: Sequence[Node]) -> Mapping[Domain, list[NodeName]]:
-    """NVLink domains that are not the whole fleet, with their nodes in rank order."""
+    """Return NVLink domains other than the whole fleet, with their nodes in rank order."""
     found: defaultdict[Domain, list[NodeName]] = defaultdict(list)
     for node in nodes:
         domain = next((each for each in node.domains if each.level in NVLINK_LABELS), None)
@@ -124,7 +125,8 @@ def _nvlink_domains(nodes: Sequence[Node]) -> Mapping[Domain, list[NodeName]]:
 
 
 def _rounds(names: Sequence[NodeName], results: Mapping[Link, Sequence[bool]]) -> list[Sequence[Group]]:
-    """The rounds that are due within a domain: a ring, or the pairs of three, again if none of them passed.
+    """Return the due rounds within a domain: a ring, or the pairs of three nodes, twice if none of them
+    passed.
 
     Args:
         results: whether each group passed, in each of its tests.

@@ -1,18 +1,18 @@
-"""Faults that come and go: a node's last checks together, where one check could not prove a fault.
+"""Intermittent faults: judged by a node's last checks together, where no single check could prove a fault.
 
-A node that fails a share p of its tests passes most checks. Over a week its failures add up where an innocent
-node's do not. Two explanations of a record are compared as those of one check are (`healthcheck.odds`):
-accidents, at a rate that is learnt from the others' records, and a fault of the node's own. Such odds reach x
-for an innocent node with a probability of at most 1/x, however many its checks (a test martingale); so the
-odds that are needed grow with the number of nodes, and not with that of checks.
+A node that fails a share p of its tests passes most checks. Over a week its failures accumulate, unlike
+those of a healthy node. Two explanations of a record are compared as in one check (`healthcheck.odds`):
+accidents, at a rate learnt from the others' records, and a fault of the node. Such odds reach x for a
+healthy node with a probability of at most 1/x, however many its checks (a test martingale); so the
+required odds grow with the number of nodes, but not of checks.
 
-What keeps healthy nodes from being blamed:
+Healthy nodes are protected as follows:
 
-* A partner that it fails with again may be at the other end of a bad link; `LEAST_WITNESSES` must agree.
-* They must have failed with it in `LEAST_CHECKS` checks: what disturbs a node for an hour has passed by then.
-* The background is what the others saw in the same time; for a node in a rack or behind a switch also what
-  its neighbours there saw, if that explains its failures better: their way out may be bad.
-* Where more than `MOST_BLAMED` of the nodes stand out at once, they share something, and none is blamed.
+* Repeated failures with one partner may be a bad link, so `LEAST_WITNESSES` partners must agree.
+* They must have failed with it in `LEAST_CHECKS` checks, so that a disturbance of an hour does not count.
+* The background is the failure rate of the others in the same time, or of its neighbours in a rack or
+  behind a switch if that explains its failures better: their uplink may be bad.
+* If more than `MOST_BLAMED` of the nodes stand out at once, there is a common cause, and none is blamed.
 * Only a node that failed in the last check is judged.
 """
 
@@ -28,27 +28,27 @@ from healthcheck.fleet import Domain, Link, Node, NodeName
 from healthcheck.odds import Tests, log_odds, log_odds_at_border
 
 MOST_PARTNERS = 12
-"""Partners of a node that are kept of one check."""
+"""Maximum partners of a node that are stored per check."""
 LEAST_WITNESSES = 3
 LEAST_CHECKS = 2
 ODDS_A_NODE = 2_000.0
-"""Times the number of nodes: the odds that blame an innocent node in one fleet of so many, however long its
-record."""
+"""Required odds, times the number of nodes: a healthy node is blamed in at most one fleet of 2,000, however
+long the records."""
 LEAST_NODES = 25
-"""Fleets of fewer nodes ask for the odds of so many."""
+"""Minimum fleet size that is assumed for the required odds."""
 MOST_BLAMED = 0.1
-"""Share of the nodes with a record; one always may be blamed."""
+"""Maximum share of the nodes with a record that may be blamed; one always may be."""
 
 
 @dataclass
 class NodeTests:
-    """A node's tests with others in one check."""
+    """Tests of a node with partners in one check."""
 
     passed: int = 0
     failed: int = 0
-    """Failed tests, whatever was to blame."""
+    """Failed tests, whatever the cause."""
     failed_with: list[NodeName] = field(default_factory=list)
-    """Partners in failed tests that nothing else explains, each once, in the order of tests."""
+    """Partners in failed tests without another explanation, each once, in the order of tests."""
 
     def added_to(self, finding: Finding) -> Finding:
         partners = tuple(self.failed_with[:MOST_PARTNERS])
@@ -66,7 +66,7 @@ def tests_by_node(
 
     Args:
         tests: members of each test, and whether it passed; without tests in which a member dropped out.
-        nodes: nodes that explain a failure; None: any node may be one, since not all are named.
+        nodes: nodes that explain a failure; None if not all are listed, so that any node may.
         links: faulty links, which explain a failure too.
     """
     found: defaultdict[NodeName, NodeTests] = defaultdict(NodeTests)
@@ -86,10 +86,10 @@ def tests_by_node(
 def intermittent(
     records: Mapping[NodeName, Sequence[Finding]], nodes: Collection[Node]
 ) -> dict[NodeName, str]:
-    """Find the nodes that fail now and then, each with the evidence. Linear in the number of findings.
+    """Find the nodes with intermittent faults, each with the evidence. Linear in the number of findings.
 
     Args:
-        records: of all nodes with one, the oldest result first; the last one is that of the newest check.
+        records: records of all nodes with one, oldest result first; the last one is from the newest check.
     """
     current = {name: _since_fault(results) for name, results in records.items()}
     domains = {node.name: node.smallest_domain for node in nodes}
@@ -101,7 +101,7 @@ def intermittent(
         ratios = {name: seen.judge(name, found)[0] for name in open_ones if name not in found}
         before = len(found)
         for name in sorted(ratios, key=lambda name: (-ratios[name], name)):
-            _, evidence = seen.judge(name, found)  # without its failures with those who are worse
+            _, evidence = seen.judge(name, found)  # without its failures with worse nodes
             if evidence:
                 found[name] = evidence
         if len(found) == before:
@@ -116,7 +116,7 @@ def _since_fault(results: Sequence[Finding]) -> Sequence[Finding]:
 
 @dataclass
 class _Counts:
-    """The failures and tests of a group of nodes."""
+    """Failures and tests of a group of nodes."""
 
     failed: int = 0
     tests: int = 0
@@ -125,7 +125,7 @@ class _Counts:
 
 
 class _Seen:
-    """All records, without the nodes that have been found, and without what others saw of these."""
+    """All records, without the nodes already found, and without the tests of others with these."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _Seen:
                 counts.with_.update(failures)
 
     def judge(self, name: NodeName, found: Collection[NodeName]) -> tuple[float, str]:
-        """The log odds for a fault of its own, and the evidence if they are high enough."""
+        """Return the log odds for a fault of the node, and the evidence if they are high enough."""
         results = self._records[name]
         failures = [{other for other in result.failed_with if other not in found} for result in results]
         times = Counter(other for with_ in failures for other in with_)
@@ -171,13 +171,13 @@ class _Seen:
         )
 
     def _own(self, name: NodeName) -> tuple[list[NodeName], int]:
-        """The partners of its failures, and the number of its tests."""
+        """Return the partners of its failures, and the number of its tests."""
         results = self._records[name]
         failures = [other for result in results for other in result.failed_with if other not in self._found]
         return failures, len(failures) + sum(result.passed for result in results)
 
     def _log_odds(self, name: NodeName, times: Counter[NodeName], passed: int) -> float:
-        """The log odds of these failures, counted by partner, and passes."""
+        """Return the log odds of these failures, counted by partner, and passes."""
         again = [count - 1 for count in times.values() if count > 1]
         twice = self._others(self._fleet, name)  # each test is in the records of two nodes
         fleet = Tests(ceil(twice.failed / 2), twice.passed // 2)
@@ -189,7 +189,7 @@ class _Seen:
         return min(odds, log_odds_at_border(Tests(times.total(), passed), Tests(0, 0), beside, fleet))
 
     def _others(self, counts: _Counts, name: NodeName) -> Tests:
-        """These counts without the tests of this node."""
+        """Return these counts without the tests of this node."""
         failures, tests = self._own(name)
         of_it = counts.with_[name]
         failed = counts.failed - len(failures) - of_it

@@ -1,6 +1,6 @@
-"""The verdict on a machine by its own probes, without another one to compare it with.
+"""Verdict on a machine by its own probes, without another machine for comparison.
 
-Slow is not judged here, but for what no working GPU could be: that takes others of its kind.
+Speed is not judged here, except for values below any working GPU's: a comparison needs others of its kind.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ GPU_FLOORS: Mapping[Metric, float] = {
     Metric.HOST_TO_DEVICE_GBPS: 0.1,
     Metric.DEVICE_TO_HOST_GBPS: 0.1,
 }
-"""The slowest GPU that torch supports does ten times as much (a Jetson Orin Nano: 1.3 TFLOP/s), and so does a
-single PCI Express 3.0 lane (0.98 GB/s). CPUs have no floor: they differ a thousandfold."""
+"""Minimum figures of a GPU: a tenth of the slowest GPU that torch supports (a Jetson Orin Nano: 1.3 TFLOP/s),
+and of a single PCI Express 3.0 lane (0.98 GB/s). CPUs have no minimum: they differ a thousandfold."""
 
 
 _METRICS = {metric.value: metric for metric in Metric}
@@ -32,18 +32,18 @@ class LocalHealth(StrEnum):
     HEALTHY = "Healthy"
     FAULTY = "Faulty"
     UNKNOWN = "Unknown"
-    """Nothing speaks against it, and not all could be tested."""
+    """There is no evidence against it, but not everything could be tested."""
 
 
 @dataclass(frozen=True)
 class LocalVerdict:
     health: LocalHealth
     reason: str = ""
-    """One or more sentences; empty if it is healthy."""
+    """Reason, in one or more sentences; empty if it is healthy."""
 
 
 def local_result(results: Sequence[ProbeReport | ProbeOutcome]) -> LocalResult:
-    """The probes' results as the diagnosis takes them. What was not tested does not count."""
+    """Return the probes' results in the form for the diagnosis. Skipped tests do not count."""
     figures = {
         name: value for result in results for name, value in result.figures.items() if is_plausible(value)
     }
@@ -68,7 +68,7 @@ def local_result(results: Sequence[ProbeReport | ProbeOutcome]) -> LocalResult:
 
 
 def judge(results: Sequence[ProbeReport]) -> LocalVerdict:
-    """Whether this machine is fit to train, without another to compare it with."""
+    """Return whether this machine is fit to train, without comparing it with others."""
     found = local_result(results)
     if not found.passed:
         return LocalVerdict(LocalHealth.FAULTY, found.reason)

@@ -1,4 +1,4 @@
-"""What the probes measured, as plain data: one result a node (local), one a group and round (pairs)."""
+"""Measurements of the probes, as plain data: one result per node (local), one per group and round (pairs)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from healthcheck.fleet import NodeName
 
 
 class Metric(StrEnum):
-    """One measured figure; the value names it with its unit. Figures are never added up."""
+    """Measured figure; the name includes the unit. Figures are never added up."""
 
     GEMM_BF16_TFLOPS = "gemm_bf16_tflops"
     GEMM_FP16_TFLOPS = "gemm_fp16_tflops"
@@ -20,9 +20,10 @@ class Metric(StrEnum):
     DEVICE_TO_HOST_GBPS = "device_to_host_gbps"
     INTRA_NODE_BUS_GBPS = "intra_node_bus_gbps"
     PAIR_ALGORITHM_GBPS = "pair_algorithm_gbps"
-    """Gigabytes (10⁹ bytes) of payload a second; depends on the group's size, so it is only shown."""
+    """Gigabytes (10⁹ bytes) of payload per second; it depends on the group's size, so it is only
+    displayed."""
     PAIR_BUS_GBPS = "pair_bus_gbps"
-    """The same, scaled by the collective's share of the wire, so that pairs and triples compare."""
+    """The same, scaled by the collective's share on the wire, so that pairs and triples are comparable."""
     PAIR_LATENCY_US = "pair_latency_us"
 
     @property
@@ -31,16 +32,17 @@ class Metric(StrEnum):
 
 
 MAX_FIGURE = 1e12
-"""More than any probe measures, in any unit."""
+"""Maximum plausible figure, in any unit."""
 
 
 def is_plausible(figure: float) -> bool:
-    """Whether a probe can have measured this. Nodes report figures themselves, so they may be anything."""
+    """Return whether a probe can have measured this. Nodes report their own figures, so they may be
+    anything."""
     return 0 <= figure <= MAX_FIGURE
 
 
 def rounded(figure: float) -> float:
-    """Round to four digits, which is more than any figure means."""
+    """Round to four digits, more than the precision of any figure."""
     return float(f"{figure:.4g}")
 
 
@@ -49,14 +51,15 @@ COMPARED_IN_PAIRS = (Metric.PAIR_BUS_GBPS, Metric.PAIR_LATENCY_US)
 
 @dataclass(frozen=True)
 class LocalResult:
-    """A node's result of its local tests."""
+    """Result of a node's local tests."""
 
     device_faults: tuple[str, ...] = ()
-    """One sentence each: an uncorrectable memory error, an Xid, a broken NVLink, memory in use."""
+    """Device faults, one sentence each: an uncorrectable memory error, an Xid, a broken NVLink, memory in
+    use."""
     failure: str = ""
     """Why a local probe failed, crashed or did not end."""
     action: Action | None = None
-    """What helps, where a probe knows it."""
+    """Remedy, if a probe knows one."""
     measured: Mapping[Metric, float] = field(default_factory=dict)
 
     @property
@@ -70,30 +73,30 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class GroupResult:
-    """How one group's collective went in one round. A group passed if all of its members say so.
+    """Result of one group's collective in one round. A group passed if all of its members report that.
 
-    In a group of one, a node that looked slow has measured its own figures again; it tests nobody else.
+    In a group of one, a node that looked slow repeats its own measurements; it tests no other node.
     """
 
     members: tuple[NodeName, ...]
     passed: bool
     failure: str = ""
-    """The message of the first member that failed."""
+    """Message of the first member that failed."""
     action: Action | None = None
-    """What helps, where the probe of a group of one knows it."""
+    """Remedy, if the probe of a group of one knows one."""
     silent: tuple[NodeName, ...] = ()
-    """Members that never answered. The failure is theirs, and does not accuse their partners."""
+    """Members that never answered. The failure is their own, and does not accuse their partners."""
     crashed: tuple[NodeName, ...] = ()
-    """Members whose own probe was ended by a signal, as their agents report: the same."""
+    """Members whose own probe was ended by a signal, as their agents report; treated like silent ones."""
     measured: Mapping[Metric, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """A finished round: every group has a result."""
+    """Finished round, in which every group has a result."""
 
     number: int
-    """Counts from 1."""
+    """Number of the round, from 1."""
     groups: tuple[GroupResult, ...]
 
 
@@ -102,15 +105,15 @@ class CheckHistory:
     """All results of a check so far. The next step follows from it alone."""
 
     local: Mapping[NodeName, LocalResult] = field(default_factory=dict)
-    """Results of each node that ran local tests; nothing speaks against a node without an entry."""
+    """Results of each node that ran local tests; a node without an entry is not suspected."""
     rounds: tuple[RoundResult, ...] = ()
     unanswered: Mapping[NodeName, str] = field(default_factory=dict)
-    """Nodes that gave no answer to the local tests, each with the end of its Pod."""
+    """Nodes without an answer to the local tests, each with the end of its Pod."""
     withdrawn: Mapping[NodeName, str] = field(default_factory=dict)
-    """Nodes that could not be tested to the end, for no fault of theirs, each with the reason. Rounds count
-    them among the silent."""
+    """Nodes that could not be tested completely, through no fault of their own, with the reason. Rounds count
+    them as silent."""
 
     @property
     def absent(self) -> frozenset[NodeName]:
-        """Nodes that can be tested no further."""
+        """Nodes that cannot be tested further."""
         return frozenset((*self.unanswered, *self.withdrawn))

@@ -1,12 +1,12 @@
-"""How much more likely a fault makes a node's results than bad luck does.
+"""Odds of a fault against bad luck, from a node's results.
 
-A fault fails each test with one of a few probabilities, equally likely, and bad luck with that of the
-background, by which tests of healthy nodes fail. The background has a Beta prior, and learns from the tests
-that the node took no part in, so that a fleet whose tests fail now and then needs more evidence against each
-of its nodes (Beta-binomial marginals).
+A fault fails each test with one of a few probabilities, equally likely; bad luck fails it with the
+background probability, at which tests of healthy nodes fail. The background has a Beta prior, updated from
+the tests without the node, so that a fleet with occasional failures needs more evidence against each node
+(Beta-binomial marginals).
 
-The odds are a test martingale: for a node that only bad luck hits, they reach x with a probability of at
-most 1/x, whatever its partners and whenever one stops (Ville, 1939; Wald's sequential test rests on it).
+The odds are a test martingale: for a node with only bad luck, they reach x with a probability of at most
+1/x, whatever its partners and whenever testing stops (Ville, 1939; the basis of Wald's sequential test).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from math import exp, inf, lgamma, log
 from typing import NamedTuple
 
 FAULT_RATES = (1.0, 0.9, 0.7, 0.5, 0.3)
-"""The shares of its tests that a faulty part may fail, equally likely."""
+"""Shares of its tests that a faulty part may fail, equally likely."""
 BACKGROUND_FAILED, BACKGROUND_PASSED = 1.0, 40.0
-"""The prior of the background: 2 or 3 % fail, as if so many tests had been seen."""
+"""Prior of the background: 2 or 3 % fail, with the weight of this many tests."""
 BORDER_FAILED, BORDER_PASSED = 1.0, 9.0
-"""The prior of tests across the border of one rack or switch, which has a rate of its own."""
+"""Prior of tests across the border of one rack or switch, which has its own rate."""
 BAD_LINK = 0.001
-"""The prior share of links that are bad."""
+"""Prior share of bad links."""
 WELL_ABOVE = 2.0
-"""A fault fails so many times as often as the background does; a rarer one does not stand out."""
+"""Minimum ratio of a fault's failure rate to the background's; a rarer fault cannot be distinguished."""
 
 
 class Tests(NamedTuple):
-    """How some tests ended."""
+    """Numbers of failed and passed tests."""
 
     failed: int
     passed: int
@@ -40,14 +40,14 @@ class Tests(NamedTuple):
 def log_odds(
     failed: int, passed: int, others_failed: int, others_passed: int, again: Sequence[int] = ()
 ) -> float:
-    """The logarithm of P(seen | fault) / P(seen | bad luck).
+    """Return the logarithm of P(seen | fault) / P(seen | bad luck).
 
     Args:
-        failed: independent failures of the node, each with another partner.
-        others_failed: failures of the tests that it took no part in and that no fault explains.
-        others_passed: passes of the tests that it took no part in.
-        again: how often it failed again with each partner that it never passed with: hardly by accident, but
-            maybe by a bad link.
+        failed: independent failures of the node, each with a different partner.
+        others_failed: failed tests without the node that no fault explains.
+        others_passed: passed tests without the node.
+        again: number of further failures with each partner that it never passed with: hardly by accident,
+            but maybe due to a bad link.
     """
     believed = _Belief(BACKGROUND_FAILED + others_failed, BACKGROUND_PASSED + others_passed)
     fault = _log_fault(Tests(failed + sum(again), passed), believed.mean)
@@ -57,16 +57,16 @@ def log_odds(
 def log_odds_at_border(
     across: Tests, within: Tests, others_across: Tests, others: Tests, again: Sequence[int] = ()
 ) -> float:
-    """The same, where the bad luck of tests across a border is that of the border.
+    """Return the same if tests across a border have the border's own rate of bad luck.
 
-    Where most of them fail, as of a rack that is cut off, tests across do not count for the node.
+    If most of them fail, as for a rack that is cut off, tests across do not count for the node.
 
     Args:
-        across: the node's tests across it, also with the same partner.
+        across: the node's tests across the border, repeated partners included.
         within: its other tests, as `log_odds` takes them.
-        others_across: the tests across the border that the node took no part in.
-        others: all of these.
-        again: of the tests within.
+        others_across: the tests across the border without the node.
+        others: all tests without the node.
+        again: as in `log_odds`, for the tests within.
     """
     border = _Belief(BORDER_FAILED + others_across.failed, BORDER_PASSED + others_across.passed)
     fleet = _Belief(BACKGROUND_FAILED + others.failed, BACKGROUND_PASSED + others.passed)
@@ -78,7 +78,7 @@ def log_odds_at_border(
 
 
 def _log_fault(seen: Tests, background: float) -> float:
-    """The log likelihood of the tests under a fault whose rate stands out from the background."""
+    """Return the log likelihood of the tests under a fault whose rate exceeds the background enough."""
     likelihood = sum(
         exp(seen.failed * log(rate) + (seen.passed * log(1 - rate) if seen.passed else 0.0))
         for rate in FAULT_RATES
@@ -88,7 +88,7 @@ def _log_fault(seen: Tests, background: float) -> float:
 
 
 class _Belief(NamedTuple):
-    """A belief about a failure rate: a Beta distribution."""
+    """Estimate of a failure rate: a Beta distribution."""
 
     alpha: float
     beta: float
@@ -98,7 +98,7 @@ class _Belief(NamedTuple):
         return self.alpha / (self.alpha + self.beta)
 
     def log_luck(self, seen: Tests) -> float:
-        """The log likelihood of these failures and passes, in this order."""
+        """Return the log likelihood of these failures and passes, in this order."""
         alpha, beta = self
         return (
             lgamma(alpha + seen.failed) - lgamma(alpha) + lgamma(beta + seen.passed) - lgamma(beta)
@@ -106,5 +106,5 @@ class _Belief(NamedTuple):
         )  # fmt: skip
 
     def log_luck_again(self, again: Sequence[int]) -> float:
-        """The same of pairs that failed so many times more: by accident again, or by bad links."""
+        """Return the same for pairs with further failures: by accident again, or due to bad links."""
         return sum(min(0.0, log(BAD_LINK / self.mean + self.mean**times)) for times in again)

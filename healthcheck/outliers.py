@@ -1,9 +1,9 @@
-"""Values that are too low to belong with the rest, at a given risk of one false one among them all.
+"""Detection of values that are too low compared to the rest, at a given risk of any false alarm.
 
-The generalised extreme Studentized deviate test (Rosner, 1983), one-sided: the lowest value is removed again
-and again, and the largest number counts after which the lowest was still out of line with those left. So
-several low values do not hide each other, and the whole test errs, for normal values, with the given
-probability.
+It is the generalised extreme Studentized deviate test (Rosner, 1983), one-sided: the lowest value is
+removed repeatedly, and the largest number of removals counts after which the lowest was still too far from
+the rest. So several low values do not mask each other, and for normal values the whole test has the given
+error probability.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from math import exp, inf, sqrt
 from statistics import NormalDist, fmean, median, stdev
 
 LEAST_VALUES = 5
-"""Fewer have no spread that means anything."""
+"""Minimum number of values with a meaningful spread."""
 LEAST_DEGREES = 2
 
 
 @dataclass(frozen=True)
 class Belonging:
-    """What the values that belong together look like."""
+    """Statistics of the values without outliers."""
 
     typical: float
-    """Their median."""
+    """Median of these values."""
     lowest: float
-    """A value below this does not belong with them."""
+    """Limit below which a value is an outlier."""
 
 
 def belonging(values: Sequence[float], chance: float, most: int) -> Belonging:
-    """Describe the values without those that are too low.
+    """Return the statistics of the values without those that are too low.
 
     Args:
-        values: at least LEAST_VALUES, of which more is better; in any order.
-        chance: that one of them all is called too low, though nothing is wrong.
-        most: how many may be too low.
+        values: at least LEAST_VALUES values in any order; higher is better.
+        chance: probability that any value is called too low although nothing is wrong.
+        most: maximum number of values that may be too low.
     """
     ordered = sorted(values)
     rest = ordered[_too_low(ordered, chance, most) :]
@@ -45,7 +45,8 @@ def belonging(values: Sequence[float], chance: float, most: int) -> Belonging:
 
 
 def _too_low(ordered: Sequence[float], chance: float, most: int) -> int:
-    """How many of the lowest do not belong. Sums grow from the highest down, around the median."""
+    """Return how many of the lowest values are outliers. Sums accumulate from the highest down, around the
+    median."""
     centre = median(ordered)
     found = 0
     total = squares = 0.0
@@ -64,14 +65,15 @@ def _too_low(ordered: Sequence[float], chance: float, most: int) -> int:
 
 
 def _critical(chance: float, count: int) -> float:
-    """The deviation of one of `count` normal values from their mean that it exceeds by this chance."""
+    """Return the deviation from the mean that one of `count` normal values exceeds with this probability."""
     t = student_quantile(chance, count - 2)
     return (count - 1) * t / sqrt(count * (count - 2 + t * t))
 
 
 @lru_cache(4_096)
 def student_quantile(chance: float, degrees: int) -> float:
-    """What a Student-t variable exceeds with this probability (Wallace's approximation, 1959)."""
+    """Return the value that a Student-t variable exceeds with this probability (Wallace's approximation,
+    1959)."""
     z = NormalDist().inv_cdf(1 - chance) * (8 * degrees + 3) / (8 * degrees + 1)
     power = z * z / degrees
     return sqrt(degrees * (exp(power) - 1)) if power < 700 else inf

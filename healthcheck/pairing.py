@@ -1,13 +1,14 @@
-"""The groups that test in the next round. Deterministic: they follow from the results so far alone.
+"""Groups of the next round, determined only by the results so far.
 
-*Screening rounds* test all nodes. They are rounds of a round-robin tournament (the circle method), of which
-two in a row join all nodes in one chain, and N - 1 let every two meet once. Nodes lie on the circle by racks,
-so that nearly all pairs cross racks; where nodes are vouched for, the others meet those.
+*Screening rounds* test all nodes. They are rounds of a round-robin tournament (the circle method): two
+consecutive ones connect all nodes in one chain, and in N - 1 every pair meets once. Nodes are ordered on
+the circle by racks, so that nearly all pairs cross racks; if some nodes are vouched for, the others meet
+those.
 
-*Later rounds* test open nodes: with a partner from the main part of the fleet that it has not met, and, as
-long as it never passed, also with others from outside of it, of its own rack first: so a part that is cut off
-shows, apart from broken nodes. A pair that failed, while both of its nodes passed elsewhere since, meets
-again, to distinguish a link from a node.
+*Later rounds* test open nodes: with a new partner from the main part of the fleet, and, if the node never
+passed, also with others outside it, from its own rack first. So a part that is cut off can be told apart
+from broken nodes. A pair that failed, although both nodes passed elsewhere since, meets again, to
+distinguish a link from a node.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from healthcheck.trials import Ledger
 Group = tuple[NodeName, ...]
 
 MOST_MEETINGS_WITHOUT_A_PASS = 2
-"""A node that never passed does not meet a partner again that it failed with so often."""
+"""Maximum meetings with a partner without a pass, for a node that never passed."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One symptom's trials, and their attribution."""
+    """Trials of one symptom, and their attribution."""
 
     ledger: Ledger
     attribution: Attribution
@@ -39,12 +40,12 @@ class Evidence:
 
 
 def screening_groups(nodes: Sequence[Node], rotation: int, ledger: Ledger) -> tuple[Group, ...]:
-    """A round that tests all nodes, but for groups that have passed together before.
+    """Return a round that tests all nodes, without groups that have passed together before.
 
-    Vouched nodes that are not needed idle, as a reserve of witnesses.
+    Vouched nodes that are not needed stay idle, as a reserve of witnesses.
 
     Args:
-        rotation: which round of the tournament it is, any number from 0.
+        rotation: number of the tournament's round, from 0.
     """
     rank = {node.name: place for place, node in enumerate(nodes)}
     vouched = [node.name for node in nodes if node.vouched]
@@ -65,18 +66,18 @@ def screening_groups(nodes: Sequence[Node], rotation: int, ledger: Ledger) -> tu
 def next_groups(
     nodes: Sequence[Node], evidence: Sequence[Evidence], rotation: int, absent: Collection[NodeName] = ()
 ) -> tuple[Group, ...]:
-    """The groups of a round after the screening; none if no test would help.
+    """Return the groups of a round after the screening; none if no test would help.
 
     Args:
-        evidence: each symptom's, failures first.
-        rotation: any number; by it, partners are others in other checks.
-        absent: nodes that cannot be tested any more.
+        evidence: evidence of each symptom, failures first.
+        rotation: any number; it varies the partners between checks.
+        absent: nodes that cannot be tested further.
     """
     return _Round(nodes, evidence, rotation, absent).groups()
 
 
 def _by_racks(nodes: Sequence[Node]) -> list[NodeName]:
-    """Order the nodes by rank; those of one domain, the largest first, follow its first one."""
+    """Order the nodes by rank; nodes of one domain, largest domains first, follow the domain's first node."""
     first: dict[Domain, int] = {}
     for place, node in enumerate(nodes):
         for domain in node.domains:
@@ -86,7 +87,8 @@ def _by_racks(nodes: Sequence[Node]) -> list[NodeName]:
 
 
 def circle(names: Sequence[NodeName], rotation: int) -> list[Group]:
-    """One round of the tournament; the one without a partner joins a pair. One alone makes no group."""
+    """Return one round of the tournament; a node without a partner joins a pair. A single node forms no
+    group."""
     size = len(names) + len(names) % 2
     if len(names) < 2:
         return []
@@ -112,7 +114,7 @@ def _passed_together(group: Group, ledger: Ledger) -> bool:
 
 
 class _Queue:
-    """Possible partners in an order of preference. Choosing skips few: those taken, and those met before."""
+    """Possible partners in order of preference, without those already grouped."""
 
     def __init__(self, names: Iterable[NodeName], free: Collection[NodeName]) -> None:
         self._free = free
@@ -134,7 +136,7 @@ class _Queue:
 
 
 class _Round:
-    """Fills one round: a node in a group is no longer free."""
+    """Builder of one round: a node in a group is no longer free."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class _Round:
         first = rotation % len(nodes) if nodes else 0
         self._evidence = evidence
         self._ledger = evidence[0].ledger
-        """Who met whom; every test is in the first symptom's."""
+        """Ledger of all meetings: every test is in the first symptom's."""
         self._rank = {node.name: rank for rank, node in enumerate(nodes)}
         self._domain = {node.name: node.smallest_domain for node in nodes}
         self._free: dict[NodeName, None] = dict.fromkeys(
@@ -178,9 +180,10 @@ class _Round:
                 self._group(*pair)
 
     def _seat_mates(self, evidence: Evidence) -> None:
-        """Let nodes that may be healthy behind a cut meet others from outside, of their own rack first.
+        """Group nodes that may be healthy behind a cut with others from outside, of their own rack first.
 
-        These are of a part that is cut off, if there is one. Other parts meet the main part first.
+        The partners are from a part that is cut off, if there is one. Other parts meet the main part
+        first.
         """
         attribution = evidence.attribution
         settled = attribution.outside - attribution.cuts.open
@@ -198,13 +201,15 @@ class _Round:
             self._seat_mate(name, mates, again=True)
 
     def _is_mates_turn(self, name: NodeName, attribution: Attribution) -> bool:
-        """Whether the node meets a mate: in every other test, and in each once the main part cannot help."""
+        """Return whether the node meets an outside partner: in every other test, and always once the main
+        part cannot help."""
         met = self._partners(name)
         with_mates = sum(met[other] for other in met if other in attribution.outside)
         return name in attribution.accused or 2 * with_mates <= met.total()
 
     def _seat_mate(self, name: NodeName, pool: _Queue, *, again: bool = False) -> None:
-        """Group the node with the first that it has not met, or `again` with the one that it met least."""
+        """Group the node with the first partner that it has not met, or, with `again`, with the one it met
+        least."""
         if name not in self._free:
             return
         met = self._partners(name)
@@ -214,7 +219,7 @@ class _Round:
             self._group(name, mate)
 
     def _partners(self, name: NodeName) -> Counter[NodeName]:
-        """How often the node met others in groups of two."""
+        """Return how often the node met each partner in groups of two."""
         return Counter(t.others(name)[0] for t in self._ledger.of(name) if len(t.members) == 2)
 
     def _by_domain(self, names: Iterable[NodeName]) -> dict[Domain | None, _Queue]:
@@ -224,9 +229,10 @@ class _Round:
         return {domain: _Queue(names, self._free) for domain, names in found.items()}
 
     def _seat_with_neighbour(self, name: NodeName, near: Mapping[Domain | None, _Queue]) -> bool:
-        """Group a node whose tests all left its rack with one from there, if it can.
+        """Group a node with one from its own rack, if all its tests so far left the rack; return whether it
+        could.
 
-        That distinguishes the way out of the rack from the node.
+        This distinguishes the rack's uplink from the node.
         """
         domain = self._domain[name]
         met = {other for trial in self._ledger.of(name) for other in trial.others(name)}
@@ -249,7 +255,7 @@ class _Round:
             self._group(name, new)
 
     def _helps(self, name: NodeName, other: NodeName) -> bool:
-        """Whether a test of the two would help: not of two of one part that is cut off from the main one."""
+        """Return whether a test of the two would help, unlike one within a part that is cut off."""
         components = self._evidence[0].attribution.components
         return components.of(name) != components.of(other) or components.is_in_main(name)
 
@@ -261,7 +267,8 @@ class _Round:
         return self._met(name, other) < MOST_MEETINGS_WITHOUT_A_PASS
 
     def _good(self) -> list[NodeName]:
-        """Partners: the main part first, then those without failures, then with many passes, rack by rack."""
+        """Return partners: the main part first, then nodes without failures, then with many passes, mixed by
+        rack."""
         trusted = {NodeStanding.TRUSTED, NodeStanding.CLEARED}
         buckets: dict[tuple[bool, bool, int], dict[Domain | None, list[NodeName]]] = {}
         components = self._evidence[0].attribution.components
@@ -284,7 +291,7 @@ class _Round:
         return [name for name in self._free if any(e.standing(name) in OPEN for e in self._evidence)]
 
     def _by_need(self, names: Iterable[NodeName]) -> list[NodeName]:
-        """Nodes by their number of tests, so that none waits for ever where trusted nodes are few."""
+        """Return nodes by their number of tests, so that none waits forever if trusted nodes are few."""
         return sorted(names, key=lambda name: (len(self._ledger.of(name)), self._rank[name]))
 
     def _group(self, *members: NodeName) -> None:

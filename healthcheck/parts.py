@@ -1,10 +1,10 @@
-"""Parts of the network: nodes that reach each other, that are cut off, and that reach no other.
+"""Parts of the network: nodes that reach each other, parts that are cut off, and nodes that reach no other.
 
-*Components* are nodes that pass with each other, directly or by way of others. A *cut* separates a part whose
-nodes pass among themselves alone. Nodes *outside* do not reach the main part of the fleet: they are broken,
-or healthy behind a cut. Only tests among these nodes can distinguish the two. If some of them pass with each
-other, a node that never passed is one of theirs if it passes with them, and else broken. If none do, there
-may still be a part whose nodes have not met.
+*Components* are nodes that pass with each other, directly or through others. A *cut* separates a part
+whose nodes pass only among themselves. Nodes *outside* do not reach the main part of the fleet: they are
+broken, or healthy behind a cut, which only tests among them can distinguish. If some of them pass with
+each other, a node that never passed belongs to them if it passes with them, and is broken otherwise. If
+none do, there may still be a part whose nodes have not met.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from healthcheck.fleet import NodeName
 from healthcheck.trials import Trial
 
 LEAST_NODES = 2
-"""Nodes on either side of a cut. One node that reaches nobody is a faulty node."""
+"""Minimum nodes on either side of a cut. A single node that reaches no other is faulty."""
 PASSING_PAIRS = 1 / 16
-"""Share of all pairs outside, if three times as many nodes are broken as are cut off beside them."""
+"""Share of passing pairs among all pairs outside, if three times as many nodes are broken as are cut off."""
 
 
 class Components:
-    """Connected components of the graph in which a trial that passed joins its members."""
+    """Connected components of the graph in which a passed trial connects its members."""
 
     def __init__(
         self, names: Sequence[NodeName], trials: Iterable[Trial], joined: Sequence[NodeName] = ()
     ) -> None:
-        """`names` are in rank order, which decides between components of one size; `joined` are in one."""
+        """`names` are in rank order, which decides between components of equal size; `joined` are in one
+        component."""
         self._parent = {name: name for name in names}
         if joined:
             self._join(joined)
@@ -43,24 +44,24 @@ class Components:
         self.by_size: tuple[tuple[NodeName, ...], ...] = tuple(
             tuple(found) for found in sorted(members.values(), key=lambda found: -len(found))
         )
-        """The largest first."""
+        """Components, the largest first."""
         self._of: Mapping[NodeName, int] = {
             name: number for number, found in enumerate(self.by_size) for name in found
         }
 
     def of(self, name: NodeName) -> int:
-        """The node's component, by its place in `by_size`."""
+        """Return the node's component, as its position in `by_size`."""
         return self._of[name]
 
     def size(self, name: NodeName) -> int:
         return len(self.by_size[self._of[name]])
 
     def is_in_main(self, name: NodeName) -> bool:
-        """Whether the node is in the largest component, if any two nodes have passed at all."""
+        """Return whether the node is in the largest component, if any two nodes have passed at all."""
         return self._of[name] == 0 and self.size(name) > 1
 
     def are_cut(self, a: NodeName, b: NodeName) -> bool:
-        """Whether both pass with somebody, and no chain of passes leads from one to the other."""
+        """Return whether both pass with other nodes, but no chain of passes connects them."""
         return self._of[a] != self._of[b] and self.size(a) > 1 and self.size(b) > 1
 
     def _root(self, name: NodeName) -> NodeName:
@@ -77,19 +78,19 @@ class Components:
 
 @dataclass(frozen=True)
 class Cut:
-    """A part that is cut off from the largest one."""
+    """Part that is cut off from the largest one."""
 
     nodes: tuple[NodeName, ...]
     """Nodes in rank order."""
     crossing: tuple[Trial, ...]
-    """Its tests with the others. All failed."""
+    """Its tests with the others, all of which failed."""
 
 
 @dataclass(frozen=True)
 class Cuts:
     proven: tuple[Cut, ...] = ()
     open: frozenset[NodeName] = frozenset()
-    """Nodes of parts that failed with the largest one, and have not been tested often enough."""
+    """Nodes of parts that failed with the largest one, but were not tested often enough."""
 
 
 def cuts_of(
@@ -99,15 +100,16 @@ def cuts_of(
     is_proven: Callable[[Collection[NodeName], Collection[Trial]], bool],
     are_apart: Callable[[int], bool],
 ) -> Cuts:
-    """The parts that are cut off from the largest one, with enough pairs of nodes that failed across.
+    """Return the parts that are cut off from the largest one, with enough failed pairs across.
 
-    Components that hardly failed with each other belong to one part: two halves of a rack that have not met.
+    Components with hardly any failures between them form one part, such as two halves of a rack that have
+    not met.
 
     Args:
         names: all nodes, in rank order.
         crossing: failures between components of two nodes and more.
-        is_proven: whether these failures of a part, with no pass, are more than bad luck.
-        are_apart: whether so many failures of two parts with each other, with no pass, are hardly bad luck.
+        is_proven: returns whether these failures of a part, without a pass, exceed bad luck.
+        are_apart: returns whether so many failures between two parts, without a pass, exceed bad luck.
     """
     failed = _failed_pairs(crossing, components)
     largest, parts, open_ = {0}, list[set[int]](), set[int]()
@@ -138,10 +140,11 @@ def cuts_of(
 
 
 def log_parts(nodes: int, failures: int) -> float:
-    """The logarithm of how many parts of so many nodes, that so many failures surround, one node is in.
+    """Return the logarithm of the number of parts with `nodes` nodes and `failures` surrounding failures that
+    contain a given node.
 
-    Start at the node, and take one test after the other that leads out of what is reached: there is a pass
-    for each further node, and there are the failures. Their order determines the part.
+    Starting at the node, follow one test after the other that leads out of the reached nodes: there is a
+    pass for each further node, and there are the failures. Their order determines the part.
     """
     return lgamma(nodes + failures) - lgamma(failures + 1) - lgamma(nodes)
 
@@ -150,7 +153,7 @@ Pairs = dict[frozenset[NodeName], Trial]
 
 
 def _failed_pairs(crossing: Iterable[Trial], components: Components) -> dict[int, dict[int, Pairs]]:
-    """The failed pairs by component and by the one on the other side."""
+    """Return the failed pairs by component and by the component on the other side."""
     failed: dict[int, dict[int, Pairs]] = {}
     for trial in crossing:
         for a, b in combinations(trial.members, 2):
@@ -168,12 +171,12 @@ def _is_cut(pairs: Iterable[frozenset[NodeName]], components: Components, number
 
 
 class Outside:
-    """The failures among nodes that do not reach the main part.
+    """Failures among nodes that do not reach the main part.
 
     Args:
-        failed: all failed trials of the fleet that no fault of another kind explains.
-        untestable: nodes that can be tested no further.
-        odds: needed, that there is no part whose nodes have not met.
+        failed: all failed trials of the fleet without another explanation.
+        untestable: nodes that cannot be tested further.
+        odds: required odds that there is no part whose nodes have not met.
     """
 
     def __init__(
@@ -198,7 +201,7 @@ class Outside:
         self._is_no_part_unseen = len(pairs) * -log(1 - PASSING_PAIRS) >= log(odds)
 
     def failures_against(self, name: NodeName) -> int:
-        """The failures that the node, which never passed, would see behind a cut by bad luck alone."""
+        """Return the failures that the node, which never passed, would have behind a cut only by bad luck."""
         if self._have_parts:
             return self._with_parts[name]
         met = self._met.get(name, set())

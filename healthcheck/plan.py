@@ -1,7 +1,7 @@
-"""The next step of a check: a round of groups, or the verdicts. A pure function of what is recorded.
+"""Next step of a check: a round of groups, or the verdicts. A pure function of the recorded results.
 
-A controller that restarts in the middle of a round asks again with the same finished rounds, and gets the
-same groups. Local tests come first: call this when every node's local result is in.
+A controller that restarts during a round calls it with the same finished rounds, and gets the same groups.
+Local tests come first: call this when every node's local result is available.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from healthcheck.settings import Settings
 from healthcheck.trials import Symptom
 
 UNHEARD_ROUNDS = 2
-"""After so many rounds in a row without an answer from most nodes, further rounds would only wait."""
+"""Consecutive rounds without an answer from most nodes after which the check ends."""
 
 
 @dataclass(frozen=True)
 class ProbeRound:
-    """Groups that test each other at the same time. A node in none of them idles."""
+    """Groups that test concurrently. Nodes in none of them are idle."""
 
     number: int
     groups: tuple[Group, ...]
 
 
 def next_step(history: CheckHistory, nodes: Sequence[Node], settings: Settings) -> ProbeRound | Diagnosis:
-    """What to do after the finished rounds of `history`; `nodes` are in rank order, each name once."""
+    """Return the next step after the finished rounds of `history`; `nodes` are in rank order, each name
+    once."""
     facts = investigate(history, nodes, settings)
     groups = _groups(history, facts, settings)
     if not groups:
@@ -62,7 +63,7 @@ def _groups(history: CheckHistory, facts: CheckFacts, settings: Settings) -> tup
 
 
 def _alone(history: CheckHistory, facts: CheckFacts, groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Groups of one, for nodes whose own figures are to be measured again and that are free in this round."""
+    """Return groups of one, for nodes that must repeat their own measurements and are free in this round."""
     busy = {*history.absent, *facts.condemned, *(name for group in groups for name in group)}
     return tuple((name,) for name in facts.to_measure_again if name not in busy)
 
@@ -73,7 +74,7 @@ def _nobody_hears_us(history: CheckHistory) -> bool:
 
 
 def _is_hopeless(history: CheckHistory, facts: CheckFacts, settings: Settings) -> bool:
-    """Whether nothing has passed yet, and nothing will."""
+    """Return whether nothing has passed yet, and nothing will."""
     tests = [group.passed for round_ in history.rounds for group in round_.groups if len(group.members) > 1]
     if any(tests) or any(node.vouched for node in facts.nodes):
         return False

@@ -1,4 +1,4 @@
-"""The numbers that the diagnosis rests on, each with its reason."""
+"""Parameters of the diagnosis, each with its reason."""
 
 from __future__ import annotations
 
@@ -10,89 +10,90 @@ from healthcheck.measurements import Metric
 
 @dataclass(frozen=True)
 class Rules:
-    """How much evidence one symptom (failed, or slow) needs."""
+    """Required evidence for one symptom (failed, or slow)."""
 
     witnesses: int = 3
-    """A node is guilty once it failed with this many distinct, credible partners. Two bad links at one node
-    give two."""
+    """Distinct, credible partners that a guilty node must have failed with. Two bad links at one node provide
+    two."""
     failures: int = 5
-    """And in so many tests: after the first few, it hardly shows how often tests of healthy nodes fail. If
-    that is one in twenty, one healthy node in three million fails its first five."""
+    """Failed tests that a guilty node must have: before that, the failure rate of healthy nodes hardly shows.
+    If it is one in twenty, one healthy node in three million fails its first five tests."""
     odds_a_node: float = 2_000.0
-    """And once a fault explains what was seen so many times better than bad luck, times the number of nodes:
-    a healthy node gets there in one check of 2,000 at most."""
+    """Odds for a fault, times the number of nodes, that a guilty node must reach; at most one check in 2,000
+    blames a healthy node."""
     odds_behind_cut: float = 4_000.0
-    """A node that never passed is none behind a cut once its failures outside of the main part are so many
-    times likelier, times the nodes there, than by bad luck: mostly after three, in fleets of up to a hundred
-    where one test in a hundred fails by chance."""
+    """Odds, times the nodes there, by which its failures outside the main part exclude that a node that never
+    passed is behind a cut: mostly reached after three failures, in fleets of up to a hundred where one test
+    in a hundred fails by chance."""
     odds_unseen_part: float = 200.0
-    """And once all failures there are so many times likelier without an unseen part of the network than with
-    one of a third as many nodes as are broken."""
+    """Odds by which all failures there exclude an unseen part of the network with a third as many nodes as
+    are broken."""
     least_nodes: int = 25
-    """Fleets of fewer nodes ask for the odds of so many."""
+    """Minimum fleet size that is assumed for the required odds."""
     cleared_odds: float = 0.5
-    """A node that failed is cleared once bad luck explains it twice as well as a fault does."""
+    """Odds below which a node that failed is cleared: bad luck explains it twice as well as a fault."""
     open_odds: float = 10.0
-    """A node whose tests ended before it was cleared is inconclusive above these odds, and else healthy: with
-    one faulty node in a hundred, nine of ten such are well."""
+    """Odds above which a node that was not cleared is inconclusive, and otherwise healthy: with one faulty
+    node in a hundred, nine of ten such nodes are healthy."""
     link_likelihood_ratio: float = 0.01
-    """A link is guilty once an intermittent fault of either node explains it all a hundred times worse."""
+    """Likelihood ratio for a guilty link: an intermittent fault of either node explains everything a hundred
+    times worse."""
     vouch_seconds: float = 86_400.0
-    """A vouch that is older makes no witness: its node has to pass again first."""
+    """Maximum age of a vouch for a witness; with an older one, the node has to pass again first."""
 
 
 @dataclass(frozen=True)
 class Settings:
     screening_rounds: int = 2
-    """Rounds in which everybody is tested, each with another partner. One sees all hard faults; each further
-    one sees a share p of the intermittent faults still unseen that fail a share p of their tests, and one
-    pair in N - 1 of the links. Two join all nodes in one chain, so that a part that is cut off shows."""
+    """Rounds that test every node, each with a different partner. One detects all hard faults; each further
+    one detects a share p of the remaining intermittent faults that fail a share p of their tests, and one in
+    N - 1 of the links. Two connect all nodes in one chain, so that a part that is cut off shows."""
     rotation: int = 0
-    """Which of the N - 1 rounds of a round-robin comes first, so that another check meets other links."""
+    """Number of the first of the N - 1 rounds of a round-robin, so that another check covers other links."""
     most_rounds: int = 36
-    """Hard faults in up to half of the nodes need 5 to 19; a node that fails now and then needs the others,
-    to be proven faulty or to be cleared."""
+    """Maximum rounds. Hard faults in up to half of the nodes need 5 to 19; intermittent ones need the others,
+    to be proven or cleared."""
     most_rounds_without_a_pass: int = 4
-    """While fewer than half of the nodes are faulty, some healthy pair meets by then. If nothing passes, the
-    software or its settings are likelier to blame."""
+    """Maximum rounds without a pass. If fewer than half of the nodes are faulty, a healthy pair has met by
+    then; otherwise the software or its settings are the likelier cause."""
     most_tests_without_a_pass: int = 200
-    """The same in tests: in so many pairs, two healthy nodes have met if fewer than half are faulty."""
+    """The same in tests: among so many pairs, two healthy nodes have met if fewer than half are faulty."""
     failed: Rules = field(default_factory=Rules)
     slow: Rules = field(default_factory=lambda: Rules(failures=4, odds_a_node=400.0, odds_unseen_part=1.0))
-    """Slow networks cordon nobody, and few rounds are about them."""
+    """Rules for slowness: it cordons no node, and gets few rounds."""
     own_report: Rules = field(default_factory=lambda: Rules(odds_a_node=200.0))
-    """Rules for silence and for crashes of probes: both are rare among healthy nodes, and costly."""
+    """Rules for silence and for crashes of probes: both are rare on healthy nodes, and costly."""
 
     straggler_ratio: float = 1.5
-    """Slower than this many times what is typical is suspicious whatever the spread."""
+    """Slowdown relative to the typical value that is suspicious whatever the spread."""
     small_fleet_ratio: float = 1.2
-    """The same where there are too few values for a spread: twice what healthy units may differ."""
+    """The same with too few values for a spread: twice the usual difference of healthy units."""
     false_straggler_chance: float = 0.01
-    """That anybody at all is suspected in a check of a healthy fleet, over all nodes and figures."""
+    """Probability that any node is suspected in a check of a healthy fleet, over all nodes and figures."""
     remeasurements: int = 2
-    """A suspect measures again so often, in a round each, and is slow only if it is each time: noise with
+    """Repeated measurements of a suspect, one per round. It is slow only if all of them are slow: noise with
     heavy tails exceeds any limit once among thousands of values."""
     confirming_share: float = 2 / 3
     """Share of the suspected loss of speed that confirms the suspicion."""
     most_rounds_about_slowness: int = 8
-    """After so many rounds no node is tested for its speed: traffic that comes and goes has no end."""
+    """Rounds after which no node is tested for its speed: varying traffic never settles."""
     least_slowdown: Mapping[Metric, float] = field(default_factory=lambda: {Metric.PAIR_LATENCY_US: 0.5})
-    """The absolute floor: up to this share off what is typical is not slow, however small the spread."""
+    """Minimum slowdown: up to this share below the typical value is not slow, however small the spread."""
     least_slowdown_default: float = 0.05
     least_of_a_kind: int = 2
     least_share_of_a_kind: float = 0.05
-    """So many nodes of a class, and such a share of it, that are slow alike are another kind of hardware."""
+    """Minimum number and share of equally slow nodes of a class that count as another kind of hardware."""
     references: Mapping[tuple[str, Metric], float] = field(default_factory=dict)
     """Typical values of earlier checks (`healthcheck.stragglers.references_of`), by hardware class."""
 
     by_class: Mapping[str, Settings] = field(default_factory=dict)
-    """Settings of hardware classes of which something else makes a node slow."""
+    """Settings of hardware classes with other limits of slowness."""
 
     significance: float = 0.05
-    """Failures cluster in a rack if chance would put so many there with less than this probability."""
+    """Probability of chance below which failures in a rack count as a cluster."""
 
     def of_class(self, hardware_class: str) -> Settings:
-        """The settings by which the speed of nodes of one hardware class is judged."""
+        """Return the settings for the speed of nodes of one hardware class."""
         return self.by_class.get(hardware_class, self)
 
     def floor(self, metric: Metric) -> float:

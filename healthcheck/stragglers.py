@@ -1,8 +1,8 @@
-"""Slow nodes and groups, compared with their own kind: each figure apart, within one class of hardware.
+"""Slow nodes and groups, compared within one class of hardware, each figure separately.
 
-The limits follow from the values that were measured first, of all nodes at once, and stay. One check of
-healthy nodes in a hundred suspects any node, over all nodes and figures. A suspect measures again, alone, and
-is slow only if that comes out slow each time.
+The limits come from the first measurements of all nodes, and stay fixed. One check in a hundred of healthy
+nodes suspects any node, over all nodes and figures. A suspect repeats its measurements, alone, and is slow
+only if each of them is slow.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Values = Mapping[NodeName, float]
 
 @dataclass(frozen=True)
 class Slowness:
-    """One value that is too slow."""
+    """Value that is too slow."""
 
     metric: Metric
     value: float
     reference: float
-    """The typical value of its kind."""
+    """Typical value of its kind."""
 
     def __str__(self) -> str:
         share = 1 / slowdown(self.metric, self.value, self.reference)
@@ -45,30 +45,31 @@ class Slowness:
 
 @dataclass(frozen=True)
 class ClassFinding:
-    """A fault of a class of hardware and not of single nodes of it. It blames no node."""
+    """Finding about a class of hardware as a whole. It blames no node."""
 
     hardware_class: str
     nodes: tuple[NodeName, ...]
     evidence: str
-    """One sentence for a person."""
+    """Evidence, in one sentence for a person."""
 
 
 @dataclass(frozen=True)
 class Standard:
-    """The limit of slow in one metric among one class. It does not change while a check lasts."""
+    """Limit of slowness for one metric and class. It is fixed during a check."""
 
     metric: Metric
     typical: float
     limit: float
-    """Suspicious from this slowdown on: how many times slower than `typical`."""
+    """Slowdown, relative to `typical`, from which a value is suspicious."""
     kinds: tuple[tuple[float, float], ...] = ()
-    """Slowdowns, from and to, that several nodes share: another kind of hardware under the same label."""
+    """Ranges of slowdowns that several nodes share: another kind of hardware under the same label."""
 
     def suspicion(self, value: float) -> Slowness | None:
         return self._beyond(value, self.limit)
 
     def confirmation(self, value: float, settings: Settings) -> Slowness | None:
-        """The slowness of a suspect's further value, which may be a third nearer to the typical one."""
+        """Return the slowness of a suspect's repeated value, which may be a third closer to the typical
+        one."""
         limit = 1 / (1 - settings.confirming_share * (1 - 1 / self.limit))
         return self._beyond(value, max(limit, _floor(self.metric, settings)))
 
@@ -80,11 +81,12 @@ class Standard:
 
 
 Standards = Mapping[tuple[Metric, str], Standard]
-"""By metric and class."""
+"""Standards by metric and class."""
 
 
 def slowdown(metric: Metric, value: float, typical: float) -> float:
-    """How many times slower than `typical`; below 1 is faster. A measured time of 0 makes no node slow."""
+    """Return how many times slower than `typical` a value is; below 1 is faster. A measured time of 0 is
+    never slow."""
     slow, fast = (typical, value) if metric.higher_is_better else (value, typical)
     if slow <= 0:
         return 0.0
@@ -93,12 +95,12 @@ def slowdown(metric: Metric, value: float, typical: float) -> float:
 
 @dataclass(frozen=True)
 class OwnFigures:
-    """The judgement of the nodes' own figures, each beside its kind."""
+    """Judgement of the nodes' own figures, each compared within its kind."""
 
     slow: Mapping[NodeName, tuple[Slowness, ...]]
-    """Nodes that were slow each time they were measured, with every slow figure."""
+    """Nodes that were slow in each measurement, with all slow figures."""
     to_measure_again: tuple[NodeName, ...]
-    """Suspects that have not measured again often enough, in rank order."""
+    """Suspects with too few repeated measurements, in rank order."""
     classes: tuple[ClassFinding, ...]
     """Classes of two kinds, and classes that are slower than in earlier checks."""
 
@@ -122,7 +124,7 @@ def own_figures(history: CheckHistory, nodes: Sequence[Node], settings: Settings
 def references_of(
     history: CheckHistory, nodes: Sequence[Node], settings: Settings
 ) -> dict[tuple[str, Metric], float]:
-    """The typical values of each class in this check, for later ones as `Settings.references`.
+    """Return the typical values of each class in this check, for later ones as `Settings.references`.
 
     Classes with too few nodes, and those that are slow as a whole, have none.
     """
@@ -136,7 +138,7 @@ def references_of(
 class PairSpeeds:
     """Judges the speed of groups by the first round of their kind, in which all nodes take part.
 
-    Later rounds have suspects and their partners alone.
+    Later rounds include only suspects and their partners.
     """
 
     def __init__(self, rounds: Iterable[RoundResult], nodes: Sequence[Node], settings: Settings) -> None:
@@ -155,7 +157,7 @@ class PairSpeeds:
         }
 
     def judge(self, group: GroupResult) -> tuple[Slowness, ...]:
-        """The slow figures of this group. A mixed group is held to its slowest class."""
+        """Return the slow figures of this group. A mixed group is compared with its slowest class."""
         verdicts: dict[Metric, list[Slowness | None]] = defaultdict(list)
         for metric, class_, value in self._figures(group):
             standard = self._standards.get((metric, class_, self._crosses(group)))
@@ -175,7 +177,7 @@ class PairSpeeds:
         return [self._nodes[name] for name in group.members if name in self._nodes]
 
     def _crosses(self, group: GroupResult) -> bool:
-        """Whether it spans racks: many a network is slower there, and nothing is wrong with it."""
+        """Return whether the group spans racks, where many healthy networks are slower."""
         return len({node.smallest_domain for node in self._members(group)}) > 1
 
 
@@ -186,7 +188,7 @@ def _suspects(
     again: Mapping[NodeName, Sequence[Mapping[Metric, float]]],
     settings: Settings,
 ) -> dict[NodeName, list[tuple[Standard, Slowness]]]:
-    """Nodes with suspicious figures that every further measurement confirmed."""
+    """Return nodes with suspicious figures that every repeated measurement confirmed."""
     classes = {node.name: node.hardware_class for node in nodes}
     suspects: dict[NodeName, list[tuple[Standard, Slowness]]] = {}
     for name, class_ in classes.items():
@@ -211,7 +213,7 @@ def _confirms(standard: Standard, figures: Mapping[Metric, float], settings: Set
 
 
 def _measured_again(history: CheckHistory) -> dict[NodeName, list[Mapping[Metric, float]]]:
-    """The further measurements of nodes in groups of one; without figures if they failed."""
+    """Return the repeated measurements of nodes in groups of one; without figures if they failed."""
     again: dict[NodeName, list[Mapping[Metric, float]]] = defaultdict(list)
     for round_ in history.rounds:
         for group in (group for group in round_.groups if len(group.members) == 1):
@@ -244,11 +246,11 @@ def _standards(found: Mapping[tuple[Metric, str], Values], settings: Settings) -
 def _standard(
     metric: Metric, class_: str, values: Sequence[float], most: int, total: int, settings: Settings
 ) -> Standard:
-    """The standard by the spread of the values of one metric and class.
+    """Return the standard from the spread of the values of one metric and class.
 
     Args:
-        most: how many of them may be slow. Of groups half may, if each has a slow node.
-        total: the number of values of all figures.
+        most: maximum number of slow values; half of the groups, if each may have a slow node.
+        total: number of values of all figures.
     """
     if len(values) < LEAST_VALUES:
         return _small_standard(metric, class_, values, settings)
@@ -258,7 +260,7 @@ def _standard(
     well = belonging([sign * value for value in values], chance, most)
     typical = sign * well.typical
     by_spread = slowdown(metric, sign * well.lowest, typical)
-    if sign * well.lowest <= 0:  # the spread of speeds is as large as they are
+    if sign * well.lowest <= 0:  # the spread exceeds the speeds themselves
         by_spread = inf
     limit = max(min(by_spread, settings.straggler_ratio), _floor(metric, settings))
     kinds = _kinds([slowdown(metric, value, typical) for value in values], limit, settings)
@@ -266,7 +268,8 @@ def _standard(
 
 
 def _small_standard(metric: Metric, class_: str, values: Sequence[float], settings: Settings) -> Standard:
-    """The faster half is typical; for one node alone, the reference of earlier checks."""
+    """Return the standard for few values: the faster half is typical, or, for a single node, the reference of
+    earlier checks."""
     reference = settings.references.get((class_, metric))
     if len(values) == 1 and reference is not None:
         values = [reference]
@@ -280,7 +283,7 @@ def _floor(metric: Metric, settings: Settings) -> float:
 
 
 def _kinds(slowdowns: Sequence[float], limit: float, settings: Settings) -> tuple[tuple[float, float], ...]:
-    """Bands of slowdowns, below what is slow whatever the spread, that several nodes share closely."""
+    """Return bands of slowdowns, below the limit of any spread, that several nodes share closely."""
     slow = sorted(times for times in slowdowns if limit <= times < settings.straggler_ratio)
     least = max(settings.least_of_a_kind, ceil(settings.least_share_of_a_kind * len(slowdowns)))
     gap = limit - 1

@@ -1,4 +1,4 @@
-"""Results as trials: which nodes met, in which round, and whether the symptom in question showed."""
+"""Results as trials: the nodes that met, the round, and whether the symptom showed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from healthcheck.stragglers import PairSpeeds, Slowness
 
 
 class Symptom(StrEnum):
-    """A fault of a group. Each is judged by itself: a failure does not count for speed."""
+    """Symptom of a group. Each is judged separately: a failure does not count for speed."""
 
     FAILED = "failed"
     SLOW = "slow"
@@ -22,7 +22,7 @@ class Symptom(StrEnum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One group's test, seen for one symptom."""
+    """Test of one group, with respect to one symptom."""
 
     round: int
     members: tuple[NodeName, ...]
@@ -34,7 +34,7 @@ class Trial:
 
 
 class Ledger:
-    """All trials of one symptom, by node."""
+    """Trials of one symptom, by node."""
 
     def __init__(self, trials: Iterable[Trial]) -> None:
         self.trials = tuple(trials)
@@ -46,11 +46,11 @@ class Ledger:
         self._passes = Counter(member for trial in self.trials if trial.passed for member in trial.members)
 
     def of(self, name: NodeName) -> Sequence[Trial]:
-        """The node's trials, in the order of rounds."""
+        """Return the node's trials, in the order of rounds."""
         return self._by_node.get(name, ())
 
     def passes(self, name: NodeName, without: Collection[NodeName] = (), after: int = 0) -> int:
-        """How often the node passed, in groups with none of `without`, in rounds later than `after`."""
+        """Return how often the node passed, in groups with none of `without`, in rounds after `after`."""
         if not without and not after:
             return self._passes[name]
         return sum(
@@ -62,24 +62,25 @@ class Ledger:
         return [trial for trial in self.of(name) if not trial.passed]
 
     def met(self, name: NodeName, other: NodeName, *, passed_only: bool = False) -> int:
-        """How often the two met, without larger groups that failed, maybe by another member."""
+        """Return how often the two met, without failed larger groups, where another member may be the
+        cause."""
         return sum(
             other in trial.members and (trial.passed or (len(trial.members) == 2 and not passed_only))
             for trial in self.of(name)
         )
 
     def of_pair(self, pair: Link) -> list[Trial]:
-        """The trials of exactly these two."""
+        """Return the trials of exactly these two nodes."""
         return [trial for trial in self.of(min(pair)) if frozenset(trial.members) == pair]
 
     def failed_again(self, failures: Iterable[Trial]) -> list[int]:
-        """How often each failed pair that never passed failed again, if it did."""
+        """Return the number of further failures of each failed pair that never passed, if there are any."""
         pairs = [self.of_pair(frozenset(trial.members)) for trial in failures if len(trial.members) == 2]
         return [len(trials) - 1 for trials in pairs if len(trials) > 1 and not any(t.passed for t in trials)]
 
 
 def failing_trials(rounds: Iterable[RoundResult]) -> Ledger:
-    """Whether groups failed. Where a member was silent or crashed, the others are not judged."""
+    """Return trials of groups by whether they failed. Groups with a silent or crashed member do not count."""
     return Ledger(
         Trial(round_.number, group.members, group.passed, group.failure)
         for round_ in rounds
@@ -89,7 +90,8 @@ def failing_trials(rounds: Iterable[RoundResult]) -> Ledger:
 
 
 def slow_trials(rounds: Sequence[RoundResult], nodes: Sequence[Node], settings: Settings) -> Ledger:
-    """Whether groups were slow. One that failed does not count; one without figures was not slow."""
+    """Return trials of groups by whether they were slow. Failed groups do not count; groups without figures
+    were not slow."""
     speeds = PairSpeeds(rounds, nodes, settings)
     trials = []
     for round_ in rounds:

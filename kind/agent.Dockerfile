@@ -1,6 +1,6 @@
 # The agent that is injected into training images: a zip and three launchers, copied by an init container.
 # Built from the repository's root by kind/build.sh.
-# With a Python of the training images' minor version, their Pods need not compile the agent (docs/from-torchrun.md).
+# If its Python has the training images' minor version, their Pods need not compile the agent (docs/from-torchrun.md).
 ARG PYTHON_IMAGE=python:3.13.14-slim-bookworm@sha256:67a1e1f215ccda113cfc024e8639049257e88f273898f595b61476d128d387e8
 ARG BUSYBOX_IMAGE=busybox:1.37.0-musl@sha256:1256f55742579badea94e3e2f574fc90021120f6c1aa01c87182566dfb950c39
 FROM ${PYTHON_IMAGE} AS build

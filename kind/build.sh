@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Build the four images: the controller's, the agent's (what is injected into training images), the workers' (Python
-# and torch; what nodes are checked in), and the examples' on top of that.
-#   python kind/requirements.py --torch-index <PyTorch's CPU index>     before, keeps CUDA out of the last two
+# Build the four images: controller, agent (injected into training images), worker (Python and torch; runs node
+# checks), and examples on top of the worker's.
+# To keep CUDA out of the last two, run this before:
+#   python kind/requirements.py --torch-index <PyTorch's CPU index>
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 require_docker "building images"
 

@@ -1,4 +1,4 @@
-# What the scripts here share: names, and a clear word when a tool is missing. Sourced, not run.
+# Names and error messages shared by these scripts. Sourced, not run.
 
 set -euo pipefail
 

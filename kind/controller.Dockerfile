@@ -1,10 +1,10 @@
-# The controller: no torch, no compiler, nobody's root. Built from the repository's root by kind/build.sh.
-# Another base: --build-arg PYTHON_IMAGE=…@sha256:…; where the digest of this one is from, docs/install.md says.
+# The controller: no torch, no compiler, not root. Built from the repository's root by kind/build.sh.
+# For another base: --build-arg PYTHON_IMAGE=…@sha256:…; docs/install.md has the origin of this digest.
 ARG PYTHON_IMAGE=python:3.13.14-slim-bookworm@sha256:67a1e1f215ccda113cfc024e8639049257e88f273898f595b61476d128d387e8
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
 COPY kind/requirements /requirements
-# Wheels alone, by their hashes: to build somebody's package, pip would fetch what builds it without any.
+# Only wheels, by hash: to build a package from source, pip would fetch its build tools without hashes.
 ENV PIP_NO_CACHE_DIR=1 PIP_ONLY_BINARY=:all:
 RUN python -m venv /build && /build/bin/pip install --require-hashes -r /requirements/build.txt
 RUN python -m venv /venv && /venv/bin/pip install --require-hashes -r /requirements/controller.txt

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Put the built images onto the kind cluster's nodes, which have no registry to pull them from.
+# Load the images onto the kind cluster's nodes, which have no registry to pull them from.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 require_docker "loading images"
 require kind "loading images"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A kind cluster with dlr in it: create it (or take the one there is), build and load the images, install, and
-# wait until the controller is ready. The kubeconfig goes where $KUBECONFIG says.
+# Set up a kind cluster with dlr: create the cluster (or use the existing one), build and load the images,
+# install dlr, and wait until the controller is ready. The kubeconfig is written to $KUBECONFIG.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 require_docker "kind"
 require kind "a kind cluster"
@@ -17,6 +17,6 @@ kubectl apply -k "$REPOSITORY/deploy"
 kubectl wait --for=condition=Established --timeout=60s \
   crd/elasticjobs.elastic.iml.github.io crd/elasticworkers.elastic.iml.github.io \
   crd/elasticworlds.elastic.iml.github.io
-# An image that was built anew has the old one's name: only new Pods take it.
+# A rebuilt image has the same name, so only new Pods use it.
 kubectl --namespace dlr-system rollout restart deployment/dlr-controller
 kubectl --namespace dlr-system rollout status deployment/dlr-controller --timeout=5m

@@ -1,6 +1,6 @@
 """`python -m release`: writes the artefacts of a release to dist/, with their SHA-256 sums.
 
-Each is the same bytes for the same commit, Python and versions of the tools.
+Each artefact is byte-identical for the same commit, Python and tool versions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PACKAGES = "opt/dlr"
 
 @dataclass(frozen=True)
 class Release:
-    """What the artefacts of one run have in common."""
+    """Common settings of the artefacts of one run."""
 
     out: Path
     time: int
@@ -49,12 +49,12 @@ class Release:
         return datetime.fromtimestamp(self.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def run(self, *command: str | Path, **variables: str) -> None:
-        """Run a command that makes the same bytes for the same time."""
+        """Run a command whose output is byte-identical for the same time."""
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(self.time), **variables}
         subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=sys.stderr)
 
     def packages(self) -> Path:
-        """Build sdist and wheel, the wheel from the sdist; return the wheel."""
+        """Build the sdist, and the wheel from it; return the wheel."""
         build: tuple[str | Path, ...] = (
             *("uv", "build", "--quiet", "--out-dir", self.out),
             *("--require-hashes", "--build-constraints", REQUIREMENTS / "build.txt"),
@@ -76,7 +76,7 @@ class Release:
         write_gzipped_tar(self.out / f"{chart.NAME}-{VERSION}.tgz", files, self.time)
 
     def image(self, name: str, base: Path, wheel: Path, architecture: str) -> None:
-        """Build an image on its base, and the list of the packages in it."""
+        """Build an image on its base, and the list of its packages."""
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             if name == "agent":
@@ -84,7 +84,7 @@ class Release:
             else:
                 version = Layout(base).variables(architecture).get("PYTHON_VERSION")
                 if version is None:
-                    raise LayoutError(f"{base} is no image of Python: it does not set PYTHON_VERSION.")
+                    raise LayoutError(f"{base} is not a Python image: it does not set PYTHON_VERSION.")
                 image = self._python(name, folder, wheel, architecture, version)
                 packages = list(metadata.distributions(path=[str(folder)]))
             document = sbom(image.name, VERSION, self.created, packages)
@@ -95,7 +95,7 @@ class Release:
         print(f"{image.name}:{VERSION} {architecture} {digest}")
 
     def _agent(self, folder: Path) -> tuple[Image, list[metadata.Distribution]]:
-        """Return the agent's image and what is in it, as kind/agent.Dockerfile makes it."""
+        """Return the agent's image and its packages, as kind/agent.Dockerfile builds it."""
         pinned, bundle = folder / "packages", folder / "bundle"
         self.run(
             *("uv", "pip", "install", "--quiet", "--no-config", "--target", pinned),
@@ -110,10 +110,11 @@ class Release:
         return image, [metadata.distribution(DISTRIBUTION), *found]
 
     def _python(self, name: str, folder: Path, wheel: Path, architecture: str, version: str) -> Image:
-        """Return an image on Python's, as kind/controller.Dockerfile and kind/worker.Dockerfile make it.
+        """Return an image on a Python base, as kind/controller.Dockerfile and kind/worker.Dockerfile build
+        it.
 
         Args:
-            version: the version of Python in the base.
+            version: version of Python in the base.
         """
         install: tuple[str | Path, ...] = (
             *("uv", "pip", "install", "--quiet", "--no-config", "--target", folder),
@@ -123,7 +124,7 @@ class Release:
         self.run(*install, "--require-hashes", "--only-binary=:all:", "-r", pins)
         env = {"PYTHONPATH": f"/{PACKAGES}", "PYTHONDONTWRITEBYTECODE": "1"}
         if name == "worker":
-            # torch asks for the user's name and home.
+            # torch needs the user's name and home.
             env |= {"USER": "worker", "HOME": "/tmp"}
             return Image("dlr-worker", self._installed(folder), env=env, folder="/tmp")
         self.run(*install, "--no-deps", "--no-index", wheel)
@@ -134,7 +135,7 @@ class Release:
 
     @staticmethod
     def _installed(folder: Path) -> dict[str, File]:
-        """The files of packages, without scripts and records that name this machine's folders."""
+        """Return the files of packages, without scripts and records with paths of this machine."""
         shutil.rmtree(folder / "bin", ignore_errors=True)
         for record in (".lock", "*.dist-info/direct_url.json", "*.dist-info/RECORD", "*.dist-info/uv_*"):
             for path in folder.glob(record):
@@ -142,7 +143,7 @@ class Release:
         return files_below(folder, PACKAGES)
 
     def sums(self) -> None:
-        """Write the sums of all files."""
+        """Write the SHA-256 sums of all files."""
         lines = [
             f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
             for path in sorted(self.out.iterdir())
@@ -152,7 +153,7 @@ class Release:
 
 
 def commit_time() -> int:
-    """SOURCE_DATE_EPOCH, or the time of the commit."""
+    """Return SOURCE_DATE_EPOCH, or the time of the commit."""
     if named := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(named)
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--busybox-base", type=Path, help="OCI layout of busybox, for the agent")
     parser.add_argument(
-        "--without-worker", action="store_true", help="leave out the worker's image, 3 GB with CUDA"
+        "--without-worker", action="store_true", help="do not build the worker's image, 3 GB with CUDA"
     )
     parser.add_argument("--architecture", choices=PLATFORMS, default="amd64")
     given = parser.parse_args(arguments)
@@ -185,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, base in bases.items():
             if base is None:
                 print(
-                    f"dlr-{name} is not built: name the folder of its base (docs/install.md).",
+                    f"dlr-{name} is not built: give the folder of its base image (docs/install.md).",
                     file=sys.stderr,
                 )
             else:
@@ -197,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"release: there is no {error.filename}; `pip install uv` brings uv, which builds the packages."
         )
     except subprocess.CalledProcessError as error:
-        sys.exit(f"release: {' '.join(map(str, error.cmd[:3]))} failed; its reason stands above.")
+        sys.exit(f"release: {' '.join(map(str, error.cmd[:3]))} failed; see its output above.")
     release.sums()
     print((release.out / "SHA256SUMS").read_text(), end="")
 

@@ -1,4 +1,4 @@
-"""Archives whose bytes depend on their content alone: sorted names, one time, no owner."""
+"""Archives whose bytes depend only on their content: sorted names, one time, no owner."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class File:
 
 
 def files_below(folder: Path, prefix: str) -> dict[str, File]:
-    """The files of a folder by their paths in an archive, below a prefix."""
+    """Return the files of a folder by their paths in an archive, below a prefix."""
     return {
         f"{prefix}/{path.relative_to(folder).as_posix()}": File(path, bool(path.stat().st_mode & EXECUTABLE))
         for path in folder.rglob("*")
@@ -31,7 +31,7 @@ def files_below(folder: Path, prefix: str) -> dict[str, File]:
 
 
 def write_tar(out: IO[bytes] | gzip.GzipFile, files: Mapping[str, File], time: int) -> None:
-    """Write files and the folders that they are in; `time` is the modification time of all of them."""
+    """Write files with their parent folders; `time` is the modification time of all of them."""
     folders = {str(parent) for name in files for parent in Path(name).parents if str(parent) != "."}
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name in sorted(folders | files.keys()):

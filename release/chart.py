@@ -1,8 +1,7 @@
-"""Writes the Helm chart from the manifests that kustomize and `dlr install` use.
+"""Helm chart, generated from the manifests that kustomize and `dlr install` use.
 
-A template is the YAML of such a manifest. Where a value changes it, the lines that differ stand in an `if`,
-with both renderings taken from the manifests. Namespaces and images are text that a value replaces, as in
-`deploy.documents`.
+A template is the YAML of such a manifest. Lines that depend on a value are in an `if`, with both variants
+rendered from the manifests. Namespaces and images are texts that values replace, as in `deploy.documents`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ CONDITIONS = {
     "kueue-namespaced": "and .Values.kueue .Values.jobsNamespace",
     "metrics": ".Values.metrics",
 }
-"""Folders of `deploy/`, and what has to be true for their objects to be in the cluster."""
+"""Folders of `deploy/`, with the condition under which their objects are installed."""
 
 TEXTS = {
     deploy.DEFAULT_NAMESPACE: "{{ .Release.Namespace }}",
@@ -52,10 +51,10 @@ _ARGUMENTS = (
     r'{{- if ne .Values.cordon "enforce" }}\n\1--cordon={{ .Values.cordon }}\n{{- end }}\n'
     r"{{- range .Values.extraArgs }}\n\1{{ . | quote }}\n{{- end }}\n"
 )
-"""After an argument of the controller, whose indentation they take."""
+"""Further arguments of the controller, inserted after one whose indentation they take."""
 
 _VARIABLES = r"{{- range .Values.extraEnv }}\n\1- {{ toJson . }}\n{{- end }}\n"
-"""First of the controller's variables, whose indentation they take."""
+"""Further variables of the controller, inserted before the first, whose indentation they take."""
 
 CHART = f"""\
 apiVersion: v2
@@ -69,7 +68,7 @@ kubeVersion: ">=1.30.0-0"
 
 
 def files() -> dict[str, str]:
-    """The files of the chart by their paths."""
+    """Return the files of the chart by path."""
     templates = {f"templates/{name}.yaml": text for name, text in _templates()}
     schema = _schema(yaml.safe_load(VALUES))
     schema["properties"] |= _FREE
@@ -85,7 +84,7 @@ def files() -> dict[str, str]:
 
 
 def _schema(value: Any) -> Document:
-    """A JSON schema that takes no values but those of values.yaml, with the types that they have there."""
+    """Return a JSON schema that allows only the values in values.yaml, with their types."""
     if isinstance(value, dict):
         properties = {name: _schema(each) for name, each in value.items()}
         return {"type": "object", "additionalProperties": False, "properties": properties | _SUBCHART}
@@ -116,14 +115,14 @@ _FREE: Document = {
     "resources": {"type": "object"},
     "cordon": {"enum": ["enforce", "report", "off"]},
 }
-"""Schemas of values that values.yaml alone does not describe: Kubernetes' own types, and a choice."""
+"""Schemas that values.yaml does not show: Kubernetes' own types, and a choice."""
 
 _SUBCHART: Document = {"global": {"type": "object"}}
-"""What Helm itself adds where this chart is a dependency of another."""
+"""Property that Helm adds if this chart is a dependency of another."""
 
 
 def _templates() -> Iterator[tuple[str, str]]:
-    """Name and text of each template: one a folder, with its documents in their order there."""
+    """Yield name and text of each template: one per folder, with its documents in order."""
     texts: dict[str, list[str]] = {}
     for folder, lines in _extras():
         texts.setdefault(folder, []).extend(lines)
@@ -135,7 +134,7 @@ def _templates() -> Iterator[tuple[str, str]]:
         strict=True,
     )
     for folder, documents in zip(_folders(), variants, strict=True):
-        if folder == "namespace.yaml":  # Helm has to make it before anything else, and without our help
+        if folder == "namespace.yaml":  # Helm itself must create it first
             continue
         everywhere, everywhere_first, in_one, in_one_first = map(_lines, documents)
         lines = either(
@@ -149,24 +148,24 @@ def _templates() -> Iterator[tuple[str, str]]:
     for folder, lines in texts.items():
         name = folder.removeprefix("../")
         if condition := CONDITIONS.get(folder):
-            # No dash before `end`: it would take the last newline of a text away.
+            # No dash before `end`: it would remove the last newline of a text.
             lines = [f"{{{{- if {condition} }}}}", *lines, "{{ end }}"]
         yield name, "\n".join(lines) + "\n"
 
 
 def _base(*components: str) -> list[Document]:
-    """The objects of every installation, as these components patch them."""
+    """Return the objects of every installation, as patched by these components."""
     return render(_FOLDER, [_FOLDER / name for name in components])[: len(_folders())]
 
 
 def _folders() -> list[str]:
-    """The resource of the base that each of its objects is from."""
+    """Return the base's resource of each of its objects."""
     (base,) = yaml.safe_load_all((_FOLDER / "kustomization.yaml").read_text())
     return [name for name in base["resources"] for _ in resources(_FOLDER, {"resources": [name]})]
 
 
 def _extras() -> Iterator[tuple[str, list[str]]]:
-    """The lines of the objects beside the base, each with its folder."""
+    """Yield the lines of the objects outside the base, each with its folder."""
     for folder in ("namespaced", "network", "priority", "kueue-namespaced", "metrics"):
         for document in render(_FOLDER / folder):
             yield folder, _lines(document, names_jobs=folder != "metrics")
@@ -178,7 +177,8 @@ def _extras() -> Iterator[tuple[str, list[str]]]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what a value replaces, so that any text may stand there, and writes out what is there twice."""
+    """Dumper that quotes texts with replaceable parts, so that any value is possible, and writes no
+    aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -192,9 +192,9 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def _lines(document: Document, *, names_jobs: bool = True) -> list[str]:
-    """The lines of a document as a template.
+    """Return the lines of a document as a template.
 
-    names_jobs: its text `dlr-jobs` is the namespace of jobs; a group of alerts has that name too.
+    names_jobs: whether its text `dlr-jobs` is the namespace of jobs; a group of alerts has that name, too.
     """
     kind = document["kind"]
     if kind == "CustomResourceDefinition":
@@ -217,7 +217,7 @@ def _lines(document: Document, *, names_jobs: bool = True) -> list[str]:
 
 
 def _with_pod_values(deployment: str) -> str:
-    """Return a Deployment's template with the values that say where its Pods run and what they may use."""
+    """Return a Deployment's template with the values for the placement and resources of its Pods."""
     text = re.sub(r"^( +)serviceAccountName: .*\n", _after_account, deployment, count=1, flags=re.MULTILINE)
     block = re.compile(r"^( +)resources:\n(?:\1 .*\n)+", re.MULTILINE)
     return block.sub(lambda found: f"{found[1]}resources: {{{{ toJson .Values.resources }}}}\n", text)
@@ -228,7 +228,7 @@ def _after_account(found: re.Match[str]) -> str:
 
 
 def either(off: Sequence[str], on: Sequence[str], condition: str) -> list[str]:
-    """Lines that are the first ones where a condition is false, and the second ones where it is true."""
+    """Return lines that render as `off` if a condition is false, and as `on` if it is true."""
     found: list[str] = []
     matcher = difflib.SequenceMatcher(a=off, b=on, autojunk=False)
     for operation, begin, end, on_begin, on_end in matcher.get_opcodes() if off != on else ():

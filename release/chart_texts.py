@@ -1,4 +1,4 @@
-"""Texts of the Helm chart that are not made of manifests: values, quotas, notes and test."""
+"""Texts of the Helm chart that are not generated from manifests: values, quotas, notes and test."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ _DEPLOYMENT = next(
 RESOURCES = json.dumps(_DEPLOYMENT["spec"]["template"]["spec"]["containers"][0]["resources"])
 
 VALUES = f"""\
-# Images, where your cluster pulls them from; best by digest: registry.example/dlr-controller@sha256:…
+# Images, as your cluster pulls them; preferably by digest: registry.example/dlr-controller@sha256:…
 images:
   controller: {deploy.DEFAULT_IMAGE}
-  # Brings the agent into the Pods of jobs.
+  # Injects the agent into the Pods of jobs.
   agent: {deploy.DEFAULT_AGENT_IMAGE}
-  # Nodes are checked in it.
+  # Runs node checks.
   worker: {deploy.DEFAULT_CHECK_IMAGE}
 
-# Controllers: one leads, the others stand by. More than one have a PodDisruptionBudget.
+# Number of controllers: one leads, the others stand by. More than one get a PodDisruptionBudget.
 replicas: 2
 
-# Secrets of this namespace with which the controller's Pods are pulled. Pods of jobs and checks have the
-# imagePullSecrets of their own namespace (docs/images.md).
+# Secrets of this namespace for pulling the controller's image. Pods of jobs and checks use
+# imagePullSecrets of their own namespaces (docs/images.md).
 imagePullSecrets: []
 #  - name: registry
 
-# Where the controller's Pods run, and what they may use. The limit of memory is for 10,000 workers.
+# Placement and resources of the controller's Pods. The memory limit is for 10,000 workers.
 nodeSelector: {{}}
 tolerations: []
 affinity: {{}}
 resources: {RESOURCES}
 
-# Nodes found faulty: enforce cordons them, report only says what would be done, off does nothing.
+# Nodes found faulty: enforce cordons them, report only reports what it would do, off does nothing.
 # In one namespace (jobsNamespace) it is always off.
 cordon: enforce
 
-# More arguments of `dlr controller`, such as --cordon-limit=5 or --log-level=debug.
+# Further arguments of `dlr controller`, such as --cordon-limit=5 or --log-level=debug.
 extraArgs: []
 
-# More variables of the controller: with OTEL_EXPORTER_OTLP_ENDPOINT it sends traces (docs/metrics.md).
+# Environment variables of the controller. OTEL_EXPORTER_OTLP_ENDPOINT enables tracing (docs/metrics.md).
 extraEnv: []
 #  - {{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: http://collector.observability:4318}}
 
-# The one namespace that the controller looks after, with rights there alone. Empty: all namespaces.
-# Of several releases, each has another one, and all but the first leave out crds and userRoles.
+# The only namespace that the controller handles, with rights only there. Empty: all namespaces.
+# With several releases, each has a different one, and all but the first omit crds and userRoles.
 jobsNamespace: ""
 
-# ElasticWorkers that dlr makes in one namespace at most. What the objects of one namespace may take of the
-# controller's memory follows from it, 20 KB for each: raise the Deployment's limit of memory with it.
+# Maximum number of ElasticWorkers that dlr creates in one namespace. It also sets the share of the
+# controller's memory for the objects of a namespace, 20 KB each: raise resources.limits.memory with it.
 workersPerNamespace: 12000
 
 # A ResourceQuota in each of these namespaces, for dlr's kinds.
@@ -64,25 +64,25 @@ quotas:
   nodechecks: 50
   elasticworkers: 2000
 
-# The CRDs. They stay when the chart is uninstalled, since the jobs would go with them.
+# The CRDs. They are kept when the chart is uninstalled: deleting them would delete all jobs.
 crds: true
 
-# Rights of people: dlr's kinds in the ClusterRoles view, edit and admin, and a role to read metrics.
+# Rights of users: dlr's kinds in the ClusterRoles view, edit and admin, and a role to read metrics.
 userRoles: true
 
-# Policies that keep a worker from writing in another worker's name.
+# Policies that prevent a worker from writing objects of another one.
 admissionPolicies: true
 
-# Priorities of the controller and of workers at the API server.
+# Priority levels of the controller and the workers at the API server.
 flowSchemas: true
 
 # A NetworkPolicy for the controller's Pods.
 networkPolicy: false
 
-# A PriorityClass above that of training.
+# A PriorityClass for the controller, above that of training.
 priorityClass: false
 
-# Rights on Kueue's Workloads: jobs can wait in its queues.
+# Rights on Kueue's Workloads, so that jobs can wait in its queues.
 kueue: false
 
 # For the Prometheus Operator and Grafana: PodMonitor, alerts, dashboard, and an account that reads metrics.
@@ -110,12 +110,12 @@ spec:
 """
 
 NOTES = """\
-dlr {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}. Whether it is ready:
+dlr {{ .Chart.AppVersion }} is installed in namespace {{ .Release.Namespace }}. Check that it is ready:
 
   dlr doctor -n {{ .Release.Namespace }}{{ with .Values.jobsNamespace }} --jobs-namespace {{ . }}{{ end }}
   helm test {{ .Release.Name }} -n {{ .Release.Namespace }}    # the same, in a Pod
 
-Helm makes a namespace without labels. So that its Pods are restricted, and its node checks may cordon:
+Helm creates a namespace without labels. To restrict its Pods, and let its node checks cordon nodes:
 
   kubectl label namespace {{ .Release.Namespace }} pod-security.kubernetes.io/enforce=restricted \\
     elastic.iml.github.io/may-cordon=true
@@ -139,11 +139,11 @@ affinity:
   {{- toYaml . | nindent INDENT }}
 {{- end }}
 """
-"""Fields of a Pod's spec that values fill."""
+"""Fields of a Pod's spec that are set by values."""
 
 
 def pod_values(indent: int) -> str:
-    """Return `POD_VALUES` for a Pod's spec whose fields are indented by so many blanks."""
+    """Return `POD_VALUES` for a Pod's spec with the given indentation."""
     lines = POD_VALUES.replace("INDENT", str(indent + 2)).splitlines(keepends=True)
     return "".join(" " * indent + line for line in lines)
 
@@ -219,4 +219,4 @@ spec:
         capabilities: {drop: [ALL]}
 """
 )
-"""`helm test`: `dlr doctor` in a Pod, with rights to read what it judges."""
+"""Objects of `helm test`: `dlr doctor` in a Pod, with rights to read what it checks."""

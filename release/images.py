@@ -1,7 +1,7 @@
-"""Images without a container runtime: layers on top of a base image, from one OCI layout to another.
+"""Images built without a container runtime: layers on top of a base image, from one OCI layout to another.
 
-https://github.com/opencontainers/image-spec. A base comes from a registry by
-`skopeo copy docker://IMAGE oci:FOLDER`; `skopeo copy oci-archive:FILE docker://IMAGE` pushes what is built.
+https://github.com/opencontainers/image-spec. `skopeo copy docker://IMAGE oci:FOLDER` fetches a base from a
+registry; `skopeo copy oci-archive:FILE docker://IMAGE` pushes the result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
 class LayoutError(Exception):
-    """A folder is no OCI layout with an image for the platform; the message says why."""
+    """A folder is not an OCI layout with an image for the platform; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Layout:
             waiting = json.loads((self.folder / "index.json").read_text())["manifests"]
         except (OSError, ValueError, KeyError) as error:
             raise LayoutError(
-                f"{self.folder} is no OCI layout ({error}); make one: "
+                f"{self.folder} is not an OCI layout ({error}); create one: "
                 f"skopeo copy docker://IMAGE oci:{self.folder}"
             ) from error
         while waiting:
@@ -64,7 +64,7 @@ class Layout:
         return dict(each.split("=", 1) for each in (config.get("config") or {}).get("Env") or ())
 
     def blob(self, digest: str) -> Path:
-        """Return the file of a blob, whose bytes have that digest."""
+        """Return the file of a blob, after checking its digest."""
         algorithm, _, value = digest.partition(":")
         path = self.folder / "blobs" / algorithm / value
         try:
@@ -87,7 +87,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Image:
-    """What an image has beside its base."""
+    """Content and settings of an image on top of its base."""
 
     name: str
     files: Mapping[str, File]
@@ -101,7 +101,7 @@ def build(image: Image, base: Layout, tag: str, architecture: str, time: int, ar
     """Write the image to an OCI archive; return the digest of its manifest.
 
     Raises:
-        LayoutError: the base has no such image, or is damaged.
+        LayoutError: the base has no image for the architecture, or is damaged.
         OSError: the archive cannot be written.
     """
     base_digest, manifest = base.manifest(architecture)
@@ -145,7 +145,7 @@ def build(image: Image, base: Layout, tag: str, architecture: str, time: int, ar
 
 
 def _layer(layout: Layout, files: Mapping[str, File], time: int) -> tuple[JSON, str]:
-    """Write a layer; return its descriptor, and the digest of it before compression."""
+    """Write a layer; return its descriptor, and its digest before compression."""
     plain, packed = layout.folder / "layer.tar", layout.folder / "layer.tar.gz"
     with plain.open("wb") as out:
         write_tar(out, files, time)
@@ -163,7 +163,7 @@ def _layer(layout: Layout, files: Mapping[str, File], time: int) -> tuple[JSON, 
 
 
 def _config(base: JSON, image: Image, diff_id: str, created: str) -> JSON:
-    """The base's configuration with what the image runs, as whom and where."""
+    """Return the base's configuration with the image's process, user and folder."""
     process = base.get("config") or {}
     env = dict(each.split("=", 1) for each in process.get("Env") or ()) | {**image.env}
     process = {**process, "Env": [f"{name}={value}" for name, value in env.items()]}

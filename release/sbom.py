@@ -1,4 +1,4 @@
-"""A list of what an artefact contains, in CycloneDX's JSON (https://cyclonedx.org/docs/1.6/json/)."""
+"""Software bill of materials of an artefact, in CycloneDX's JSON (https://cyclonedx.org/docs/1.6/json/)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ JSON = dict[str, Any]
 
 
 def sbom(name: str, version: str, created: str, distributions: Iterable[metadata.Distribution]) -> JSON:
-    """Components of an artefact: the distributions that are in it.
+    """Return the bill of materials of an artefact.
 
     Args:
         name: name of the artefact.
-        version: its version.
-        created: its time, in ISO 8601.
-        distributions: what is in it.
+        version: version of the artefact.
+        created: time of the artefact, in ISO 8601.
+        distributions: distributions that it contains.
     """
     found = sorted(
         (_component(each) for each in distributions),

@@ -1,1 +1,2 @@
-"""A fleet on paper: faults and times are drawn, decisions are the controller's own (docs/simulator.md)."""
+"""Simulation of a fleet: faults and times are drawn, decisions are the controller's own
+(docs/simulator.md)."""

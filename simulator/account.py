@@ -1,4 +1,4 @@
-"""What a run gives: the time of its job by what it went to, which sums up to the horizon, and counts."""
+"""Result of a run: the time of its job by use, which sums up to the horizon, and counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crds.job_status import JobState
 
 
 class TimeUse(StrEnum):
-    """What time goes to: dlr's states (docs/metrics.md), some of them in parts."""
+    """Uses of time: dlr's states (docs/metrics.md), some of them split."""
 
     PENDING = "Pending"
     CHECKING = "Checking"
@@ -32,7 +32,7 @@ STATES: dict[TimeUse, str] = {
     part: JobState(part.value.partition(",")[0]).value if part is not TimeUse.ENDED else "Failed"
     for part in TimeUse
 }
-"""The state of dlr that a part belongs to."""
+"""State of dlr to which a part belongs."""
 
 GOOGLES: dict[TimeUse, str] = {
     TimeUse.PENDING: "TPU_INITIALIZATION",
@@ -49,7 +49,7 @@ GOOGLES: dict[TimeUse, str] = {
     TimeUse.DOWN: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
     TimeUse.ENDED: "OTHER",
 }
-"""The nearest badput type of Google's ml-goodput-measurement."""
+"""Nearest badput type of Google's ml-goodput-measurement."""
 
 _OF_STATE = {
     JobState.PENDING: TimeUse.PENDING,
@@ -60,12 +60,12 @@ _OF_STATE = {
 
 
 def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> TimeUse:
-    """The part of the time of a job that does not train.
+    """Return the use of time of a job that does not train.
 
     Args:
-        state: the state in the controller's account.
-        noticed: the world of the failure has been given up.
-        formed: there is a world that has not made its first step.
+        state: state in the controller's account.
+        noticed: whether the world of the failure has been given up.
+        formed: whether there is a world that has not made its first step.
     """
     if state in _OF_STATE:
         return _OF_STATE[state]
@@ -78,12 +78,12 @@ def part_of(state: JobState | None, *, noticed: bool, formed: bool) -> TimeUse:
 class Account:
     seconds: dict[TimeUse, float] = field(default_factory=lambda: dict.fromkeys(TimeUse, 0.0))
     work: float = 0.0
-    """Seconds of training at full size and speed, without those that are done again."""
+    """Seconds of training at full size and speed, without repeated work."""
     lost: float = 0.0
-    """Sum of the work that had to be done again."""
+    """Total work that had to be repeated."""
 
     def trains(self, seconds: float, saving: float, pace: float, present: float) -> None:
-        """Add time of training, by the share of saves, the pace (1 is full speed) and the share of nodes."""
+        """Add training time, given the share of saves, the pace (1 is full speed) and the share of nodes."""
         rest = seconds
         for part, kept in ((TimeUse.SAVING, 1 - saving), (TimeUse.SLOWED, pace), (TimeUse.MISSING, present)):
             self.seconds[part] += rest * (1 - kept)
@@ -92,7 +92,7 @@ class Account:
         self.work += rest
 
     def falls_back(self, to: float) -> float:
-        """Go back to this much work, and return the work that has to be done again."""
+        """Go back to this much work; return the work to repeat."""
         lost = max(self.work - to, 0.0)
         self.work -= lost
         self.lost += lost
@@ -103,43 +103,43 @@ class Account:
 
 @dataclass(frozen=True)
 class PublishedWorld:
-    """One world of the run, for comparison with a real cluster."""
+    """World of a run, for comparison with a real cluster."""
 
     seconds: float
     round: int
     members: tuple[int, ...]
     incarnations: tuple[int, ...]
     blamed: str
-    """Worker and class of the failure that is looked at first; empty if there is none."""
+    """Worker and exit class of the failure to look at first; empty if there is none."""
 
 
 @dataclass
 class RunOutcome:
-    """What has happened so far in a run."""
+    """Counts and account of a run so far."""
 
     seconds: float = 0.0
     account: Account = field(default_factory=Account)
     faults: Counter[str] = field(default_factory=Counter)
-    """Faults of nodes that the job used, by kind."""
+    """Faults of nodes in use by the job, by kind."""
     interruptions: int = 0
-    """Times that training stopped for a fault, or a start was cut short by one."""
+    """Number of times that a fault stopped training or a start."""
     rounds: int = 0
     cordons: int = 0
     cordons_held: int = 0
-    """Cordons for which the limit left no room."""
+    """Cordons prevented by the limit."""
     repairs: int = 0
     ended: str = ""
-    """Why the job failed before the time was over; empty if it did not."""
+    """Why the job failed before the end; empty if it did not."""
     story: list[PublishedWorld] = field(default_factory=list)
     cordoned: list[str] = field(default_factory=list)
 
     @property
     def goodput(self) -> float:
-        """Share of the time that kept steps took (docs/metrics.md)."""
+        """Share of the time spent on kept steps (docs/metrics.md)."""
         stepping = (TimeUse.USEFUL, TimeUse.SAVING, TimeUse.SLOWED, TimeUse.MISSING)
         return sum(self.account.seconds[part] for part in stepping) / self.seconds
 
     @property
     def full_speed(self) -> float:
-        """Share of what as many nodes would do that never fail, save and wait."""
+        """Share of the work of as many nodes that never fail, save or wait."""
         return self.account.seconds[TimeUse.USEFUL] / self.seconds

@@ -1,7 +1,7 @@
-"""Faults and changes of a fleet, drawn by a seed or of a script.
+"""Faults and changes of a fleet, drawn from a seed or read from a script.
 
-All arrivals are Poisson processes over the whole fleet; an arrival at a node that the job does not use has no
-effect. So the rate of the nodes in use is exact however their number changes.
+All arrivals are Poisson processes over the whole fleet; an arrival at a node that the job does not use has
+no effect. So the rate of the nodes in use is exact even if their number changes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from simulator.state import DAY, SimulationState
 
 @dataclass(frozen=True)
 class Fault:
-    """One of a script."""
+    """Fault of a script."""
 
     seconds: float
     kind: str
-    """process, hang, device, node, podDeleted or preempted."""
+    """One of process, hang, device, node, podDeleted and preempted."""
     slot: int
 
 
 def begin(state: SimulationState[Crew]) -> None:
-    """Start the fleet's faults, and its nodes that come and go."""
+    """Start the fleet's faults and changes of capacity."""
     faults = state.fleet.faults
     streams: list[tuple[float, Callable[[], None]]] = [
         (faults.per1000_node_days / faults.bursts.size, partial(_burst, state)),
@@ -43,7 +43,7 @@ def begin(state: SimulationState[Crew]) -> None:
 
 
 def follow(state: SimulationState[Crew], script: Sequence[Fault]) -> None:
-    """Start the faults of the script alone."""
+    """Start only the faults of the script."""
     for fault in script:
         state.clock.after(fault.seconds, partial(_scripted, state, fault))
 
@@ -79,10 +79,10 @@ def _draw(state: SimulationState[Crew]) -> None:
         return
     if state.fleet.faults.while_training_only and not crew.trains:
         return
-    _befalls(state, crew, kind, node)
+    _happens(state, crew, kind, node)
 
 
-def _befalls(state: SimulationState[Crew], crew: Crew, kind: str, node: int) -> None:
+def _happens(state: SimulationState[Crew], crew: Crew, kind: str, node: int) -> None:
     state.outcome.faults[kind] += 1
     match kind:
         case "process":
@@ -110,7 +110,7 @@ def _befalls(state: SimulationState[Crew], crew: Crew, kind: str, node: int) -> 
 
 def _scripted(state: SimulationState[Crew], fault: Fault) -> None:
     (crew,) = state.active
-    _befalls(state, crew, fault.kind, crew.node_of[fault.slot])
+    _happens(state, crew, fault.kind, crew.node_of[fault.slot])
 
 
 def _slow_down(state: SimulationState[Crew]) -> None:

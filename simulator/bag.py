@@ -1,4 +1,4 @@
-"""A set with a random element in constant time."""
+"""Set with random choice in constant time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 
 class Bag:
-    """Numbers, each once; everything takes constant time."""
+    """Set of numbers; all operations take constant time."""
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
         self._all = list(numbers)
@@ -37,5 +37,5 @@ class Bag:
             self._place[last] = place
 
     def pick(self, rng: random.Random) -> int:
-        """A random one; the bag must not be empty."""
+        """Return a random number; the bag must not be empty."""
         return self._all[int(rng.random() * len(self._all))]

@@ -1,4 +1,4 @@
-"""Virtual time: a queue of events."""
+"""Virtual time, as a queue of events."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class SimulatedClock:
         self._number = 0
 
     def after(self, seconds: float, happens: Happens) -> None:
-        """Queue an event. At the same time, the one that was queued first comes first."""
+        """Queue an event. Events of the same time run in the order in which they were queued."""
         self._number += 1
         heapq.heappush(self._queue, (self.now + max(seconds, 0.0), self._number, happens))
 
     def run(self, until: float, before: Callable[[float], None]) -> None:
-        """Run all events until then; `before` gets the seconds that pass before each, and before the end."""
+        """Run all events until a time; `before` gets the seconds before each event, and before the end."""
         while self._queue and self._queue[0][0] <= until:
             time, _, happens = heapq.heappop(self._queue)
             before(time - self.now)

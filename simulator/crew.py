@@ -1,6 +1,6 @@
-"""Nodes that train in one world: what happens to them, and what their Pods and agents do then.
+"""Crew: nodes that train in one world, with their incidents and the reactions of their Pods and agents.
 
-The plan decides what is done about it (`PlannedJob.look`), `Times` how long it takes.
+The plan decides the controller's reaction (`PlannedJob.look`), `Times` the durations.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from simulator.planned import Looked, PlannedJob
 from simulator.state import SimulationState
 
 MOMENT = 0.001
-"""Seconds between two things that happen at once, so that ages are never 0."""
+"""Seconds between simultaneous events, so that ages are never 0."""
 SOON_SECONDS = 60.0
-"""Looks that are due sooner are made even while the job trains."""
+"""Delay below which the controller looks again even while the job trains."""
 REVEALED = 8
-"""Nodes that are shown besides where none that is shown simply runs."""
+"""Number of nodes to show if no shown node simply runs."""
 
 
 @dataclass
@@ -33,36 +33,36 @@ class Crew:
     state: SimulationState[Crew]
     job: PlannedJob
     nodes: Bag
-    """All of its nodes, those that are not shown too."""
+    """All nodes of the crew, shown or not."""
     slot_of: dict[int, int] = field(default_factory=dict)
-    """Slots of the nodes that are simulated one by one."""
+    """Slots of the nodes that are simulated individually."""
     node_of: dict[int, int] = field(default_factory=dict)
     pending: set[int] = field(default_factory=set)
-    """Slots whose Pod finds no node."""
+    """Slots whose Pod has no node."""
     trains: bool = False
     noticed: bool = True
     """Whether the world has been given up since training last stopped."""
     survives: bool = True
-    """Whether checkpoints in memory have outlived all that happened since training last stopped."""
+    """Whether checkpoints in memory have survived since training last stopped."""
     fresh: bool = True
     """Whether a member of the next world has a new Pod."""
     slow: dict[int, float] = field(default_factory=dict)
-    """Factor by which steps of a slow node take longer, by node."""
+    """Slowdown factor of steps, by slow node."""
     begun_work: float = 0.0
     begun_at: float = 0.0
     best_step: int = 0
     number: int = 0
     """Index of the replica group."""
     is_quiet: bool = False
-    """All of it trains, and nothing of it is shown: `job` is the prototype."""
+    """Whether all of it trains and none of it is shown: `job` is the prototype."""
     prototype: PlannedJob | None = None
-    """The job as it is when nothing is the matter; None where all are shown."""
+    """The job in its undisturbed state; None if all nodes are shown."""
     _wake: float = float("inf")
 
     # --- looks ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """One look of the controller, with the effects of its acts."""
+        """Run one reconcile of the controller, with the effects of its acts."""
         state, job = self.state, self.job
         before = job.world
         looked = job.look(state.at())
@@ -90,7 +90,7 @@ class Crew:
     def _wake_in(self, seconds: float | None) -> None:
         self._wake = float("inf")
         if seconds is None or (self.trains and seconds > SOON_SECONDS):
-            return  # of a job that trains, only its account would be brought up to date
+            return  # while a job trains, only its account would change
         self._wake = when = self.state.clock.now + max(seconds, MOMENT)
         self.state.clock.after(when - self.state.clock.now, lambda: self._woken(when))
 
@@ -137,11 +137,11 @@ class Crew:
         return 1 + int(self.state.account.work / self.state.fleet.times.step_seconds)
 
     def stop_training(self, *, planned: bool, survives: bool = True, limit: float | None = None) -> None:
-        """Stop all members; what was not saved is lost, unless it was planned.
+        """Stop all members; unsaved work is lost, unless the stop was planned.
 
         Args:
-            survives: checkpoints in memory are still there.
-            limit: work beyond which nothing counts.
+            survives: whether checkpoints in memory survive.
+            limit: work beyond which checkpoints are useless.
         """
         state = self.state
         if self.trains:
@@ -150,7 +150,7 @@ class Crew:
         self.trains = False
         self.noticed = planned
         in_place = state.fleet.policies.restart is Restart.IN_PLACE
-        self.survives = self.survives and survives and in_place  # memory is the Pods'
+        self.survives = self.survives and survives and in_place  # memory belongs to the Pods
         if planned:
             state.note_orderly_stop()
         elif not self._others_train:
@@ -158,7 +158,7 @@ class Crew:
             state.account.falls_back(kept)
 
     def _be_awaited(self) -> None:
-        """Let the other replica groups wait for this one, as long as their patience lasts."""
+        """Let the other replica groups wait for this one until their patience ends."""
         state, groups = self.state, self.state.groups
         if groups is None or not groups.takes_part(self.number):
             return
@@ -189,7 +189,7 @@ class Crew:
 
     @property
     def part(self) -> TimeUse:
-        """The part of its time while it does not train."""
+        """Use of its time while it does not train."""
         goodput = self.job.job.status.goodput
         job_state = goodput.state if goodput is not None and self.noticed else None
         return part_of(job_state, noticed=self.noticed, formed=self.job.is_formed)
@@ -202,7 +202,7 @@ class Crew:
     # --- Pods and nodes -------------------------------------------------------------------------------------
 
     def place(self, index: int) -> None:
-        """Give its next Pod a node, if one is free."""
+        """Place the next Pod of a slot on a free node, if there is one."""
         state, worker = self.state, self.job.workers.get(index)
         if worker is None:
             return
@@ -245,14 +245,14 @@ class Crew:
         self.look()
 
     def place_pending(self) -> bool:
-        """Give a node to a Pod that waits; return whether one was free."""
+        """Place one waiting Pod; return whether a node was free."""
         for index in sorted(self.pending):
             self.place(index)
             return index not in self.pending
         return False
 
     def show(self, node: int) -> int:
-        """The slot of this node; a node that was not shown takes the place of one that is."""
+        """Return the slot of this node; a node that was not shown replaces one that is."""
         if self.is_quiet:
             self.is_quiet = False
             self.job = self.job.copy()
@@ -272,14 +272,14 @@ class Crew:
         return index
 
     def _is_well(self, index: int) -> bool:
-        """Whether nothing has befallen its node, be it noticed or not."""
+        """Return whether its node is undisturbed."""
         node, state = self.node_of.get(index), self.state
         return node is not None and not any(
             node in troubled for troubled in (state.down, state.away, state.nodes.ill, self.slow)
         )
 
     def _reveal(self, node: int) -> int:
-        """Show this node and some others besides, and return its slot."""
+        """Show this node and some others; return its slot."""
         others = [other for other in self.nodes if other not in self.slot_of and other != node]
         unit = self.state.fleet.node_unit
         count = min(-(-REVEALED // unit) * unit, len(others) + 1)
@@ -289,9 +289,9 @@ class Crew:
         return self.slot_of[node]
 
     def settle(self) -> None:
-        """Reset the job to its prototype once all of it trains and is further than ever.
+        """Reset the job to its prototype once all of it trains beyond its best step.
 
-        What slots remember of earlier failures has no effect by then: budgets start again with new progress.
+        Earlier failures have no effect by then: budgets restart with new progress.
         """
         if self.prototype is None or self.is_quiet or not self.trains or not self.is_settled:
             return
@@ -306,7 +306,7 @@ class Crew:
         shown = [self.node_of[index] for index in sorted(self.node_of, key=lambda i: (i not in members, i))]
         self._report_steps()
         self.job.reset(self.prototype)
-        beside = shown[len(members) :]  # who stands by stays so, and as many members are shown as before
+        beside = shown[len(members) :]  # standby nodes stay, and as many members are shown as before
         shown = shown[: len(kept) - len(beside)] + beside
         self.slot_of = {node: index for index, node in zip(kept, shown, strict=False)}
         self.node_of = {index: node for node, index in self.slot_of.items()}
@@ -351,7 +351,7 @@ class Crew:
         self.look()
 
 
-# --- node checks, drawn by the confusion matrix that benchmarks/diagnosis.py measured ----------------------
+# --- node checks, drawn from the confusion matrix that benchmarks/diagnosis.py measured ---------------------
 
 
 def judged(
@@ -361,7 +361,7 @@ def judged(
     tested: Iterable[int],
     rng: random.Random,
 ) -> tuple[list[int], list[int]]:
-    """The tested nodes that a check calls faulty, and those that it calls slow."""
+    """Return the tested nodes that a check calls faulty, and those that it calls slow."""
     tested = list(tested)
     faulty = [node for node in tested if _happens(_chance(diagnosis, node in ill, rng), rng)]
     slower = (node for node in tested if node in slow and node not in faulty)
@@ -369,12 +369,13 @@ def judged(
 
 
 def _happens(chance: float, rng: random.Random) -> bool:
-    """Nothing is drawn for what is certain, so that the number of healthy nodes changes no other draw."""
+    """Draw an event. Certain events draw nothing, so that the number of healthy nodes changes no other
+    draw."""
     return chance >= 1 or (chance > 0 and rng.random() < chance)
 
 
 def _chance(diagnosis: DiagnosisChances, is_ill: bool, rng: random.Random) -> float:
-    """The chance that a node is called faulty."""
+    """Return the probability that a node is called faulty."""
     if not is_ill:
         return diagnosis.healthy_blamed
     is_intermittent = _happens(diagnosis.intermittent, rng)

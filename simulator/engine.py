@@ -1,4 +1,4 @@
-"""One run of a fleet with a seed."""
+"""Run of a fleet with a seed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from simulator.planned import PlannedJob
 from simulator.state import DAY, SimulationState
 
 SHOWN = 12
-"""Members that are shown, beside those who stand by; smaller jobs are shown whole."""
+"""Members that are shown, in addition to standby; smaller jobs are shown completely."""
 TICKS = 100
-"""Reports of progress in a run."""
+"""Number of progress reports in a run."""
 
 
 class Simulation:
-    """One fleet with one seed; `run` simulates it."""
+    """Simulation of one fleet with one seed."""
 
     def __init__(self, fleet: Fleet, seed: int = 0, shown: int = SHOWN) -> None:
         self.fleet = fleet
@@ -46,7 +46,7 @@ class Simulation:
         """Simulate the fleet.
 
         Args:
-            script: faults, instead of those that are drawn.
+            script: faults that replace the drawn ones.
         """
         state = self.state
         seconds = days * DAY
@@ -89,7 +89,7 @@ class Simulation:
             state.crew_of.update(dict.fromkeys(crew.nodes, crew))
 
     def _first_look(self, crew: Crew, first: Sequence[int]) -> None:
-        """Place the first Pods on these nodes, the same for each number that is shown."""
+        """Place the first Pods on these nodes, identical for any number of shown nodes."""
         nodes = self.state.nodes
         spares = self._taken(len(nodes.free))
         for node in first:
@@ -114,7 +114,7 @@ class Simulation:
     # --- time -----------------------------------------------------------------------------------------------
 
     def _passes(self, seconds: float) -> None:
-        """Add time that passes to the account."""
+        """Add passing time to the account."""
         if seconds <= 0:
             return
         state, account = self.state, self.state.account
@@ -133,7 +133,7 @@ class Simulation:
     def _groups_pass(self, seconds: float) -> None:
         """Add time of a job with replica groups.
 
-        Those that take part train, unless one of them does not: the others wait for its gradients until a
+        Members train, unless one of them does not: then the others wait for its gradients until a
         membership without it is published.
         """
         state, account, groups = self.state, self.state.account, self.state.groups
@@ -166,7 +166,7 @@ def least_of(fleet: Fleet) -> int:
 
 
 def job_of(fleet: Fleet, members: int, hidden: int) -> ElasticJob:
-    """The job as its user writes it, without its hidden workers."""
+    """Return the job as its user writes it, without its hidden workers."""
     policies = fleet.policies
     wanted = members if fleet.max_nodes is None else members + fleet.max_nodes - fleet.nodes
     worker = {
@@ -187,7 +187,7 @@ def job_of(fleet: Fleet, members: int, hidden: int) -> ElasticJob:
 
 
 def trained(job: ElasticJob, least: int, hidden: int) -> PlannedJob:
-    """The job as it trains when nothing has ever failed."""
+    """Return the job in training, without any failure so far."""
     made = PlannedJob(job, least, hidden)
     for index in made.look(objects.EPOCH).new_pods:
         now = objects.at(1.0)
@@ -202,7 +202,7 @@ def trained(job: ElasticJob, least: int, hidden: int) -> PlannedJob:
 
 
 def _checked(job: PlannedJob) -> None:
-    """A first check has found all of its nodes healthy."""
+    """Finish a first check that finds all nodes healthy."""
     body = job.look(objects.at(1.5)).check
     if body is not None:
         workers = job.workers

@@ -1,4 +1,4 @@
-"""The fields of a fleet.yaml. Every mistake is one sentence with the field's path."""
+"""Fields of a fleet.yaml. Every mistake is reported in one sentence with the field's path."""
 
 from __future__ import annotations
 
@@ -25,62 +25,62 @@ class FleetError(ValueError):
 
 class Restart(StrEnum):
     IN_PLACE = "InPlace"
-    """Processes start again in the Pods that they have."""
+    """Processes restart in their Pods."""
     EVERYBODY = "Everybody"
-    """All Pods are made again, as by controllers without an agent."""
+    """All Pods are recreated, as by controllers without an agent."""
 
 
 class Kinds(Section):
     """Shares of the failures by kind, scaled to a sum of 1."""
 
     process: Share = 0.651
-    """A process dies, and runs again on the same node: 75 % of failures with hangs (Unicron, DLRover)."""
+    """A process dies, and restarts on the same node: 75 % of failures with hangs (Unicron, DLRover)."""
     hang: Share = 0.099
-    """Nobody steps (ByteRobust: 9.9 %)."""
+    """Training hangs (ByteRobust: 9.9 %)."""
     device: Share = 0.162
-    """A GPU fails and its driver says so (FT-HSDP's causes, for what is left, with SDC that is noticed)."""
+    """A GPU fails and its driver reports it (the rest, split by FT-HSDP's causes, including noticed SDC)."""
     node: Share = 0.035
-    """A node is silent from one moment to the next (FT-HSDP: kernel, reboot, disk)."""
+    """A node falls silent at once (FT-HSDP: kernel, reboot, disk)."""
     switch: Share = 0.053
-    """All nodes of a rack are silent at once (FT-HSDP)."""
+    """All nodes of a rack fall silent at once (FT-HSDP)."""
 
     @model_validator(mode="after")
     def _some(self) -> Self:
         if not sum(self.model_dump().values()):
-            raise ValueError("one kind at least must have a share above 0")
+            raise ValueError("at least one kind must have a share above 0")
         return self
 
 
 class BadNodes(Section):
-    """Nodes that fail more often than the others, until a repair has cured them."""
+    """Nodes that fail more often than the others, until a repair fixes them."""
 
     share: Share = 0.0
     times: Annotated[float, Field(ge=1, le=100)] = 5.0
 
 
 class Bursts(Section):
-    """Failures that come together; their mean rate is as without."""
+    """Failures in bursts; the mean rate is unchanged."""
 
     size: Annotated[int, Field(ge=1, le=1_000)] = 1
     within_seconds: Seconds = 600.0
 
 
 class Slowdowns(Section):
-    """A node is slow for a while, and so are all who wait for it."""
+    """Temporary slowdowns of a node, which slow down all that wait for it."""
 
     per1000_node_days: Rate = 0.0
     factor: Annotated[float, Field(ge=1, le=100)] = 1.1
-    """Steps take so many times as long (MegaScale: 10 %)."""
+    """Factor by which steps take longer (MegaScale: 10 %)."""
     seconds: Seconds = 1_440.0
     """Mean length of a slowdown (Falcon: communication, 24 min)."""
 
 
 class Corruptions(Section):
-    """Silent corruptions: what a node computes is wrong."""
+    """Silent corruptions: a node computes wrong results."""
 
     per1000_node_days: Rate = 0.0
     noticed_after_seconds: Seconds = 3_600.0
-    """Mean time until it is noticed. What was trained since is lost, and training goes on from storage."""
+    """Mean time until it is noticed. Training since then is lost, and resumes from storage."""
 
 
 class Faults(Section):
@@ -90,14 +90,14 @@ class Faults(Section):
     bad_nodes: BadNodes = BadNodes()
     bursts: Bursts = Bursts()
     while_training_only: bool = False
-    """Nothing fails while the job does not train (AIReSim's model)."""
+    """Whether failures occur only during training (AIReSim's model)."""
     slowdowns: Slowdowns = Slowdowns()
     corruptions: Corruptions = Corruptions()
     preemptions_per1000_node_days: Rate = 0.0
 
 
 class Repair(Section):
-    """Automated first, then by hand; either may say that it has cured a node and be wrong (AIReSim)."""
+    """Repairs, automated and then manual; either may wrongly report success (AIReSim)."""
 
     automated_seconds: Seconds = 7_200.0
     automated_fails: Share = 0.4
@@ -107,12 +107,12 @@ class Repair(Section):
 
 
 class DiagnosisChances(Section):
-    """How a node check judges nodes: benchmarks/results/diagnosis.md, N=33."""
+    """Accuracy of a node check, by benchmarks/results/diagnosis.md, N=33."""
 
     faulty_found: Share = 1.0
-    """Nodes with a hard fault (one of 33: 100 %)."""
+    """Share of nodes with a hard fault that are found (one of 33: 100 %)."""
     intermittent: Share = 0.0
-    """What share of the faults comes and goes: half of the tests pass."""
+    """Share of intermittent faults, with which half of the tests pass."""
     intermittent_found: Share = 0.67
     healthy_blamed: Share = 0.0
     straggler_found: Share = 1.0
@@ -121,20 +121,21 @@ class DiagnosisChances(Section):
 class Policies(Section):
     restart: Annotated[Restart, Field(strict=False)] = Restart.IN_PLACE
     restart_count: Annotated[int, Field(ge=0, le=1_000)] = 3
-    """How often the job may fail in one class without getting further than ever before."""
+    """Failures of one class without new progress that the job may have."""
     standby: Annotated[int, Field(ge=0, le=1_000)] = 0
     shrink_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 120
     heartbeat_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 30
     hang_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = 1_800
     memory_checkpoint_seconds: Annotated[float, Field(gt=0, le=31_536_000)] | Literal["auto"] | None = "auto"
-    """Training time between two saves to memory; null: none."""
+    """Training time between two saves to memory; null for none."""
     replicas: Annotated[int, Field(ge=0, le=1)] = 1
-    """Copies of them in other Pods."""
+    """Copies of these checkpoints in other Pods."""
     storage_checkpoint_seconds: Annotated[float, Field(gt=0, le=31_536_000)] = 1_800.0
     node_check_before: bool = False
-    """All nodes are checked before the first training."""
+    """Whether all nodes are checked before the first training."""
     node_check_after: bool = False
-    """`nodeCheck.enabled`: after failures that smell of hardware, and before a world with new nodes."""
+    """As `nodeCheck.enabled`: checks after failures that may be due to hardware, and before a world with new
+    nodes."""
     exclude_stragglers: bool = False
     cordon: bool = True
     cordon_limit_percent: Annotated[int, Field(ge=0, le=100)] = 10
@@ -145,22 +146,22 @@ class Policies(Section):
 class CapacityChange(Section):
     day: Annotated[float, Field(ge=0)]
     nodes: Annotated[int, Field(ge=-MAX_NODES, le=MAX_NODES)]
-    """So many nodes come, or go if it is below 0."""
+    """Number of nodes that are added, or removed if negative."""
 
 
 class Fleet(Section):
     name: str = "fleet"
     nodes: Annotated[int, Field(ge=1, le=MAX_NODES)]
-    """How many the job wants."""
+    """Number of nodes that the job wants."""
     min_nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] | None = None
-    """It trains on with as few; unset: with all alone."""
+    """Smallest number of nodes that training continues with; unset: all."""
     max_nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] | None = None
-    """It grows into free nodes up to so many."""
+    """Largest number of nodes that the job grows to, into free ones."""
     node_unit: Annotated[int, Field(ge=1, le=1_000)] = 1
     spares: Annotated[int, Field(ge=0, le=MAX_NODES)] = 0
-    """Nodes beside those."""
+    """Additional nodes."""
     rack_nodes: Annotated[int, Field(ge=1, le=64)] = 16
-    """So many are behind one switch."""
+    """Number of nodes behind one switch."""
     faults: Faults = Faults()
     repair: Repair = Repair()
     diagnosis: DiagnosisChances = DiagnosisChances()
@@ -209,7 +210,7 @@ class Fleet(Section):
 
 
 _BRANCHES = ("constrained-float", "literal['auto']")
-"""Names that pydantic adds to the path of a field of two types."""
+"""Path elements that pydantic adds for a field of two types."""
 
 _WANTED = {
     "int_type": "a whole number, without a comma or a unit",
@@ -219,11 +220,11 @@ _WANTED = {
     "model_type": "a map of fields",
     "tuple_type": "a list, such as `[{day: 3, nodes: -64}]`",
 }
-"""By pydantic's type of error: what a field must be. `capacity` is the only list."""
+"""Expected value, by pydantic's type of error. `capacity` is the only list."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a field that is there twice, of which YAML would take the last."""
+    """Loader that refuses duplicate fields, of which YAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set[str]()
@@ -236,11 +237,11 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_fleet(path: Path) -> Fleet:
-    """The fleet that a file describes.
+    """Read the fleet that a file describes.
 
     Raises:
-        FleetError: one sentence, with the path of the field.
-        OSError: it cannot be read.
+        FleetError: the file is invalid; one sentence, with the path of the field.
+        OSError: the file cannot be read.
     """
     try:
         data = yaml.load(path.read_text(), _Loader)
@@ -255,13 +256,13 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def parsed(data: dict[str, Any], origin: str) -> Fleet:
-    """Raises FleetError."""
+    """Validate a fleet. Raises FleetError."""
     try:
         return Fleet.model_validate(data)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False)
         unknown = [each for each in errors if each["type"] == "extra_forbidden"]
-        first = [*unknown, *errors][0]  # a misspelt field is why another one is missing
+        first = [*unknown, *errors][0]  # a misspelt field makes another one missing
         where = ".".join(str(step) for step in first["loc"] if str(step) not in _BRANCHES)
         what = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":

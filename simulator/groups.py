@@ -1,7 +1,7 @@
-"""A job with replica groups: which of them train together, and when they go on after a change.
+"""Job with replica groups: which of them train together, and when they continue after a change.
 
-Each group is a job that `planned.PlannedJob` decides about. `reconcilers/groups` decides who takes part, and
-when the whole job has failed; how long the others stand still comes from the table of times.
+Each group is a `planned.PlannedJob`. `reconcilers/groups` decides which take part, and when the whole job
+has failed; the table of times gives the pauses of the others.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from simulator import objects
 from simulator.times import Times
 
 MINIMUM = 1
-"""Number of groups below which none trains: the default of `elasticPolicy.replicaGroups.min`."""
+"""Minimum number of groups: the default of `elasticPolicy.replicaGroups.min`."""
 
 
 class GroupedJob:
-    """The job that owns the groups."""
+    """Job that owns the groups."""
 
     def __init__(self, groups: Mapping[int, ElasticJob], times: Times) -> None:
-        # Only the number of groups counts; a real job may not have so many workers.
+        # Only the number of groups matters; a real job may not have so many workers.
         elastic = {"replicaGroups": {"workers": 1, "min": MINIMUM}}
         self.job = objects.new_job({"replicas": len(groups)}, {"elasticPolicy": elastic})
         self.stalled_until = 0.0
-        """End of the pause that the newest version of the membership means for those in it."""
+        """End of the pause of the members after the newest version of the membership."""
         self._groups = dict(groups)
         self._views = {number: view_of(number, group) for number, group in groups.items()}
         self._rounds_before = dict.fromkeys(groups, 0)
@@ -58,7 +58,7 @@ class GroupedJob:
         return self._members.get(number)
 
     def look(self, number: int, group: ElasticJob, now: float) -> float:
-        """Look at one group. Return the seconds for which those that take part stand still from now on."""
+        """Reconcile one group. Return the seconds for which the members pause from now on."""
         before, self._groups[number] = self._groups[number], group
         view = self._view(number, group)
         if view == self._views[number]:
@@ -70,14 +70,14 @@ class GroupedJob:
 
     @property
     def patience_seconds(self) -> float:
-        """Longest wait of the groups for one that comes to no step."""
+        """Longest wait of the groups for one that does not step."""
         return patience_seconds(self._times.step_seconds)
 
     def leave_out(self, number: int, waiting: int, now: float) -> float:
-        """Let one group report that it waits for another one in vain. Return as `look` does.
+        """Let one group report that it waits for another in vain. Return as `look` does.
 
         Args:
-            number: of the group that comes to no step.
+            number: number of the group that does not step.
         """
         version, late = self.membership.version, frozenset((number,))
         views = self._all_views()
@@ -95,7 +95,7 @@ class GroupedJob:
         return seconds
 
     def forget(self, number: int, group: ElasticJob) -> None:
-        """Let a group that trains be one to which nothing has ever happened, in the round that it is in."""
+        """Turn a training group into one without any history, in its current round."""
         shown = view_of(number, group)
         self._rounds_before[number] = self._views[number].round - shown.round
         self._groups[number] = group
@@ -114,7 +114,7 @@ class GroupedJob:
         return list(self._views.values())
 
     def _publish(self, membership: Membership) -> bool:
-        """Take over a membership. Return whether it is a new one."""
+        """Take over a membership; return whether it is new."""
         is_new = membership is not self.membership
         self.membership = membership
         if is_new:
@@ -122,7 +122,7 @@ class GroupedJob:
         return is_new
 
     def _look_at_all(self, now: float) -> None:
-        """Decide whether the whole job has ended, since one group has."""
+        """Decide whether the whole job has ended, after one group has."""
         plan = plan_groups(self.job, self.job.status.to_wire(), self._groups, objects.at(now))
         status = objects.patched(self.job.status.to_wire(), plan.status_patch)
         self.job = self.job.model_copy(update={"status": ElasticJobStatus.model_validate(status)})

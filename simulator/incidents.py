@@ -1,5 +1,5 @@
-"""Failures of a crew's processes, Pods and nodes, and when the controller sees them. The plan decides what
-follows (`Crew.look`)."""
+"""Failures of a crew's processes, Pods and nodes, and the times at which the controller sees them. The plan
+decides what follows (`Crew.look`)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from simulator.crew import Crew
 from simulator.state import SimulationState
 
 ANSWER_SECONDS = 0.3
-"""Time until the ranks of a hang have reported their stacks."""
+"""Seconds until the ranks of a hang have reported their stacks."""
 
 
 def process_fails(crew: Crew, node: int) -> None:
     """A training process dies; its Pod lives."""
-    message = f"RuntimeError: CUDA error: an illegal memory access was encountered on {_word(node)}"
+    message = f"RuntimeError: CUDA error: an illegal memory access was encountered on {_in_letters(node)}"
     _fails(crew, node, survives=True, exit_code=1, message=message)
 
 
 def device_fails(crew: Crew, node: int) -> None:
     """A GPU fails, and its driver reports it."""
     crew.state.nodes.ill.add(node)
-    message = f"GPU 0: Xid 79: GPU has fallen off the bus of {_word(node)}"
+    message = f"GPU 0: Xid 79: GPU has fallen off the bus of {_in_letters(node)}"
     survives = crew.state.fleet.policies.replicas > 0
     _fails(crew, node, survives=survives, exit_code=1, cause=FailureCause.DEVICE, message=message)
 
@@ -34,14 +34,14 @@ def corruption_shows(crew: Crew, node: int, work: float) -> None:
     """Work beyond `work` is wrong; training goes back to a checkpoint in storage."""
     if not crew.trains:
         return
-    message = f"RuntimeError: the loss is NaN since {_word(node)}"
+    message = f"RuntimeError: the loss is NaN since {_in_letters(node)}"
     _fails(crew, node, survives=False, limit=work, exit_code=1, message=message)
 
 
 def _fails(crew: Crew, node: int, *, survives: bool, limit: float | None = None, **failure: Any) -> None:
     state = crew.state
     if not crew.job.is_formed or not crew.noticed:
-        return  # no process runs, or all wait for one that is dead
+        return  # no process runs, or all wait for a dead one
     index = crew.show(node)
     if index not in crew.job.world.members:
         return
@@ -82,7 +82,7 @@ def _if_still(crew: Crew, round_: int, happens: Callable[[], None]) -> None:
 
 
 def _report_watchdog(crew: Crew, index: int) -> None:
-    """Every rank's NCCL watchdog ends it; none shows which was first."""
+    """Let every rank's NCCL watchdog end it, so that the first failure does not show."""
     message = "RuntimeError: Watchdog caught collective operation timeout"
     worker, now = crew.job.workers[index], crew.state.at()
     crew.job.put(objects.failed(worker, crew.job.world.round, now, rank=index, exit_code=-6, message=message))
@@ -187,7 +187,7 @@ def _members_fall_silent(crew: Crew, nodes: list[int]) -> None:
 
 
 def _peers_fail(crew: Crew, lost: set[int]) -> None:
-    """A peer that lost its connections reports first, without the first failure."""
+    """Let a peer that lost its connections report first, without the first failure."""
     index = next((i for i in crew.job.members() if i not in lost), None)
     if index is None:
         return
@@ -198,7 +198,7 @@ def _peers_fail(crew: Crew, lost: set[int]) -> None:
 
 
 def _preempted(crew: Crew, node: int) -> None:
-    """Its Pod is deleted with the time to leave in good order, so that no step is lost."""
+    """Delete the node's Pod with time to leave in good order, so that no step is lost."""
     index = crew.show(node)
     worker = crew.job.workers[index]
     if index in crew.job.world.members and crew.trains:
@@ -221,8 +221,8 @@ def pod_is_deleted(crew: Crew, node: int) -> None:
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def _word(number: int) -> str:
-    """A number in letters: the same error of two nodes is not the same, as numbers alone would be."""
+def _in_letters(number: int) -> str:
+    """Return a number in letters: errors that differ only in numbers count as the same."""
     word = ""
     while True:
         number, rest = divmod(number, 26)

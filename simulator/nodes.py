@@ -1,6 +1,6 @@
-"""The nodes of a fleet: free, in use or out of service; repairs and cordons.
+"""Nodes of a fleet: free, in use or out of service; repairs and cordons.
 
-The controller's policy decides on cordons (`reconcilers/cordon/policy.py`), with its limits.
+The controller's policy decides on cordons (`reconcilers/cordon/policy.py`) and their limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Nodes:
     rng: random.Random
     outcome: RunOutcome
     good: Bag = field(default_factory=Bag)
-    """All nodes of the fleet but for the bad ones."""
+    """All nodes of the fleet except the bad ones."""
     bad: Bag = field(default_factory=Bag)
     free: Bag = field(default_factory=Bag)
     """Nodes on which a Pod may be placed."""
@@ -38,9 +38,9 @@ class Nodes:
     """Nodes in use whose fault has shown and is not repaired."""
     cordoned: dict[int, NodeCordon] = field(default_factory=dict)
     count: int = 0
-    """Numbers that have been given."""
+    """Number of nodes created so far."""
     in_order: bool = False
-    """Pods are placed on the first of the free nodes, and not on a random one."""
+    """Whether Pods are placed on the first free node instead of a random one."""
 
     @classmethod
     def of(cls, fleet: Fleet, rng: random.Random, outcome: RunOutcome) -> Nodes:
@@ -49,7 +49,7 @@ class Nodes:
         return nodes
 
     def add(self, count: int) -> None:
-        """Add so many free nodes."""
+        """Add free nodes."""
         share = self.fleet.faults.bad_nodes.share
         bad = set(self.rng.sample(range(count), int(count * share)))
         for place in range(count):
@@ -62,18 +62,18 @@ class Nodes:
         return len(self.good) + len(self.bad)
 
     def weight(self) -> float:
-        """The number of good nodes that would fail as often as all of them."""
+        """Return the number of good nodes with the same total failure rate."""
         return len(self.good) + len(self.bad) * self.fleet.faults.bad_nodes.times
 
     def pick_to_fail(self) -> int:
-        """A node, bad ones accordingly more often."""
+        """Return a random node, weighted by failure rate."""
         good = len(self.good)
         if self.rng.random() * self.weight() < good:
             return self.good.pick(self.rng)
         return self.bad.pick(self.rng)
 
     def take_free(self, forbidden: set[int], avoided: set[int]) -> int | None:
-        """A node for a Pod, those that it avoids last; None if there is none."""
+        """Return a node for a Pod, preferably not one to avoid; None if there is none."""
         if self.in_order and self.free:
             first = next(iter(self.free))
             self.free.discard(first)
@@ -94,7 +94,7 @@ class Nodes:
         return None
 
     def may_cordon(self, node: int, now: datetime, cause: Cause) -> bool:
-        """Whether the controller cordons a node that is faulty for this cause; counted."""
+        """Return whether the controller cordons a node that is faulty for this cause, and count it."""
         policies = self.fleet.policies
         if not policies.cordon:
             return False
@@ -110,7 +110,7 @@ class Nodes:
         return decided.cordoned
 
     def repaired(self, node: int) -> None:
-        """Free a repaired node; whether a bad one is cured, `repair_seconds` has drawn."""
+        """Free a repaired node; `repair_seconds` has drawn whether a bad one is fixed."""
         self.ill.discard(node)
         self.cordoned.pop(node, None)
         self.release(node)
@@ -126,14 +126,14 @@ class Nodes:
             bag.discard(node)
 
     def turns_bad(self, node: int) -> None:
-        """Make a node bad whose fault is not repaired."""
+        """Mark a node as bad because its fault is not repaired."""
         self.ill.discard(node)
         if node in self.good:
             self.good.discard(node)
             self.bad.add(node)
 
     def repair_seconds(self, node: int) -> float:
-        """How long this repair takes. Whether it cures a bad node is drawn here, too."""
+        """Return the duration of a repair, and draw whether it fixes a bad node."""
         repair, rng = self.fleet.repair, self.rng
         self.outcome.repairs += 1
         seconds, fails = exponential(rng, repair.automated_seconds), repair.automated_fails
@@ -146,7 +146,8 @@ class Nodes:
         return seconds
 
     def screened(self) -> list[int]:
-        """Bad nodes that a check finds before the first training, as far as others are free instead."""
+        """Return bad nodes that a check finds before the first training, as far as free ones can replace
+        them."""
         found = [n for n in self.bad if self.rng.random() < self.fleet.diagnosis.intermittent_found]
         spare = len(self.free) - self.fleet.nodes - self.fleet.policies.standby
         found = found[: max(spare, 0)]

@@ -1,6 +1,6 @@
-"""The objects of a job in virtual time: what an API server would hold, and how Pods and agents change it.
+"""Objects of a job in virtual time: the content of an API server, and its changes by Pods and agents.
 
-Everything here only builds or copies models; what follows from them is the controller's to decide.
+This module only builds and copies models; the controller's code makes the decisions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Wire = dict[str, Any]
 
 
 def at(seconds: float) -> datetime:
-    """The wall clock at a second of the simulation."""
+    """Return the wall clock at a second of the simulation."""
     return EPOCH + timedelta(seconds=seconds)
 
 
 def new_job(worker: Wire, spec: Wire, *, is_group: bool = False) -> ElasticJob:
-    """A job with these fields of `replicaSpecs.worker` beside its template, and of the spec."""
+    """Return a job with these fields of its spec, and of `replicaSpecs.worker` besides the template."""
     owner = {"apiVersion": API_VERSION, "kind": "ElasticJob", "name": JOB, "uid": JOB, "controller": True}
     return ElasticJob.model_validate(
         {
@@ -53,7 +53,7 @@ def new_job(worker: Wire, spec: Wire, *, is_group: bool = False) -> ElasticJob:
 
 
 def patched(target: Wire, patch: Wire) -> Wire:
-    """After a JSON merge patch (RFC 7396)."""
+    """Return the target after a JSON merge patch (RFC 7396)."""
     result = dict(target)
     for key, value in patch.items():
         if value is None:
@@ -67,24 +67,24 @@ def patched(target: Wire, patch: Wire) -> Wire:
 
 
 def created(body: Wire, now: datetime) -> ElasticWorker:
-    """The ElasticWorker as the API server stores it."""
+    """Return the ElasticWorker as the API server stores it."""
     metadata = body["metadata"] | {"uid": body["metadata"]["name"], "resourceVersion": "1"}
     return ElasticWorker.model_validate(body | {"metadata": metadata | {"creationTimestamp": now}})
 
 
 def with_pod(worker: ElasticWorker, node: str, now: datetime) -> ElasticWorker:
-    """The worker with a Pod that runs on that node, by the Worker reconciler's own status."""
+    """Return the worker with a Pod running on that node, with the Worker reconciler's own status."""
     return observed(worker, Observation(pod=_pod(worker, node)), now)
 
 
 def observed(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorker:
-    """Return the worker with the status that the Worker reconciler writes next; the agent's part stays."""
+    """Return the worker with the Worker reconciler's next status, and its agent's unchanged report."""
     status = observe(worker, seen, now)
     return worker.model_copy(update={"status": status.model_copy(update={"agent": worker.status.agent})})
 
 
 def waiting(worker: ElasticWorker, now: datetime, unschedulable: bool) -> ElasticWorker:
-    """The worker with a Pod that does not run yet; `unschedulable`: there is no node for it."""
+    """Return the worker with a Pod that does not run yet; `unschedulable`: because no node is free."""
     pod = _pod(worker, None)
     condition = {"type": "PodScheduled", "status": "False" if unschedulable else "True"}
     if unschedulable:
@@ -94,7 +94,7 @@ def waiting(worker: ElasticWorker, now: datetime, unschedulable: bool) -> Elasti
 
 
 def silent(worker: ElasticWorker, seconds: float, now: datetime) -> ElasticWorker:
-    """A worker whose agent and node have renewed no Lease for `seconds`."""
+    """Return the worker after `seconds` without a Lease renewal of its agent and node."""
     silence = Silence(
         seconds,
         SilenceVerdict.NODE_LOST,
@@ -105,7 +105,7 @@ def silent(worker: ElasticWorker, seconds: float, now: datetime) -> ElasticWorke
 
 
 def deleted(worker: ElasticWorker, now: datetime, *, preempted: bool) -> ElasticWorker:
-    """The worker with a Pod that is being deleted; `preempted`: with time to leave in good order."""
+    """Return the worker with a Pod that is being deleted; `preempted`: with time to leave in good order."""
     pod = _pod(worker, worker.status.node_name)
     pod["metadata"]["deletionTimestamp"] = now.isoformat()
     pod["metadata"]["deletionGracePeriodSeconds"] = 30 if preempted else 0
@@ -126,7 +126,7 @@ def _pod(worker: ElasticWorker, node: str | None) -> Wire:
 
 
 def ready(worker: ElasticWorker, now: datetime) -> ElasticWorker:
-    """The worker with an agent that waits for a world."""
+    """Return the worker with an agent that waits for a world."""
     return with_report(
         worker,
         AgentReport(
@@ -153,7 +153,7 @@ def reporting(worker: ElasticWorker, **update: Any) -> ElasticWorker:
 
 
 def failed(worker: ElasticWorker, round_: int, now: datetime, **failure: Any) -> ElasticWorker:
-    """The worker with an agent that reports a failure in this round."""
+    """Return the worker with an agent that reports a failure in this round."""
     report = worker.status.agent
     before = report.failure if report is not None else None
     reported = AgentFailure(
@@ -166,13 +166,13 @@ def failed(worker: ElasticWorker, round_: int, now: datetime, **failure: Any) ->
 
 
 def check_of(body: Wire, begun: datetime, **status: Any) -> NodeCheck:
-    """The NodeCheck that the controller made, with these fields of its status."""
+    """Return the controller's NodeCheck with these fields of its status."""
     metadata = body["metadata"] | {"uid": body["metadata"]["name"], "creationTimestamp": begun}
     return NodeCheck.model_validate(body | {"metadata": metadata, "status": status})
 
 
 def alike(worker: ElasticWorker, index: int) -> ElasticWorker:
-    """Another slot, in its first incarnation, in the same state."""
+    """Return another slot, in its first incarnation, in the same state."""
     name = f"{JOB}-{worker.spec.type}-{index}"
     metadata = worker.metadata.model_copy(update={"name": name, "uid": name})
     nowhere: dict[str, Any] = {key: [] for key in ("excluded_nodes", "faulty_nodes", "reported_nodes")}

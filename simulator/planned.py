@@ -1,13 +1,13 @@
-"""One job that the controller's own plan decides about, in virtual time.
+"""Job in virtual time, decided by the controller's own plan.
 
-`look` is what `reconcilers/job/reconciler.py` does: seen → plan → apply, with `plan_job` itself, and the
-objects in memory. Nothing here decides anything about the job.
+`look` does the same as `reconcilers/job/reconciler.py`: seen → plan → apply, with `plan_job` itself, and
+the objects in memory. Nothing here decides anything about the job.
 
-**The quiet majority is left out.** What the plan decides depends on who is missing, who is ready and how
-many there are beyond the minimum; workers that simply run differ in nothing but their index. So a job of N
-workers of which h simply run, all the time, gets the same worlds as one of N − h workers whose `replicas` and
+**The quiet majority is left out.** The plan's decisions depend on missing and ready workers, and on their
+number beyond the minimum; workers that simply run differ only in their index. So a job of N workers, of
+which h simply run all the time, gets the same worlds as one of N − h workers whose `replicas` and
 `minReplicas` are lower by h, if h is a multiple of `nodeUnit` (`tests/simulator/test_majority.py` compares
-both). `hidden` is h. A hidden worker to which something happens takes the place of one that is shown.
+both). `hidden` is h. A hidden worker with an incident replaces one that is shown.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ from reconcilers.world.participants import Ages, is_waiting
 from simulator import objects
 
 KEPT_ROUNDS = 3
-"""Rounds whose steps the speaker's report keeps."""
+"""Rounds whose steps are kept in the report of the speaker."""
 
 
 @dataclass
 class Looked:
-    """The acts of one look."""
+    """Acts of one reconcile."""
 
     plan: JobPlan
     new_pods: list[int] = field(default_factory=list)
-    """Indices of the workers that are to have a Pod: new ones, and next incarnations."""
+    """Indices of workers that need a Pod: new ones, and next incarnations."""
     gone: list[int] = field(default_factory=list)
     """Indices of workers that were deleted."""
     check: dict[str, Any] | None = None
-    """The NodeCheck that was made."""
+    """The NodeCheck that was created."""
 
 
 class PlannedJob:
-    """A job, its workers by index, and its checks."""
+    """Job with its workers, by index, and its checks."""
 
     def __init__(self, job: ElasticJob, least: int = 1, hidden: int = 0) -> None:
-        """`least`: the whole job's `minReplicas`; `hidden`: how many of its workers are not shown."""
+        """`least` is the whole job's `minReplicas`, `hidden` the number of its workers that are not shown."""
         self.job = job
         self.least, self.hidden = least, hidden
         self.workers: dict[int, ElasticWorker] = {}
         self.checks: list[NodeCheck] = []
         self._status: dict[str, Any] = {}
         self._plain: ElasticWorker | None = None
-        """One that simply ran, lately."""
+        """A worker that simply ran recently."""
         self._waits: dict[int, tuple[object, datetime]] = {}
         self._accounted: tuple[object, datetime] = (None, objects.EPOCH)
 
@@ -79,13 +79,13 @@ class PlannedJob:
 
     @property
     def missing(self) -> int:
-        """How many members fewer the world has than the job wants."""
+        """Number of members that the world lacks."""
         return self.job.spec.replica_specs["worker"].replicas - len(self.world.members)
 
-    # --- what the controller does ---------------------------------------------------------------------------
+    # --- the controller ------------------------------------------------------------------------------------
 
     def look(self, now: datetime) -> Looked:
-        """One look at the job, with all that it writes."""
+        """Run one reconcile of the job, with all of its writes."""
         plan = plan_job(self._seen(now), now)
         looked = Looked(plan)
         if plan.request is not None:
@@ -113,7 +113,7 @@ class PlannedJob:
         )
 
     def _waited(self, worker: ElasticWorker, now: datetime) -> float:
-        """Seconds since its agent began, or ceased, to wait for a world."""
+        """Return the seconds since its agent began, or ceased, to wait for a world."""
         state, index = is_waiting(worker.status.agent), worker.spec.index
         since = self._waits.get(index)
         if since is None or since[0] != state:
@@ -178,10 +178,10 @@ class PlannedJob:
         self._status = wire
         self.job = self.job.model_copy(update={"status": ElasticJobStatus.model_validate(wire)})
 
-    # --- what Pods and agents do ----------------------------------------------------------------------------
+    # --- Pods and agents ------------------------------------------------------------------------------------
 
     def members(self) -> Iterable[int]:
-        """The present members that live in the incarnation that the world names."""
+        """Yield the members that are alive in the world's incarnation."""
         incarnations = self.world.incarnation_by_index()
         for index in self.world.members:
             worker = self.workers.get(index)
@@ -189,7 +189,7 @@ class PlannedJob:
                 yield index
 
     def lives(self, index: int) -> bool:
-        """Whether its Pod runs and its agent has reported."""
+        """Return whether its Pod runs and its agent has reported."""
         worker = self.workers[index]
         report = worker.status.agent
         return (
@@ -235,7 +235,7 @@ class PlannedJob:
         self.workers[index] = objects.reporting(worker, rounds=rounds, progress=progress)
 
     def stop(self, now: datetime) -> None:
-        """The survivors of a broken world have stopped what they ran, and wait."""
+        """Let the survivors of a broken world stop their processes and wait."""
         for index, worker in self.workers.items():
             report = worker.status.agent
             if report is not None and report.state in (AgentState.RUNNING, AgentState.FAILED):
@@ -245,7 +245,7 @@ class PlannedJob:
         self.workers[worker.spec.index] = worker
 
     def quiet(self) -> list[int]:
-        """Members that simply run: any of them may stand for one that is hidden."""
+        """Return members that simply run: any of them may represent a hidden one."""
         return [index for index in self.world.members if self._simply_runs(index)]
 
     def _simply_runs(self, index: int) -> bool:
@@ -253,7 +253,7 @@ class PlannedJob:
         return worker is not None and simply_runs(worker)
 
     def is_idle(self, index: int) -> bool:
-        """Whether its agent waits for a world."""
+        """Return whether its agent waits for a world."""
         report = self.workers[index].status.agent
         return self.lives(index) and report is not None and report.state is AgentState.READY
 
@@ -262,7 +262,7 @@ class PlannedJob:
         return any(not check.status.finished for check in self.checks)
 
     def end_check(self, body: dict[str, Any], verdicts: dict[str, Any], now: datetime) -> None:
-        """The NodeCheck has finished with these verdicts (fields of its status)."""
+        """Finish the NodeCheck with these verdicts (fields of its status)."""
         name = body["metadata"]["name"]
         for place, check in enumerate(self.checks):
             if check.metadata.name == name:
@@ -273,7 +273,7 @@ class PlannedJob:
     # --- the quiet majority ---------------------------------------------------------------------------------
 
     def copy(self) -> PlannedJob:
-        """An independent job in the same state."""
+        """Return an independent job in the same state."""
         other = PlannedJob(self.job, self.least, self.hidden)
         other.workers, other.checks = dict(self.workers), list(self.checks)
         other._status, other._waits, other._accounted = self._status, dict(self._waits), self._accounted
@@ -281,8 +281,7 @@ class PlannedJob:
         return other
 
     def reveal(self, count: int) -> range:
-        """Show so many hidden workers, in the state of one to which nothing has happened; return their
-        slots."""
+        """Show `count` hidden workers, in an undisturbed state; return their slots."""
         world, model = self.world, self._someone()
         spec = self.job.spec.replica_specs["worker"]
         first = max(self.workers) + 1
@@ -305,7 +304,7 @@ class PlannedJob:
         return new
 
     def _someone(self) -> ElasticWorker:
-        """A member to which nothing has happened."""
+        """Return an undisturbed member."""
         quiet = self.quiet()
         if quiet:
             return self.workers[quiet[-1]]
@@ -314,8 +313,8 @@ class PlannedJob:
         return objects.reporting(self._plain, state=state, observed_round=self.world.round)
 
     def label(self, index: int, node: str) -> None:
-        """Let a worker that simply runs stand for the one on that node, with both of their check results, and
-        nothing against it."""
+        """Let a worker that simply runs represent the one on that node, with the results of checks exchanged
+        and none against it."""
         worker = self.workers[index]
         before = worker.status.node_name or ""
         status = worker.status.model_copy(update={"node_name": node})
@@ -333,7 +332,7 @@ class PlannedJob:
             self.checks[place] = check.model_copy(update={"status": found.model_copy(update=update)})
 
     def reset(self, prototype: PlannedJob) -> None:
-        """The same round, of a job to which nothing has ever happened; its account stays."""
+        """Reset to a job without any history in the same round; its account stays."""
         world, speaker = self.world, next(iter(self.members()))
         report = self.workers[speaker].status.agent
         assert report is not None

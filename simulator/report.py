@@ -1,4 +1,4 @@
-"""The output of `dlr simulate`: where the time went, and what would help."""
+"""Output of `dlr simulate`: the uses of time, and the most effective changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def percent(mean: Mean) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Lines of columns, those in `right` aligned to the right."""
+    """Return rows as lines of aligned columns, those in `right` to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(
@@ -38,7 +38,7 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
 
 
 def summary(result: RunResult) -> list[str]:
-    """One fleet's lines."""
+    """Return the summary of one fleet, in lines."""
     fleet, seeds = result.fleet, len(result.outcomes)
     runs = f"{seeds} run{'s' if seeds > 1 else ''}"
     lines = [
@@ -79,7 +79,7 @@ def effect_lines(found: Sequence[FaultEffect]) -> list[str]:
 
 
 def time_lines(times: Times) -> list[str]:
-    """The table of times, with what a user has replaced."""
+    """Return the table of times, with the user's replacements."""
     rows = [("time", "value", "from")]
     for name, field in Times.model_fields.items():
         value = getattr(times, name)

@@ -1,4 +1,4 @@
-"""Many runs of one fleet: means with their confidence, and the effect of each change."""
+"""Many runs of one fleet: means with confidence intervals, and the effect of each change."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from simulator.engine import Simulation
 from simulator.fleet import Fleet, Restart
 
 EFFECT_SEEDS = 5
-"""Runs for the effect of a change; the same seeds with and without it."""
+"""Number of runs for the effect of a change, with the same seeds with and without it."""
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Two-sided 95 % quantiles of Student's distribution, by degrees of freedom from 1 on."""
 
 Progress = Callable[[str, float], None]
-"""Called with the name of what runs, and the share of it that is done."""
+"""Callback with the name of the running fleet, and the share that is done."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RunResult:
 
     @property
     def shares(self) -> Mapping[TimeUse, Mean]:
-        """What the time went to, as shares of it."""
+        """Shares of the time by use."""
         return {
             part: mean_of([outcome.account.seconds[part] / outcome.seconds for outcome in self.outcomes])
             for part in TimeUse
@@ -54,7 +54,7 @@ class RunResult:
 
     @property
     def ended(self) -> Sequence[str]:
-        """Why jobs failed before the time was over."""
+        """Why jobs failed before the end."""
         return [outcome.ended for outcome in self.outcomes if outcome.ended]
 
 
@@ -66,7 +66,7 @@ class FaultEffect:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """The mean of one value or more."""
+    """Return the mean of one value or more."""
     if len(values) < 2:
         return Mean(fmean(values), 0.0)
     freedom = len(values) - 1
@@ -75,7 +75,7 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 
 def simulate(fleet: Fleet, days: float, seeds: Sequence[int], progress: Progress | None = None) -> RunResult:
-    """One run a seed; the same seeds give the same result."""
+    """Simulate one run per seed; the same seeds give the same result."""
     outcomes = []
     for number, seed in enumerate(seeds):
 
@@ -88,7 +88,7 @@ def simulate(fleet: Fleet, days: float, seeds: Sequence[int], progress: Progress
 
 
 def effects(base: RunResult, seeds: Sequence[int], progress: Progress | None = None) -> list[FaultEffect]:
-    """The effect of each change alone, the greatest first."""
+    """Return the effect of each change alone, the greatest first."""
     few = list(seeds)[:EFFECT_SEEDS]
     unchanged = base.outcomes[: len(few)]
     found = []
@@ -100,7 +100,7 @@ def effects(base: RunResult, seeds: Sequence[int], progress: Progress | None = N
 
 
 def changes(fleet: Fleet) -> dict[str, Fleet]:
-    """The fleet with one change each, by its name."""
+    """Return variants of the fleet with one change each, by name."""
     policies, times = fleet.policies, fleet.times
     on_off = _switched(fleet)
     if policies.hang_timeout_seconds > HANG_SECONDS:
@@ -134,7 +134,7 @@ FEWER_SHARE = 0.9
 
 
 def _switched(fleet: Fleet) -> dict[str, Fleet]:
-    """The fleet with one policy switched each."""
+    """Return variants of the fleet with one policy switched each."""
     policies = fleet.policies
     found: dict[str, Fleet] = {}
     if policies.group_nodes is None:

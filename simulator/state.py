@@ -1,4 +1,4 @@
-"""The state of one simulated run that its groups of nodes share: clock, nodes, account and counts.
+"""State of one simulated run that its groups of nodes share: clock, nodes, account and counts.
 
 `crew.Crew` holds one group's own state and changes this one; `engine.Simulation` runs it.
 """
@@ -25,18 +25,18 @@ DAY = 86_400.0
 
 
 class Placing(Protocol):
-    """The part of a group of nodes that this module uses: Pods that wait for a node."""
+    """Interface of a group of nodes to this module: Pods that wait for a node."""
 
     @property
     def pending(self) -> Collection[int]:
-        """Slots whose Pod finds no node."""
+        """Slots whose Pod has no node."""
 
     def place_pending(self) -> bool:
-        """Place the first of them. Return whether it got a node."""
+        """Place the first of them; return whether it got a node."""
 
 
 C = TypeVar("C", bound=Placing)
-"""The groups of nodes, `crew.Crew`."""
+"""Type of the groups of nodes, `crew.Crew`."""
 
 
 @dataclass
@@ -46,16 +46,16 @@ class SimulationState(Generic[C]):
     clock: SimulatedClock = field(default_factory=SimulatedClock)
     outcome: RunOutcome = field(default_factory=RunOutcome)
     crew_of: dict[int, C] = field(default_factory=dict)
-    """The group of each node in use."""
+    """Group of each node in use."""
     active: list[C] = field(default_factory=list)
-    """The groups with workers that are simulated one by one."""
+    """Groups with workers that are simulated individually."""
     down: set[int] = field(default_factory=set)
     away: set[int] = field(default_factory=set)
-    """Nodes that were taken away and come back."""
+    """Nodes that were taken away and will return."""
     convicted: dict[int, Cause] = field(default_factory=dict)
     """Nodes that a check found faulty, with the cause; they are repaired when their Pods leave."""
     groups: GroupedJob | None = None
-    """The job that owns the replica groups; None where there are none."""
+    """Job that owns the replica groups; None without any."""
     _left_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class SimulationState(Generic[C]):
     # --- training -------------------------------------------------------------------------------------------
 
     def saved_work(self, *, memory: bool, limit: float | None) -> float:
-        """The work in the newest usable checkpoint; `memory`: checkpoints in memory have survived too."""
+        """Return the work in the newest usable checkpoint; `memory`: checkpoints in memory have survived."""
         policies, interval = self.fleet.policies, self.fleet.memory_interval
         work = self.account.work if limit is None else min(self.account.work, limit)
         every = policies.storage_checkpoint_seconds
@@ -85,7 +85,7 @@ class SimulationState(Generic[C]):
         self.outcome.interruptions += 1
 
     def look_at_group(self, number: int, group: ElasticJob) -> None:
-        """Let the job with replica groups see what has become of one of them."""
+        """Let the job with replica groups reconcile one of them."""
         if self.groups is None:
             return
         self._account_until(self.groups.look(number, group, self.clock.now))
@@ -93,17 +93,17 @@ class SimulationState(Generic[C]):
             self.end(self.groups.job)
 
     def leave_out(self, number: int, waiting: int) -> None:
-        """Let a group report that it waits for another one in vain."""
+        """Let a group report that it waits for another in vain."""
         if self.groups is not None:
             self._account_until(self.groups.leave_out(number, waiting, self.clock.now))
 
     def _account_until(self, stall_seconds: float) -> None:
-        """Have time accounted for up to the end of a stall, and from then on."""
+        """Split the account of time at the end of a stall."""
         if stall_seconds:
             self.clock.after(stall_seconds, lambda: None)
 
     def note_orderly_stop(self) -> None:
-        """Note that all members left after the same step, and saved it."""
+        """Note that all members left after the same step and saved it."""
         self._left_at = self.account.work
 
     def record_world(self, job: PlannedJob, *, recorded: bool) -> None:
@@ -155,7 +155,7 @@ class SimulationState(Generic[C]):
             self.place_waiting()
 
     def place_waiting(self) -> None:
-        """Give free nodes to Pods that wait for one."""
+        """Place waiting Pods on free nodes."""
         for crew in [crew for crew in self.active if crew.pending]:
             while self.nodes.free and crew.place_pending():
                 pass

@@ -1,6 +1,6 @@
-"""How long things take, each with its source. A user replaces what differs (`times:` of a fleet.yaml).
+"""Durations, each with its source. A user can replace them (`times:` of a fleet.yaml).
 
-Seconds, if the name says nothing else. What is measured in this repository is measured on CPUs over gloo.
+The unit is seconds, unless the name says otherwise. Measurements in this repository used CPUs over gloo.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pydantic.alias_generators import to_camel
 
 GPUS_PER_NODE = 8
 LARGEST_SAVE_SHARE = 0.005
-"""Share of the time for saves to memory that come as often as dlr chooses (`dlr/checkpoint/interval.py`)."""
+"""Maximum share of time for saves to memory at the interval that dlr chooses
+(`dlr/checkpoint/interval.py`)."""
 RECOVERY = "measured: benchmarks/results/recovery.md, where dlr's time goes"
 FT_HSDP = "FT-HSDP, arXiv 2602.00277"
 GROUPS = "measured: benchmarks/results/stall.md"
@@ -22,14 +23,14 @@ ASSUMED = "assumed; replace it by your own"
 
 
 class Section(BaseModel):
-    """A map of a fleet.yaml."""
+    """Map of a fleet.yaml."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
         validate_by_name=True,
         extra="forbid",
         frozen=True,
-        strict=True,  # `standby: true` is no number
+        strict=True,  # `standby: true` is not a number
         allow_inf_nan=False,
     )
 
@@ -62,19 +63,22 @@ class Times(Section):
     group_return_seconds: float = _figure(0.2, f"{GROUPS}: the others stand still when a group comes back")
     group_heal_seconds: float = _figure(2.7, "as load_memory_seconds: the state comes from a living group")
     restart_seconds: float | None = Field(default=None, ge=0, lt=1e9)
-    """Seconds from the next world to its first step, instead of the sum of the parts; to compare with others'
-    models."""
+    """Seconds from the next world to its first step, which replaces the sum of the parts, for comparison with
+    other models."""
     peer_loss_seconds: float | None = Field(default=None, ge=0, lt=1e9)
-    """Until peers fail by their connections to a lost node; None: it falls silent, as without power."""
+    """Seconds until peers fail by their connections to a lost node; None: it falls silent, as without
+    power."""
 
     def save_interval(self, failures_per_second: float) -> float:
-        """Training time between two saves to memory, by the rule of `every="auto"` (docs/checkpoints.md)."""
+        """Return the training time between two saves to memory, by the rule of `every="auto"`
+        (docs/checkpoints.md)."""
         at_most = self.save_memory_seconds / LARGEST_SAVE_SHARE
         daly = math.sqrt(2 * self.save_memory_seconds / max(failures_per_second, 1e-9))
         return max(at_most, daly, self.step_seconds)
 
     def communicator(self, nodes: int) -> float:
-        """NCCL start: constant up to 16,384 GPUs, then linear through the large figure, and beyond it."""
+        """Return the duration of NCCL's start: constant up to 16,384 GPUs, then linear through the large
+        figure and beyond."""
         small, large = 16_384, 98_304
         gpus = nodes * GPUS_PER_NODE
         if gpus <= small:
@@ -86,19 +90,19 @@ class Times(Section):
         """Return the seconds from a published membership of replica groups to their next committed step.
 
         Args:
-            someone_left: a group is not in it any more; others have only come.
+            someone_left: whether a group left, and not only joined.
         """
         if not someone_left:
             return self.group_return_seconds
         return max(self.group_stall_seconds - self.detect_seconds, 0.0)
 
     def round_start(self, nodes: int, *, fresh: bool, from_memory: bool, heals: bool = False) -> float:
-        """Return the seconds from a published world to the first step of a world of so many nodes.
+        """Return the seconds from a published world to the first step of a world of `nodes` nodes.
 
         Args:
-            fresh: processes start in new Pods, and import torch first.
-            from_memory: the checkpoint that they load is in the agents' memory.
-            heals: another replica group trains, and its state is what they take.
+            fresh: whether processes start in new Pods, and import torch first.
+            from_memory: whether they load a checkpoint from the agents' memory.
+            heals: whether they take the state of another replica group that trains.
         """
         if self.restart_seconds is not None:
             return self.restart_seconds

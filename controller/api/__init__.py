@@ -1,1 +1,1 @@
-"""The API server over HTTP: requests, pages, limits, turns. `controller.client` is what others use of it."""
+"""API server over HTTP: requests, pages, limits, turns. Other packages use `controller.client`."""

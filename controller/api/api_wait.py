@@ -1,4 +1,4 @@
-"""How long a look has waited for the API server: what it did itself is the rest of its time."""
+"""Time that a reconcile has waited for the API server; the rest is its own computing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 
 class ApiWait:
-    """`with wait:` around each request. While several are under way, the time counts once."""
+    """Wait time of a task: `with wait:` around each request. Concurrent requests count once."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -26,4 +26,4 @@ class ApiWait:
 
 
 current_wait: ContextVar[ApiWait] = ContextVar("current_wait", default=ApiWait())  # noqa: B039 (no task reads it)
-"""Of the running task and those that it starts."""
+"""Wait time of the running task and of those that it starts."""

@@ -1,4 +1,4 @@
-"""Requests to the API server and their answers, as data; `transport.py` sends and brings them."""
+"""Requests to the API server and their answers, as data; `transport.py` does the I/O."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from controller.slices import Slices
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""Asks for the metadata of an object alone."""
+"""Media type for only the metadata of an object."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 MOST_BYTES = 32 << 20
-"""Greatest size of an answer: no object in etcd has as much JSON."""
+"""Maximum size of an answer: no object in etcd has more JSON."""
 MOST_UNITS = 100_000
-"""Greatest number of units (`controller/shape.py`) of an answer that is parsed in one piece."""
+"""Maximum units (`controller/shape.py`) of an answer that is parsed in one piece."""
 SMALL_BYTES = 1 << 16
-"""Text that cannot have so many."""
+"""Size of a text that cannot have that many units."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One HTTP request, less host and credentials."""
+    """One HTTP request, without host and credentials."""
 
     method: str
     path: str
@@ -41,30 +41,30 @@ class Call:
     content_type: str = JSON
     accept: str = JSON
     most_bytes: int = MOST_BYTES
-    """The greatest size of the answer."""
+    """Maximum size of the answer."""
 
     @property
     def is_read(self) -> bool:
-        """Asking twice does no harm."""
+        """Whether repeating the request is harmless."""
         return self.method == "GET"
 
     @property
     def may_wait_for_webhooks(self) -> bool:
-        """Whether the cluster's admission webhooks usually see it, so that its answer is as late as theirs.
+        """Whether admission webhooks usually handle the request, so that they may delay its answer.
 
-        They see no reads; status they may see, but rarely ask for.
+        They do not handle reads, and rarely register for status.
         """
         return not self.is_read and not self.path.endswith("/status")
 
 
 def query_of(**parameters: object) -> dict[str, str]:
-    """The parameters that have a value, as text. `continue_` stands for Python's keyword."""
+    """Return the parameters that have a value, as text. `continue_` stands for Python's keyword."""
     return {name.rstrip("_"): str(value) for name, value in parameters.items() if value}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back, whole."""
+    """Complete answer."""
 
     connection: Connection = field(repr=False)
     status: int
@@ -73,9 +73,9 @@ class Answer:
 
     @property
     def took_storage(self) -> bool:
-        """Whether the server must have reached its storage to say this.
+        """Whether the server must have used its storage for this answer.
 
-        401 and 403 come before it, 429 instead of it, 5xx for want of it.
+        401 and 403 precede the storage, 429 replaces it, 5xx means it is missing.
         """
         return self.status < 500 and self.status not in (401, 403, 429)
 
@@ -85,7 +85,7 @@ class Answer:
 
 
 def read_shaped(answer: Answer, resource: Resource, shape: Shape | None) -> Object:
-    """What a shape keeps of the object in a success. Raises as `read_object` does."""
+    """Return what a shape keeps of the object in a successful answer. Raises as `read_object` does."""
     if shape is None:
         return read_object(answer)
     answer.raise_for_status()
@@ -98,10 +98,10 @@ def read_shaped(answer: Answer, resource: Resource, shape: Shape | None) -> Obje
 
 
 def read_object(answer: Answer) -> Object:
-    """The parsed body of a success; raises the typed error of anything else.
+    """Return the parsed body of a successful answer; raise the typed error of any other.
 
     Raises:
-        TooLarge: it has more values than are parsed at once.
+        TooLarge: the body has more values than are parsed at once.
     """
     answer.raise_for_status()
     if len(answer.body) > SMALL_BYTES and (counted := units(answer.body)) > MOST_UNITS:
@@ -116,7 +116,7 @@ def read_object(answer: Answer) -> Object:
 
 
 async def read_page(answer: Answer, resource: Resource) -> Object:
-    """The parsed page of a list. The server leaves apiVersion and kind out of its objects; they are put back.
+    """Return the parsed page of a list, with apiVersion and kind, which the server omits, in each object.
 
     Objects that are nested too deeply are left out.
     """
@@ -137,7 +137,7 @@ async def read_page(answer: Answer, resource: Resource) -> Object:
 
 
 async def split_page(answer: Answer, shape: Shape) -> Object:
-    """The page of a list, of whose objects nothing is parsed yet."""
+    """Return the page of a list with its objects unparsed."""
     answer.raise_for_status()
     try:
         try:
@@ -155,7 +155,7 @@ async def split_page(answer: Answer, shape: Shape) -> Object:
 
 
 async def read_items(page: Object, resource: Resource, shape: Shape) -> Object:
-    """The page with what the shape keeps of its objects, without those that cannot be read."""
+    """Return the page with what the shape keeps of its objects, without unreadable ones."""
     found, slices = list[Object](), Slices()
     for item in page["items"]:
         with suppress(CannotBeRead):

@@ -1,8 +1,8 @@
-"""Turns between namespaces and flows: who wants a thousand things keeps nobody waiting who wants one.
+"""Turns between namespaces and flows: one with a thousand requests does not delay one with a single request.
 
-A flow is what belongs together, such as the work for one job (the word is that of Kubernetes' API priority
-and fairness). Namespaces take turns, however much each wants; in a namespace its flows do; in a flow it is
-first come, first served.
+A flow is related work, such as the work for one job (the term is from Kubernetes' API Priority and
+Fairness). Namespaces take turns, however much work each has; so do the flows of a namespace; within a flow
+the order is first come, first served.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _Turns = OrderedDict[str | None, OrderedDict[Hashable, deque[T]]]
-"""Flows by namespace, in the order of their turns."""
+"""Flows by namespace, in turn order."""
 
 Flow = tuple[str | None, Hashable]
-"""Namespace and name of a flow, as of the object that the work is for."""
+"""Namespace and name of a flow, usually of the object that the work is for."""
 
 current_flow: ContextVar[Flow] = ContextVar("current_flow", default=(None, None))
-"""For whom the running task works; tasks that it starts work for the same."""
+"""Flow of the running task, inherited by tasks that it starts."""
 
 
 class FairQueue(Generic[T]):
-    """Items by flow.
+    """Queue of items by flow.
 
     Args:
-        goes_first: judges whether the items of a namespace come before those of others.
+        goes_first: returns whether the items of a namespace come before those of others.
     """
 
     def __init__(self, goes_first: Callable[[str], bool] | None = None) -> None:
@@ -50,7 +50,7 @@ class FairQueue(Generic[T]):
         """Return the oldest item of the flow whose turn it is.
 
         Raises:
-            IndexError: there is none.
+            IndexError: the queue is empty.
         """
         turns = self._first or self._others
         if not turns:

@@ -1,8 +1,8 @@
-"""How many requests may be on their way at once: as many as the API server answers promptly.
+"""Limit of concurrent requests: as many as the API server answers promptly.
 
-Additive increase, multiplicative decrease, as in TCP: prompt answers while the limit is used up raise it by
-one a round trip; one that is late, or a sign of overload (429, 5xx, no answer), halves it, once for all that
-were sent before. Requests whose answers may wait for admission webhooks are never late. Flows take turns.
+Additive increase, multiplicative decrease, as in TCP: prompt answers while the limit is reached raise it
+by one per round trip; a late answer, or a sign of overload (429, 5xx, no answer), halves it once for all
+requests sent before. Requests that admission webhooks may delay are never late. Flows take turns.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 MOST = 64
 LEAST = 4
 SLOW_SECONDS = 1.0
-"""What Kubernetes promises of 99 % of requests for single objects (its scalability SLOs)."""
+"""Kubernetes' target for 99 % of requests for single objects (its scalability SLOs)."""
 
 
 class RequestLimiter:
-    """`async with limiter.slot():` around each request."""
+    """Limiter of concurrent requests: `async with limiter.slot():` around each."""
 
     def __init__(self, *, most: int = MOST, least: int = LEAST) -> None:
         self._most = float(most)
@@ -45,9 +45,9 @@ class RequestLimiter:
 
     @asynccontextmanager
     async def slot(self, *, may_be_late: bool = False) -> AsyncIterator[None]:
-        """Waits for its turn; the block is the request, and what it raises says how it went.
+        """Wait for a turn; the block is the request, and its error is its outcome.
 
-        One that `may_be_late` lowers the limit by a sign of overload only, not by how long it takes.
+        A request that `may_be_late` lowers the limit only by a sign of overload, not by its duration.
         """
         await self._enter()
         sent = clock.monotonic()
@@ -77,7 +77,7 @@ class RequestLimiter:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # admitted, and cancelled before it could go on
+            if turn.done() and not turn.cancelled():  # admitted, but cancelled before it could continue
                 self._in_flight -= 1
                 self._admit()
             raise
@@ -90,7 +90,7 @@ class RequestLimiter:
                 turn.set_result(None)
 
     def _judge(self, sent: float, may_be_late: bool) -> None:
-        """Adjust the limit to one answer, unless it was late for a webhook."""
+        """Adjust the limit to one answer, unless a webhook may have delayed it."""
         if clock.monotonic() - sent > SLOW_SECONDS:
             if not may_be_late:
                 self._lower(sent)

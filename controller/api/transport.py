@@ -1,7 +1,6 @@
-"""The I/O between a call and its answer: one aiohttp session, every wait bounded.
+"""I/O between a call and its answer: one aiohttp session, with a limit on every wait.
 
-`kubernetes.aio`'s request path costs three times the CPU of a bare aiohttp call and has no time-out that a
-caller could rely on.
+`kubernetes.aio` needs three times the CPU of a bare aiohttp call, and has no reliable time-out.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ _READ_BUFFER_BYTES = 2**20
 
 
 class WatchStream:
-    """The open body of a watch: complete lines, as they come."""
+    """Open body of a watch, read in complete lines."""
 
     def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
         self._response = response
         self._where = where
         self._rest = list[bytes]()
-        """What has come of the next line."""
+        """Received part of the next line."""
 
     async def lines(self, idle_timeout_seconds: float) -> list[bytes] | None:
-        """The lines that arrived, at least one; None at the end of the stream.
+        """Return the lines that arrived, at least one; None at the end of the stream.
 
         Raises:
-            SilentWatch: nothing at all arrives in time.
+            SilentWatch: nothing arrives in time.
             Unavailable: the connection breaks.
         """
         while True:
@@ -68,7 +67,7 @@ class Transport:
         self._renew_at = 0.0
 
     def apart(self) -> Transport:
-        """Return another one to the same server, for another event loop."""
+        """Return another transport to the same server, for another event loop."""
         return Transport(self.connection)
 
     async def close(self) -> None:
@@ -77,11 +76,11 @@ class Transport:
             self._session = None
 
     async def send(self, call: Call, timeout_seconds: float) -> Answer:
-        """The whole answer, whatever its status.
+        """Send a call; return the complete answer, whatever its status.
 
         Raises:
-            ApiError: there is none in time.
-            PageTooLarge: it has more bytes than the call allows.
+            ApiError: there is no answer in time.
+            PageTooLarge: the answer has more bytes than the call allows.
         """
         try:
             async with asyncio.timeout(timeout_seconds), await self._request(call) as response:
@@ -92,7 +91,7 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, call: Call, open_timeout_seconds: float) -> AsyncIterator[WatchStream]:
-        """An open watch; raises the typed error when the server refuses it."""
+        """Open a watch; raise the typed error if the server refuses it."""
         try:
             async with asyncio.timeout(open_timeout_seconds):
                 response = await self._request(call)
@@ -131,7 +130,8 @@ class Transport:
         )
 
     async def _renewed(self, refused: Connection) -> bool:
-        """Ask for new credentials, unless somebody has; return whether there are others than those."""
+        """Renew the credentials, unless another call has; return whether they differ from the refused
+        ones."""
         async with self._renewing:
             renew, now = refused.renew, clock.monotonic()
             if self.connection is refused and renew is not None and now >= self._renew_at:
@@ -140,15 +140,15 @@ class Transport:
             return self.connection is not refused
 
     def _open_session(self) -> aiohttp.ClientSession:
-        """Made at first use: aiohttp wants a running loop."""
+        """Return the session, created at first use: aiohttp needs a running loop."""
         if self._session is None:
-            # No limit on connections: every watch holds one, and callers bound their own calls.
+            # No limit on connections: every watch holds one, and callers limit their own calls.
             connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl_context or True)
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=None),
                 read_bufsize=_READ_BUFFER_BYTES,
-                # The server is near: compressing costs more than it saves.
+                # The server is near, so compression costs more than it saves.
                 headers={"User-Agent": "dlr", "Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

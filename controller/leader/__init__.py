@@ -1,1 +1,1 @@
-"""Leader election by a Lease. `controller.manager` runs it."""
+"""Leader election with a Lease. `controller.manager` runs it."""

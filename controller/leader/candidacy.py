@@ -1,8 +1,8 @@
-"""What a candidate asks the API server for, and when: a machine without I/O.
+"""Requests of a candidate to the API server, and their times: a state machine without I/O.
 
-`next_ask` says what to send now, and `next_at` when to ask again. `answered`, `refused`, `failed` and
-`pod_answered` take in what came of it, in any order and however late. One that is not answered goes on until
-its answer would be of no use, and another is sent beside it.
+`next_ask` returns the request to send now, and `next_at` the time of the next one. `answered`, `refused`,
+`failed` and `pod_answered` process the outcomes, in any order and however late. An unanswered request
+continues until its answer would be useless, while another one is sent.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ class Ask:
     kind: AskKind
     sent_at: float
     lease: Object = field(default_factory=dict)
-    """The Lease to write; empty for a look."""
+    """Lease to write; empty for a read."""
     version: str = ""
-    """The version of the Lease, as seen before that write; empty if there was none."""
+    """Version of the Lease before that write; empty if there was none."""
     holder: str = ""
-    """The holder whose Pod is to be looked at."""
+    """Holder whose Pod is read."""
 
 
 @dataclass(frozen=True)
 class Candidacy:
-    """What a candidate has learnt, and what it has asked."""
+    """State of a candidate: what it has seen and requested."""
 
     namespace: str
     name: str
     tenure: Tenure
     spread: float = 0.0
-    """Share by which the looks of a standby come later, so that several do not come together."""
+    """Share by which the reads of a standby are delayed, so that several standbys do not coincide."""
     must_look: bool = True
-    """Whether nobody knows what the Lease says: a write is not answered, or was refused."""
+    """Whether the Lease's content is uncertain: a write is unanswered, or was refused."""
     due_at: float = -math.inf
-    """When the next request about the Lease is due."""
+    """Time when the next request for the Lease is due."""
     newest_at: float = -math.inf
-    """When the newest request about the Lease was sent."""
+    """Time when the newest request for the Lease was sent."""
     claimed_version: str = ""
     claimed_at: float = -math.inf
     pod_due_at: float = -math.inf
 
     @property
     def version(self) -> str:
-        """The version of the Lease as last seen; empty if there is none."""
+        """Version of the Lease as last seen; empty if there is none."""
         return self.tenure.record.resource_version if self.tenure.record else ""
 
     def is_suspended(self, now: float) -> bool:
-        """Whether it leads no more for want of answers alone."""
+        """Whether it stopped leading only because answers are missing."""
         return self.tenure.is_holder and not self.tenure.leads(now)
 
     @property
     def doubted_holder(self) -> str:
-        """The holder whose container may have ended; empty if there is none to look at."""
+        """Holder whose container may have ended; empty if there is none to check."""
         record = self.tenure.record
         if record is None or record.holder in (self.tenure.identity, self.tenure.ended_holder):
             return ""
@@ -77,12 +77,12 @@ class Candidacy:
 
 
 def next_at(state: Candidacy) -> float:
-    """Return when there is something to ask."""
+    """Return the time of the next request."""
     return min(state.due_at, state.pod_due_at) if state.doubted_holder else state.due_at
 
 
 def next_ask(state: Candidacy, now: float, wall: datetime) -> tuple[Candidacy, Ask | None]:
-    """Return what to send now, if anything is due, and the state in which that is sent."""
+    """Return the request to send now, if one is due, and the state after sending it."""
     timing = state.tenure.timing
     if now >= state.due_at:
         return _ask_for_lease(state, now, wall)
@@ -113,9 +113,9 @@ def _ask_for_lease(state: Candidacy, now: float, wall: datetime) -> tuple[Candid
 
 
 def _patience_seconds(state: Candidacy, now: float) -> float:
-    """Return how long to wait for an answer until another request begins beside it.
+    """Return the seconds to wait for an answer before another request is sent.
 
-    The less time a leader has left, the shorter: the API server may come back in its last seconds.
+    The less time a leader has left, the shorter they are: the API server may return in its last seconds.
     """
     timing = state.tenure.timing
     if state.is_suspended(now):
@@ -127,7 +127,7 @@ def _patience_seconds(state: Candidacy, now: float) -> float:
 
 
 def answered(state: Candidacy, ask: Ask, record: LeaseRecord | None, now: float) -> Candidacy:
-    """Take in the Lease as an answer has it; None if there is no Lease."""
+    """Process an answer with the Lease; None if there is no Lease."""
     timing = state.tenure.timing
     tenure = election.with_answer(state.tenure, record, asked_at=ask.sent_at, now=now)
     seen = replace(state, tenure=tenure, must_look=False)
@@ -142,21 +142,22 @@ def answered(state: Candidacy, ask: Ask, record: LeaseRecord | None, now: float)
 
 
 def refused(state: Candidacy, ask: Ask, now: float) -> Candidacy:
-    """Take in that a write found the Lease changed: look at once, if what came first is not in hand."""
+    """Process the refusal of a write because the Lease changed: read it at once, unless the change was
+    already seen."""
     if state.version == ask.version:
         return replace(state, must_look=True, due_at=now)
     return _paused(state, ask, now)
 
 
 def failed(state: Candidacy, ask: Ask, now: float) -> Candidacy:
-    """Take in that there was no answer, or an error."""
+    """Process an error, or a missing answer."""
     if ask.kind is AskKind.LOOK_AT_POD:
         return replace(state, pod_due_at=ask.sent_at + state.tenure.timing.retry_period_seconds)
     return _paused(state, ask, now)
 
 
 def pod_answered(state: Candidacy, ask: Ask, pod: Object | None, now: float) -> Candidacy:
-    """Take in the Pod of a holder; None, if there is no such Pod, proves nothing."""
+    """Process the Pod of a holder; None, for no such Pod, proves nothing."""
     seen = replace(state, pod_due_at=ask.sent_at + state.tenure.timing.short_pause_seconds)
     if pod is None or not has_ended(pod, ask.holder):
         return seen
@@ -164,12 +165,12 @@ def pod_answered(state: Candidacy, ask: Ask, pod: Object | None, now: float) -> 
 
 
 def suspended(state: Candidacy, now: float) -> Candidacy:
-    """Lead no more, whatever answers to earlier requests are still to come, and look at once."""
+    """Stop leading, regardless of answers to earlier requests, and read the Lease at once."""
     return replace(state, tenure=election.resigned(state.tenure), must_look=True, due_at=now)
 
 
 def _paused(state: Candidacy, ask: Ask, now: float) -> Candidacy:
-    """Wait until the next request is due, unless a newer one is under way."""
+    """Wait until the next request is due, unless a newer one is in progress."""
     if ask.sent_at < state.newest_at:
         return state
     timing = state.tenure.timing
@@ -182,7 +183,7 @@ def _paused(state: Candidacy, ask: Ask, now: float) -> Candidacy:
 
 
 def _free_at(state: Candidacy, now: float) -> float:
-    """Return when another's Lease may be taken, if that is still to come."""
+    """Return when another candidate's Lease may be taken, if that is in the future."""
     observation = state.tenure.observation
     if observation is None or state.tenure.leads(now) or observation.free_at <= now:
         return math.inf

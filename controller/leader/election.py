@@ -1,17 +1,17 @@
-"""Leader election by a Lease, as decisions without I/O. `candidacy.py` says what to ask for them, and when.
+"""Leader election with a Lease, as decisions without I/O. `candidacy.py` has the requests and their times.
 
 A holder counts its time from *before* it sent the write that renewed the Lease, and stops leading
-`renew_deadline` after that; a candidate counts from *after* it saw the Lease change, and takes it no sooner
-than the lease duration after that; each on its own monotonic clock. As the deadline is shorter than the
-duration, leaders never overlap. So a renewal counts however late its answer comes, and whichever answer
-shows it.
+`renew_deadline` after that. A candidate counts from *after* it saw the Lease change, and takes it no
+sooner than the lease duration after that. Each uses its own monotonic clock. As the deadline is shorter
+than the duration, leaders never overlap. So a renewal counts however late its answer arrives, and
+whichever answer shows it.
 
-Nobody may delete the Lease while a request to create it is still under way: in that name it would be made
-once more beside the leader.
+The Lease must not be deleted while a request to create it is in progress, which would create it a second
+time beside the leader.
 
-There are two exceptions to that wait. A holder whose container has ended is followed at once
-(`container_end.py`). And no silence counts that this candidate itself could not have heard through: after an
-outage of the API server it waits a whole lease duration again, so that the holder goes on.
+There are two exceptions. A holder whose container has ended is replaced at once (`container_end.py`). And
+a candidate does not count silence in a time when it could not reach the API server: after an outage it
+waits a whole lease duration again, so that the holder goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from controller.store import version_number
 
 @dataclass(frozen=True)
 class ElectionTiming:
-    """Kubernetes' own defaults."""
+    """Times of leader election; the defaults are Kubernetes'."""
 
     lease_duration_seconds: float = 15.0
     renew_deadline_seconds: float = 10.0
@@ -44,19 +44,19 @@ class ElectionTiming:
 
     @property
     def second_attempt_seconds(self) -> float:
-        """Age of an unanswered attempt at which another begins beside it, early enough for the deadline."""
+        """Age of an unanswered attempt at which another one is sent, early enough for the deadline."""
         return max(self.renew_deadline_seconds / 3, 0.5 * self.retry_period_seconds)
 
     @property
     def short_pause_seconds(self) -> float:
-        """Pause between two looks where every moment is one without a leader: at the Pod of the holder, and
-        at the own Lease after an outage."""
+        """Pause between two reads while there is no leader: of the holder's Pod, and of the own Lease after
+        an outage."""
         return self.retry_period_seconds / 4
 
 
 @dataclass(frozen=True)
 class LeaseRecord:
-    """What a Lease says. `seen` is the object it was read from."""
+    """Content of a Lease. `seen` is the object it was read from."""
 
     holder: str
     duration_seconds: float
@@ -82,7 +82,7 @@ def read(lease: Object) -> LeaseRecord:
 
 @dataclass(frozen=True)
 class LeaseObservation:
-    """The Lease as last seen (None: there is none), and when anyone else may take it."""
+    """Lease as last seen (None: there is none), and when others may take it."""
 
     record: LeaseRecord | None
     free_at: float
@@ -97,12 +97,12 @@ def observe(
     *,
     after_outage: bool = False,
 ) -> LeaseObservation:
-    """Return the Lease as it is seen now.
+    """Return the observation of the Lease after an answer.
 
     Args:
-        now: when the answer was in hand: the change happened before that.
-        timing: of this candidate, and of those that it has not seen.
-        after_outage: there was no answer for so long that a holder could not renew; its time begins again.
+        now: time of the answer; the change happened before.
+        timing: timing of this candidate, assumed for unseen ones.
+        after_outage: whether answers were missing for too long to see a renewal; the time restarts.
     """
     if previous is not None and record == previous.record and (record is None or not after_outage):
         return previous
@@ -110,8 +110,8 @@ def observe(
         if previous is None:
             return LeaseObservation(None, now, "")
         assert previous.record is not None
-        # Someone deleted it. Another may have taken or renewed it unseen, and leads on for a while, also if
-        # it was free when last seen.
+        # It was deleted. Another candidate may have taken or renewed it unseen, and still lead for a while,
+        # even if it was free when last seen.
         seconds = max(previous.record.duration_seconds, timing.lease_duration_seconds)
         return LeaseObservation(None, now + seconds, previous.last_holder)
     if not record.holder:
@@ -121,18 +121,18 @@ def observe(
 
 @dataclass(frozen=True)
 class Tenure:
-    """What a candidate has learnt of the Lease, and until when it leads."""
+    """State of the Lease as a candidate sees it, and the end of its leadership."""
 
     identity: str
     timing: ElectionTiming
     observation: LeaseObservation | None = None
     answered_at: float = -math.inf
-    """When the newest answer was in hand."""
+    """Time of the newest answer."""
     sent: Mapping[str, float] = field(default_factory=dict)
-    """When each own write was sent that may still be found in the Lease, by its renewTime."""
+    """Send times of own writes that may still show in the Lease, by renewTime."""
     leads_until: float = -math.inf
     ended_holder: str = ""
-    """The newest holder whose container is known to have ended."""
+    """Newest holder whose container has certainly ended."""
 
     @property
     def record(self) -> LeaseRecord | None:
@@ -141,7 +141,7 @@ class Tenure:
 
     @property
     def is_holder(self) -> bool:
-        """The Lease, when it was last seen, was in this candidate's name, so nobody else has had it since."""
+        """Whether the Lease, as last seen, names this candidate, so that nobody else has held it since."""
         return self.record is not None and self.record.holder == self.identity
 
     def leads(self, now: float) -> bool:
@@ -149,20 +149,20 @@ class Tenure:
 
 
 def with_claim_sent(tenure: Tenure, renew_time: str, now: float) -> Tenure:
-    """Note an own write at the moment before it is sent."""
+    """Note an own write just before it is sent."""
     oldest = now - tenure.timing.renew_deadline_seconds
     sent = {text: at for text, at in tenure.sent.items() if at > oldest}
-    sent.setdefault(renew_time, now)  # a wall clock that was set back may give a time twice: the first counts
+    sent.setdefault(renew_time, now)  # a wall clock set back may repeat a time: the first counts
     return replace(tenure, sent=sent)
 
 
 def with_answer(tenure: Tenure, record: LeaseRecord | None, *, asked_at: float, now: float) -> Tenure:
-    """Take in the Lease as an answer has it. Answers may come late, and in any order.
+    """Process an answer with the Lease. Answers may arrive late, and in any order.
 
     Args:
         record: None if there is no Lease.
-        asked_at: when the request was sent.
-        now: when the answer was in hand.
+        asked_at: time when the request was sent.
+        now: time of the answer.
     """
     if not _is_news(tenure, record, asked_at):
         return tenure
@@ -183,14 +183,14 @@ def with_answer(tenure: Tenure, record: LeaseRecord | None, *, asked_at: float, 
 
 
 def resigned(tenure: Tenure) -> Tenure:
-    """Lead no more, whatever answers to earlier writes are still to come."""
+    """Stop leading, regardless of answers to earlier writes."""
     return replace(tenure, sent={}, leads_until=-math.inf)
 
 
 def _is_news(tenure: Tenure, record: LeaseRecord | None, asked_at: float) -> bool:
-    """Whether an answer is newer than the last: it was asked for later, or its version is no older.
+    """Return whether an answer is newer than the last: it was requested later, or its version is not older.
 
-    After etcd was restored from a backup versions begin lower, so that time comes first.
+    Versions restart lower after etcd was restored from a backup, so the time is compared first.
     """
     before = tenure.observation.record if tenure.observation else None
     if asked_at >= tenure.answered_at:
@@ -230,7 +230,7 @@ def claim(
     timing: ElectionTiming,
     wall: datetime,
 ) -> Object:
-    """The Lease that makes `identity` its holder; keeps what others put on the object."""
+    """Return the Lease that makes `identity` its holder, with all metadata that others set."""
     renewed = record is not None and record.holder == identity
     spec = {
         "holderIdentity": identity,
@@ -243,7 +243,7 @@ def claim(
 
 
 def released(record: LeaseRecord, *, namespace: str, name: str, wall: datetime) -> Object:
-    """The Lease that anyone may take at once."""
+    """Return the Lease that anyone may take at once."""
     spec = {
         "holderIdentity": "",
         "leaseDurationSeconds": 1,

@@ -1,9 +1,9 @@
-"""Leader election over a Lease: sends what `candidacy.py` asks for, and keeps the time for it.
+"""Leader election with a Lease: sends the requests of `candidacy.py`, and keeps their times.
 
-It cannot split when the API server hangs in the middle of a call: `is_leader` is a comparison with a
-clock that runs on regardless, `hold` ends at the deadline whatever it waits for, and the client of the
-controllers asks `check` before each write leaves. Nor is the Lease lost to a server that is slow: the
-answer to a renewal counts from when the renewal was sent, however late it comes.
+There are never two leaders, even if the API server hangs during a call: `is_leader` compares a time with a
+clock that always advances, `hold` ends at the deadline whatever it waits for, and the controllers' client
+calls `check` before each write. Nor is the Lease lost to a slow server: a renewal counts from when it was
+sent, however late its answer arrives.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ log = logging.getLogger(__name__)
 
 _MOST_SPREAD = 0.2
 _RELEASES = 3
-"""Attempts to give the Lease back that meet a change of it."""
+"""Attempts to release the Lease if it changes meanwhile."""
 
 
 class LeadershipLost(Exception):
-    """This process may no longer act; it should end and be started again."""
+    """This process may no longer act; it should exit and be restarted."""
 
 
 class LeadershipSuspended(Exception):
-    """This process must not act until it has the Lease again: `acquire` goes on where it stopped."""
+    """This process must not act until it has the Lease again; `acquire` continues from there."""
 
 
 class NotLeader(ApiError):
-    """A write was held back because this process does not lead (any more)."""
+    """A write was prevented because this process does not lead."""
 
 
 class Elector:
-    """One candidate. `acquire`, then `hold` beside the work, then `release` when the work has ended."""
+    """Candidate: `acquire`, then `hold` during the work, then `release` when the work has ended."""
 
     def __init__(
         self,
@@ -71,22 +71,16 @@ class Elector:
     def is_leader(self) -> bool:
         return self._state.tenure.leads(clock.monotonic())
 
-    @property
-    def holder(self) -> str:
-        """Return the holder of the Lease when it was last seen; empty if there was none."""
-        observation = self._state.tenure.observation
-        return observation.last_holder if observation else ""
-
     def check(self) -> None:
-        """The guard for `AsyncClient.guarded`."""
+        """Raise NotLeader unless this process leads; the guard of `AsyncClient.guarded`."""
         if not self.is_leader:
             raise NotLeader(f"{self.identity} does not hold the lease {self.namespace}/{self.name}")
 
     async def acquire(self) -> None:
-        """Until this process leads. Tries for ever: being second is the normal state of a candidate.
+        """Wait until this process leads. It tries forever: a candidate is usually second.
 
         Raises:
-            LeadershipLost: it has led before, and perhaps somebody else since.
+            LeadershipLost: it has led before, and another process may have led since.
         """
         log.info("waiting for leadership lease=%s/%s identity=%s", self.namespace, self.name, self.identity)
         try:
@@ -96,7 +90,7 @@ class Elector:
                 await self._step()
         except BaseException:
             await self._end_requests()
-            raise  # otherwise what is still under way goes on for `hold`: its answer may keep the Lease
+            raise  # on success, pending requests continue for `hold`: their answers may renew the Lease
         self._has_led = True
         log.info("became leader lease=%s/%s identity=%s", self.namespace, self.name, self.identity)
 
@@ -104,8 +98,8 @@ class Elector:
         """Renew until leading must stop; raise at that moment.
 
         Raises:
-            LeadershipLost: somebody else has the Lease, or nobody.
-            LeadershipSuspended: it could not be renewed in time.
+            LeadershipLost: another process has the Lease, or none has.
+            LeadershipSuspended: the Lease could not be renewed in time.
         """
         try:
             while self.is_leader:
@@ -121,7 +115,8 @@ class Elector:
         )
 
     async def release(self) -> None:
-        """Lets another take the Lease at once. Call only after everything that needed it has ended."""
+        """Let another process take the Lease at once. Call it only after all work that needs the Lease has
+        ended."""
         await self._end_requests()
         if not self.is_leader:
             return
@@ -147,16 +142,18 @@ class Elector:
             try:
                 await self._client.replace(LEASES, lease)
                 return
-            except Conflict:  # a renewal of ours that was still under way came first
+            except Conflict:  # our own pending renewal came first
                 if attempt == _RELEASES - 1:
                     raise
 
     def _lost(self) -> LeadershipLost:
-        holder = self.holder if self.holder != self.identity else ""
-        return LeadershipLost(f"the lease {self.namespace}/{self.name} was taken by {holder or 'nobody'}")
+        observation = self._state.tenure.observation
+        holder = observation.last_holder if observation else ""
+        taker = holder if holder not in ("", self.identity) else "nobody"
+        return LeadershipLost(f"the lease {self.namespace}/{self.name} was taken by {taker}")
 
     async def _step(self) -> None:
-        """Sends what is due; waits for an answer, the next request or the end of leading."""
+        """Send due requests; wait for an answer, the next request or the end of leadership."""
         now = clock.monotonic()
         self._news.clear()
         while (ask := self._next_ask(now)) is not None:
@@ -186,7 +183,7 @@ class Elector:
         self._requests.clear()
 
     async def _answer(self, ask: Ask) -> None:
-        """Carry out a request, and take in what came of it; whatever goes wrong shows in `leads_until`."""
+        """Send a request, and process its outcome; any problem shows in `leads_until`."""
         try:
             async with asyncio.timeout(self._timing.renew_deadline_seconds):
                 found = await self._carry_out(ask)
@@ -199,7 +196,7 @@ class Elector:
             self._take_in(ask, found)
 
     async def _carry_out(self, ask: Ask) -> Object | None:
-        """Return the object; None if there is none to look at."""
+        """Send the request and return the object; None if it does not exist."""
         if ask.kind is AskKind.CREATE:
             return await self._client.create(LEASES, ask.lease)
         if ask.kind is AskKind.REPLACE:
@@ -221,7 +218,7 @@ class Elector:
         self._state, self._last_error = candidacy.answered(self._state, ask, record, now), None
 
     def _note(self, ask: Ask, error: ApiError | TimeoutError) -> None:
-        """Log an error once, and keep one about the Lease to explain what it leads to."""
+        """Log an error once, and keep one about the Lease for the message of its consequence."""
         if ask.kind is AskKind.LOOK_AT_POD:
             if str(error) != self._last_pod_error:
                 log.warning("cannot look whether the leader's container has ended error=%s", error)

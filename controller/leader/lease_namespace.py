@@ -1,4 +1,4 @@
-"""The namespace of the leader's Lease, when none is given."""
+"""Default namespace of the leader's Lease."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from controller.resources import LEASES, SELF_ACCESS_REVIEWS, SELF_REVIEWS
 
 _SERVICE_ACCOUNT = "system:serviceaccount:"
 _VERBS = ("get", "create", "update")
-"""What the elector does with the Lease."""
+"""Verbs that the elector needs for the Lease."""
 
 
 async def find_lease_namespace(client: AsyncClient, name: str) -> str:
-    """The namespace of the connection; else, where a ServiceAccount works from elsewhere, the account's own.
+    """Return the connection's namespace, or else the ServiceAccount's own, whichever allows the Lease.
 
     Raises:
-        ConfigError: the account may keep the Lease called `name` in neither.
+        ConfigError: the account may not use the Lease `name` in either.
     """
     user = await _username(client)
     candidates = [client.connection.namespace]
@@ -26,7 +26,7 @@ async def find_lease_namespace(client: AsyncClient, name: str) -> str:
             return namespace
     raise ConfigError(
         f"{user or 'this account'} may not get, create and update the Lease {name} "
-        f"in namespace {' or '.join(candidates)}: say where it may with --lease-namespace, "
+        f"in namespace {' or '.join(candidates)}: name another namespace with --lease-namespace, "
         "or give it the rights of deploy/"
     )
 
@@ -41,7 +41,7 @@ async def _username(client: AsyncClient) -> str:
 
 async def _may(client: AsyncClient, verb: str, name: str, namespace: str) -> bool:
     wanted = {"verb": verb, "group": LEASES.group, "resource": LEASES.plural, "namespace": namespace}
-    if verb != "create":  # which RBAC cannot allow by name: the request has none
+    if verb != "create":  # RBAC cannot allow create by name
         wanted["name"] = name
     body = SELF_ACCESS_REVIEWS.manifest({}, spec={"resourceAttributes": wanted})
     answer = await client.create(SELF_ACCESS_REVIEWS, body)

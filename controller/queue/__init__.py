@@ -1,1 +1,1 @@
-"""A controller: its queue, and the loop that works it off. `controller.builder` makes it."""
+"""Controller: its queue, and the loop that processes it. `controller.builder` makes it."""

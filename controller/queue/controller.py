@@ -1,4 +1,4 @@
-"""A controller: what it watches, whom a change concerns, and the loop that works it off."""
+"""Controller: its watches, the requests that a change makes, and the loop that processes them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ log = logging.getLogger(__name__)
 
 MapFunction = Callable[[Object], Iterable[Request]]
 Predicate = Callable[[Change], bool]
-"""Says whether a change is worth a look; without one, every change is."""
+"""Returns whether a change requires a reconcile; without a predicate, every change does."""
 
 
 @dataclass(frozen=True)
 class WatchSource:
-    """A watched resource, and the requests that a change in it makes."""
+    """Watched resource, and the requests that a change in it makes."""
 
     resource: Resource
     map_function: MapFunction
     predicate: Predicate | None = None
 
     def requests(self, change: Change) -> set[Request]:
-        """The requests for the object as it was and as it is: an owner that lost it must hear of that too.
+        """Return the requests for the object before and after the change: an owner that lost it must see that
+        too.
 
-        What a predicate cannot read is worth a look; what a map function cannot read concerns nobody.
+        A failing predicate counts as True, a failing map function as no request.
         """
         found: set[Request] = set()
         try:
@@ -60,7 +61,7 @@ class WatchSource:
 
 
 class Controller:
-    """A reconciler with its queue and sources. The manager runs it."""
+    """Reconciler with its queue and sources. The manager runs it."""
 
     def __init__(
         self, name: str, sources: Iterable[WatchSource], queue: WorkQueue[Request], loop: ReconcileLoop
@@ -71,9 +72,9 @@ class Controller:
         self._loop = loop
 
     async def run(self, cache: Cache) -> None:
-        """Looks at everything there is, then at what changes, until `stop` and the last work is done.
+        """Reconcile all existing objects, then changed ones, until `stop`, and finish the current work.
 
-        One that was cancelled may run again.
+        After a cancellation it may run again.
         """
         handlers = [(source.resource, self._handler(source)) for source in self.sources]
         for resource, handler in handlers:
@@ -87,11 +88,11 @@ class Controller:
                 cache.remove_handler(resource, handler)
 
     def look_at(self, request: Request) -> None:
-        """Has an object looked at for a reason that is no change of an object."""
+        """Request a reconcile for a reason other than a change of an object."""
         self._queue.add(request)
 
     def stop(self) -> None:
-        """Takes up no more work."""
+        """Accept no more work."""
         self._queue.shut_down()
 
     def _handler(self, source: WatchSource) -> Callable[[Change], None]:
@@ -102,7 +103,7 @@ class Controller:
 
 
 class UnreadableController(Controller):
-    """Looks at what the cache cannot read; a request has its resource in front of the name."""
+    """Controller for unreadable objects; a request has the resource in front of the name."""
 
     def __init__(self, name: str, queue: WorkQueue[Request], loop: ReconcileLoop) -> None:
         super().__init__(name, (), queue, loop)

@@ -1,8 +1,8 @@
-"""The worker loop: takes requests from a queue, has them reconciled, and decides when they come back.
+"""Worker loop: takes requests from a queue, reconciles them, and decides when they return.
 
-The same rules as controller-runtime: an error comes back after the request's back-off, a terminal one (a
-`TerminalError`, or a status that the API server finds invalid) not at all, `requeue_after_seconds` forgets
-the back-off and comes back then, success just forgets it.
+The rules are controller-runtime's: an error returns after the request's back-off, a terminal one (a
+`TerminalError`, or a status that the API server finds invalid) not at all, `requeue_after_seconds` resets
+the back-off and returns then, success only resets it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from controller.slices import Slices
 log = logging.getLogger(__name__)
 
 RECONCILE_TIMEOUT_SECONDS = 120.0
-"""A reconcile makes a few calls of at most ten seconds each; one that takes longer hangs."""
+"""Default time limit: a reconcile makes a few calls of at most ten seconds each; a longer one hangs."""
 LONG_LOOK_SECONDS = 0.05
 MAX_REST_SECONDS = 1.0
 LATE_CACHE_FAILURES = 10
-"""With the queue's back-off, they take 2.5 s."""
+"""Failures after which a stale cache is reported; with the queue's back-off, they take 2.5 s."""
 
 _TERMINAL = (TerminalError, InvalidStatus)
 
 
 class ReconcileLoop:
-    """`workers` tasks over one queue."""
+    """Loop of `workers` tasks over one queue."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ReconcileLoop:
         metrics.announce(name, workers)
 
     async def run(self) -> None:
-        """Until the queue is shut down and what was in work is done."""
+        """Run until the queue is shut down and current work is done."""
         async with asyncio.TaskGroup() as tasks:
             for index in range(self._workers):
                 tasks.create_task(self._work(), name=f"reconcile {self.name} {index}")
@@ -79,7 +79,7 @@ class ReconcileLoop:
     async def _work(self) -> None:
         slices = Slices()
         while True:
-            await slices.pause()  # a look that has nothing to wait for gives nobody else a turn
+            await slices.pause()  # a reconcile without waits gives no other task a turn
             try:
                 request = await self._queue.get()
             except QueueShutDown:
@@ -87,18 +87,18 @@ class ReconcileLoop:
             current_flow.set(self._queue.flow_of(request))
             wait = ApiWait()
             current_wait.set(wait)
-            started = _now()
+            started = clock.monotonic()
             with self._metrics.active_workers.labels(self.name).track_inprogress():
                 try:
                     await self.process(request)
                 finally:
-                    self._rest(request, _now() - started - wait.seconds)
+                    self._rest(request, clock.monotonic() - started - wait.seconds)
 
     def _rest(self, request: Request, took_seconds: float) -> None:
-        """After a look that computed for long, the next at the same object waits for as long.
+        """After a long computation, delay the next reconcile of the same object by the same time.
 
-        What happens meanwhile is seen by one look: else a thousand workers that become ready one after the
-        other would have their job looked at again and again.
+        The next reconcile then covers all that happened meanwhile: otherwise a thousand workers that
+        become ready one by one would cause as many reconciles of their job.
         """
         if took_seconds < LONG_LOOK_SECONDS:
             self._queue.done(request)
@@ -107,7 +107,7 @@ class ReconcileLoop:
         asyncio.get_running_loop().call_later(wait_seconds, self._queue.done, request)
 
     async def process(self, request: Request) -> None:
-        """One request, to its consequence for the queue."""
+        """Process one request, including its consequence for the queue."""
         started = clock.monotonic()
         try:
             result = await self._reconcile(request)
@@ -123,7 +123,7 @@ class ReconcileLoop:
             self._metrics.seconds.labels(self.name).observe(clock.monotonic() - started)
 
     async def _report(self, report: Coroutine[Any, Any, None], request: Request) -> None:
-        """What cannot be shown is in the log; the next look tries to show it again."""
+        """Send a report; if that fails, it is logged, and the next reconcile tries again."""
         try:
             await report
         except Exception as error:
@@ -142,7 +142,7 @@ class ReconcileLoop:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Something inside cancelled itself; this worker is not being stopped and must go on.
+            # Something inside cancelled itself, but this worker must continue.
             raise RuntimeError("the reconcile was cancelled from inside") from error
 
     def _succeeded(self, request: Request, result: Result) -> None:
@@ -180,22 +180,18 @@ class ReconcileLoop:
 
 
 def _is_foreseen(error: Exception) -> bool:
-    """What comes and goes with the API server, and is tried again."""
+    """Return whether the error is temporary, from the API server or the network, and retried."""
     return isinstance(error, ApiError | OSError) and not isinstance(error, _TERMINAL)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _severity(error: Exception, failures: int) -> int:
     if isinstance(error, Conflict):
-        # Decided from an object that has changed meanwhile: what optimistic writes are for.
+        # The decision was based on an outdated object, which optimistic writes detect.
         return logging.DEBUG if failures == 1 else logging.INFO
     if isinstance(error, NotFound) and failures < LATE_CACHE_FAILURES:
-        return logging.INFO  # it was deleted, and the cache has yet to hear of that
+        return logging.INFO  # it was deleted, and the cache does not show it yet
     if isinstance(error, NamespaceTerminating):
-        return logging.INFO  # the server takes what is in there, and nothing more can be made
+        return logging.INFO  # the server is deleting all its objects
     return logging.WARNING
 
 
@@ -205,7 +201,7 @@ def make_queue(
     flow_of: Callable[[Request], Request] | None = None,
     goes_first: Callable[[str], bool] | None = None,
 ) -> WorkQueue[Request]:
-    """Make the queue of a controller, in which each request is a flow of its namespace, or of another's."""
+    """Make the queue of a controller; by default each request is its own flow."""
     queue: WorkQueue[Request] = WorkQueue(
         observer=metrics.observer(name), flow_of=flow_of or Request._make, goes_first=goes_first
     )

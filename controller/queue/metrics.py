@@ -1,6 +1,6 @@
-"""Prometheus metrics, under the names controller-runtime and client-go give them.
+"""Prometheus metrics, under the names of controller-runtime and client-go.
 
-One registry per manager, so that two in one process (tests, the embedded cluster) do not mix.
+Each manager has its own registry, so that two in one process (tests, the embedded cluster) do not mix.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from controller.cache import Cache
 
-# Or every counter would be shown with a gauge of when it began, which Go's client does not do either.
+# Otherwise every counter comes with a gauge of its creation, which Go's client does not have.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _RECONCILE_SECONDS = (
@@ -21,14 +21,14 @@ _RECONCILE_SECONDS = (
     1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5, 6, 7, 8, 9, 10, 15, 20, 25, 30, 40, 50, 60,
 )  # fmt: skip
 _LABELS = ("name", "controller")
-"""Of a queue, which has the name of its controller."""
+"""Labels of a queue, which is named like its controller."""
 _QUEUE_SECONDS = tuple(10.0**exponent for exponent in range(-8, 4))
 
 RESULTS = ("error", "requeue_after", "requeue", "success")
 
 
 class ReconcileMetrics:
-    """`controller_runtime_*`: what the reconcilers of one manager did."""
+    """Metrics `controller_runtime_*` of the reconcilers of one manager."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -63,7 +63,7 @@ class ReconcileMetrics:
         )
 
     def announce(self, controller: str, workers: int) -> None:
-        """Shows the controller with zeros, so that a rate over its counters starts at its start."""
+        """Initialize the controller's metrics with zeros, so that a rate starts at its start."""
         self.max_concurrent.labels(controller).set(workers)
         self.active_workers.labels(controller).set(0)
         for counter in (self.errors, self.terminal_errors, self.panics, self.timeouts):
@@ -74,7 +74,7 @@ class ReconcileMetrics:
 
 
 class QueueMetrics:
-    """`workqueue_*`: what the queues of one manager hold."""
+    """Metrics `workqueue_*` of the queues of one manager."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def seconds(name: str, text: str) -> Histogram:
@@ -99,12 +99,12 @@ class QueueMetrics:
         return QueueMetricsObserver(self, name)
 
     def follow(self, name: str, working_seconds: Callable[[], list[float]]) -> None:
-        """Show for how long keys have been in work whenever the metrics are read."""
+        """Report the time that keys have been in work at each scrape."""
         self._in_work.queues[name] = working_seconds
 
 
 class QueueMetricsObserver:
-    """The metrics of one queue."""
+    """Metrics of one queue."""
 
     def __init__(self, metrics: QueueMetrics, name: str) -> None:
         self._depth = metrics.depth.labels(name, name)
@@ -129,7 +129,7 @@ class QueueMetricsObserver:
 
 
 class _InWorkCollector(Collector):
-    """Values that change with time alone, so they are computed when asked for."""
+    """Metrics that change with time, so they are computed at each scrape."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Callable[[], list[float]]] = {}
@@ -154,7 +154,7 @@ class _InWorkCollector(Collector):
 
 
 class WatchCollector(Collector):
-    """What the watches of one manager do not bring."""
+    """Metrics of the watches of one manager: unreadable objects and age of progress."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -180,7 +180,7 @@ class WatchCollector(Collector):
 
 
 class ClientMetrics:
-    """`rest_client_requests_total`; plug `observe` into `AsyncClient.observers`."""
+    """Metric `rest_client_requests_total`; add `observe` to `AsyncClient.observers`."""
 
     def __init__(self, registry: CollectorRegistry, host: str) -> None:
         self._host = host

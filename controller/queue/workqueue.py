@@ -1,8 +1,8 @@
-"""The work queue between watch events and reconcilers.
+"""Work queue between watch events and reconcilers.
 
-A key is in the queue at most once, and in work at most once: added while in work it waits until that is
-done. Keys that fail come back after a wait that doubles per key; a delayed key keeps the earliest of the
-times asked for. Namespaces take turns, and flows in a namespace. One event loop, no locks.
+A key is in the queue at most once, and in work at most once: if it is added while in work, it waits until
+that is done. Failed keys return after a wait that doubles per key; a delayed key keeps the earliest of the
+requested times. Namespaces take turns, and so do the flows in a namespace. One event loop, no locks.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 BACKOFF_BASE_SECONDS = 0.005
 BACKOFF_CAP_SECONDS = 60.0
-"""When a webhook or a quota that refused all for an hour is mended, its work goes on within a minute."""
+"""Longest back-off, so that work resumes within a minute after an outage of a webhook or quota."""
 READY_AT_ONCE = 500
-"""Keys that are made ready before others have a turn on the event loop."""
+"""Keys that are made ready before other tasks get a turn."""
 
 K = TypeVar("K", bound=Hashable)
 SecondsLeft = Callable[[], float]
-"""Asked when a delay is over: how much longer the key can wait; 0 or less if it cannot."""
+"""Called when a delay is over: returns how much longer the key can wait; 0 or less if it cannot."""
 
 
 class QueueShutDown(Exception):
@@ -39,13 +39,13 @@ class _Due(NamedTuple, Generic[K]):
     at: float
     """Time on the monotonic clock."""
     number: int
-    """Its place among those of one time."""
+    """Tie-breaker among entries of the same time."""
     key: K
     seconds_left: SecondsLeft | None
 
 
 class WorkQueue(Generic[K]):
-    """Single producer-side calls are plain functions; only `get` and `drained` wait."""
+    """Queue of one controller; only `get` waits."""
 
     def __init__(
         self,
@@ -56,32 +56,31 @@ class WorkQueue(Generic[K]):
     ) -> None:
         """
         Args:
-            flow_of: returns the flow of a key; by default each is a flow of its own, in no namespace.
-            goes_first: judges whether the keys of a namespace come before those of others.
+            flow_of: returns the flow of a key; by default each key is its own flow, without a namespace.
+            goes_first: returns whether the keys of a namespace come before those of others.
         """
         self._observer = observer
         self._flow_of: Callable[[K], Flow] = flow_of or _own_flow
         self._ready: FairQueue[K] = FairQueue(goes_first)
         self._dirty: dict[K, float] = {}
-        """Keys that want work, and since when: those in `_ready`, and those in work that came again."""
+        """Keys that need work, with the time since when: those in `_ready`, and those in work that were added
+        again."""
         self._working: dict[K, float] = {}
         self._failures: dict[K, int] = {}
         self._delayed: dict[K, _Due[K]] = {}
-        """The entry of `_due` that holds for each key; others there were overtaken."""
+        """Current entry of `_due` for each key; other entries there are obsolete."""
         self._due: list[_Due[K]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._shut_down = False
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     def __len__(self) -> int:
-        """Keys ready to be worked on now."""
+        """Return the number of keys ready for work."""
         return len(self._ready)
 
     def add(self, key: K) -> None:
-        """Wants `key` worked on as soon as possible. Any delayed wish for it is thereby fulfilled."""
+        """Add `key` for work as soon as possible, which replaces any delayed request for it."""
         if self._shut_down:
             return
         self._delayed.pop(key, None)
@@ -94,7 +93,7 @@ class WorkQueue(Generic[K]):
             self._observer.added(len(self._ready))
 
     def add_all(self, keys: Iterable[K]) -> None:
-        """Adds each of them, however many they are, without keeping the event loop from others for long."""
+        """Add all keys, without blocking the event loop for long."""
         more = iter(keys)
         for key in itertools.islice(more, READY_AT_ONCE):
             self.add(key)
@@ -104,7 +103,7 @@ class WorkQueue(Generic[K]):
             asyncio.get_running_loop().call_soon(self.add_all, rest)
 
     def add_after(self, key: K, delay_seconds: float, seconds_left: SecondsLeft | None = None) -> None:
-        """Wants `key` worked on after that time; of several such wishes the earliest holds."""
+        """Add `key` for work after that time; of several such requests the earliest counts."""
         if self._shut_down:
             return
         if delay_seconds <= 0:
@@ -123,9 +122,9 @@ class WorkQueue(Generic[K]):
                 self._arm()
 
     def add_rate_limited(self, key: K, at_least_seconds: float = 0.0) -> None:
-        """Wants `key` worked on again after its back-off, which doubles until `forget`.
+        """Add `key` again after its back-off, which doubles until `forget`.
 
-        What somebody else asks for counts as far as our longest back-off goes.
+        A longer wait is honoured up to the longest back-off.
         """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
@@ -135,14 +134,14 @@ class WorkQueue(Generic[K]):
         self.add_after(key, max(backoff_seconds, min(at_least_seconds, BACKOFF_CAP_SECONDS)))
 
     def forget(self, key: K) -> None:
-        """`key` is well: its next failure starts at the shortest back-off."""
+        """Reset the back-off of `key`."""
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """The next key, now in work until `done`. Raises QueueShutDown at the end."""
+        """Return the next key, which is in work until `done`. Raises QueueShutDown at the end."""
         while not self._ready:
             if self._shut_down:
                 raise QueueShutDown
@@ -153,23 +152,20 @@ class WorkQueue(Generic[K]):
         now = clock.monotonic()
         wanted_since = self._dirty.pop(key)
         self._working[key] = now
-        self._idle.clear()
         if self._observer:
             self._observer.taken(len(self._ready), now - wanted_since)
         return key
 
     def done(self, key: K) -> None:
-        """`key` is no longer in work; if it was added meanwhile it is ready again."""
+        """End the work on `key`; if it was added meanwhile, it is ready again."""
         started = self._working.pop(key)
         if self._observer:
             self._observer.finished(clock.monotonic() - started)
-        if not self._working:
-            self._idle.set()
         if key in self._dirty:
             self._make_ready(key)
 
     def shut_down(self) -> None:
-        """Nothing new is taken up; what waits is dropped (whoever comes next lists everything anyway)."""
+        """Accept no more keys, and drop waiting ones (the successor lists everything anyway)."""
         self._shut_down = True
         self._ready.clear()
         self._dirty.clear()
@@ -179,17 +175,13 @@ class WorkQueue(Generic[K]):
             self._timer.cancel()
         self._wake.set()
 
-    async def drained(self) -> None:
-        """Until nothing is in work."""
-        await self._idle.wait()
-
     def working_seconds(self) -> list[float]:
-        """How long each key in work has been there. May be called by any thread."""
+        """Return how long each key in work has been there. Any thread may call it."""
         now = clock.monotonic()
         return [now - started for started in list(self._working.values())]
 
     def flow_of(self, key: K) -> Flow:
-        """Return the flow of the key; one of its own where that cannot be found out."""
+        """Return the flow of the key; its own flow if `flow_of` fails."""
         try:
             namespace, name = self._flow_of(key)
             hash((namespace, name))
@@ -205,7 +197,7 @@ class WorkQueue(Generic[K]):
             self._observer.added(len(self._ready))
 
     def _compact(self) -> None:
-        """Wishes that were overtaken stay in the heap until due; do not let them pile up."""
+        """Remove obsolete entries, which stay in the heap until due, if there are many."""
         if len(self._due) > 2 * len(self._delayed) + 64:
             self._due = [entry for entry in self._due if self._delayed.get(entry.key) is entry]
             heapq.heapify(self._due)

@@ -1,6 +1,4 @@
-"""An HTTP server on a port that anybody may reach: it costs a bounded amount of memory, and says nothing of
-requests that are none.
-"""
+"""HTTP server on a publicly reachable port: its memory is bounded, and malformed requests are not logged."""
 
 from __future__ import annotations
 
@@ -15,15 +13,16 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 MOST_CONNECTIONS = 128
-"""With one more, the oldest of the address that has the most is closed, so a flood keeps nobody else out."""
+"""Maximum connections. One more closes the oldest of the address with the most, so that a flood locks nobody
+else out."""
 MOST_HEADERS = 32
-"""Headers of a request, of 8 KB each: a connection keeps what it was sent until its request is whole."""
+"""Maximum headers of a request, of 8 KB each, which a connection keeps until its request is complete."""
 HTTP_LOG = logging.getLogger(__name__)
-"""The logger of aiohttp's servers: it has the tracebacks of defects alone."""
+"""Logger of aiohttp's servers, with only the tracebacks of defects."""
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether a record is of a defect, and not of what a client sent."""
+    """Return whether a record is about a defect, and not about a client's input."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
 
@@ -35,13 +34,13 @@ HTTP_LOG.addFilter(_is_ours)
 async def serve_http(
     app: web.Application, address: str | socket.socket, port: int = 0, *, shutdown_seconds: float
 ) -> AsyncIterator[int]:
-    """Serve while the block runs; the value is the port.
+    """Serve while the block runs; yield the port.
 
     Args:
-        address: to listen on, or a socket that listens.
+        address: address to listen on, or a listening socket.
 
     Raises:
-        OSError: the port cannot be listened on.
+        OSError: the port is not available.
     """
     runner = web.AppRunner(
         app,
@@ -68,14 +67,14 @@ async def serve_http(
 
 
 def _bounded(server: web.Server) -> Callable[[], asyncio.Protocol]:
-    """Return what makes the protocol of each new connection."""
+    """Return the protocol factory, which bounds the number of connections."""
 
     def make() -> asyncio.Protocol:
         found = (each.transport for each in server.connections)
         transports = [each for each in found if each is not None and not each.is_closing()]
         if len(transports) >= MOST_CONNECTIONS:
             peers = [transport.get_extra_info("peername") or ("",) for transport in transports]
-            # what its client does not read is given up, too
+            # unread answers are dropped, too
             transports[oldest_of_most([peer[0] for peer in peers])].abort()
         return server()
 
@@ -83,10 +82,10 @@ def _bounded(server: web.Server) -> Callable[[], asyncio.Protocol]:
 
 
 def oldest_of_most(addresses: Sequence[str]) -> int:
-    """Return the place of the first connection of the address that has the most.
+    """Return the position of the first connection of the address with the most.
 
     Args:
-        addresses: of the connections, from the oldest on.
+        addresses: addresses of the connections, oldest first.
     """
     counts = Counter(addresses)
     most = max(counts.values())

@@ -1,8 +1,8 @@
-"""Access to the metrics: for the bearer of a token whose account may, by RBAC, get `/metrics`.
+"""Access to the metrics for bearer tokens of accounts that RBAC allows to get `/metrics`.
 
-Controllers made with controller-runtime (JobSet, Kueue) have the same rule: a TokenReview says whose token it
-is, a SubjectAccessReview whether that account may. Answers are remembered for a while. False tokens cannot
-push out good ones, and cost the API server a few questions at a time.
+Controllers made with controller-runtime (JobSet, Kueue) have the same rule: a TokenReview identifies the
+account, and a SubjectAccessReview checks its rights. Answers are remembered for a while. Invalid tokens
+cannot evict valid ones, and cause only a few requests to the API server at a time.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ ALLOWED_SECONDS = 60.0
 REFUSED_SECONDS = 10.0
 MOST_KNOWN = 256
 MOST_REVIEWS = 8
-"""Tokens that are reviewed at once; who comes then is asked to come again."""
+"""Maximum concurrent reviews; further requests are asked to retry."""
 PATH = "/metrics"
 
 
 @dataclass(frozen=True)
 class MetricsRefusal:
-    """Why somebody sees no metrics."""
+    """Refusal of a request for metrics."""
 
     status: int
     reason: str
 
 
 class MetricsAccess:
-    """Asks the API server with the controller's own account, whether it leads or not."""
+    """Access check with the controller's own account, whether it leads or not."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._allowed: OrderedDict[bytes, float] = OrderedDict()
-        """Until when, by the digest of the token. One that was allowed before need not wait for reviews."""
+        """Expiry of allowed tokens, by digest. A token that was allowed before does not wait for reviews."""
         self._refused: OrderedDict[bytes, tuple[float, MetricsRefusal]] = OrderedDict()
         self._reviews = SharedCalls[MetricsRefusal | None]()
 
     async def refusal(self, authorization: str) -> MetricsRefusal | None:
-        """Why the request with this header is refused; None if it is not."""
+        """Return why the request with this header is refused; None if it is allowed."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token.strip() or not token.isascii():
             return MetricsRefusal(
@@ -61,7 +61,7 @@ class MetricsAccess:
         return await self._reviews.ask(key, lambda: self._review(key, token.strip()))
 
     async def _review(self, key: bytes, token: str) -> MetricsRefusal | None:
-        """An API server that gives no answer is asked again by the next request."""
+        """Review a token. If the API server does not answer, the next request asks again."""
         try:
             refusal = await self._ask(token)
         except ApiError as error:

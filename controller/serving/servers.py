@@ -1,7 +1,7 @@
-"""What the process shows of itself: /healthz and /readyz, and /metrics.
+"""HTTP endpoints of the process: /healthz and /readyz, and /metrics.
 
-They run on the controllers' own event loop on purpose: a loop that stands still does not answer, and
-that is what a liveness probe is to find out.
+They run on the controllers' event loop on purpose: a loop that hangs does not answer, which is what a
+liveness probe must detect.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from controller.serving.metrics_access import MetricsAccess
 
 PERIOD_SECONDS = 1.0
 MOST_FORMATS = 8
-"""Renderings that are remembered, each in another format."""
+"""Maximum cached renderings, each in another format."""
 
 
 MOST_METRICS_REQUESTS = 64
 EVERYWHERE = "::"
-"""Every address of the machine, those of IPv4 too; of IPv4 alone where there is no IPv6."""
+"""All addresses of the machine, IPv4 included; only IPv4 if there is no IPv6."""
 
 
 class ServeError(Exception):
-    """A port cannot be listened on."""
+    """A port is not available."""
 
 
 @dataclass(frozen=True)
 class Listen:
-    """Address and ports to listen on. Port 0 takes a free one; None leaves the server out."""
+    """Address and ports to listen on. Port 0 takes a free one; None disables the server."""
 
     address: str = EVERYWHERE
     health_port: int | None = 8081
@@ -57,17 +57,17 @@ class Readiness:
     """Whether this process is ready."""
 
     not_ready: str | None = "starting"
-    """The reason why it is not; None when it is."""
+    """Reason why it is not; None if it is."""
 
 
 @asynccontextmanager
 async def serve(
     listen: Listen, state: Readiness, registry: CollectorRegistry, access: MetricsAccess | None = None
 ) -> AsyncIterator[Ports]:
-    """All servers, until the block ends; ServeError if a port cannot be listened on.
+    """Run all servers until the block ends; raise ServeError if a port is not available.
 
     Args:
-        access: who may read the metrics; None lets everybody.
+        access: access check for the metrics; None allows everybody.
     """
     address = listen.address
     if address == EVERYWHERE and not socket.has_dualstack_ipv6():
@@ -87,7 +87,7 @@ async def serve(
 async def _http(app: web.Application, address: str, port: int) -> AsyncIterator[int]:
     async with AsyncExitStack() as stack:
         try:
-            # asyncio's own socket for `::` would take IPv6 alone.
+            # asyncio's own socket for `::` would accept only IPv6.
             found = _everywhere(port) if address == EVERYWHERE else address
             served = serve_http(app, found, port, shutdown_seconds=1.0)
             bound = await stack.enter_async_context(served)
@@ -161,13 +161,13 @@ class Renderer:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._last: dict[str, Rendering] = {}
-        """By format, the oldest first."""
+        """Renderings by format, oldest first."""
         self._lock = asyncio.Lock()
 
     async def of(self, accept: str) -> Rendering:
-        """The metrics in the format that a request accepts, not older than a second.
+        """Return the metrics in the format that a request accepts, at most a second old.
 
-        A thread renders: ten thousand workers take a second, and hold the loop up for milliseconds each time.
+        A thread renders them: 10,000 workers take a second, and block the loop for milliseconds each time.
         """
         try:
             encode, content_type = choose_encoder(accept)

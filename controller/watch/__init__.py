@@ -1,1 +1,1 @@
-"""One collection, listed and then watched. `controller.cache` is what others use of it."""
+"""One collection, listed and then watched. Other packages use `controller.cache`."""

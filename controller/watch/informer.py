@@ -1,7 +1,8 @@
-"""Keeps the store of one resource as the API server's collection, and tells the handlers of changes.
+"""Informer: keeps the store of one resource equal to the API server's collection, and notifies handlers of
+changes.
 
-What is asked next, and what follows from a failure, which is a typed error of the client, is decided by the
-`Reflector`; a list replaces the store's content at one stroke. `advance` does one ask, and `run` is the
+The `Reflector` decides the next request, and the consequence of a failure, which is a typed error of the
+client; a list replaces the whole content of the store. `advance` sends one request, and `run` is the
 endless loop around it, which alone waits.
 """
 
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Informer:
-    """One resource's store, and those who want to hear of its changes. Shared by all controllers."""
+    """Store of one resource, with handlers of its changes. Shared by all controllers."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Informer:
         self.last_error: ApiError | None = None
         self._monotonic = monotonic
         self.progressed_at = monotonic()
-        """When the store was last known to be as the API server's collection."""
+        """Time when the store was last known to equal the API server's collection."""
         self._shape = shape
         self._client = client
         self._namespace = namespace if resource.namespaced else None
@@ -72,10 +73,10 @@ class Informer:
         self._stream_scope = AsyncExitStack()
 
     def note_write(self, obj: Object) -> None:
-        """Takes over what the server answered to a write of this process, ahead of the watch.
+        """Store the server's answer to a write of this process, ahead of the watch.
 
-        So the next look decides from its own last write, and does not conflict with it. What the watch has
-        shown already is left alone, or an object that is gone since would come back.
+        So the next reconcile starts from its own last write, and does not conflict with it. An answer
+        older than the watch is ignored; otherwise a deleted object could reappear.
         """
         if salvage.strange_parts(obj) is not None:
             return
@@ -96,21 +97,22 @@ class Informer:
         return wanted.items() <= labels.items()
 
     def list_again(self) -> None:
-        """`run`, which must have ended, begins with a list. Until that is there, the store stays as it is."""
+        """Make the next `run` begin with a list; `run` must have ended. Until the list arrives, the store
+        stays as it is."""
         self._reflector.start()
         self.synced.clear()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         try:
             while True:
                 wait_seconds = await self.advance()
-                await asyncio.sleep(wait_seconds)  # also when 0: a flood of events must not starve the loop
+                await asyncio.sleep(wait_seconds)  # even if 0: a flood of events must not starve the loop
         finally:
             await self._close_stream()
 
     async def advance(self) -> float:
-        """Ask once, and take in what comes; return the seconds to wait before the next ask."""
+        """Send one request, and process the answer; return the seconds to wait before the next."""
         reflector = self._reflector
         try:
             if reflector.version is None:
@@ -124,11 +126,11 @@ class Informer:
                 await self._open(reflector.version)
             elif not await self._read(self._stream):
                 await self._close_stream()
-                return reflector.ended(self._loop_time())
+                return reflector.ended(clock.monotonic())
             return self.resource.gather_seconds
         except ApiError as error:
             await self._close_stream()
-            recovery = reflector.failed(error, self._loop_time())
+            recovery = reflector.failed(error, clock.monotonic())
             if recovery.failure is not None:
                 self._note(recovery.failure)
             return recovery.wait_seconds
@@ -147,7 +149,7 @@ class Informer:
             continue_token=due.token,
             most_bytes=due.most_bytes,
         )
-        await asyncio.sleep(0)  # parsing it took a while
+        await asyncio.sleep(0)  # parsing took a while
         items, metadata = page["items"], page.get("metadata") or {}
         count = len(items)
         kept, unreadable = await self.intake.read_all(items)
@@ -163,7 +165,7 @@ class Informer:
             self.synced.set()
 
     async def _open(self, resource_version: str) -> None:
-        # Spread, so that the watches of many processes do not all end together.
+        # Randomized, so that the watches of many processes do not all end together.
         timeout_seconds = int(self._timing.server_timeout_seconds * random.uniform(0.8, 1.0))
         self._stream = await self._stream_scope.enter_async_context(
             self._client.watch(
@@ -174,12 +176,12 @@ class Informer:
                 label_selector=self._label_selector,
             )
         )
-        self._reflector.opened(self._loop_time())
+        self._reflector.opened(clock.monotonic())
 
     async def _read(self, stream: WatchStream) -> bool:
-        """Take in what the watch has brought; return whether it goes on.
+        """Process the lines of the watch; return whether it continues.
 
-        One that is opened is no progress yet; one that ends at once may have had no time to tell anything.
+        Opening a watch is not progress yet; one that ends at once may not have had time to send anything.
         """
         idle_seconds = self._timing.idle_timeout_seconds
         wait_seconds = min(idle_seconds, self.intake.seconds_to_next())
@@ -191,7 +193,7 @@ class Informer:
                 return False
             lines = []
         if lines is None:
-            if self._reflector.is_useful(self._loop_time()):
+            if self._reflector.is_useful(clock.monotonic()):
                 self.progressed_at = self._monotonic()
             return False
         slices = Slices()
@@ -203,10 +205,10 @@ class Informer:
         return True
 
     async def _take(self, line: bytes) -> str | None:
-        """Take in one line of the stream; return the version that it brings.
+        """Process one line of the stream; return its version.
 
         Raises:
-            ApiError: it tells of an error, or makes no sense.
+            ApiError: the line is an error, or malformed.
         """
         event = await self.intake.event_of(line)
         if event.type == "ERROR":
@@ -221,7 +223,7 @@ class Informer:
         raise ApiError(f"a watch event of type {event.type!r}")
 
     def _note(self, error: ApiError) -> None:
-        """The same failure again is no news."""
+        """Log a failure unless it is the same as the last."""
         if str(self.last_error) != str(error):
             level = logging.INFO if self._is_optional else logging.WARNING
             log.log(level, "watch failed resource=%s error=%s", self.resource.group_resource, error)
@@ -230,6 +232,3 @@ class Informer:
     async def _close_stream(self) -> None:
         self._stream = None
         await self._stream_scope.aclose()
-
-    def _loop_time(self) -> float:
-        return asyncio.get_running_loop().time()

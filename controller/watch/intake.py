@@ -1,9 +1,9 @@
-"""What an informer reads into its store, and those who want to hear of it.
+"""Intake of an informer: reads objects into its store, and notifies handlers.
 
-Of each object the store has what the kind's shape keeps. An object beyond the shape's bounds, or for which
-its namespace has no room left, is unreadable: it is as if it were not there, and is reported. A large text
-waits while its namespace has no time (`controller/shares.py`); of several about one object the newest is
-read.
+The store has what the kind's shape keeps of each object. An object beyond the shape's limits, or without
+room in its namespace's share, is unreadable: it counts as absent, and is reported. A large text waits
+while its namespace has no time left (`controller/shares.py`); only the newest of several about one object
+is read.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ Handler = Callable[[Change], None]
 UnreadableHandler = Callable[[Resource, UnreadableObject], None]
 
 SMALL_BYTES = 4096
-"""Text that is read at once, whatever it is."""
+"""Size of a text that is always read at once."""
 MOST_WAITING_BYTES = 32 << 20
-"""Text that waits; beyond it, what waits longest is read."""
+"""Maximum size of waiting texts; beyond it, the oldest ones are read."""
 MOST_UNREADABLE, MOST_IN_A_NAMESPACE = 5_000, 1_000
-"""Unreadable objects that are remembered and reported; beyond the first, of each namespace the second."""
+"""Maximum unreadable objects that are remembered and reported; beyond the first number, the second per
+namespace."""
 LIST_AGAIN_SECONDS = 300.0
-"""Time after a list in which objects that were refused are not asked for again."""
+"""Minimum seconds between a list and a new one for refused objects."""
 _NAMELESS: Key = (None, "")
 
 
 class _Waiting(NamedTuple):
-    """An event that is read later."""
+    """Event that is read later."""
 
     event: WatchEvent
     units: int
@@ -50,7 +51,7 @@ class _Waiting(NamedTuple):
 
 
 class Intake:
-    """One resource's store. Shared by all controllers."""
+    """Intake of one resource. Shared by all controllers."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Intake:
     ) -> None:
         self.store = Store()
         self.unreadable: dict[Key, UnreadableObject] = {}
-        """Objects that the API server has and the store has not, since they cannot be read."""
+        """Objects of the API server that are not in the store, because they cannot be read."""
         self._resource = resource
         self._shape = shape
         self._shares = shares
@@ -69,34 +70,34 @@ class Intake:
         self._handlers: list[Handler] = []
         self._unreadable_handlers: list[UnreadableHandler] = []
         self._units: dict[Key, int] = {}
-        """Units of each object that is kept, of those in a namespace."""
+        """Units of each namespaced object that is kept."""
         self._refused: dict[str, int] = {}
-        """Units of the smallest object for which there was no room since the last list, by namespace."""
+        """Units of the smallest object refused for lack of room since the last list, by namespace."""
         self._listed_at = monotonic()
         self._waiting: dict[Key, _Waiting] = {}
-        """The newest event about each object whose namespace has no time for it."""
+        """Newest event about each object whose namespace has no time left."""
 
-    # --- who hears of it ---
+    # --- handlers ---
 
     def add_handler(self, handler: Handler) -> None:
         """Call `handler` for every change from now on."""
         self._handlers.append(handler)
 
     def remove_handler(self, handler: Handler) -> None:
-        """Call it no more."""
+        """Stop calling `handler`."""
         self._handlers.remove(handler)
 
     def add_unreadable_handler(self, handler: UnreadableHandler) -> None:
-        """Call `handler` from now on for every object that cannot be read, as often as it is seen."""
+        """Call `handler` from now on for every unreadable object, each time it is seen."""
         self._unreadable_handlers.append(handler)
 
     def remove_unreadable_handler(self, handler: UnreadableHandler) -> None:
-        """Call it no more, if it was called."""
+        """Stop calling `handler`, if it was added."""
         if handler in self._unreadable_handlers:
             self._unreadable_handlers.remove(handler)
 
     async def tell_all(self, handler: Handler) -> None:
-        """Call `handler` for every object there is, as if it had just appeared."""
+        """Call `handler` for every existing object, as if it had just appeared."""
         slices = Slices()
         for known in self.store.list():
             obj = self.store.get(*key_of(known))
@@ -105,13 +106,13 @@ class Intake:
             await slices.pause()
 
     def tell(self, change: Change | None) -> None:
-        """Call all handlers for a change, if it is one."""
+        """Call all handlers for a change, if there is one."""
         if change is not None:
             for handler in self._handlers:
                 self._tell_one(handler, change)
 
     def _tell_one(self, handler: Handler, change: Change) -> None:
-        """A handler that fails must not cost the others their event, nor end the watch."""
+        """Call one handler; its failure must neither cost the others their event nor end the watch."""
         try:
             handler(change)
         except Exception:
@@ -140,7 +141,7 @@ class Intake:
             raise ApiError(f"a watch line that is no event of an object: {error}") from error
 
     def receive(self, event: WatchEvent, line: bytes) -> str | None:
-        """Take in an event, or have it wait; return the resourceVersion that it brings."""
+        """Process an event, or let it wait; return its resourceVersion."""
         named = self._shape.identity(event.object)
         key = (named.namespace or None, named.name or "")
         if event.type == "DELETED" or not self._waits(key, event, line):
@@ -149,12 +150,12 @@ class Intake:
         return named.resourceVersion
 
     def seconds_to_next(self) -> float:
-        """Time until something that waits can be read; infinite if nothing waits."""
+        """Return the seconds until a waiting event can be read; infinite if none waits."""
         now = self._monotonic()
         return min((self._shares.wait_seconds(key[0] or "", now) for key in self._waiting), default=inf)
 
     async def take_due(self) -> None:
-        """Read what has waited and has time now, or no place to wait."""
+        """Read waiting events whose namespace has time again, and those beyond the limit."""
         slices, total = Slices(), sum(each.size_bytes for each in self._waiting.values())
         for key, each in list(self._waiting.items()):
             now = self._monotonic()
@@ -166,7 +167,7 @@ class Intake:
                 await slices.pause()
 
     def _waits(self, key: Key, event: WatchEvent, line: bytes) -> bool:
-        """Whether a large text has to wait; one that has not has used time of its namespace."""
+        """Return whether a large text has to wait; otherwise charge its time to the namespace."""
         if key[0] is None or len(line) <= SMALL_BYTES or (counted := units(line)) <= LARGE_UNITS:
             return False
         if key not in self._waiting and self._shares.wait_seconds(key[0], self._monotonic()) <= 0:
@@ -182,7 +183,7 @@ class Intake:
             self.apply(event.object, key)
 
     def _is_known(self, key: Key, version: str | None) -> bool:
-        """Whether this version, or a newer one, is in the store, as after an own write."""
+        """Return whether this version, or a newer one, is in the store, as after an own write."""
         stored = self.store.get(*key)
         if stored is None:
             return False
@@ -192,10 +193,10 @@ class Intake:
     # --- objects ---
 
     def read(self, found: Parts | Object) -> Object:
-        """What is kept of an object, for which its namespace has room.
+        """Return what is kept of an object, after charging it to its namespace.
 
         Raises:
-            CannotBeRead: it is beyond what can be read, or there is no room.
+            CannotBeRead: it exceeds the limits for reading, or there is no room.
         """
         kept = self._kept(found)
         key = key_of(kept)
@@ -209,14 +210,14 @@ class Intake:
             change = self.store.apply(self.read(found))
         except CannotBeRead as error:
             self._skip(error.found)
-        except Exception as error:  # an index function's
+        except Exception as error:  # from an index function
             self._skip(UnreadableObject(self._named(found), salvage.reason_of(error)))
         else:
             self.unreadable.pop(key, None)
             self.tell(change)
 
     def delete(self, found: Parts | Object, key: Key) -> None:
-        """Remove an object, also one that cannot be read."""
+        """Remove an object, readable or not."""
         self.unreadable.pop(key, None)
         try:
             change = self.store.delete(self._kept(found))
@@ -224,16 +225,16 @@ class Intake:
             change = self.store.remove(key)
             if not error.found.has_name:
                 self._note_unreadable(error.found)
-        except Exception:  # an index function's
+        except Exception:  # from an index function
             change = self.store.remove(key)
         self._release(key)
         self.tell(change)
 
     async def read_all(self, items: list[Parts | Object]) -> tuple[list[Object], list[UnreadableObject]]:
-        """What is kept of the objects of one page, and those that cannot be read. Empties the list."""
+        """Return what is kept of the objects of one page, and the unreadable ones. Empties the list."""
         kept, unreadable, slices = list[Object](), list[UnreadableObject](), Slices()
         items.reverse()
-        while items:  # each goes at once, since what is kept of it may be much less
+        while items:  # each is freed at once, since much less of it may be kept
             item = items.pop()
             try:
                 kept.append(self._stored(item) or self.read(item))
@@ -243,13 +244,13 @@ class Intake:
         return kept, unreadable
 
     def begin_list(self) -> None:
-        """Forget what a list brings anew: what waits, and who was refused."""
+        """Forget waiting events and refused objects, which a new list brings again."""
         self._waiting.clear()
         self._refused.clear()
         self._listed_at = self._monotonic()
 
     async def replace(self, items: list[Object], unreadable: list[UnreadableObject]) -> None:
-        """Swap the content of the store for that of a list."""
+        """Replace the content of the store by that of a list."""
         self.unreadable, slices = {}, Slices()
         for change in self.store.replace_stepwise(items, self._note_refused):
             self.tell(change)
@@ -260,13 +261,13 @@ class Intake:
             self._skip(found)
 
     def wants_list(self) -> bool:
-        """Whether objects that were refused would have room by now."""
+        """Return whether there is room by now for refused objects."""
         if not self._refused or self._monotonic() - self._listed_at < LIST_AGAIN_SECONDS:
             return False
         return any(self._shares.has_room(*each) for each in self._refused.items())
 
     def _stored(self, item: Parts | Object) -> Object | None:
-        """The object in the store, if it is of the same version: then nothing of the item need be read."""
+        """Return the stored object if it has the same version, so that the item need not be read."""
         if isinstance(item, dict):
             return None
         named = self._shape.identity(item)
@@ -305,7 +306,7 @@ class Intake:
         self._note_unreadable(UnreadableObject(salvage.named(obj), salvage.reason_of(error)))
 
     def _skip(self, found: UnreadableObject) -> None:
-        """It is as if it were not there, until it can be read again."""
+        """Treat an unreadable object as absent until it can be read again."""
         self._note_unreadable(found)
         if found.has_name:
             key = key_of(found.obj)

@@ -1,11 +1,10 @@
-"""What to ask the API server next, to keep a copy of a collection: a machine without I/O and without a clock.
+"""Next request to the API server for a copy of a collection: a state machine without I/O or clock.
 
-It lists in pages, and watches from there, as client-go's Reflector does. A page that does not come is asked
-for again; if the server refuses it, the list begins again, for its token may be what is wrong. A stream that
-ends, falls silent or breaks goes on from the last resourceVersion, and nothing is missed. When the server has
+It lists in pages, and watches from there, as client-go's Reflector does. A missing page is requested
+again; if the server refuses it, the list starts over, because its token may be the cause. A stream that
+ends, falls silent or breaks continues from the last resourceVersion, without gaps. If the server has
 forgotten that version (410, also inside the stream), or does not have it yet (its storage was restored),
-everything is listed again.
-https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go
+everything is listed again. https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from controller.errors import ApiError, Gone, NotFound, PageTooLarge, Refused, T
 
 @dataclass(frozen=True)
 class WatchTiming:
-    """How long to trust a silent watch, and how long to wait after failures.
+    """Time limits of silent watches, and waits after failures.
 
-    Bookmarks come about once a minute at best and are promised by nobody, so a quiet collection idles
-    out now and then: that costs one watch request from the last version, never a list.
+    Bookmarks come about once a minute at best, and are not guaranteed, so a quiet collection times out now
+    and then: that costs one watch request from the last version, never a list.
     """
 
     idle_timeout_seconds: float = 45.0
@@ -31,68 +30,69 @@ class WatchTiming:
     useful_stream_seconds: float = 5.0
     backoff_base_seconds: float = 0.2
     backoff_cap_seconds: float = 15.0
-    """After refusals, and watches that are of no use: to ask again too soon costs the server a list."""
+    """Longest wait after refusals and useless watches, where an early retry costs the server a list."""
     away_cap_seconds: float = 2.0
-    """While the server gives no usable answer. All that happens is seen so much later than it is back."""
+    """Longest wait while the server gives no usable answer; changes are seen that much later after its
+    return."""
 
 
 class PageRequest(NamedTuple):
-    """A page to ask for."""
+    """Page to request."""
 
     limit: int | None
-    """Greatest number of objects; None for a list in one piece."""
+    """Maximum number of objects; None for a list in one piece."""
     token: str | None
     most_bytes: int
 
 
 class Recovery(NamedTuple):
-    """What follows from a failure."""
+    """Consequence of a failure."""
 
     wait_seconds: float
-    """Time until the next ask."""
+    """Seconds until the next request."""
     failure: ApiError | None
-    """What went wrong; None where it is part of listing and watching."""
+    """Error to report; None if it is a normal part of listing and watching."""
 
 
 class Reflector:
-    """A list as long as `version` is None, then a watch from there."""
+    """State of a reflector: it lists while `version` is None, then watches from there."""
 
     def __init__(self, timing: WatchTiming) -> None:
         self.version: str | None = None
-        """The version up to which the copy is complete."""
+        """Version up to which the copy is complete."""
         self._timing = timing
         self._pages = PageSize()
         self._is_paged = True
         self._token: str | None = None
         self._opened_at: float | None = None
-        """When the watch was opened, by the caller's clock; None without one."""
+        """Time when the watch was opened, by the caller's clock; None without a watch."""
         self._brought_news = False
         base_seconds = timing.backoff_base_seconds
-        # Two, so that after a long outage a list that is needed then has not to wait for long.
+        # Two, so that a list that is needed after a long outage does not have to wait long.
         self._refused = Backoff(base_seconds, timing.backoff_cap_seconds)
         self._away = Backoff(base_seconds, timing.away_cap_seconds)
 
     # --- the list ---
 
     def list_all(self, *, is_paged: bool = True) -> None:
-        """Begin with the first page; with the whole list in one piece where the server forgets its pages."""
+        """Begin with the first page, or with the whole list in one piece if the server forgets its pages."""
         self.version = self._token = self._opened_at = None
         self._is_paged = is_paged
 
     def start(self) -> None:
-        """Begin as a new process does."""
+        """Begin like a new process."""
         self.list_all()
         self._reset_backoffs()
 
     @property
     def page(self) -> PageRequest:
-        """The page that is due."""
+        """Page to request next."""
         if self._is_paged:
             return PageRequest(self._pages.limit, self._token, self._pages.most_bytes)
         return PageRequest(None, None, MOST_WHOLE_BYTES)
 
     def page_arrived(self, items: int, size_bytes: int, token: str | None, version: str | None) -> bool:
-        """Take in a page of a list of this version; return whether it was the last."""
+        """Process a page of a list of this version; return whether it was the last."""
         self._pages.arrived(items, size_bytes)
         self._token = token or None
         if self._token is None:
@@ -105,20 +105,20 @@ class Reflector:
         self._opened_at, self._brought_news = now, False
 
     def event_arrived(self, version: str | None) -> None:
-        """Take in an event up to this version; none where it cannot be read."""
+        """Process an event of this version; None if it is unknown."""
         self._brought_news = True
         self.version = version or self.version
 
     def is_useful(self, now: float) -> bool:
-        """Whether the watch has lived long enough, or brought news."""
+        """Return whether the watch has lasted long enough, or brought events."""
         return self._brought_news or self._has_lived(now)
 
     def _has_lived(self, now: float) -> bool:
         return self._opened_at is not None and now - self._opened_at >= self._timing.useful_stream_seconds
 
     def ended(self, now: float) -> float:
-        """Take in the end of the watch; return the seconds to wait, or a server that ends every watch at once
-        would be asked in a tight loop."""
+        """Process the end of the watch; return the seconds to wait, so that a server that ends every watch at
+        once is not flooded."""
         return self._after_watch(self.is_useful(now), None)
 
     def _after_watch(self, is_useful: bool, failure: ApiError | None) -> float:
@@ -131,11 +131,11 @@ class Reflector:
     # --- failures ---
 
     def failed(self, error: ApiError, now: float) -> Recovery:
-        """Take in the failure of what was asked, which ends a watch that is open."""
+        """Process the failure of a request, which ends an open watch."""
         if self.version is None:
             return self._list_failed(error)
         failure = None if isinstance(error, Gone) else error
-        # A watch that is 404 lost its CRD; when that comes back its objects are others.
+        # A watch gets 404 if its CRD was deleted; when that returns, its objects are new.
         is_lost = failure is None or isinstance(error, NotFound) or _version_is_ahead(error)
         is_open = self._opened_at is not None
         is_useful = self._has_lived(now) if is_lost else self.is_useful(now)
@@ -169,7 +169,8 @@ class Reflector:
 
 
 def _version_is_ahead(error: ApiError) -> bool:
-    """The server is behind the resourceVersion we hold (its storage was restored): only a list mends it."""
+    """Return whether the server is behind our resourceVersion (its storage was restored), so that only a list
+    helps."""
     if any(cause.reason == "ResourceVersionTooLarge" for cause in error.causes):
         return True
     return "Too large resource version" in str(error)

@@ -24,7 +24,7 @@ BAD: dict[str, tuple[Callable[[Object], object], tuple[str, ...]]] = {
     "a wrong type": (lambda job: worker(job).update(replicas="two"), ("spec.replicaSpecs.worker.replicas",)),
     "standby of another type than worker": (
         lambda job: job["spec"]["replicaSpecs"].update(evaluator=worker(job) | {"standby": 1}),
-        ("spec", "replicaSpecs.worker alone may have standby"),
+        ("spec", "only replicaSpecs.worker may have standby"),
     ),
     "min above max": (
         lambda job: worker(job).update(minReplicas=3, maxReplicas=2),

@@ -1,4 +1,4 @@
-"""The sockets of one node: events to NVSentinel whenever the verdict changes, answers to NVRx."""
+"""Sockets of one node: events to NVSentinel whenever the verdict changes, answers to NVRx."""
 
 from __future__ import annotations
 
@@ -24,35 +24,36 @@ from healthcheck.nvsentinel.messages import (
     HealthEvents,
     ProcessingStrategy,
 )
-from healthcheck.nvsentinel.words import NodeVerdict, answer_of, event_of, word_on
+from healthcheck.nvsentinel.verdict import NodeVerdict, answer_of, event_of, verdict_on
 
 log = logging.getLogger(__name__)
 
 CALL_SECONDS = 5.0
 WATCH_SECONDS = 300
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 60.0
-"""NVSentinel, or the API server, may be away for as long as it likes: its word is the Node's, and waits."""
+"""Retry limits; NVSentinel or the API server may be away for any time, since the verdict stays on the
+Node."""
 
 
 class Bridge:
-    """The newest verdict on a node, and who has to hear of it."""
+    """Newest verdict on a node, and its transmission to NVSentinel and NVRx."""
 
     def __init__(self, strategy: ProcessingStrategy) -> None:
         self._strategy = strategy
-        self._word: NodeVerdict | None = None
+        self._verdict: NodeVerdict | None = None
         self._is_read = False
         self._changed = asyncio.Event()
 
     def take(self, node: Object) -> None:
-        """Take in a version of the raw Node."""
-        word = word_on(node)
+        """Process a version of the raw Node."""
+        verdict = verdict_on(node)
         self._is_read = True
-        if word != self._word:
-            self._word = word
+        if verdict != self._verdict:
+            self._verdict = verdict
             self._changed.set()
 
     async def send(self, socket: str) -> None:
-        """Send each new verdict to NVSentinel until it is taken; a newer one takes its place."""
+        """Send each new verdict to NVSentinel until it is accepted, or replaced by a newer one."""
         backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
             call = channel.unary_unary(
@@ -63,17 +64,17 @@ class Bridge:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                if self._word is None:
+                if self._verdict is None:
                     continue
                 try:
-                    await call(HealthEvents(**event_of(self._word, self._strategy)), timeout=CALL_SECONDS)
+                    await call(HealthEvents(**event_of(self._verdict, self._strategy)), timeout=CALL_SECONDS)
                 except grpc.aio.AioRpcError as error:
                     log.warning("event not taken socket=%s error=%s", socket, error.details())
                     self._changed.set()
                     await asyncio.sleep(backoff.next_seconds())
                     continue
                 backoff.reset()
-                log.info("event taken node=%s healthy=%s", self._word.node, self._word.healthy)
+                log.info("event taken node=%s healthy=%s", self._verdict.node, self._verdict.healthy)
 
     async def serve(self, socket: str) -> None:
         """Answer NVRx's launcher at a socket."""
@@ -96,11 +97,11 @@ class Bridge:
     async def _run_health_check(self, _: Any, context: Any) -> Any:
         if not self._is_read:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the Node has not been read yet")
-        return HealthCheckResponse(**answer_of(self._word))
+        return HealthCheckResponse(**answer_of(self._verdict))
 
 
 async def watch_node(client: AsyncClient, name: str, take: Callable[[Object], None]) -> None:
-    """Take in each version of a Node, for ever."""
+    """Pass each version of a Node to `take`, forever."""
     backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
     while True:
         try:
@@ -113,7 +114,7 @@ async def watch_node(client: AsyncClient, name: str, take: Callable[[Object], No
 
 
 async def _versions(client: AsyncClient, name: str) -> AsyncIterator[Object]:
-    """Yield what there is, and each change until the watch ends."""
+    """Yield the current version, and each change until the watch ends."""
     selector = f"metadata.name={name}"
     page = await client.list(NODES, field_selector=selector)
     for node in page["items"]:

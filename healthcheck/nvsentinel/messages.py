@@ -1,6 +1,6 @@
-"""The messages and methods of NVSentinel's and NVRx's protocols, as far as they are used.
+"""Messages and methods of NVSentinel's and NVRx's protocols, as far as they are used.
 
-Built when imported, so that no generated code is kept; receivers skip fields that they do not know.
+They are built at import time, so that no generated code is kept; receivers skip unknown fields.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROTOCOL_VERSION = 1
 
 
 class RecommendedAction(IntEnum):
-    """What NVSentinel is to do about a node."""
+    """Action for NVSentinel to take on a node."""
 
     NONE = 0
     COMPONENT_RESET = 2
@@ -39,7 +39,7 @@ class ProcessingStrategy(IntEnum):
 
 
 Fields = Mapping[str, tuple[int, str]]
-"""Number and type of each field; `*` repeats it."""
+"""Number and type of each field; `*` marks repeated ones."""
 
 NVSENTINEL: Mapping[str, Fields] = {
     "Entity": {"entityType": (1, "string"), "entityValue": (2, "string")},
@@ -60,7 +60,7 @@ NVSENTINEL: Mapping[str, Fields] = {
     },
     "HealthEvents": {"version": (1, "uint32"), "events": (2, ".datamodels.HealthEvent*")},
 }
-"""Enums are numbers here: they are the same on the wire."""
+"""NVSentinel's messages. Enums are declared as numbers, which are the same on the wire."""
 NVRX: Mapping[str, Fields] = {
     "HealthCheckRequest": {"args": (1, "string*")},
     "HealthCheckResponse": {

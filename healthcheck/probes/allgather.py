@@ -1,10 +1,10 @@
-"""The allgather of one process group: bandwidth for large messages, latency for small ones, content verified.
+"""Allgather in one process group: bandwidth for large messages, latency for small ones, content verified.
 
-With S the bytes that every rank ends up with, of n ranks, and t the time (NVIDIA nccl-tests, PERFORMANCE.md):
-algorithm bandwidth = S/t, bus bandwidth = S/t · (n − 1)/n. The latter is what a link carries, so that groups
-of two and of three compare. t is the slowest rank's median, and over Gloo its quickest hundredth: a message
-needs both ranks and their threads to run at once, which on nodes that are busy with other things few do.
-Latency is t for 8 bytes a rank.
+With S the bytes that every rank ends up with, n the number of ranks and t the time (NVIDIA nccl-tests,
+PERFORMANCE.md): algorithm bandwidth = S/t, bus bandwidth = S/t · (n − 1)/n. The latter is the load of a
+link, so that groups of two and of three are comparable. t is the slowest rank's median, or, over Gloo, its
+fastest hundredth: a message needs both ranks and their threads to run at once, which is rare on busy
+nodes. Latency is t for 8 bytes per rank.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from healthcheck.probes.timing import undisturbed, wall_seconds
 ALGORITHM_GBPS, BUS_GBPS, LATENCY_US = "algorithm_gbps", "bus_gbps", "latency_us"
 
 MEBIBYTES = {"cpu": 0.5, "cuda": 1024}
-"""S: so large that bandwidth no longer grows, on InfiniBand; on a CPU so small that it is sent in one slice
-of its time, and still large enough that most of what 10 Gbit/s are shows."""
+"""S: so large that bandwidth no longer grows, on InfiniBand; on a CPU so small that it is sent within one
+time slice, but large enough to show most of the bandwidth of 10 Gbit/s."""
 CHECKED_MEBIBYTES = {"cpu": 32, "cuda": 1024}
-"""What is gathered to see whether all of it arrives as it was sent."""
+"""Size of the gather that verifies the content."""
 INTERFACE_ENV = "GLOO_SOCKET_IFNAME"
-"""With it a person chooses another network than that of the node's address."""
+"""Variable that selects another network than that of the node's address."""
 SMALL_ELEMENTS = 2
 BUDGET_SECONDS = {"cpu": 1.0, "cuda": 0.5}
 LEAST_REPEATS, MOST_REPEATS = 4, {"cpu": 1000, "cuda": 50}
 WARM_UP, LATENCY_REPEATS = 5, 100
 FAREWELL_SECONDS = 5.0
-"""Time for the members to exchange how it went."""
+"""Time for the members to exchange their outcomes."""
 LEAVE_SECONDS_AFTER_FAILURE = 1.0
 LEAST_COLLECTIVE_SECONDS = 1.0
 _RANK_STRIDE = 1_000_003
-"""Between the first elements of two ranks' blocks, so that they differ in every place."""
+"""Distance between the first elements of two ranks' blocks, so that they differ everywhere."""
 
-# The second is its name before torch 2.13.
+# The name of the second is used before torch 2.13.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
@@ -61,7 +61,7 @@ class AllGather:
 
     @property
     def bytes(self) -> int:
-        """S."""
+        """S, in bytes."""
         return self._out.nbytes
 
     def run(self, _: torch.device) -> None:
@@ -70,7 +70,7 @@ class AllGather:
     def seconds(self, repeats: int) -> float:
         """Return the seconds of one undisturbed gather on the slowest rank.
 
-        What was gathered before is erased, so that `wrong_blocks` speaks of these.
+        Earlier content is erased, so that `wrong_blocks` refers to these gathers.
         """
         self._out.zero_()
         mine = undisturbed(wall_seconds(self.device, self.run, repeats), self.device)
@@ -86,7 +86,7 @@ class AllGather:
 
 
 def collective_timeout(deadline: float) -> float:
-    """Seconds for a collective from now on, so that time is left before `deadline` to report a failure."""
+    """Return the time limit of a collective, which leaves time before `deadline` to report a failure."""
     left_seconds = deadline - time.monotonic() - FAREWELL_SECONDS - LEAVE_SECONDS_AFTER_FAILURE
     return max(LEAST_COLLECTIVE_SECONDS, left_seconds)
 
@@ -99,15 +99,15 @@ def measure(
     timeout_seconds: float,
     address: str = "",
 ) -> dict[str, float]:
-    """Take part as one rank, over NCCL on a GPU, else over Gloo. All ranks get the same figures.
+    """Take part as one rank, over NCCL on a GPU, otherwise over Gloo. All ranks get the same figures.
 
     Args:
-        store: shared by all ranks, and used for nothing else.
-        owners: the name of each rank's node or device.
-        timeout_seconds: after which Gloo gives up on another rank. Over NCCL the probe's own ends the wait.
-        address: this node's own, for Gloo to listen at.
+        store: store shared by all ranks, and used for nothing else.
+        owners: name of each rank's node or device.
+        timeout_seconds: time limit of Gloo for another rank; over NCCL the probe's own limit applies.
+        address: address of this node, for Gloo to listen at.
 
-    Raises ProbeError if a rank is lost, or if content arrived changed.
+    Raises ProbeError if a rank is lost, or if content changed on the way.
     """
     backend = "nccl" if device.type == "cuda" else "gloo"
     if backend == "nccl":
@@ -123,10 +123,10 @@ def measure(
 
 
 def gloo_at(address: str) -> str:
-    """The name of a backend: Gloo, listening at `address`.
+    """Register Gloo listening at `address` as a backend, and return its name.
 
-    By itself it looks up the host's name, and listens at 127.0.0.1, where no other node reaches it, if the
-    name is unknown or that of the loopback, as it may be in a Pod with the host's network.
+    By default Gloo resolves the host's name, and listens at 127.0.0.1, where no other node reaches it, if
+    the name is unknown or the loopback's, as can happen in a Pod with the host's network.
     """
 
     def create(store: Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
@@ -162,7 +162,7 @@ def _large(mebibytes: Mapping[str, float], device: torch.device) -> AllGather:
 
 
 def _require_intact(gathered: AllGather, owners: Sequence[str]) -> None:
-    """Gather once more, and compare."""
+    """Gather once more, and verify the content."""
     gathered.seconds(1)
     wrong = _share(gathered.wrong_blocks(), gathered.device)
     where = dict.fromkeys(owner for owner, blocks in zip(owners, wrong, strict=True) if blocks)
@@ -171,7 +171,7 @@ def _require_intact(gathered: AllGather, owners: Sequence[str]) -> None:
 
 
 def _share(value: float, device: torch.device) -> list[float]:
-    """One number of every rank, on all of them."""
+    """Return the value of every rank, on all ranks."""
     out = torch.zeros(dist.get_world_size(), dtype=torch.float64, device=device)
     _gather(out, torch.tensor([value], dtype=torch.float64, device=device))
     return [float(shared) for shared in out.tolist()]

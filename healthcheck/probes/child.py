@@ -1,8 +1,7 @@
-"""The inside of a probe's process: it measures, prints its report as the only line on stdout, and is gone.
+"""Inside of a probe's process: it measures, prints its report as the only line on stdout, and exits.
 
-All else that is printed, by NCCL for one, goes to stderr. At its time-out the process ends itself and leaves
-on stderr where it hung. It also ends with the runner that started it, so none outlives an agent that was
-killed.
+Other output, such as NCCL's, goes to stderr. At its time-out the process ends itself and prints on stderr
+where it hung. It also ends with the runner that started it, so that none outlives a killed agent.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ def argument_parser(module_docstring: str | None) -> argparse.ArgumentParser:
         "--deadline",
         type=float,
         default=time.monotonic() + DEFAULT_TIMEOUT_SECONDS,
-        help=f"on this machine's monotonic clock; else {DEFAULT_TIMEOUT_SECONDS:.0f} s from now",
+        help=f"time on this machine's monotonic clock; default: {DEFAULT_TIMEOUT_SECONDS:.0f} s from now",
     )
-    parser.add_argument("--parent", type=int, help="the process id of who started this, to end with it")
+    parser.add_argument("--parent", type=int, help="id of the parent process, with which this one ends")
     return parser
 
 
@@ -46,7 +45,7 @@ def add_device_option(parser: argparse.ArgumentParser) -> None:
 
 
 def serve(parser: argparse.ArgumentParser, measure: Measure) -> NoReturn:
-    """Run `measure` and end the process. An exception that is no ProbeError ends it with a traceback."""
+    """Run `measure` and end the process. An exception other than ProbeError ends it with a traceback."""
     arguments = parser.parse_args()
     if arguments.parent is not None:
         _end_with(arguments.parent)
@@ -66,11 +65,11 @@ def serve(parser: argparse.ArgumentParser, measure: Measure) -> NoReturn:
         )
     os.write(report_fd, report.to_json().encode() + b"\n")
     sys.stderr.flush()
-    os._exit(0)  # a library that hangs or crashes on its way out changes nothing any more
+    os._exit(0)  # so that a library cannot hang or crash at exit
 
 
 def _end_with(parent: int) -> None:
-    """Be killed when `parent`, or the thread of it that started this process, ends (Linux)."""
+    """Have this process killed when `parent`, or the thread that started it, ends (Linux)."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(1)  # it was gone already
+        os._exit(1)  # it has already ended

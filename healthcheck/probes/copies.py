@@ -1,7 +1,7 @@
-"""Copies between host and device: gigabytes (10⁹ bytes) a second each way, and whether they arrive unchanged.
+"""Copies between host and device: gigabytes (10⁹ bytes) per second each way, and whether the data is intact.
 
-Payload bytes divided by time, each byte counted once, as NVIDIA's nvbandwidth does. The host's memory is
-page-locked, so that the device's DMA engines do the copying. On a CPU the two directions are plain copies
+The figure is payload bytes divided by time, each byte counted once, as in NVIDIA's nvbandwidth. The host's
+memory is page-locked, so that the device's DMA engines copy. On a CPU both directions are plain copies
 within its memory.
 """
 
@@ -21,10 +21,11 @@ from healthcheck.probes.timing import time_repeats, undisturbed
 
 MEBIBYTES = {"cpu": 64, "cuda": 256}
 PIECES = {"cpu": 64, "cuda": 1}
-"""Timed one by one, so that some of a CPU's pieces are copied while nobody else uses its caches."""
+"""Number of pieces, timed one by one, so that some of a CPU's pieces are copied while its caches are
+otherwise idle."""
 MOST_REPEATS = 8
 BUDGET_SECONDS = 1.0
-"""For the repeats; each way is measured once at least, however slow the machine is."""
+"""Time for the repeats; each way is measured at least once, however slow the machine is."""
 
 
 def measure(arguments: argparse.Namespace) -> ProbeReport:
@@ -40,7 +41,7 @@ def measure(arguments: argparse.Namespace) -> ProbeReport:
 
 
 def _copy(device: torch.device, size: int) -> tuple[float, float]:
-    """GB/s there and back of `size` bytes."""
+    """Return GB/s there and back for `size` bytes."""
     pinned = device.type != "cpu"
     sent = _payload(size)
     if pinned:
@@ -60,7 +61,7 @@ def _copy(device: torch.device, size: int) -> tuple[float, float]:
 
 
 def _seconds(device: torch.device, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> float:
-    """Seconds for a piece; the first copy of each does not count."""
+    """Return the seconds for a piece, without the first copy of each."""
     ends_at = time.monotonic() + BUDGET_SECONDS
     pairs = cycle(zip(targets, sources, strict=True))
 
@@ -76,7 +77,7 @@ def _seconds(device: torch.device, targets: Sequence[torch.Tensor], sources: Seq
 
 
 def _payload(size: int) -> torch.Tensor:
-    """Random bytes of a block that repeats: making all of them would take longer than the copies."""
+    """Return a repeated block of random bytes: generating all of them would take longer than the copies."""
     generator = torch.Generator().manual_seed(size)
     block = torch.randint(0, 256, (2**20 - 1,), dtype=torch.uint8, generator=generator)
     return block.repeat(size // len(block) + 1)[:size].contiguous()

@@ -1,7 +1,7 @@
-"""The state of devices as faults, as notes for a person, and as what stands in the way of a test.
+"""State of devices as faults, as notes for a person, and as obstacles to a test.
 
-A fault is certain: NVIDIA says that the device must be reset or replaced. What makes a device slow is a note,
-since measured figures judge its speed; so are counters that go back to an unknown time.
+A fault is certain: by NVIDIA's documentation, the device must be reset or replaced. Slowdowns are notes,
+since measured figures judge the speed; so are counters with an unknown start.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from healthcheck.probes.kernel_log import XidError
 from healthcheck.probes.nvml import DeviceState, NvLinks
 
 MEMORY_IN_USE_SHARE = 0.3
-"""Share of the memory of a device that nobody should be using: DLRover's threshold, above a driver's own."""
+"""Share of an unused device's memory that is too much: DLRover's threshold, above a driver's own use."""
 
 XID_RECENT_SECONDS = 3600.0
-"""Older Xids are notes: a reset may have cured them, and what is not cured is logged again."""
+"""Age from which Xids are notes: a reset may have fixed them, and unfixed ones are logged again."""
 
 SLOWDOWNS = {
     0x08: "hardware slowdown",
@@ -27,11 +27,12 @@ SLOWDOWNS = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""nvmlClocksEventReason…: those that are not a healthy device at rest (0x01) or at its power limit (0x04)."""
+"""Values of nvmlClocksEventReason… except for a healthy device at rest (0x01) or at its power limit
+(0x04)."""
 
 
 class DeviceTrouble(NamedTuple):
-    """What is wrong with a device, and what helps."""
+    """Fault of a device, and its remedy."""
 
     sentence: str
     action: Action | None
@@ -57,7 +58,7 @@ def xid_notes(found: Sequence[XidError]) -> list[str]:
 
 
 def in_the_way(devices: Sequence[DeviceState]) -> list[str]:
-    """Devices that cannot be judged, because processes that can be seen use them."""
+    """Return messages on devices that cannot be judged because visible processes use them."""
     return [
         f"{_name(device)} is in use: process {', '.join(map(str, device.processes))} "
         f"holds {device.memory_used_share:.0%} of its memory"
@@ -114,7 +115,7 @@ def _is_full(device: DeviceState) -> bool:
 
 
 def _most_links(devices: Sequence[DeviceState]) -> dict[str, int]:
-    """Return the active NVLinks of the device that has most, by model."""
+    """Return the largest number of active NVLinks of a device, by model."""
     most: dict[str, int] = defaultdict(int)
     for device in devices:
         most[device.model] = max(most[device.model], len(device.nvlinks.active))
@@ -122,7 +123,8 @@ def _most_links(devices: Sequence[DeviceState]) -> dict[str, int]:
 
 
 def _missing_links(links: NvLinks, siblings_have: int) -> list[DeviceTrouble]:
-    """A sibling shows how many should be up: inactive links alone say little, as some boards have fewer."""
+    """Return missing links compared with siblings: inactive links alone prove little, as some boards have
+    fewer."""
     if not links.inactive or len(links.active) >= siblings_have:
         return []
     which = ", ".join(map(str, links.inactive))
@@ -131,7 +133,7 @@ def _missing_links(links: NvLinks, siblings_have: int) -> list[DeviceTrouble]:
 
 
 def _latest(found: Sequence[XidError]) -> list[XidError]:
-    """The latest of each code and device."""
+    """Return the latest Xid of each code and device."""
     oldest_first = sorted(found, key=lambda xid: -xid.seconds_ago)
     return [*{(xid.pci_bus_id, xid.code): xid for xid in oldest_first}.values()]
 

@@ -1,4 +1,4 @@
-"""The state of this node's NVIDIA devices: memory errors, Xids, NVLinks, throttling, memory in use."""
+"""State of this node's NVIDIA devices: memory errors, Xids, NVLinks, throttling, memory in use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def measure(arguments: argparse.Namespace) -> ProbeReport:
 def judge(
     devices: tuple[nvml.DeviceState, ...], xids: list[kernel_log.XidError], log_unreadable: str = ""
 ) -> ProbeReport:
-    """The report on one device or more, with the Xids of the kernel log, or why that could not be read."""
+    """Return the report on the devices, with the Xids of the kernel log, or why that could not be read."""
     found = (*device_faults.faults(devices), *device_faults.xid_faults(xids))
     faults = tuple(fault.sentence for fault in found)
     busy = device_faults.in_the_way(devices)

@@ -1,4 +1,4 @@
-"""Which devices of this node torch computes with."""
+"""Devices of this node on which torch computes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from healthcheck.probes.report import ProbeUnavailable
 
 
 def choose(kind: str) -> list[torch.device]:
-    """All CUDA devices, or the CPU; `auto` is the CPU only where there is no CUDA device.
+    """Return all CUDA devices, or the CPU; `auto` is the CPU only if there is no CUDA device.
 
-    Raises Unavailable if CUDA was asked for and torch has none.
+    Raises ProbeUnavailable if CUDA was requested and torch has none.
     """
     count = 0 if kind == CPU else torch.cuda.device_count()
     if count:
@@ -24,9 +24,9 @@ def choose(kind: str) -> list[torch.device]:
 
 
 def prepare(kind: str) -> list[torch.device]:
-    """`choose`, and hold the CPU to one thread, for figures that compare.
+    """Return `choose`'s devices, with the CPU limited to one thread, for comparable figures.
 
-    Threads that wait for each other lose a hundredfold on a machine that others use too.
+    Threads that wait for each other are up to a hundred times slower on a shared machine.
     """
     found = choose(kind)
     if found[0].type == CPU:

@@ -1,11 +1,11 @@
-"""Matrix products in bfloat16, float16 and float32: how fast, how steadily, and whether they are right.
+"""Matrix products in bfloat16, float16 and float32: speed, steadiness and correctness.
 
-A product of n × n matrices is 2·n³ floating-point operations, a multiplication and an addition for each of n
-terms of n² sums (2·M·N·K, NVIDIA's "Matrix Multiplication Background User's Guide"); TFLOP/s are 10¹² of them
-a second. float32 is real float32: torch uses no TF32 by default.
+A product of n × n matrices takes 2·n³ floating-point operations: a multiplication and an addition for each
+of n terms of n² sums (2·M·N·K, NVIDIA's "Matrix Multiplication Background User's Guide"); TFLOP/s are 10¹²
+per second. float32 is real float32: torch uses no TF32 by default.
 
-Speed is measured on normal random numbers, since zeros and small integers draw less power and so run faster
-than training does. In between, products with exact elements run on the hot device.
+Speed is measured on normal random numbers, since zeros and small integers draw less power and so run
+faster than training. In between, products with exact elements run on the hot device.
 """
 
 from __future__ import annotations
@@ -24,43 +24,44 @@ from healthcheck.probes.timing import slowest_median, time_repeats
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 NOTABLE_LAG = 0.05
-"""A device this much slower than the median of its node is named in a note."""
+"""Share below the median of its node at which a device is mentioned in a note."""
 
 SHARE_NOT_ZERO = 1 / 3
-"""Sums over k have the standard deviation k^½/3: 30 for k = 8192, with 256 at 8.5 of them."""
+"""Share of elements other than 0. Sums over k have the standard deviation k^½/3: 30 for k = 8192, so that 256
+is 8.5 of them."""
 SEED = 20_150_603
 CHECK_VECTOR_BOUND = 2**20
-"""|x|; then |C·x| ≤ n · 2⁸ · 2²⁰ < 2⁵³ for n up to 2²⁵, so that float64 computes it exactly."""
+"""Bound of |x|; then |C·x| ≤ n · 2⁸ · 2²⁰ < 2⁵³ for n up to 2²⁵, so that float64 is exact."""
 
 
 @dataclass(frozen=True)
 class GemmPlan:
-    """How much to do on one kind of device."""
+    """Amount of work on one kind of device."""
 
     smallest: int
     largest: int
-    """Largest size n of the matrices: enough for a device's full speed, and the same on all of its kind."""
+    """Largest size n of the matrices: enough for full speed, and the same on all devices of a kind."""
     longest_seconds: float
-    """No product takes longer: slow types on slow devices get smaller matrices."""
+    """Longest time of a product: slow types on slow devices get smaller matrices."""
     budget_seconds: float
-    """Seconds of measured time, for each type."""
+    """Measured time for each type, in seconds."""
 
 
 PLANS = {"cpu": GemmPlan(256, 1024, 0.05, 0.2), "cuda": GemmPlan(1024, 8192, 0.1, 0.6)}
 BATCHES = 4
-"""The repeats come in batches, and an exact product before, between and after."""
+"""Number of batches, with an exact product before, between and after them."""
 LEAST_REPEATS, MOST_REPEATS = 8, 400
 MEMORY_SHARE = 0.5
-"""Of a GPU's free memory at most."""
+"""Maximum share of a GPU's free memory."""
 
 
 class ExactProduct:
-    """A product A·B of n × n matrices on one device, which shows silent corruption without a tolerance.
+    """Product A·B of n × n matrices on one device, which detects silent corruption without a tolerance.
 
-    Elements are −1, 0 or 1, few enough not 0 that every sum is an integer below 256, which bfloat16, float16
-    and float32 hold. So the order of summation does not matter. C = A·B is checked by C·x = A·(B·x) for a
-    random vector of integers x, in float64: n² operations, not n³ (Freivalds, 1977). A wrong C passes with a
-    probability of at most 1/2²¹.
+    Elements are −1, 0 or 1, with so few not 0 that every sum is an integer below 256, which bfloat16,
+    float16 and float32 represent exactly. So the order of summation does not matter. C = A·B is verified
+    by C·x = A·(B·x) for a random vector of integers x, in float64: n² operations, not n³ (Freivalds,
+    1977). A wrong C passes with a probability of at most 1/2²¹.
     """
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -73,7 +74,7 @@ class ExactProduct:
         self._expected = self.left.double() @ (self.right.double() @ x)
 
     def wrong_rows(self, product: torch.Tensor) -> int:
-        """Return the number of rows of `product`, n × n, in which something is wrong."""
+        """Return the number of wrong rows of `product`, n × n."""
         return int((product.double() @ self._x != self._expected).sum())
 
 
@@ -94,16 +95,16 @@ class Products:
         self._out = {d: torch.empty(size, size, device=d, dtype=dtype) for d in on}
 
     def time(self, repeats: int) -> dict[torch.device, list[float]]:
-        """Seconds a product."""
+        """Return the seconds of each product, by device."""
         return time_repeats(self._devices, self._multiply, repeats)
 
     def estimate(self) -> float:
-        """Seconds a product takes when nothing disturbs it: the best of three, on the slowest device."""
-        self.time(1)  # the first one loads kernels
+        """Return the seconds of an undisturbed product: the best of three, on the slowest device."""
+        self.time(1)  # loads the kernels
         return max(min(seconds) for seconds in self.time(3).values())
 
     def check(self) -> None:
-        """Raises WrongResult if an exact product came out wrong."""
+        """Raise WrongResult if an exact product is wrong."""
         for device in self._devices:
             exact, out = self._exact[device], self._out[device]
             torch.matmul(exact.left, exact.right, out=out)
@@ -136,14 +137,15 @@ def measure(arguments: argparse.Namespace) -> ProbeReport:
 
 
 def _exact_sums() -> None:
-    """Partial sums stay float32, as the exact products need."""
+    """Keep partial sums in float32, as the exact products need."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def _size(on: Sequence[torch.device], name: str) -> int:
-    """Double n, which takes eight times as long, while the next is neither too slow nor too large."""
+    """Return the size: n doubles, which takes eight times as long, until the next is too slow or too
+    large."""
     plan = PLANS[on[0].type]
     size = plan.smallest
     while size < plan.largest and _fits(on, name, 2 * size):
@@ -155,7 +157,7 @@ def _size(on: Sequence[torch.device], name: str) -> int:
 
 
 def _fits(on: Sequence[torch.device], name: str, size: int) -> bool:
-    """Five matrices of the type, and two of float64 while checking."""
+    """Return whether five matrices of the type, and two of float64 for the check, fit into memory."""
     if on[0].type == "cpu":
         return True
     wanted = size**2 * (5 * DTYPES[name].itemsize + 2 * torch.float64.itemsize)
@@ -176,7 +178,7 @@ def _time(on: Sequence[torch.device], name: str, size: int) -> Mapping[torch.dev
 
 
 def _spread(seconds: Sequence[float]) -> float:
-    """The range of the middle half of the repeats, as a share of their median."""
+    """Return the range of the middle half of the repeats, as a share of their median."""
     ordered = sorted(seconds)
     quarter = len(ordered) // 4
     return (ordered[-1 - quarter] - ordered[quarter]) / median(ordered)

@@ -1,6 +1,6 @@
-"""The allgather of a group of nodes, or of one node's devices: agree on the ranks, measure, compare notes.
+"""Allgather of a group of nodes, or of one node's devices: agree on the ranks, measure, exchange outcomes.
 
-NCCL when every node of the group has GPUs, one rank a GPU; else Gloo.
+It uses NCCL with one rank per GPU if every node of the group has GPUs, otherwise Gloo.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LOOPBACK = "127.0.0.1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     child.add_device_option(parser)
-    parser.add_argument("--address", default=LOOPBACK, help="this node's own, to listen at")
+    parser.add_argument("--address", default=LOOPBACK, help="address of this node, to listen at")
     parser.add_argument("--cpu-ranks", type=int, default=1, help="ranks of this node over Gloo")
 
 
 class GroupGather:
-    """This node's part in the allgather of a meeting's members."""
+    """Part of this node in the allgather of a meeting's members."""
 
     def __init__(self, meeting: ProbeMeeting, arguments: argparse.Namespace) -> None:
         self._meeting = meeting
@@ -40,14 +40,14 @@ class GroupGather:
         on_gpu = devices.choose(arguments.device)[0].type == CUDA and dist.is_nccl_available()
         self._gpus = len(devices.choose(CUDA)) if on_gpu else 0
         self._store: TCPStore | None = None
-        """The store of the group's collectives, at its first member."""
+        """Store of the group's collectives, at its first member."""
         self._host, self._port = "", 0
-        """Where it is."""
+        """Address of that store."""
 
     def run(self, join_seconds: float) -> dict[str, float]:
-        """The group's figures, named as in `allgather`; the same on every node.
+        """Return the group's figures, named as in `allgather`; they are the same on every node.
 
-        Raises ProbeError with what went wrong, here or on another node of the group.
+        Raises ProbeError with the error, from here or from another node of the group.
         """
         meeting = self._meeting
         patience = LEAVE_SECONDS_AFTER_FAILURE
@@ -64,7 +64,7 @@ class GroupGather:
             meeting.leave(patience)
 
     def _open_store(self) -> list[str | int]:
-        """Open the store of the group's collectives, as the first member, and return where it is."""
+        """Open the store of the group's collectives, as the first member, and return its address."""
         if self._meeting.rank != 0:
             return []
         try:
@@ -74,14 +74,14 @@ class GroupGather:
         return [self._address, self._store.port]
 
     def _compare_notes(self, kind: str, ranks: list[int]) -> dict[str, float]:
-        """`ranks` is how many each node has. Passes only if all nodes say that they did."""
+        """Gather with this many ranks per node; pass only if all nodes report a pass."""
         meeting = self._meeting
         try:
             figures = self._gather(kind, ranks)
         except ProbeError as error:
             meeting.send("failure", str(error))
             raise
-        # A busy machine may not let a process run for longer than a farewell takes.
+        # A process may not get to run for longer than a farewell takes on a busy machine.
         patience = max(FAREWELL_SECONDS, collective_timeout(self._deadline))
         reasons = meeting.exchange("failure", "", patience)
         for member, reason in zip(meeting.members, reasons, strict=True):
@@ -110,7 +110,7 @@ class GroupGather:
         return allgather.measure(store, first, owners, device, timeout_seconds, self._address)
 
     def _gather_in_processes(self, kind: str, first: int, owners: list[str], count: int) -> dict[str, float]:
-        """One rank a process, the ranks from `first` on."""
+        """Gather with one process per rank, for the ranks from `first` on."""
         shared = (
             f"--device={kind}",
             f"--address={self._address}",
@@ -118,7 +118,7 @@ class GroupGather:
             f"--port={self._port}",
             f"--owners={','.join(owners)}",
         )
-        # Done before this probe is, so that it can report a rank that hangs.
+        # It ends before this probe does, so that a hanging rank can be reported.
         timeout_seconds = self._deadline - time.monotonic() - FAREWELL_SECONDS
         results = run_together(
             [

@@ -1,4 +1,4 @@
-"""The allgather of this node's devices among themselves."""
+"""Allgather among this node's devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Xid errors that the NVIDIA driver has logged to the kernel since boot. NVML keeps no history of them."""
+"""Xid errors that the NVIDIA driver has logged since boot. NVML keeps no history of them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 KMSG = Path("/dev/kmsg")
 _RECORD_BYTES = 8192
-"""The kernel's longest record (CONSOLE_EXT_LOG_MAX)."""
+"""Size of the kernel's longest record (CONSOLE_EXT_LOG_MAX)."""
 _READ_ALL, _SIZE_OF_BUFFER = 3, 10
 """Actions of syslog(2)."""
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<code>\d+), ?(?P<text>.*)")
-"""As in "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus." (Xid documentation)."""
+"""Example: "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus." (Xid documentation)."""
 _SYSLOG_LINE = re.compile(r"<\d+>\[ *(?P<seconds>\d+\.\d+)\] (?P<text>.*)")
 
 
@@ -31,7 +31,7 @@ class KernelLogLine:
 
 @dataclass(frozen=True)
 class XidError:
-    """One error that the driver reported."""
+    """Error that the driver reported."""
 
     code: int
     pci_bus_id: str
@@ -40,7 +40,7 @@ class XidError:
 
 
 def read_lines(kmsg: Path = KMSG) -> list[KernelLogLine]:
-    """The log since boot, as far back as the kernel keeps it. Raises OSError where it may not be read."""
+    """Return the log since boot, as far back as the kernel keeps it. Raises OSError if it may not be read."""
     try:
         return _from_kmsg(kmsg)
     except OSError:
@@ -55,7 +55,7 @@ def xids(lines: Iterable[KernelLogLine]) -> Iterator[XidError]:
 
 
 def _from_kmsg(kmsg: Path) -> list[KernelLogLine]:
-    """Records of "priority,sequence,microseconds,flags;text" (Documentation/ABI/testing/dev-kmsg)."""
+    """Read records of "priority,sequence,microseconds,flags;text" (Documentation/ABI/testing/dev-kmsg)."""
     lines = []
     fd = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -75,14 +75,14 @@ def _records(read: Callable[[], bytes]) -> Iterator[bytes]:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            continue  # overwritten while it was read; the next one is the oldest that is left
+            continue  # overwritten during the read; continue with the oldest one left
         if not record:
             return
         yield record
 
 
 def _from_syslog() -> list[KernelLogLine]:
-    """syslog(2), which some containers allow that have no /dev/kmsg."""
+    """Read syslog(2), which some containers without /dev/kmsg allow."""
     libc = ctypes.CDLL(None, use_errno=True)
     size = libc.klogctl(_SIZE_OF_BUFFER, None, 0)
     buffer = ctypes.create_string_buffer(max(size, 1))

@@ -1,6 +1,6 @@
-"""Messages between the members of a group while they test, over a store that only they can write.
+"""Messages between the members of a group during a test, through a store that only they can write.
 
-A member that does not come is named by all that did.
+All other members name a missing one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CAME, _LEFT, _ADJOURNED = "came", "left", "adjourned"
 
 
 class ProbeMeeting:
-    """One member's view of a group: the messages of all, by topic."""
+    """View of one member on its group: the messages of all, by topic."""
 
     def __init__(self, store: Store, members: Sequence[str], rank: int) -> None:
         self.store = store
@@ -31,15 +31,15 @@ class ProbeMeeting:
         store.set(f"{_CAME}/{rank}", "")
 
     def send(self, topic: str, message: Any) -> None:
-        """Send something that JSON can hold."""
+        """Send a message, which must be JSON."""
         with contextlib.suppress(dist.DistError):
             self.store.set(f"{topic}/{self.rank}", json.dumps(message))
 
     def exchange(self, topic: str, message: Any, timeout_seconds: float) -> list[Any]:
         """Send a message, and return those of all members on the topic, in rank order.
 
-        Raises ProbeError with the names of those that sent none in time, or of the host if it is gone. The
-        first member that reaches its time limit adjourns the meeting for all.
+        Raises ProbeError with the names of members without a message in time, or of the host if it is
+        lost. The first member to reach its time limit ends the meeting for all.
         """
         deadline = time.monotonic() + timeout_seconds
         self.send(topic, message)
@@ -48,7 +48,7 @@ class ProbeMeeting:
                 if self.store.check([_ADJOURNED]):
                     raise ProbeError(self.store.get(_ADJOURNED).decode())
                 if time.monotonic() >= deadline and (names := self._missing(topic)):
-                    reason = f"no word from {_list(names)} within {timeout_seconds:.0f} s"
+                    reason = f"no message from {_list(names)} within {timeout_seconds:.0f} s"
                     self.store.set(_ADJOURNED, reason)
                 time.sleep(POLL_SECONDS)
             return [json.loads(self.store.get(key)) for key in self._keys(topic)]
@@ -56,7 +56,7 @@ class ProbeMeeting:
             raise ProbeError(f"lost {self.members[0]}, where the group meets: {brief(error)}") from error
 
     def leave(self, timeout_seconds: float) -> None:
-        """Leave; the first member goes last of all, as the store of their collectives goes with it."""
+        """Leave; the first member leaves last, as the store of their collectives ends with it."""
         deadline = time.monotonic() + timeout_seconds
         try:
             self.store.set(f"{_LEFT}/{self.rank}", "")
@@ -66,10 +66,10 @@ class ProbeMeeting:
             while not self.store.check(present) and time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
         except dist.DistError:
-            pass  # the host is gone, and this member was about to go
+            pass  # the host is gone, and this member is leaving anyway
 
     def _missing(self, topic: str) -> list[str]:
-        """Return who has sent nothing; nobody, if the last one has come since the caller looked."""
+        """Return the members without a message; empty if the last one has arrived meanwhile."""
         return [
             member
             for key, member in zip(self._keys(topic), self.members, strict=True)
@@ -81,13 +81,13 @@ class ProbeMeeting:
 
 
 def adjourn(store: Store, reason: str) -> None:
-    """End the group's meeting for a member that cannot come any more, with the reason for the others."""
+    """End the group's meeting because a member cannot come, with the reason for the others."""
     with contextlib.suppress(dist.DistError):
         store.set(_ADJOURNED, reason)
 
 
 def brief(error: BaseException) -> str:
-    """The error without the C++ stack, the place in the sources and the advice that torch and Gloo add."""
+    """Return the error without the C++ stack, source position and advice that torch and Gloo add."""
     line = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition("\n")[0])
     return line.partition(". ")[0].rstrip(".")[:300]
 

@@ -1,6 +1,6 @@
-"""The state of NVIDIA devices by NVML; None where a device, a driver or a container does not let it be read.
+"""State of NVIDIA devices by NVML; None for values that a device, driver or container does not provide.
 
-The only module that calls NVML. Names are those of NVIDIA's reference (docs.nvidia.com/deploy/nvml-api).
+Only this module calls NVML. Names are from NVIDIA's reference (docs.nvidia.com/deploy/nvml-api).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 from healthcheck.probes.report import ProbeUnavailable
 
 CONTROL_DEVICE = Path("/dev/nvidiactl")
-"""Exists where the driver is loaded, in containers with a GPU too."""
+"""Device file that exists if the driver is loaded, also in containers with a GPU."""
 VISIBLE_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES = ("void", "none")
-"""Its values where a container gets no GPU (nvidia-container-toolkit), though it reaches the driver."""
+"""Values for a container without a GPU (nvidia-container-toolkit), even if it reaches the driver."""
 
 
 class NoDriver(Exception):
-    """There is no NVIDIA driver here, so no NVIDIA device that could be used."""
+    """There is no NVIDIA driver here, and so no usable NVIDIA device."""
 
 
 @dataclass(frozen=True)
 class NvLinks:
-    """The links that a device has, by number, and the errors of them all since the driver was loaded."""
+    """Links of a device, by number, and their total errors since the driver was loaded."""
 
     active: tuple[int, ...] = ()
     inactive: tuple[int, ...] = ()
@@ -39,12 +39,12 @@ class NvLinks:
 
 @dataclass(frozen=True)
 class DeviceState:
-    """The state of one device."""
+    """State of one device."""
 
     index: int
     model: str = ""
     pci_bus_id: str = ""
-    """domain:bus:device.function, in hexadecimal."""
+    """PCI address domain:bus:device.function, in hexadecimal."""
     unusable: str = ""
     """Why the device does not answer: lost from the bus, in need of a reset, without power."""
     uncorrectable_ecc_volatile: int | None = None
@@ -56,26 +56,27 @@ class DeviceState:
     retired_pages_pending: bool | None = None
     nvlinks: NvLinks = field(default_factory=NvLinks)
     clocks_event_reasons: int | None = None
-    """Bit mask."""
+    """Bit mask of the reasons."""
     memory_used_share: float | None = None
-    """0 to 1, with what the driver itself holds."""
+    """Share of memory in use, 0 to 1, including the driver's own."""
     processes: tuple[int, ...] | None = None
-    """Process ids that compute on it. Inside a container, those of others may be missing."""
+    """Ids of processes that compute on it. Inside a container, others' may be missing."""
 
 
 @dataclass(frozen=True)
 class GpuLoad:
-    """What the GPUs do at the moment."""
+    """Current load of the GPUs."""
 
     share: float | None
     """Mean of their utilization, 0 to 1."""
     memory_bytes: int | None
-    """Memory in use on the fullest."""
+    """Memory in use on the fullest GPU."""
 
 
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
-    """pynvml, initialised. Raises NoDriver without a driver, Unavailable if that does not answer."""
+    """Yield pynvml, initialised. Raises NoDriver without a driver, ProbeUnavailable if NVML does not
+    answer."""
     if os.environ.get(VISIBLE_VARIABLE) in NO_DEVICES:
         raise NoDriver(f"this container gets no GPU: {VISIBLE_VARIABLE}={os.environ[VISIBLE_VARIABLE]}")
     try:
@@ -97,12 +98,12 @@ def opened() -> Iterator[Any]:
 
 
 def read_devices(nvml: Any) -> tuple[DeviceState, ...]:
-    """All devices by pynvml, or what stands in for it, in NVML's order (by PCI bus)."""
+    """Return all devices from pynvml, or a substitute, in NVML's order (by PCI bus)."""
     return tuple(_read_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
 
 
 def read_load(nvml: Any) -> GpuLoad:
-    """Return the load of all devices by pynvml, as far as they let it be read."""
+    """Return the load of all devices from pynvml, as far as it is readable."""
     shares, memories = list[float](), list[int]()
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -169,7 +170,8 @@ def _nvlinks(nvml: Any, handle: Any) -> NvLinks:
 
 
 def _ask(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer, or None where it cannot be had. Raises NVMLError if the device itself is not usable."""
+    """Return the answer, or None if it is not available. Raises NVMLError if the device itself is
+    unusable."""
     unusable = (
         nvml.NVML_ERROR_GPU_IS_LOST,
         nvml.NVML_ERROR_RESET_REQUIRED,

@@ -1,4 +1,4 @@
-"""A probe's report, as one line of JSON: how it ended, what it measured, what it found."""
+"""Report of a probe, as one line of JSON: its ending, figures and faults."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ BLAMING = frozenset({ProbeEnding.FAILED, ProbeEnding.TIMED_OUT, ProbeEnding.CRAS
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """How one probe ended."""
+    """Result of one probe."""
 
     ending: ProbeEnding
     reason: str = ""
-    """One sentence; empty if it passed."""
+    """Reason, in one sentence; empty if it passed."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Named with their units; those that nodes are compared by, as in `healthcheck.measurements.Metric`."""
+    """Figures by name with unit; those for comparing nodes are named as in
+    `healthcheck.measurements.Metric`."""
     faults: tuple[str, ...] = ()
     """Faults of devices, a sentence each."""
     notes: tuple[str, ...] = ()
-    """Facts for a person, by which no node is judged: what is unknown here, what slows a device."""
+    """Facts for a person that do not affect the verdict: what is unknown, what slows a device."""
     action: Action | None = None
-    """What helps against its faults, where it is certain."""
+    """Remedy for its faults, if it is certain."""
     signal: str = ""
-    """The signal that ended it, such as SIGSEGV."""
+    """Signal that ended it, such as SIGSEGV."""
     wedged: bool = False
-    """Its process cannot be killed. The runner adds this, and what follows."""
+    """Whether its process cannot be killed. The runner adds this and the fields below."""
     probe: str = ""
     """Name of the probe."""
     seconds: float = 0.0
@@ -38,7 +39,7 @@ class ProbeReport:
     stderr_tail: str = ""
 
     def to_json(self) -> str:
-        """One line."""
+        """Return the report as one line."""
         fields = {
             "ending": self.ending.value,
             "reason": self.reason,
@@ -52,7 +53,7 @@ class ProbeReport:
 
     @classmethod
     def from_json(cls, line: str) -> ProbeReport:
-        """Raises ValueError if the line is not a report."""
+        """Read a report. Raises ValueError if the line is not one."""
         try:
             fields = json.loads(line)
             return cls(
@@ -69,14 +70,14 @@ class ProbeReport:
 
 
 class ProbeError(Exception):
-    """Ends a probe with a sentence; each kind with another ending."""
+    """Ends a probe with a message; each subclass with another ending."""
 
     ending = ProbeEnding.FAILED
     action: Action | None = None
 
 
 class WrongResult(ProbeError):
-    """The device computes or copies wrongly, which no reset mends."""
+    """The device computes or copies wrongly, which no reset fixes."""
 
     action = Action.REPLACE
 

@@ -1,4 +1,4 @@
-"""Runs probes in processes of their own. No end of a probe is an exception here."""
+"""Runs probes in their own processes. No ending of a probe raises an exception here."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from healthcheck.probes.report import BLAMING, ProbeReport
 
 STDERR_TAIL_BYTES = 4096
 OVERTIME_SECONDS = 2.0
-"""A probe ends itself at its time-out. One that cannot is killed so much later."""
+"""Time after its time-out at which a probe that did not end itself is killed."""
 ABANDON_SECONDS = 5.0
-"""A process that outlives SIGKILL this long sits in the kernel, on a wedged device, and will go on to."""
+"""Time after SIGKILL at which a process counts as stuck in the kernel, on a wedged device."""
 WITNESS_SECONDS = 5.0
-"""When one of several that work together has failed, the others get so long to report what they saw of it."""
+"""Time for the other probes of a group to report after one has failed."""
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
-"""What `sys.path` holds for this package to be found: a folder, or the zip that is injected."""
+"""Entry of `sys.path` for this package: a folder, or the injected zip."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A probe to run: `python -m <package>.<name> <arguments>`."""
+    """Probe to run: `python -m <package>.<name> <arguments>`."""
 
     name: str
     arguments: tuple[str, ...] = ()
     timeout_seconds: float = 60.0
-    """Time limit from the start of the process, importing torch included."""
+    """Time limit from the start of the process, including the import of torch."""
     package: str = "healthcheck.probes"
     variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Variables of its environment beside ours, by name."""
+    """Additional environment variables, by name."""
 
 
 class Cancelled(Exception):
-    """The results are not needed any more; nothing of the probes is left."""
+    """The results are no longer needed; no process of the probes is left."""
 
 
 @dataclass(frozen=True)
 class Cancellation:
-    """Ends probes early, if `is_cancelled` at the start or when `fd` is readable."""
+    """Early end of probes, if `is_cancelled` at the start or when `fd` is readable."""
 
     fd: int
     is_cancelled: Callable[[], bool]
-    """Has to drain `fd`, unless it returns true."""
+    """Function that must drain `fd` unless it returns True."""
 
 
 def run(probe: Probe, cancellation: Cancellation | None = None) -> ProbeReport:
-    """Run one probe, for its time-out and a few seconds at most.
+    """Run one probe, at most for its time-out and a few seconds.
 
     Raises Cancelled, and OSError if Python cannot start.
     """
@@ -65,9 +65,9 @@ def run(probe: Probe, cancellation: Cancellation | None = None) -> ProbeReport:
 def run_together(
     probes: Sequence[Probe], cancellation: Cancellation | None = None
 ) -> tuple[ProbeReport, ...]:
-    """Run probes that need each other at the same time, and return when all have ended.
+    """Run interdependent probes at the same time, and return when all have ended.
 
-    When one has failed, the others cannot pass any more: they are ended soon, not only at their time-outs.
+    When one has failed, the others cannot pass: they are ended soon, and not only at their time-outs.
     Raises as `run` does.
     """
     if cancellation and cancellation.is_cancelled():
@@ -107,7 +107,7 @@ def _wait(started: Sequence[_Running], cancellation: Cancellation | None) -> Non
 
 
 class _Running:
-    """One probe's process, the leader of a session of its own, so that what it started ends with it."""
+    """Process of one probe, the leader of its own session, so that its children end with it."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -132,7 +132,7 @@ class _Running:
         self.stdout_fd = self._stdout.fileno()
 
     def read(self) -> bool:
-        """Take in what it printed. False at the end."""
+        """Read its output; return False at the end."""
         chunk = os.read(self.stdout_fd, 65536)
         self._printed += chunk
         return bool(chunk)
@@ -141,10 +141,10 @@ class _Running:
         self.deadline = min(self.deadline, time.monotonic() + WITNESS_SECONDS)
 
     def collect(self) -> None:
-        """Its stdout is closed: it has ended, or is about to."""
+        """Set the result after its stdout was closed: it has ended, or is about to."""
         ended = _exits_within(self._process.pid, ABANDON_SECONDS)
         seconds = self._seconds()
-        code = self._kill()  # and what it left behind
+        code = self._kill()  # with its children
         if code is None or (not ended and code == -signal.SIGKILL):
             self._finish(_no_end(seconds, gone=code is not None), seconds)
         else:
@@ -188,9 +188,9 @@ class _Running:
         )
 
     def _kill(self) -> int | None:
-        """End the whole session. The exit code, or None if the kernel does not let the process go."""
+        """End the whole session. Return the exit code, or None if the process cannot be killed."""
         if self._process.returncode is None:
-            # Nobody has waited for it yet, so its number, and its group's, cannot have become another's.
+            # It has not been waited for, so its process id and its group's cannot have been reused.
             os.killpg(self._process.pid, signal.SIGKILL)
             try:
                 self._process.wait(ABANDON_SECONDS)
@@ -213,7 +213,7 @@ def _no_end(seconds: float, *, gone: bool) -> ProbeReport:
 
 
 def _exits_within(pid: int, seconds: float) -> bool:
-    """Whether a child that has closed its stdout ends. It is left for `wait` to collect."""
+    """Return whether a child that has closed its stdout ends in time. `wait` collects it later."""
     deadline = time.monotonic() + seconds
     while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         if time.monotonic() >= deadline:
@@ -223,7 +223,7 @@ def _exits_within(pid: int, seconds: float) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with this package importable whatever the working directory."""
+    """Return our environment, with this package importable from any working directory."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = [str(_PACKAGE_ROOT), *(str(Path(folder).absolute()) for folder in inherited if folder)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}

@@ -1,4 +1,4 @@
-"""All that a node can test by itself, one probe after the other, so that none disturbs another's figures."""
+"""Local tests of a node, one probe after the other, so that none disturbs another's figures."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from healthcheck.probes.runner import Cancellation, Probe, run
 
 DEVICE_STATE = "device_state"
 TIMEOUT_SECONDS = {DEVICE_STATE: 30.0, "gemm": 120.0, "copies": 90.0, "intra_node": 120.0}
-"""By probe, in their order. Ample for importing torch from a cold disk and starting CUDA on eight GPUs."""
+"""Time limits by probe, in their order, with ample time to import torch from a cold disk and start CUDA on
+eight GPUs."""
 OF_GPUS = (DEVICE_STATE, "intra_node")
-"""Those that have nothing to test on a CPU."""
+"""Probes with nothing to test on a CPU."""
 MEASURING = tuple(name for name in TIMEOUT_SECONDS if name != DEVICE_STATE)
-"""Those whose figures nodes are compared by."""
+"""Probes whose figures are used to compare nodes."""
 AGAIN = "again"
-"""Name of the one result of all of them, of a node that measures itself once more."""
+"""Name of the combined result of a node that repeats its measurements."""
 LEAST_SECONDS = 3.0
-"""With less than this left, a probe is not begun."""
+"""Minimum time left to start a probe."""
 SECOND_SHARE = 0.5
-"""Share of the time of a first try that a second one needs to show more of the node than of the time-out."""
+"""Minimum share of the first attempt's time for a second attempt to be meaningful."""
 
 Progress = Callable[[str, ProbeReport | None], None]
-"""Called with a probe's name when it starts, with None, and when it has ended."""
+"""Callback with a probe's name: with None when it starts, with its report when it has ended."""
 
 
 def run_local(
@@ -42,16 +43,16 @@ def run_local(
 ) -> list[ProbeReport]:
     """Run local probes, in order.
 
-    A probe that hangs or that a signal ends is tried once more: only what happens again counts, and nothing
-    if there is too little of the budget left for that. Without the GPU that is required, where even the
-    devices' state crashes or hangs, and after any probe that hangs twice, the rest is not run. A probe that
-    finds too little of the budget left, because those before it were slow, is Skipped, and their figures
-    count; without any it is Unavailable.
+    A probe that hangs, or is ended by a signal, is tried once more, and only the repetition counts, or
+    nothing if too little of the budget is left. The remaining probes are not run without a required GPU,
+    if the probe of the devices' state crashes or hangs, or after a probe that hangs twice. A probe without
+    enough budget left is Skipped if earlier ones, which were slow, have figures that count, and
+    Unavailable otherwise.
 
     Args:
-        cpu_only: leave GPUs alone, though there may be some.
-        budget_seconds: for all of them; each probe's own limit holds besides.
-        names: the probes to run.
+        cpu_only: do not use GPUs, even if there are some.
+        budget_seconds: time for all probes; each probe's own limit applies, too.
+        names: probes to run.
 
     Raises Cancelled, and OSError if Python cannot start.
     """
@@ -70,7 +71,7 @@ def run_local(
 
 @dataclass(frozen=True)
 class _Budget:
-    """The time for all probes."""
+    """Time for all probes."""
 
     seconds: float
     ends_at: float
@@ -82,7 +83,8 @@ class _Budget:
 def _tried(
     probe: Probe, budget: _Budget, earlier: Sequence[ProbeReport], cancellation: Cancellation | None
 ) -> tuple[ProbeReport, bool]:
-    """A probe's result, by a second try if the first may be an accident; and whether it hung at last."""
+    """Return a probe's result, from a second attempt if the first may be an accident, and whether it hung at
+    last."""
 
     def out_of_time(what: str) -> ProbeReport:
         return _out_of_time(f"{probe.name} {what}", budget.seconds, earlier)
@@ -105,7 +107,7 @@ def _tried(
 
 
 def _may_be_an_accident(result: ProbeReport) -> bool:
-    """A process that not even SIGKILL ends is none."""
+    """Return whether a repetition may give another result; a process that survives SIGKILL is no accident."""
     killed = result.ending is ProbeEnding.CRASHED and bool(result.signal)
     return killed or (result.ending is ProbeEnding.TIMED_OUT and not result.wedged)
 
@@ -113,9 +115,9 @@ def _may_be_an_accident(result: ProbeReport) -> bool:
 def measure_again(
     require_gpu: bool, *, cpu_only: bool, budget_seconds: float, cancellation: Cancellation | None
 ) -> ProbeReport:
-    """Run the probes whose figures nodes are compared by once more: one result, with all that they measured.
+    """Run the probes for comparing nodes once more; return one result with all of their figures.
 
-    It fails as the first one that did.
+    If any fails, it is the result of the first failure.
     """
     results = run_local(
         require_gpu,

@@ -1,4 +1,4 @@
-"""torch's TCPStore on one address alone."""
+"""torch's TCPStore, listening on only one address."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 BACKLOG = 4_096
-"""Clients that may wait in the kernel. It has a limit of its own (net.core.somaxconn)."""
+"""Clients that may wait in the kernel, which has its own limit (net.core.somaxconn)."""
 TAKES_DESCRIPTOR = "2.9"
-"""torch from which the store over libuv is seen to take a listening socket. That of 2.6 refuses it; its older
-store, which speaks the same protocol, does not."""
+"""First torch version whose libuv store accepts a listening socket. That of 2.6 refuses it; its older store,
+with the same protocol, does not."""
 
 
 def open_store(address: str, port: int = 0) -> TCPStore:
-    """Open a store for others to connect to at this address, as its first client; port 0 is any free one.
+    """Open a store at this address, as its first client; port 0 is any free one.
 
-    A TCPStore that opens its own socket listens on all addresses of the machine, whatever host it is given
-    (torch 2.6 to 2.14). It authenticates no client, so nothing in it can be trusted.
+    A TCPStore that opens its own socket listens on all addresses of the machine, whatever its host (torch
+    2.6 to 2.14). It does not authenticate clients, so its content cannot be trusted.
 
     Raises:
         OSError: it cannot listen there.
@@ -39,6 +39,6 @@ def open_store(address: str, port: int = 0) -> TCPStore:
 
 
 def visit_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
-    """Connect to a store, with that time limit for its calls. Raises DistError if there is none."""
+    """Connect to a store, with a time limit for its calls. Raises DistError if there is none."""
     timeout = timedelta(seconds=timeout_seconds)
     return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)

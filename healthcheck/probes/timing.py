@@ -1,8 +1,9 @@
-"""Times of repeated work: CUDA events on a GPU, where the host only enqueues; the clock on a CPU.
+"""Timing of repeated work: CUDA events on a GPU, where the host only enqueues; the clock on a CPU.
 
-On a CPU, the time that the thread was ready and waited while others ran is subtracted (the run delay of the
-scheduler's statistics, Documentation/scheduler/sched-stats.rst): it is no property of the machine. That holds
-for work that one thread does. What a slower clock, a hypervisor or a stop of the process takes stays in.
+On a CPU, the time in which the thread was ready but waited for others is subtracted (the run delay of the
+scheduler's statistics, Documentation/scheduler/sched-stats.rst): it is not a property of the machine. This
+only works for single-threaded work. The effects of a slower clock, a hypervisor or a stopped process
+remain.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Work = Callable[[torch.device], None]
 def time_repeats(
     devices: Sequence[torch.device], work: Work, repeats: int
 ) -> dict[torch.device, list[float]]:
-    """Seconds of each of `repeats` runs of `work`, by device. GPUs run at the same time, as in training."""
+    """Return the seconds of each of `repeats` runs of `work`, by device. GPUs run concurrently, as in
+    training."""
     if devices[0].type == "cpu":
         with closing(Stopwatch()) as watch:
             return {device: [_watched(work, device, watch) for _ in range(repeats)] for device in devices}
@@ -40,7 +42,7 @@ def time_repeats(
 
 
 def wall_seconds(device: torch.device, work: Work, repeats: int) -> list[float]:
-    """Measure work of which other threads and processes do a part: they go on while this thread waits."""
+    """Measure work that involves other threads and processes, which continue while this thread waits."""
     if device.type != "cpu":
         return time_repeats([device], work, repeats)[device]
     seconds = []
@@ -52,22 +54,22 @@ def wall_seconds(device: torch.device, work: Work, repeats: int) -> list[float]:
 
 
 def undisturbed(seconds: Sequence[float], device: torch.device) -> float:
-    """Seconds of an undisturbed repeat: the median on a GPU, which nobody else uses.
+    """Return the seconds of an undisturbed repeat: the median on a GPU, which is not shared.
 
-    On a CPU, whose caches and bus others use too, the quickest hundredth counts.
+    On a CPU, whose caches and bus are shared, the fastest hundredth counts.
     """
     return median(seconds) if device.type != "cpu" else sorted(seconds)[len(seconds) // 100]
 
 
 def slowest_median(seconds: Mapping[torch.device, Sequence[float]]) -> float:
-    """A node is as fast as its slowest device."""
+    """Return the median of the slowest device, which determines the node's speed."""
     return max(median(values) for values in seconds.values())
 
 
 class Stopwatch:
-    """Seconds of this thread without those that it waited for a CPU, where the kernel counts them.
+    """Stopwatch of this thread, without the time that it waited for a CPU, if the kernel counts it.
 
-    An interruption while it is read counts as time taken.
+    An interruption during a reading counts as time taken.
     """
 
     def __init__(self) -> None:
@@ -108,5 +110,5 @@ def _mark(device: torch.device) -> torch.cuda.Event:
 
 
 def _gaps(events: Sequence[torch.cuda.Event]) -> list[float]:
-    """`elapsed_time` is in milliseconds."""
+    """Return the seconds between the events; `elapsed_time` is in milliseconds."""
     return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(events)]

@@ -14,7 +14,7 @@ from crds.agent_report import PairOutcome, ProbeEnding, ProbeOutcome
 from crds.elasticworker import ElasticWorker
 from crds.findings import DROPPED, Cause
 from crds.nodecheck import CheckGroup, CheckRound, FailedTest, NodeCheck, NodeCheckStatus
-from healthcheck.diagnosis import SILENT, befell, proven
+from healthcheck.diagnosis import SILENT, proven, rounds_by_node
 from healthcheck.local import local_result
 from healthcheck.measurements import (
     COMPARED_IN_PAIRS,
@@ -112,7 +112,7 @@ def ended_step(
 
 def _faulty_by_silence(status: NodeCheckStatus) -> frozenset[str]:
     rounds = rounds_of(status)
-    silences = befell(rounds, SILENT, {*status.nodes_in(Cause.WITHDRAWN)})
+    silences = rounds_by_node(rounds, SILENT, {*status.nodes_in(Cause.WITHDRAWN)})
     return proven(silences, rounds, len(status.nodes), Settings().own_report)
 
 

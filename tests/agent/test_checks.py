@@ -83,7 +83,7 @@ def test_a_member_that_does_not_come_is_named_by_the_one_that_did(
     cluster.wait(lambda: cluster.check_agent(0).get("check"), "the test", LONG_SECONDS)
     (pair,) = told(cluster.check_agent(0)).pairs
     assert (pair.ending, pair.round) == ("Failed", 1)
-    assert "no word from node-1 within" in pair.reason
+    assert "no message from node-1 within" in pair.reason
 
 
 @pytest.mark.usefixtures("stopping")

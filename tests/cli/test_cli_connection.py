@@ -126,7 +126,7 @@ def test_unusable_kubeconfig_is_one_sentence_that_names_it(tmp_path: Path, conte
             "credentials: exec: ",
         ),
         ("user", {"exec": {"command": "echo", "args": ["{}"], "env": ["A=B"]}}, "its settings or its answer"),
-        ("context", {"user": "gone"}, "Context 'x' of .* names user 'gone', which is not there"),
+        ("context", {"user": "gone"}, "Context 'x' of .* names user 'gone', which does not exist"),
         ("user", {"auth-provider": {"name": "gcp"}}, "'gcp' of .* gave no credentials: its settings or its "),
     ],
 )

@@ -116,7 +116,7 @@ async def test_the_lease_of_an_account_that_works_from_elsewhere_is_in_its_own_n
             with pytest.raises(
                 ConfigError,
                 match=r"system:serviceaccount:dlr-system:controller may not get, create and update the "
-                r"Lease another in namespace default or dlr-system: say where it may with --lease-namespace",
+                r"Lease another in namespace default or dlr-system: name another namespace with --lease-namespace",
             ):
                 await find_lease_namespace(client, "another")
 

@@ -135,7 +135,7 @@ BAD: dict[str, tuple[Callable[[Object], object], str]] = {
             + [job["spec"].update(distributionStrategy="ParameterServerStrategy")]
         ),
         "spec: Invalid value: replicaSpecs.ps alone trains nothing: add replicaSpecs.chief or "
-        "replicaSpecs.worker, which ask it",
+        "replicaSpecs.worker, which use it",
     ),
     "two chiefs": (
         lambda job: job["spec"]["replicaSpecs"]["chief"].update(replicas=2),
@@ -249,7 +249,7 @@ def test_a_job_with_roles_is_taken_with_or_without_a_chief_and_workers(schema: C
 
 def test_a_job_has_servers_from_its_beginning_to_its_end(schema: CompiledSchema) -> None:
     with_some, with_none = (schema.default(manifest(chief={}, ps={"replicas": n})) for n in (2, 0))
-    sentence = "a job cannot come to its first parameter server, nor lose its last: make another job"
+    sentence = "a job cannot add its first parameter server or remove its last; make another job"
     for new, old in ((with_some, with_none), (with_none, with_some)):
         assert [str(fault) for fault in schema.validate(new, old)] == [f"spec: Invalid value: {sentence}"]
 

@@ -14,7 +14,7 @@ POLICY = {"opportunistic": {"priorityClassName": "idle"}}
 BAD: dict[str, tuple[Callable[[Object, Object], object], str]] = {
     "no maximum": (
         lambda spec, worker: worker.pop("maxReplicas"),
-        "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas, how far it grows",
+        "elasticPolicy.opportunistic needs replicaSpecs.worker.maxReplicas, its upper limit",
     ),
     "no room between the minimum and the maximum": (
         lambda spec, worker: worker.update(replicas=4, minReplicas=4),

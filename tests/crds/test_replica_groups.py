@@ -13,7 +13,7 @@ from crds.grouping import group_count
 from localcluster.schema import CompiledSchema
 from tests.crds.test_cluster import RUNS, Object, faults
 
-BESIDE = "has no place beside elasticPolicy.replicaGroups: "
+BESIDE = "cannot be combined with elasticPolicy.replicaGroups: "
 SHRINKS = "the number of groups shrinks and grows, down to replicaGroups.min"
 FIXED = "elasticPolicy.replicaGroups cannot be added, taken away or given other workers; make another job"
 Edit = Callable[[Object, Object, Object], Any]

@@ -66,7 +66,7 @@ def test_who_does_not_come_is_named(agent: Agent, rank: int, other: str) -> None
     for seconds in (1, 16, 256):  # of which a busy machine takes some to connect
         report = run(member(rank, agent.listener.port, f"--join-seconds={seconds}"))
         assert report.ending is ProbeEnding.FAILED
-        if report.reason == f"no word from {other} within {seconds} s":
+        if report.reason == f"no message from {other} within {seconds} s":
             return
     pytest.fail(report.reason)
 

@@ -92,7 +92,7 @@ def test_base_of_another_architecture_is_refused(base: Layout) -> None:
 
 
 def test_folder_that_is_no_layout_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError, match=r"is no OCI layout .* skopeo copy"):
+    with pytest.raises(LayoutError, match=r"is not an OCI layout .* skopeo copy"):
         Layout(tmp_path).manifest("amd64")
 
 

@@ -33,7 +33,7 @@ def test_the_examples_are_fleets(path: Path) -> None:
         ({"nodes": 4002, "policies": {"groupNodes": 2}},
          "f.yaml: policies.groupNodes must be so large that there are at most 1000 groups"),
         ({"nodes": 8, "faults": {"kinds": {k: 0 for k in ("process", "hang", "device", "node", "switch")}}},
-         "f.yaml: faults.kinds: one kind at least must have a share above 0"),
+         "f.yaml: faults.kinds: at least one kind must have a share above 0"),
         ({"nodes": 8, "policies": {"memoryCheckpointSeconds": "often"}},
          "f.yaml: policies.memoryCheckpointSeconds: it must be a number, without a comma or a unit"),
         ({"nodes": 8, "capacity": {}}, "f.yaml: capacity: it must be a list, such as `[{day: 3, nodes: -64}]`"),

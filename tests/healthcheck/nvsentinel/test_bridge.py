@@ -21,7 +21,7 @@ from healthcheck.nvsentinel.messages import (
     HealthEvents,
     ProcessingStrategy,
 )
-from tests.healthcheck.nvsentinel.test_words import node
+from tests.healthcheck.nvsentinel.test_verdict import node
 
 pytestmark = pytest.mark.real
 

@@ -1,4 +1,4 @@
-"""A node's verdict, by its condition `ElasticUnhealthy`, in the words of both protocols. Pure."""
+"""Verdict on a node, from its condition `ElasticUnhealthy`, in the form of both protocols. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from crds.cordon import read_acted
 from healthcheck.nvsentinel.messages import PROTOCOL_VERSION, ProcessingStrategy, RecommendedAction
 
 AGENT = "dlr"
-"""Our name in NVSentinel; its rules match on it."""
-MAX_WORDS = 1_024
+"""Our name in NVSentinel, on which its rules match."""
+MAX_MESSAGE = 1_024
 ACTIONS: Mapping[Action | None, RecommendedAction] = {
     Action.RESET_GPU: RecommendedAction.COMPONENT_RESET,
     Action.REBOOT: RecommendedAction.RESTART_VM,
     Action.REPLACE: RecommendedAction.REPLACE_VM,
 }
-"""For all else, somebody has to look at it."""
+"""Actions by remedy; all others need a person."""
 
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """The verdict on a node, as its cordon states it."""
+    """Verdict on a node, as its cordon states it."""
 
     node: str
     healthy: bool
@@ -36,8 +36,8 @@ class NodeVerdict:
     action: Action | None = None
 
 
-def word_on(node: Mapping[str, Any]) -> NodeVerdict | None:
-    """The verdict on a raw Node; None if there never was one against it."""
+def verdict_on(node: Mapping[str, Any]) -> NodeVerdict | None:
+    """Return the verdict on a raw Node; None if there never was one against it."""
     conditions = node.get("status", {}).get("conditions") or ()
     found = next((c for c in conditions if c.get("type") == names.CONDITION_UNHEALTHY), None)
     if found is None:
@@ -47,38 +47,39 @@ def word_on(node: Mapping[str, Any]) -> NodeVerdict | None:
         node["metadata"]["name"],
         healthy,
         found.get("reason") or "",
-        (found.get("message") or "")[:MAX_WORDS],
+        (found.get("message") or "")[:MAX_MESSAGE],
         datetime.fromisoformat(found["lastTransitionTime"]),
         None if healthy or acted is None else acted.action,
     )
 
 
-def event_of(word: NodeVerdict, strategy: ProcessingStrategy) -> dict[str, Any]:
-    """The fields of NVSentinel's `HealthEvents` of one event."""
-    action = RecommendedAction.NONE if word.healthy else ACTIONS.get(word.action)
+def event_of(verdict: NodeVerdict, strategy: ProcessingStrategy) -> dict[str, Any]:
+    """Return the fields of NVSentinel's `HealthEvents` with one event."""
+    action = RecommendedAction.NONE if verdict.healthy else ACTIONS.get(verdict.action)
     event = {
         "version": PROTOCOL_VERSION,
         "agent": AGENT,
         "componentClass": "Node",
         "checkName": names.NVSENTINEL_CHECK,
-        "isFatal": not word.healthy,
-        "isHealthy": word.healthy,
-        "message": word.message,
+        "isFatal": not verdict.healthy,
+        "isHealthy": verdict.healthy,
+        "message": verdict.message,
         "recommendedAction": RecommendedAction.CONTACT_SUPPORT if action is None else action,
-        "errorCode": [] if word.healthy else [word.reason],
-        "entitiesImpacted": [{"entityType": "NODE", "entityValue": word.node}],
-        "generatedTimestamp": {"seconds": int(word.since.timestamp())},
-        "nodeName": word.node,
+        "errorCode": [] if verdict.healthy else [verdict.reason],
+        "entitiesImpacted": [{"entityType": "NODE", "entityValue": verdict.node}],
+        "generatedTimestamp": {"seconds": int(verdict.since.timestamp())},
+        "nodeName": verdict.node,
         "processingStrategy": strategy,
     }
     return {"version": PROTOCOL_VERSION, "events": [event]}
 
 
-def answer_of(word: NodeVerdict | None) -> dict[str, Any]:
-    """The fields of NVRx's `HealthCheckResponse`: its launcher takes `fail_count` in `output`, and `success`.
+def answer_of(verdict: NodeVerdict | None) -> dict[str, Any]:
+    """Return the fields of NVRx's `HealthCheckResponse`: its launcher reads `fail_count` in `output`, and
+    `success`.
 
-    A node without any verdict is taken for well, as by a check that finds nothing.
+    A node without a verdict counts as healthy, as in a check without findings.
     """
-    failed = [] if word is None or word.healthy else [f"{word.reason}: {word.message}"]
+    failed = [] if verdict is None or verdict.healthy else [f"{verdict.reason}: {verdict.message}"]
     output = json.dumps({"fail_count": len(failed), "failed_checks": failed})
     return {"success": not failed, "exit_code": len(failed), "output": output}

@@ -13,7 +13,7 @@ from crds.actions import Action
 from crds.cordon import write_acted
 from crds.findings import Finding
 from healthcheck.nvsentinel.messages import HealthCheckResponse, HealthEvents, ProcessingStrategy
-from healthcheck.nvsentinel.words import answer_of, event_of, word_on
+from healthcheck.nvsentinel.verdict import answer_of, event_of, verdict_on
 from tests.reconcilers.build import NOW
 
 
@@ -60,9 +60,9 @@ def on_the_wire(data: bytes) -> Iterator[tuple[int, Any]]:
 
 def sent(raw: dict[str, Any], strategy: ProcessingStrategy) -> dict[int, Any]:
     """The one event of a message, by field number."""
-    word = word_on(raw)
-    assert word is not None
-    message = dict(on_the_wire(HealthEvents(**event_of(word, strategy)).SerializeToString()))
+    verdict = verdict_on(raw)
+    assert verdict is not None
+    message = dict(on_the_wire(HealthEvents(**event_of(verdict, strategy)).SerializeToString()))
     assert message[1] == 1
     return dict(on_the_wire(message[2]))
 
@@ -101,14 +101,14 @@ def test_each_action_has_its_number(action: Action, number: int) -> None:
 
 
 def test_a_node_without_a_verdict_is_no_event_and_well() -> None:
-    assert word_on(node(None)) is None
+    assert verdict_on(node(None)) is None
     assert answer_of(None)["success"] is True
 
 
 @pytest.mark.parametrize(("status", "failed"), [("True", 1), ("False", 0)])
 def test_nvrx_reads_success_and_fail_count(status: str, failed: int) -> None:
     """As its NodeHealthCheck does: both, and an output that is JSON."""
-    answer = HealthCheckResponse(**answer_of(word_on(node(status))))
+    answer = HealthCheckResponse(**answer_of(verdict_on(node(status))))
     fields = dict(on_the_wire(answer.SerializeToString()))
     assert bool(fields.get(1)) is not bool(failed)
     assert json.loads(fields[3])["fail_count"] == failed
