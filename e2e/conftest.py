@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from e2e.kubeconfig import KubeconfigCluster
 from e2e.observation import Observation
 
 HERE = Path(__file__).parent
+POD_LOG_LINES = 60
+MAX_POD_LOGS = 8
 SCENARIO_TIMEOUT_SECONDS = 1_800
 """Limit for a machine a quarter as fast as ours. The conditions of a scenario have limits of their own."""
 LONGEST_FIRST = (
@@ -66,12 +69,26 @@ def _capabilities(backend: str) -> frozenset[Capability]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A scenario that failed shows what the cluster's own processes said."""
+    """A scenario that failed shows the logs of the cluster's own processes and of its Pods."""
     report = yield
-    cluster = getattr(item, "funcargs", {}).get("cluster")
+    fixtures = getattr(item, "funcargs", {})
+    cluster, observation = fixtures.get("cluster"), fixtures.get("observation")
     if report.when == "call" and report.failed and cluster is not None:
         report.sections += cluster.logs().items()
+        if observation is not None:
+            report.sections += pod_logs(cluster, observation).items()
     return report
+
+
+def pod_logs(cluster: Cluster, observation: Observation) -> dict[str, str]:
+    """Return the ends of the logs of a scenario's Pods, by name; those that the API server gives in time."""
+    logs: dict[str, str] = {}
+    tail = ("-n", observation.namespace, f"--tail={POD_LOG_LINES}")
+    for name in sorted(observation.pods())[:MAX_POD_LOGS]:
+        with suppress(subprocess.TimeoutExpired):
+            answer = cluster.kubectl("logs", name, *tail, check=False)
+            logs[f"Pod {name}"] = answer.stdout + answer.stderr
+    return logs
 
 
 def started(request: pytest.FixtureRequest, nodes: int) -> Iterator[Cluster]:
