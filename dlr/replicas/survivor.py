@@ -106,6 +106,8 @@ class Survivor:
         self._checkpoint = checkpoint
         self._modules = modules
         self._optimizers = optimizers
+        self._random_tracker = living_modules.random_tracker()
+        """That of all processes at this place in the script."""
         self.round = int(environ[ENV_ROUND])
         self._place = Place.in_round(environ)
         """The place that the modules are made for."""
@@ -263,6 +265,7 @@ class Survivor:
             try:
                 place = Place.in_round(os.environ)
                 self._groups.form(self.round, self._connect(os.environ), place, self._await_all)
+                living_modules.set_random_tracker(self._random_tracker)
                 if place != self._place:
                     logger.info("rank %d of %d is now rank %d of %d", *self._place, *place)
                     living_modules.resize(self._modules, self._optimizers)

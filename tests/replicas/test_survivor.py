@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,6 +165,20 @@ def test_in_a_world_of_another_size_modules_are_made_to_fit_before_the_state_is_
             raise PEER_DIED
         made.next_round()
         assert world.done[3:] == [f"form {world.round}", *fits, "begin"]
+
+
+def test_each_round_begins_with_the_random_tracker_that_a_newcomer_has(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first random operation on DTensors is a collective: for all of them, or for none."""
+    module = SimpleNamespace(_rng_tracker=None)
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor._random", module)
+    made = begun(world)
+    with TrainingStep.of(8, made):
+        module._rng_tracker = object()
+        raise PEER_DIED
+    made.next_round()
+    assert module._rng_tracker is None
 
 
 def test_modules_are_made_to_fit_in_the_round_that_follows_one_in_which_they_could_not(world: World) -> None:
