@@ -318,14 +318,19 @@ def survivor_of_process(
     checkpoint: LivingCheckpointer,
     modules: Sequence[nn.Module],
     optimizers: Sequence[Optimizer],
+    why_not: str = "",
     *,
     resizable: bool,
 ) -> LivingProcess:
-    """Return what lets this process live on when a peer dies, where its agent and its torch can."""
-    path = os.environ.get(ENV_WORLD_SOCKET)
-    if not path or not dist.is_initialized():
+    """Return what lets this process live on when a peer dies, where its agent and its torch can.
+
+    Args:
+        why_not: the reason why the script cannot; empty where it can.
+    """
+    path, why_not = os.environ.get(ENV_WORLD_SOCKET), why_none_lives_on(torch.__version__) or why_not
+    if not path or not dist.is_initialized() or why_not:
         is_first_of_job = ENV_PROGRESS_FILE in os.environ and os.environ.get("RANK") == "0"
-        return Mortal(why_none_lives_on(torch.__version__) if is_first_of_job else "")
+        return Mortal(why_not if is_first_of_job else "")
     line, groups = RoundLine(path, lambda: survivor.break_off()), reconfigure.ReformableGroups()
     survivor = Survivor(line, groups, checkpoint, modules, optimizers, resizable=resizable)
     return survivor
