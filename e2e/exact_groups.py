@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -195,12 +196,40 @@ class ExactGroups:
         assert {step: each for step, each in digests.items() if len(each) > 1} == {}
         return lines
 
-    def assert_equal_to_a_replay(self) -> int:
-        """One process comes to the same after each step; return the number of steps."""
+    def assert_equal_to_a_replay(self, loaders: int = 0) -> int:
+        """One process comes to the same after each step; return the number of steps.
+
+        Args:
+            loaders: number of processes that load each process's samples, and live as long as it does.
+        """
         lines = self.assert_alike()
         groups_of = {line["step"]: line["groups"] for line in lines}
+        self._assert_each_sample_once(groups_of)
+        for path in self.ready.iterdir():
+            of_process = {each for line in read_lines(path) for each in line["loaders"]}
+            assert len(of_process) <= (loaders or 1), path
         digest_of = {line["step"]: line["digest"] for line in lines}
         made = [digest_of[step] for step in range(len(digest_of))]
-        first = {line["seed"] for line in lines if line["step"] == 0}
-        assert any(exact.replay(seed, groups_of, self._workers) == made for seed in first)
+        first = {(line["seed"], line["parts"]) for line in lines if line["step"] == 0}
+        assert any(exact.replay(seed, groups_of, parts) == made for seed, parts in first)
         return len(made)
+
+    def _assert_each_sample_once(self, groups_of: Mapping[int, Sequence[int]]) -> None:
+        """Each whole epoch has had each sample once, in the steps of the groups whose gradients counted."""
+        lines = [line for path in self.ready.iterdir() for line in read_lines(path)]
+        dealt = {}
+        for line in sorted(lines, key=itemgetter("time")):  # the last time counts, where a step is made again
+            dealt[line["step"], line["group"], line["part"]] = line
+        epochs = defaultdict[int, Counter[int]](Counter)
+        for (step, group, _), line in dealt.items():
+            if group in groups_of.get(step, ()):
+                epochs[line["epoch"]].update(line["samples"])
+        assert len(epochs) > 1
+        for epoch in range(max(epochs)):
+            assert epochs[epoch] == Counter(range(exact.SAMPLES)), epoch
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Return the whole lines of a file."""
+    text = path.read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

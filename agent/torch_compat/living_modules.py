@@ -82,6 +82,18 @@ def _renew_reducer(module: Any) -> None:
         module.logger._set_static_graph()
 
 
+def random_tracker() -> Any:
+    """Return what makes DTensors' random numbers on a GPU; None before the first, which is a collective."""
+    module: Any = sys.modules.get("torch.distributed.tensor._random")
+    return module and module._rng_tracker
+
+
+def set_random_tracker(tracker: Any) -> None:
+    """Make random numbers by that of `random_tracker`; by a new one, if it was None."""
+    if module := sys.modules.get("torch.distributed.tensor._random"):
+        module._rng_tracker = tracker  # type: ignore[attr-defined]
+
+
 # --- in a world of another size ---------------------------------------------------------------------------
 
 

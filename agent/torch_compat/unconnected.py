@@ -16,13 +16,16 @@ def make_unconnected() -> None:
     The other ranks made theirs long ago, and answer nothing; `ReformableGroups` connects these later. What a
     parameter begins with does not matter: a checkpoint is loaded then.
     """
-    from torch.distributed.tensor import _api, placement_types
+    from torch.distributed.tensor import _api, _random, placement_types
     from torch.nn.parallel import distributed as ddp
 
-    make = distributed_c10d._new_process_group_helper
+    make, track = distributed_c10d._new_process_group_helper, _random.OffsetBasedRNGTracker.__init__
 
     def without_connection(*args: Any, **kwargs: Any) -> Any:
         return make(*args, **{**kwargs, "enable_reconfigure": True})
+
+    def without_sync(tracker: Any, mesh: Any, run_state_sync: bool = True) -> None:
+        track(tracker, mesh, run_state_sync=False)
 
     for owner, name, function in (
         (distributed_c10d, "_new_process_group_helper", without_connection),
@@ -32,6 +35,7 @@ def make_unconnected() -> None:
         (placement_types, "mesh_scatter", _own_part),
         (placement_types, "mesh_broadcast", _nothing),
         (_api, "mesh_broadcast", _nothing),
+        (_random.OffsetBasedRNGTracker, "__init__", without_sync),
     ):
         _connecting.append((owner, name, getattr(owner, name)))
         setattr(owner, name, function)

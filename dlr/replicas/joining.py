@@ -50,7 +50,7 @@ def join_over(
         everything |= _unshared_state(checkpoint.state, everything)
     own = OwnGroup(process_group)
     fits_any_size = resizable and isinstance(way, Alone) and sync_every is None
-    process = _process(everything, optimizers, checkpoint, resizable=fits_any_size)
+    process = _process(everything, state or {}, optimizers, checkpoint, resizable=fits_any_size)
     if sync_every is None or outer is None:
         replicas = Replicas(everything, optimizers, start, own, way, checkpoint, process=process)
     else:
@@ -70,12 +70,17 @@ def _unshared_state(checkpoint: Mapping[str, Any], shared: Mapping[str, Any]) ->
 
     A module is shared where one is that has it, or that it has, as DistributedDataParallel has a model.
     """
-    there = {id(part) for thing in shared.values() for part in _parts(thing)}
     return {
-        f"checkpoint_{name}": thing
-        for name, thing in checkpoint.items()
-        if hasattr(thing, "load_state_dict") and there.isdisjoint(map(id, _parts(thing)))
+        f"checkpoint_{name}": checkpoint[name]
+        for name in _without(shared, checkpoint)
+        if hasattr(checkpoint[name], "load_state_dict")
     }
+
+
+def _without(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the names of what the other state has and this one has no part of."""
+    there = {id(part) for thing in one.values() for part in _parts(thing)}
+    return [name for name, thing in other.items() if there.isdisjoint(map(id, _parts(thing)))]
 
 
 def _parts(thing: object) -> Iterator[object]:
@@ -85,17 +90,20 @@ def _parts(thing: object) -> Iterator[object]:
 
 
 def _process(
-    state: MutableMapping[str, Any],
+    everything: Mapping[str, Any],
+    state: Mapping[str, Any],
     optimizers: Sequence[Optimizer],
     checkpoint: Checkpointer | None,
     *,
     resizable: bool,
 ) -> LivingProcess:
-    """Return what lets this process live on when a peer dies: it takes a checkpoint."""
+    """Return what lets this process live on when a peer dies: a checkpoint, by which a step is undone."""
     if checkpoint is None:
         return Mortal()
-    modules = [each for each in state.values() if isinstance(each, torch.nn.Module)]
-    return survivor_of_process(checkpoint, modules, optimizers, resizable=resizable)
+    modules = [each for each in everything.values() if isinstance(each, torch.nn.Module)]
+    unsaved = ", ".join(_without(checkpoint.state, state))
+    why_not = f"name {unsaved} in the Checkpointer's state too, where a step is undone" if unsaved else ""
+    return survivor_of_process(checkpoint, modules, optimizers, why_not, resizable=resizable)
 
 
 def _refuse_contradictions(

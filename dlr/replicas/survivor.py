@@ -106,6 +106,8 @@ class Survivor:
         self._checkpoint = checkpoint
         self._modules = modules
         self._optimizers = optimizers
+        self._random_tracker = living_modules.random_tracker()
+        """That of all processes at this place in the script."""
         self.round = int(environ[ENV_ROUND])
         self._place = Place.in_round(environ)
         """The place that the modules are made for."""
@@ -263,6 +265,7 @@ class Survivor:
             try:
                 place = Place.in_round(os.environ)
                 self._groups.form(self.round, self._connect(os.environ), place, self._await_all)
+                living_modules.set_random_tracker(self._random_tracker)
                 if place != self._place:
                     logger.info("rank %d of %d is now rank %d of %d", *self._place, *place)
                     living_modules.resize(self._modules, self._optimizers)
@@ -315,14 +318,19 @@ def survivor_of_process(
     checkpoint: LivingCheckpointer,
     modules: Sequence[nn.Module],
     optimizers: Sequence[Optimizer],
+    why_not: str = "",
     *,
     resizable: bool,
 ) -> LivingProcess:
-    """Return what lets this process live on when a peer dies, where its agent and its torch can."""
-    path = os.environ.get(ENV_WORLD_SOCKET)
-    if not path or not dist.is_initialized():
+    """Return what lets this process live on when a peer dies, where its agent and its torch can.
+
+    Args:
+        why_not: the reason why the script cannot; empty where it can.
+    """
+    path, why_not = os.environ.get(ENV_WORLD_SOCKET), why_none_lives_on(torch.__version__) or why_not
+    if not path or not dist.is_initialized() or why_not:
         is_first_of_job = ENV_PROGRESS_FILE in os.environ and os.environ.get("RANK") == "0"
-        return Mortal(why_none_lives_on(torch.__version__) if is_first_of_job else "")
+        return Mortal(why_not if is_first_of_job else "")
     line, groups = RoundLine(path, lambda: survivor.break_off()), reconfigure.ReformableGroups()
     survivor = Survivor(line, groups, checkpoint, modules, optimizers, resizable=resizable)
     return survivor

@@ -52,20 +52,34 @@ def await_others(run: ExactGroups, before: dict[int, list[int]], victims: Collec
     assert changed == set(victims)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    ("kind", "workers", "loaders"), [("ddp", 2, 2), ("fsdp", 2, 0), ("hsdp", 4, 0), ("tp", 4, 0)]
+)
 def test_a_killed_process_costs_its_group_no_other_process_and_the_other_group_nothing(
-    cluster: Cluster, observation: Observation, kind: str
+    cluster: Cluster, observation: Observation, kind: str, workers: int, loaders: int
 ) -> None:
-    run = ExactGroups(cluster, observation, "living", GROUPS, minimum=1, lives=True, KIND=kind)
+    """The last time one of each group is killed: the state is that of their checkpoints in memory."""
+    run = ExactGroups(
+        cluster,
+        observation,
+        "living",
+        GROUPS,
+        workers,
+        minimum=1,
+        lives=True,
+        KIND=kind,
+        LOADERS=str(loaders),
+    )
     run.wait_until(GROUPS)
-    for victim in ((1, 0), (0, 1), (0, 0)):
-        before, killed = kill(run, victim)
-        run.wait_for_steps(STEPS, 1 - victim[0])
-        await_others(run, before, [victim])
-        own, other = (run.longest_step_seconds(group, killed) for group in (victim[0], 1 - victim[0]))
-        print(f"longest step of its group {own:.2f} s, of the other {other:.2f} s")
+    for victims in ([(1, 0)], [(0, 1)], [(0, 0), (1, 1)]):
+        before, killed = kill(run, *victims)
+        group = victims[0][0]
+        run.wait_for_steps(STEPS, 1 - group)
+        await_others(run, before, victims)
+        own, other = (run.longest_step_seconds(each, killed) for each in (group, 1 - group))
+        print(f"longest step of group {group} {own:.2f} s, of the other {other:.2f} s")
     run.wait_for_steps(STEPS)
-    print(f"{run.assert_equal_to_a_replay()} steps")
+    print(f"{run.assert_equal_to_a_replay(loaders)} steps")
 
 
 def test_all_others_live_on_when_several_die_at_once(cluster: Cluster, observation: Observation) -> None:

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.tensor import _random
 from torch.nn.parallel import DistributedDataParallel
 
 from agent.facts.place import Place
-from agent.torch_compat import living_modules
+from agent.torch_compat import living_modules, unconnected
 from agent.torch_compat.reconfigure import ReformableGroups
 from tests.forks import forks
 
@@ -187,3 +188,22 @@ def test_ddp_keeps_a_hook_of_torchs_own_through_a_step_that_is_made_again(world_
         assert net.module.weight.grad is not None
         assert torch.equal(net.module.weight.grad, torch.ones(2, 2)), "as halves have it"
         net.zero_grad(set_to_none=True)
+
+
+def test_random_numbers_for_dtensors_need_nobody_else_as_long_as_groups_are_unconnected(
+    world_of_one: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(tracker: Any, device: torch.device) -> None:
+        tracker._device, tracker._device_handle = torch.device("cuda"), torch.cuda
+
+    def synchronize(_: Any) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(_random._RNGStateTracker, "__init__", begin)
+    monkeypatch.setattr(_random.OffsetBasedRNGTracker, "_get_device_state", synchronize)
+    mesh = init_device_mesh("cpu", (1,))
+    unconnected.make_unconnected()
+    _random.OffsetBasedRNGTracker(mesh)
+    unconnected.make_connected()
+    with pytest.raises(ConnectionError):
+        _random.OffsetBasedRNGTracker(mesh)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.tensor import _random
 
 import dlr.replicas
 from agent.facts.place import Place
@@ -164,6 +165,19 @@ def test_in_a_world_of_another_size_modules_are_made_to_fit_before_the_state_is_
             raise PEER_DIED
         made.next_round()
         assert world.done[3:] == [f"form {world.round}", *fits, "begin"]
+
+
+def test_each_round_begins_with_the_random_tracker_that_a_newcomer_has(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first random operation on DTensors is a collective: for all of them, or for none."""
+    monkeypatch.setattr(_random, "_rng_tracker", None)
+    made = begun(world)
+    with TrainingStep.of(8, made):
+        _random._rng_tracker = object()  # type: ignore[assignment]
+        raise PEER_DIED
+    made.next_round()
+    assert _random._rng_tracker is None
 
 
 def test_modules_are_made_to_fit_in_the_round_that_follows_one_in_which_they_could_not(world: World) -> None:
@@ -464,3 +478,28 @@ def test_with_step_says_once_why_it_changes_nothing(
                 pass
     why = "processes live on from torch 2.14 on, and this is torch 2.13.0+cpu"
     assert caplog.messages == [f"with step: all processes start again where one dies: {why}"]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_what_the_checkpoint_lacks_of_the_state_is_named(
+    saved: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it would differ between processes that live on and newcomers, where no other group has it."""
+    monkeypatch.setattr(torch, "__version__", "2.14.0")
+    monkeypatch.delenv(ENV_WORLD_SOCKET, raising=False)
+    monkeypatch.setenv(ENV_PROGRESS_FILE, "/nowhere")
+    monkeypatch.setenv("RANK", "0")
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    state = {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+    of_checkpoint = {"model": model, "optimizer": optimizer, **(state if saved else {})}
+    checkpoint: Any = SimpleNamespace(state=of_checkpoint, join=lambda *_: None)
+    training = dlr.replicas.join(model, optimizer, state=state, checkpoint=checkpoint)
+    for step in training.steps(1):
+        with step:
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+    why = "name scheduler in the Checkpointer's state too, where a step is undone"
+    assert caplog.messages == (
+        [] if saved else [f"with step: all processes start again where one dies: {why}"]
+    )
