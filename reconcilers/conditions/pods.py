@@ -87,7 +87,7 @@ def _of_strangers(job: ElasticJob, found: Sequence[str]) -> str:
 
 def unscheduled(before: JobWarning | None, look: DesiredJob) -> WarningState | None:
     """Judges the Pods that have no node. A probe for free room is expected to wait."""
-    if look.goes_on and look.seen.limit.room == 0 and (missing := _missing(look)) > 0:
+    if look.goes_on and look.seen.limit.remaining == 0 and (missing := _missing(look)) > 0:
         why = look.seen.limit.reached(look.job.metadata.namespace)
         message = f"{counted(missing, 'worker')} cannot be made: {why}"
         return WarningState(message, "NamespaceFull", ConditionData(count=missing))

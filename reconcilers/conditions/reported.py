@@ -58,7 +58,7 @@ BEHIND_LOOK_AGAIN_SECONDS = 30.0
 
 def no_steps(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
     """Judges whether training makes steps that are reported or counted."""
-    job, workers = look.job, look.workers.telling_steps
+    job, workers = look.job, look.workers.reporting_steps
     if _has_steps(job, workers):
         return None
     left_seconds = seconds_to_notice(job, workers, look.now)
@@ -98,7 +98,7 @@ def start_unknown(_: JobWarning | None, look: DesiredJob) -> WarningState | None
 def non_finite_loss(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
     """Judges the losses of the newest round with steps."""
     job, workers = look.job, look.workers  # whose world is the published one, of which the ranks are
-    reports = [(w, w.status.agent.rounds[-1]) for w in workers.telling_steps if w.status.agent]
+    reports = [(w, w.status.agent.rounds[-1]) for w in workers.reporting_steps if w.status.agent]
     newest = max((figures.round for _, figures in reports), default=0)
     found = [
         (figures.non_finite_step, worker.spec.index, worker)
@@ -134,7 +134,7 @@ def checkpoints_failing(before: JobWarning | None, look: DesiredJob) -> WarningS
     Pod is replaced it stays.
     """
     workers = look.workers
-    reports = ((worker.metadata.name, worker.status.agent) for worker in workers.telling_steps)
+    reports = ((worker.metadata.name, worker.status.agent) for worker in workers.reporting_steps)
     reporting = {name: report.checkpoint_trouble for name, report in reports if report is not None}
     troubled = {name: trouble for name, trouble in reporting.items() if trouble is not None}
     reporter = data_of(before).worker
@@ -173,7 +173,7 @@ def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bo
     """Whether it is in no world, and the members of the one that there is have made steps."""
     if world.phase is not RendezvousPhase.FORMED or worker.spec.index in world.members:
         return False
-    reports = (other.status.agent for other in workers.telling_steps)
+    reports = (other.status.agent for other in workers.reporting_steps)
     return any(report.rounds[-1].round == world.round for report in reports if report is not None)
 
 
@@ -244,7 +244,7 @@ def ranks_behind(before: JobWarning | None, look: DesiredJob) -> WarningState | 
     if world.phase is not RendezvousPhase.FORMED:
         return None
     members, found = set(world.members), []
-    for worker in look.workers.telling_steps:
+    for worker in look.workers.reporting_steps:
         report = current_report(worker)
         if report is None or report.progress is None or worker.spec.index not in members:
             continue

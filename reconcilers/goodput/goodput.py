@@ -99,7 +99,7 @@ def with_comparable_steps(job: ElasticJob, workers: Workers) -> Workers:
     A script that tells its steps on rank 0 alone goes by numbers of its own: beside them, whoever was counted
     might seem to lag behind.
     """
-    telling = workers.telling_steps
+    telling = workers.reporting_steps
     counted = {worker.metadata.uid for worker in telling if counts_steps(worker.status.agent)}
     if not counted or not tells_steps(job, telling):
         return workers
@@ -154,7 +154,7 @@ def goodput_now(job: ElasticJob, workers: Iterable[ElasticWorker], now: datetime
     if known is not None and job.status.finished:
         return known
     goodput = known or begun(job, now)
-    telling = with_comparable_steps(job, Workers(workers)).telling_steps
+    telling = with_comparable_steps(job, Workers(workers)).reporting_steps
     told = reported_rounds(telling, since=goodput.round)
     return with_ratio(with_rounds(goodput, told), job, now)
 

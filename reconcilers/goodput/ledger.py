@@ -73,7 +73,7 @@ class Moment:
     def reported(self) -> list[RoundProgress]:
         """What agents have reported of the round that is counted last, and of later ones."""
         goodput = self.job.status.goodput
-        return reported_rounds(self.workers.telling_steps, since=goodput.round if goodput else 0)
+        return reported_rounds(self.workers.reporting_steps, since=goodput.round if goodput else 0)
 
     @property
     def published(self) -> Rendezvous:
@@ -102,7 +102,7 @@ def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> 
     stepping = _stepping_time(moment)
     if before.state in NOT_YET_TRAINING and _has_told_steps(moment):
         latest = moment.now - stepping
-        first = first_step_at(moment.published.round, moment.workers.telling_steps)
+        first = first_step_at(moment.published.round, moment.workers.reporting_steps)
         becomes(JobState.TRAINING, first if first is not None and before.since <= first <= latest else latest)
     if moment.broken_at is not None:
         trained = found[-1].state is JobState.TRAINING
@@ -337,7 +337,7 @@ def _with_first_steps(
     earlier = history[-2].state
     if earlier not in NOT_YET_TRAINING:
         return goodput, history
-    at = min(first_step_at(published.round, moment.workers.telling_steps) or moment.now, moment.now)
+    at = min(first_step_at(published.round, moment.workers.reporting_steps) or moment.now, moment.now)
     goodput = reassigned(goodput, earlier, at)
     began = history[-1].model_copy(
         update={"since": goodput.since, "reason": _reason(JobState.TRAINING, published, moment)}
