@@ -322,15 +322,15 @@ def relaunching(plan: JobPlan, look: DesiredJob, due: Sequence[Act], retry_secon
 def _assembly(look: DesiredJob) -> tuple[Assembly, Roll]:
     """Return the participants of the next world, and the Pods to make with new resources now."""
     job, workers, published = look.job, look.workers, look.published
-    people = participants_of(job, workers.without(look.leaving), look.seen.ages)
-    bounds = with_extra(bounds_of(job), job, workers, published, people)
-    there, roll = Assembly(published, people, bounds, look.now), Roll()
+    participants = participants_of(job, workers.without(look.leaving), look.seen.ages)
+    bounds = with_extra(bounds_of(job), job, workers, published, participants)
+    there, roll = Assembly(published, participants, bounds, look.now), Roll()
     if look.seen.vetting.claim is None and not look.is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, there, look.fresh, look.standing.slow | stopped)
     if roll.leaving or look.standing.faulty or look.standing.leaving:
-        staying = marked(roll.marked(people), look.standing)
-        there = replace(there, people=on_faulty_nodes(staying, look.standing.faulty))
+        staying = marked(roll.marked(participants), look.standing)
+        there = replace(there, participants=on_faulty_nodes(staying, look.standing.faulty))
     return there, roll
 
 
