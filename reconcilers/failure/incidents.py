@@ -81,7 +81,9 @@ def incident_of(
     """
     if not any(b.report is not None for b in breaks):
         return None
-    return first_of(workers, round_, rules, members, lost=any(_is_loss(b) for b in breaks))
+    return first_of(
+        workers, round_, rules, members, lost=any(b.report is None and not b.departed for b in breaks)
+    )
 
 
 def first_of(
@@ -330,8 +332,3 @@ def _same(one: JobFailure, other: JobFailure) -> bool:
     its worker reports another class afterwards, which is another failure."""
     who = (other.worker, other.rank, other.round, other.exit_class)
     return (one.worker, one.rank, one.round, one.exit_class) == who
-
-
-def _is_loss(found: Break) -> bool:
-    """Whether the member's Pod is gone, rather than its processes."""
-    return found.report is None and not found.departed

@@ -19,7 +19,7 @@ import re2
 from controller.wording import counted
 from crds.agent_report import MAX_TEXT, AgentFailure
 from crds.elasticjob import ElasticJob
-from crds.failure_policy import ExitCodeOperator, FailureAction, FailureRule, OnExitCodes, OnPodCondition
+from crds.failure_policy import ExitCodeOperator, FailureAction, FailureRule, OnExitCodes
 from crds.texts import shortened
 from reconcilers.observed.containers import training_container_name
 from reconcilers.observed.exit_class import PodEnd, failed_containers
@@ -176,9 +176,10 @@ def rules_of(job: ElasticJob) -> list[FailureRule]:
 def _matches(rule: FailureRule, pattern: Pattern | Unfit | None, happened: Happened, text: bytes) -> bool:
     if not (rule.on_exit_codes or rule.on_pod_conditions or pattern):
         return False
+    conditions = {(each.type, each.status) for each in rule.on_pod_conditions}
     return (
         (rule.on_exit_codes is None or _exits_as(rule.on_exit_codes, happened))
-        and (not rule.on_pod_conditions or any(_is_so(each, happened) for each in rule.on_pod_conditions))
+        and (not rule.on_pod_conditions or not conditions.isdisjoint(happened.conditions))
         and (pattern is None or (isinstance(pattern, Pattern) and pattern.is_in(text)))
     )
 
@@ -190,7 +191,3 @@ def _exits_as(asked: OnExitCodes, happened: Happened) -> bool:
         if container == wanted and bool(codes & values) is (asked.operator is ExitCodeOperator.IN):
             return True
     return False
-
-
-def _is_so(asked: OnPodCondition, happened: Happened) -> bool:
-    return (asked.type, asked.status) in happened.conditions

@@ -82,33 +82,19 @@ def _reports(workers: Sequence[ElasticWorker]) -> list[AgentReport]:
     return [worker.status.agent for worker in training if worker.status.agent is not None]
 
 
-def reports_steps(job: ElasticJob, workers: Iterable[ElasticWorker]) -> bool:
-    """Whether the script has reported its own steps, on any rank."""
-    goodput = job.status.goodput
-    has_reported = goodput is not None and goodput.latest is not None and not goodput.latest.counted
-    return has_reported or any(_has_own_steps(worker.status.agent) for worker in workers)
-
-
-def counts_steps(report: AgentReport | None) -> bool:
-    """Whether an agent counts the steps of its script: all its rounds are of one kind."""
-    return report is not None and bool(report.rounds) and report.rounds[-1].counted is True
-
-
 def with_comparable_steps(job: ElasticJob, workers: Workers) -> Workers:
     """Return the workers, without agents' counts of steps if the script reports its own on any rank.
 
     A script that reports its steps only on rank 0 has numbers of its own, beside which counted workers might
     seem to lag behind.
     """
-    reporting = workers.reporting_steps
-    counted = {worker.metadata.uid for worker in reporting if counts_steps(worker.status.agent)}
-    if not counted or not reports_steps(job, reporting):
+    reporting, goodput = workers.reporting_steps, job.status.goodput
+    counted = {w.metadata.uid for w in reporting if w.status.agent and w.status.agent.rounds[-1].counted}
+    latest = goodput.latest if goodput is not None else None
+    has_own_steps = len(counted) < len(reporting) or (latest is not None and not latest.counted)
+    if not counted or not has_own_steps:
         return workers
     return Workers(_without_steps(w) if w.metadata.uid in counted else w for w in workers)
-
-
-def _has_own_steps(report: AgentReport | None) -> bool:
-    return report is not None and bool(report.rounds) and not report.rounds[-1].counted
 
 
 def _without_steps(worker: ElasticWorker) -> ElasticWorker:

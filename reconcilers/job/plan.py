@@ -104,7 +104,8 @@ def plan_job(seen: ObservedJob, now: datetime) -> JobPlan:
     if seen.job.stops:
         plan = written(look, suspended(look, dissolve(look.published, why_stopped(seen.job))))
     else:
-        plan = plan_end(look, _success(look)) or _train(look)
+        success = "all workers finished" if has_succeeded(look.workers, look.published) else ""
+        plan = plan_end(look, success) or _train(look)
     return completed(plan, look)
 
 
@@ -222,10 +223,6 @@ def _end_of(look: DesiredJob, success: str) -> tuple[JobPhase, str, str] | None:
     if why := deadline_exceeded(job, now):
         return JobPhase.FAILED, "DeadlineExceeded", why
     return None
-
-
-def _success(look: DesiredJob) -> str:
-    return "all workers finished" if has_succeeded(look.workers, look.published) else ""
 
 
 def _train(look: DesiredJob) -> JobPlan:

@@ -23,6 +23,7 @@ from reconcilers.conditions.life import WORKERS_READY
 from reconcilers.observed.builder import owned_metadata
 from reconcilers.observed.domains import shared_labels
 from reconcilers.observed.groups import group_labels
+from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, RequestVerb, create
 from reconcilers.runtime.kinds import ELASTICWORLDS
@@ -61,7 +62,7 @@ def writes_of_world(job: Object, stored: Object | None) -> tuple[Act, ...]:
         return (create(ELASTICWORLDS, wanted),)
     metadata = stored["metadata"]
     name, namespace = metadata["name"], metadata["namespace"]
-    if _owner_uids(stored) != _owner_uids(wanted):
+    if owner_uids(stored) != owner_uids(wanted):
         stale = Act(RequestVerb.DELETE, ELASTICWORLDS, name, namespace, uid=metadata["uid"])
         return stale, create(ELASTICWORLDS, wanted)
     patch = merge_patch(stored["spec"], wanted["spec"])
@@ -153,7 +154,3 @@ def _states(status: Object) -> set[tuple[str, str | None, str | None]]:
 
 def _present(**fields: Any) -> Object:
     return {name: value for name, value in fields.items() if value}
-
-
-def _owner_uids(obj: Object) -> list[str]:
-    return [owner["uid"] for owner in obj["metadata"].get("ownerReferences") or ()]

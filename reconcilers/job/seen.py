@@ -199,7 +199,8 @@ class JobReader:
             return None
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
         new = 0 if len(found) >= LARGE else self._parse_worker.count_new(found)
-        there = max(len(found), len(self._named_after(job)))  # an earlier job's may not be gone yet
+        named = self._workers.count(BY_JOB, f"{request.namespace}/{request.name}")
+        there = max(len(found), named)  # an earlier job's may not be gone yet
         seen = await computed(there + _NEW_WORKER * new, self._read, job, raw, found)
         if job.status.finished:
             return seen
@@ -282,10 +283,6 @@ class JobReader:
                 if why and found["metadata"].get("deletionTimestamp"):
                     held.append(f"{name} is {why}")
         return frozenset(taken), tuple(strangers), tuple(held)
-
-    def _named_after(self, job: ElasticJob) -> list[Object]:
-        """Return the ElasticWorkers of all jobs of this name."""
-        return self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
 
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
         """Return `ObservedJob.pods` and `outdated_pods`. No Pod of a job that nobody edited is outdated."""

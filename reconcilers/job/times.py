@@ -31,7 +31,8 @@ def with_times_by_our_clock(job: ElasticJob, now: datetime) -> ElasticJob:
         early = {name: now for name, time in began.items() if time is not None and time > limit}
         update |= {"rendezvous": world.model_copy(update=early)} if early else {}
     budget, longest = status.failure_budget, longest_hold_seconds(job.spec.elastic_policy)
-    if budget is not None and _is_beyond(budget.held_until, limit, longest):
+    held_until = budget.held_until if budget is not None else None
+    if budget is not None and held_until is not None and held_until > limit + timedelta(seconds=longest):
         update["failure_budget"] = budget.model_copy(update={"held_until": None})
     scaling = status.scaling
     if scaling is not None and scaling.at > limit:
@@ -43,8 +44,3 @@ _OF_THE_JOB = ("suspected_at", "start_time", "completion_time")
 """Fields of the status from which checks, the deadline and the time to live of an ended job count."""
 _BEGINNINGS = ("formed_at", "reforming_since", "hang_since", "checkpoint_awaited_since")
 """Fields of a world from which waits count."""
-
-
-def _is_beyond(end: datetime | None, limit: datetime, seconds: float) -> bool:
-    """Whether the end of a wait of at most so many seconds is too late to be possible."""
-    return end is not None and end > limit + timedelta(seconds=seconds)

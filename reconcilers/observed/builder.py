@@ -81,12 +81,12 @@ def heartbeat_seconds(workers: int, timeout_seconds: float) -> float:
 
 
 def labels(job: str, type_: str, index: int) -> dict[str, str]:
-    """Returns the labels of a job's ElasticWorker and its Pods."""
+    """Return the labels of a job's ElasticWorker and its Pods."""
     return {names.LABEL_JOB: job, **_common_labels(type_, index)}
 
 
 def check_labels(check: str, index: int) -> dict[str, str]:
-    """Returns the labels of a NodeCheck's ElasticWorker and its Pod."""
+    """Return the labels of a NodeCheck's ElasticWorker and its Pod."""
     return {names.LABEL_CHECK: check, **_common_labels(names.CHECK, index)}
 
 
@@ -270,7 +270,7 @@ def containers(spec: Object) -> list[Object]:
 
 
 def service_account(spec: Object) -> str:
-    """Returns the account whose rights the Pod has; empty if its template names none.
+    """Return the account whose rights the Pod has; empty if its template names none.
 
     `serviceAccount` is the old name of the field.
     """

@@ -49,15 +49,13 @@ def stated(before: Condition | None, type_: str, state: ConditionState, now: dat
         before.status, before.reason, before.message, before.data
     ):
         return before
-    is_same_status = before is not None and before.status == state.status
+    kept = before if before is not None and before.status == state.status else None
     return Condition(
         type=type_,
         status=state.status,
         reason=state.reason,
         message=state.message,
-        last_transition_time=before.last_transition_time
-        if before is not None and is_same_status
-        else now.replace(microsecond=0),
+        last_transition_time=kept.last_transition_time if kept else now.replace(microsecond=0),
         data=state.data,
     )
 

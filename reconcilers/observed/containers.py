@@ -65,7 +65,7 @@ class Container:
 
     @property
     def waiting_reason(self) -> str | None:
-        """Why it does not run yet, or not now; None where it runs or has ended."""
+        """Reason why it does not run yet, or not now; None where it runs or has ended."""
         return (self._state.get("waiting") or {}).get("reason") or None
 
     @property

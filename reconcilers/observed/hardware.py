@@ -146,7 +146,7 @@ def reported_fault(
 
     Args:
         pod: a training Pod that lives.
-        node: the raw Node that it runs on, if it is known.
+        node: the raw Node that it runs on, if it is in the cache.
         taint: a taint of one of the Pod's devices that ends Pods.
     """
     where = pod.get("spec", {}).get("nodeName") or "its node"

@@ -48,7 +48,7 @@ USUAL = (None, "ContainerCreating", "PodInitializing")
 
 
 class Hindrance(NamedTuple):
-    """What keeps a Pod from starting."""
+    """Cause that keeps a Pod from starting."""
 
     reason: str
     message: str

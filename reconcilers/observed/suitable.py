@@ -58,7 +58,7 @@ def _amount(quantity: str) -> Fraction:
 
 
 class Sizes:
-    """What the nodes of a cluster can allocate to Pods."""
+    """Resources that the nodes of a cluster can allocate to Pods."""
 
     def __init__(self, nodes: Collection[Part]) -> None:
         self.nodes = nodes

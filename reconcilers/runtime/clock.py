@@ -11,13 +11,9 @@ from controller import clock
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True)
 class Clock:
-    now: Callable[[], datetime] = _utc_now
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     """The wall clock, for stored times."""
     monotonic: Callable[[], float] = clock.monotonic
     """The event loop's clock, for durations."""

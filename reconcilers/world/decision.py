@@ -135,7 +135,7 @@ def decide(there: Assembly, constraints: Constraints = FREE) -> Decision:
 
 
 def blaming(world: Rendezvous, blame: Blame | None) -> Rendezvous:
-    """Return the world with the first failure of the round just before it as its reason, if that is known.
+    """Return the world with the first failure of the round just before it as its reason, if there is one.
 
     Otherwise the reason names the worker that reported first, which in a hang is mostly a rank that waits.
     """
