@@ -70,59 +70,37 @@ def _define(name: str, labels: Labels, text: str) -> MetricDefinition:
 
 
 JOB_PHASE = _define("dlr_job_phase", (*JOB, "phase"), "1 for the phase that the job is in, 0 for others")
-JOB_STATE = _define(
-    "dlr_job_state", (*JOB, "state"), "1 for the state that the job's time counts for now, 0 for others"
-)
+JOB_STATE = _define("dlr_job_state", (*JOB, "state"), "1 for the present state, 0 for others")
 JOB_STATE_SECONDS = _define(
-    "dlr_job_state_seconds",
-    (*JOB, "state"),
-    "Time since submission, by state; a later finding may move some to another state",
+    "dlr_job_state_seconds", (*JOB, "state"), "Time since submission; a later finding may move some"
 )
 JOB_GOODPUT = _define("dlr_job_goodput_ratio", JOB, "Effective training time over the time since submission")
 JOB_STEP = _define("dlr_job_step", JOB, "Highest training step so far")
 JOB_STEPS_REDONE = _define("dlr_job_steps_redone_total", JOB, "Steps that were trained again after restarts")
-JOB_NUMBER = _define(
-    "dlr_job_number",
-    (*JOB, "number"),
-    "Numbers that rank 0's processes reported last with a step (dlr.report)",
-)
+JOB_NUMBER = _define("dlr_job_number", (*JOB, "number"), "Last numbers of rank 0's steps, from dlr.report")
 JOB_WARNING = _define(
     "dlr_job_warning", (*JOB, "type"), "1 for each warning in the status of a job that has not ended"
 )
-JOB_RESTARTS = _define(
-    "dlr_job_restarts",
-    JOB,
-    "Worlds that broke because processes failed in place; a later finding may take one back",
-)
-JOB_FAILURES = _define(
-    "dlr_job_failures",
-    (*JOB, "class"),
-    "All failures by class; a later finding may move one to another class",
-)
+JOB_RESTARTS = _define("dlr_job_restarts", JOB, "Failures in place; a later finding may take one back")
+JOB_FAILURES = _define("dlr_job_failures", (*JOB, "class"), "Failures; a later finding may move one")
 JOB_ROUND = _define("dlr_job_round", JOB, "Worlds formed so far")
-JOB_RESUMED = _define(
-    "dlr_job_resumed", (*JOB, "tier"), "1 for where the world's checkpoint came from, 0 for other tiers"
-)
+JOB_RESUMED = _define("dlr_job_resumed", (*JOB, "tier"), "1 for the tier of the world's checkpoint, else 0")
 JOB_WORLD_SIZE = _define("dlr_job_world_size", JOB, "Training processes in the world; 0 while there is none")
 JOB_WORLD_WORKERS = _define("dlr_job_world_workers", JOB, "Workers in the world; 0 while there is none")
-JOB_GROUPS = _define("dlr_job_groups", (*JOB, "state"), "Replica groups by whether they train together")
+JOB_GROUPS = _define("dlr_job_groups", (*JOB, "state"), "Replica groups by state")
 JOB_MEMBERSHIP_VERSION = _define(
     "dlr_job_membership_version", JOB, "Changes so far of the replica groups that train together"
 )
 JOB_DESIRED_WORKERS = _define("dlr_job_desired_workers", (*JOB, "type"), "Workers that are wanted")
 JOB_WORKERS = _define("dlr_job_workers", (*JOB, "type", "phase"), "Workers by the phase of their Pod")
 WORKER_STEP = _define("dlr_worker_step", WORKER, "Training step that the worker reported last")
-WORKER_STEP_TIME = _define(
-    "dlr_worker_step_timestamp_seconds", WORKER, "Time of that report, since the epoch"
-)
-WORKER_STEP_SECONDS = _define("dlr_worker_step_duration_seconds", WORKER, "Present time of a step")
+WORKER_STEP_TIME = _define("dlr_worker_step_timestamp_seconds", WORKER, "Time of that report")
+WORKER_STEP_SECONDS = _define("dlr_worker_step_duration_seconds", WORKER, "Recent time per step")
 WORKER_MEMORY_STEP = _define(
     "dlr_worker_memory_checkpoint_step", WORKER, "Step of its newest checkpoint in memory"
 )
 WORKER_REPLICATED_STEP = _define(
-    "dlr_worker_replicated_checkpoint_step",
-    WORKER,
-    "Step of its newest checkpoint that another Pod holds, too",
+    "dlr_worker_replicated_checkpoint_step", WORKER, "Step of its newest that another Pod holds, too"
 )
 WORKER_RESTARTS = _define(
     "dlr_worker_restarts_total", (*WORKER, "class"), "Pods of the worker that ended and were replaced"

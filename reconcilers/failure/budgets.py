@@ -178,7 +178,7 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
         return Overdrawn("SameErrorRepeated", text)
     if budget.consequences >= CONSEQUENCES_LIMIT:
         times = _times(budget.consequences)
-        text = f"{who} failed {times} in a row because a peer was gone, and none is known to have failed"
+        text = f"{who} failed {times} in a row because a peer was gone, and no first failure was reported"
         return Overdrawn("SameErrorRepeated", text)
     for purse in _purses(budget):
         if (count := sum(budget.spent[name] for name in purse)) > allowed:

@@ -170,7 +170,7 @@ def _silent_members(
     for worker in inquiry.unheard:
         own, step = ranks[worker.spec.index], step_in(worker, published.round)
         after = "before its first step" if step is None else f"after step {step}"
-        silence = f"its agent said nothing for {ANSWER_SECONDS:.0f} s{nor}"
+        silence = f"its agent did not report for {ANSWER_SECONDS:.0f} s{nor}"
         text = f"never answered where it hangs, {after}: {silence}"
         failure = JobFailure(
             worker=worker.metadata.name,

@@ -65,16 +65,16 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
         ExitClass.SUCCEEDED: Meaning("finished", free=True),
         ExitClass.USER_ERROR: Meaning(
             "failed by an error of its own",
-            "Correct the script, its data or its command; the traceback, and the log that led there: "
+            "Correct the script, its data or its command; for the traceback and the log before it: "
             "dlr job logs {name} --failed.",
             repeatable=True,
             shares_count=True,
         ),
         ExitClass.OOM: Meaning(
             "ran out of memory",
-            "Where the template has a limit of memory, a next Pod gets more by itself. Without one, at the "
-            "most that resourceLimits.memory and the largest node allow, or where no Pod follows, raise it, "
-            "or let the script keep less; what it did before: dlr job logs {name} --failed.",
+            "If the template has a memory limit, the next Pod gets more by itself. Without one, at the most "
+            "that resourceLimits.memory and the largest node allow, or if no Pod follows, raise it, or let "
+            "the script use less; for the log before it: dlr job logs {name} --failed.",
             needs_new_pod=True,
         ),
         ExitClass.KILLED: Meaning(
@@ -85,8 +85,8 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
         ),
         ExitClass.PREEMPTED: Meaning(
             "was preempted",
-            "Nothing is to be done where its node was drained. To be interrupted less by other jobs, give "
-            "this one a higher priorityClassName, or nodes of its own.",
+            "If its node was drained, there is nothing to do. To be preempted less by other jobs, give this "
+            "one a higher priorityClassName, or nodes of its own.",
             free=True,
             taken=True,
             avoids_node=True,
@@ -107,7 +107,7 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
         ),
         ExitClass.CHECK_FAILED: Meaning(
             "was taken off a faulty node",
-            "Look at what speaks against the node: kubectl describe node {node}.",
+            "See why the node is faulty: kubectl describe node {node}.",
             free=True,
             avoids_node=True,
         ),
@@ -123,7 +123,7 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
             free=True,
         ),
         ExitClass.UNKNOWN: Meaning(
-            "failed after a peer, of which nothing is known yet",
+            "failed after a peer whose failure is not reported yet",
             shares_count=True,
             guilt=Guilt.FOLLOWS,
         ),

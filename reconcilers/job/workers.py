@@ -58,7 +58,7 @@ HINDERED_SECONDS = 300.0
 trained."""
 _NOT_OF_THE_NODE = (RUNS_BEFORE, CRASH_LOOP, "CreateContainerConfigError", "InvalidImageName")
 """Waiting reasons of Pods that would not start elsewhere either."""
-RESUMED = "the job is resumed while the Pod from before is on its way out"
+RESUMED = "the job is resumed while its earlier Pod is being deleted"
 
 
 @dataclass(frozen=True)

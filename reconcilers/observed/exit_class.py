@@ -305,7 +305,7 @@ def _disrupted(pod: Mapping[str, Any], exit_class: ExitClass, reason: str, messa
     return PodEnd(
         ExitClass.OOM if is_memory else ExitClass.USER_ERROR,
         reason,
-        message=message if is_memory else f"{message.rstrip()} Ask for as much in the Pod template",
+        message=message if is_memory else f"{message.rstrip()} Request as much in the Pod template",
         container=larger[1],
         role=role,
     )

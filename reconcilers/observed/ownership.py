@@ -71,7 +71,9 @@ def name_taken(wanted: Object) -> NameTaken:
     metadata = wanted["metadata"]
     (owner,) = metadata["ownerReferences"]
     named = f"the {wanted['kind']} {metadata['name']}"
-    message = f"{named} is not of this {owner['kind']} {owner['name']}: delete it, or use another name"
+    message = (
+        f"{named} does not belong to this {owner['kind']} {owner['name']}: delete it, or use another name"
+    )
     return NameTaken(403, "Forbidden", message)
 
 
