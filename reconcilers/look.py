@@ -67,8 +67,7 @@ class ObservedJob:
     kinds: Sequence[ConditionKind] = ()
     """Conditions that features state of the job."""
     pods: Mapping[str, str | None] = field(default_factory=dict)
-    """Digest of the resources of the Pod of a worker's present incarnation, by uid of the worker; only for
-    Pods in the cache."""
+    """Digest of the resources of each worker's present Pod, by uid of the worker; only of cached Pods."""
     outdated_pods: int = 0
     """Number of these Pods that were made of an earlier template of the job."""
     nodes: Collection[Object] = ()

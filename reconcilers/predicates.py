@@ -31,8 +31,7 @@ def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
 
 
 def appears(change: Change) -> bool:
-    """Whether the object is new, even if another one had its name. Dependents that were seen before need
-    it."""
+    """Whether the object is new, even if another had its name; dependents may have been seen before it."""
     old, new = change.old, change.new
     return new is not None and (old is None or old["metadata"]["uid"] != new["metadata"]["uid"])
 
@@ -75,8 +74,7 @@ def _is_queued(job: Object) -> bool:
 
 @change_of
 def halts_or_goes_on(job: Object) -> object:
-    """The parts of a job on which its workers depend; not the counts in its status, which follow their
-    Pods."""
+    """The parts of a job on which its workers depend, without the counts that follow their Pods."""
     return generation_of(job), job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
 
 
@@ -89,8 +87,7 @@ def more_than_a_renewal(lease: Object) -> object:
 
 @change_of
 def more_than_an_agents_later_reports(worker: Object) -> object:
-    """All but an agent's later reports. From the first report on, its silence counts, as its Lease may never
-    be renewed."""
+    """All but an agent's later reports: from the first on, silence counts, even without a Lease renewal."""
     return without_report(worker), (worker.get("status", {}).get("agent") or {}).get("podUid")
 
 

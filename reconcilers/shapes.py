@@ -175,8 +175,7 @@ def _fields(obj: Object, fields: Iterable[str]) -> Object:
 
 
 def _ours(metadata: Object) -> Object:
-    """Return the metadata with only our own labels and annotations, whose texts thousands of objects
-    share."""
+    """Return the metadata with only our own labels and annotations, with shared texts."""
     kept = dict(metadata)
     for field in ("labels", "annotations"):
         if field in kept:

@@ -130,8 +130,7 @@ def _missing(look: DesiredJob) -> int:
 
 
 def wait_at_end(before: Condition | None, _: DesiredJob) -> NextState:
-    """Judge at the end: a False condition stays, as a possible cause of the end, but nothing waits any
-    more."""
+    """Judge at the end: a False condition stays, as a possible cause of it, without a wait."""
     if before is None or before.status is not FALSE:
         return before
     message = shortened(f"{ENDED}; {before.message}", MAX_CONDITION_MESSAGE)

@@ -199,8 +199,7 @@ def template_changed(_: JobWarning | None, look: DesiredJob) -> WarningState | N
 
 
 def more_pods(old: JobWarning | None, new: JobWarning) -> bool:
-    """Whether an edit has made more Pods outdated. A smaller or equal number, as while Pods are replaced,
-    needs no Event."""
+    """Whether an edit has made more Pods outdated; fewer, as while Pods are replaced, need no Event."""
     return (data_of(new).count or 0) > (data_of(old).count or 0)
 
 

@@ -189,8 +189,7 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
 
 
 def _was_free(budget: FailureBudget) -> bool:
-    """Whether the program did not cause the last failure in place: a kill from outside, or a damaged
-    checkpoint."""
+    """Whether the last failure in place was not the program's: a kill from outside, a damaged checkpoint."""
     return meaning_of(budget.exit_class).free and not budget.consequences
 
 

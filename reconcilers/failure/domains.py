@@ -42,8 +42,7 @@ def in_its_domain(failure: JobFailure | None, job: ElasticJob, workers: Workers)
 
 
 def members_of(world: Rendezvous, workers: Workers) -> list[ElasticWorker]:
-    """Return the members whose `status.domain` is still that of the world: no later Pod of theirs has a
-    node."""
+    """Return the members whose `status.domain` is still the world's: no later Pod of theirs has a node."""
     incarnations: Mapping[int, int] = world.incarnation_by_index()
     return [
         worker
@@ -56,8 +55,7 @@ def members_of(world: Rendezvous, workers: Workers) -> list[ElasticWorker]:
 def workers_behind_switch(
     failure: JobFailure | None, job: ElasticJob, workers: Workers
 ) -> list[ElasticWorker]:
-    """Return the members that have to leave the domain whose switch failed, and whose next Pod is not
-    made."""
+    """Return the members that have to leave the domain whose switch failed, and have no new Pod yet."""
     world = job.status.world
     if failure is None or not failure.domain or failure.round != world.round:
         return []

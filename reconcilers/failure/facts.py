@@ -64,8 +64,7 @@ class Break:
     trains_on: bool = False
     """Whether it trains in its world until the others go on without it."""
     stops_in_good_order: bool = False
-    """Whether its processes have time to save, or left by vote after they saved; its peers should do so
-    too."""
+    """Whether its processes have time to save, or have saved and left by vote; its peers should, too."""
     took_part: bool = False
     """Whether it left by vote because another had to."""
 

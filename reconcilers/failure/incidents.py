@@ -56,8 +56,7 @@ class Incident:
         return self.exit_class is ExitClass.UNKNOWN
 
     def at(self, now: datetime) -> Incident:
-        """Return the incident as recorded at `now`, by our own clock, like the Pods' ends it is compared
-        with."""
+        """Return the incident as recorded at `now`: by our own clock, as are the ends of Pods."""
         return replace(self, failure=self.failure.model_copy(update={"time": now}))
 
     def answered(self, rules: Sequence[FailureRule]) -> Incident:
@@ -154,8 +153,7 @@ def uncounted(restarts: Mapping[str, int], exit_class: str) -> dict[str, int]:
 
 
 def in_one_line(failure: JobFailure) -> str:
-    """Return a line such as `digits-worker-2 rank 2: ValueError: bad`, after the switch, if that is to
-    blame."""
+    """Return a line such as `digits-worker-2 rank 2: ValueError: bad`, after a switch that is to blame."""
     rank = "" if failure.rank is None else f" rank {failure.rank}"
     first = first_line(failure.message) or failure.exit_class
     return f"{switch_words(failure.domain)}{failure.worker}{rank}: {first[:MAX_LINE]}"

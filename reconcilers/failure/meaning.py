@@ -1,5 +1,4 @@
-"""Meaning of each exit class: the table for decisions, budgets and advice; and signs of hardware faults in
-ends. Pure."""
+"""Meaning of each exit class, for decisions, budgets and advice; and signs of hardware faults. Pure."""
 
 from __future__ import annotations
 

@@ -50,8 +50,7 @@ from reconcilers.observed.workers import Workers
 
 BY_RULE = Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job")
 RENEWAL_SECONDS = 1.0
-"""Time until the next reconcile for a worker that needs a new Pod, if no write of this one triggers it
-before."""
+"""Time until the next reconcile for a worker that needs a new Pod, unless a write triggers it before."""
 LATE_SECONDS = 30.0
 """Age up to which the next world is broken again for a new Pod of a culprit that is found late."""
 

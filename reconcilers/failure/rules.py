@@ -137,8 +137,7 @@ class Happened:
 
 
 def of_process(failure: AgentFailure) -> Happened:
-    """Return the facts of a training process's end. Its container lives, so rules that name one do not
-    match."""
+    """Return the facts of a training process's end. Rules that name a container do not match: that lives."""
     code = failure.exit_code
     exits = () if code is None else ((None, frozenset({code, 128 - code} if code < 0 else {code})),)
     return Happened(exits=exits, text=f"{failure.message}\n{failure.log_tail}")

@@ -155,8 +155,7 @@ def last_error(findings: Iterable[Finding]) -> datetime:
 
 
 def decisions_of(checks: Iterable[FinishedCheck], node: str, after: datetime) -> list[Finding]:
-    """Return the checks' decisions on a node. A check that began before its failure, at `after`, cannot
-    clear it."""
+    """Return the checks' decisions on a node; a check that began before its failure cannot clear it."""
     found = ((done, decision_of(done, node)) for done in checks)
     return [finding for done, finding in found if finding and not (finding.healthy and done.began < after)]
 

@@ -175,8 +175,7 @@ class FinishedChecks:
         return {node for check in checks for node in check.status.nodes_in(Verdict.FAULTY)}
 
     def of(self, raws: Iterable[dict[str, Any]]) -> tuple[FinishedCheck, ...]:
-        """Return the finished checks among these, without unreadable ones and those that are being
-        deleted."""
+        """Return the finished checks among these that are readable and not being deleted."""
         ended = (raw for raw in raws if is_finished(raw) and not raw["metadata"].get("deletionTimestamp"))
         return tuple(map(self._indexed, self._models.readable(ended)))
 

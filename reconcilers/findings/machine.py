@@ -24,8 +24,7 @@ def gpus_of(node: Mapping[str, Any]) -> int:
 
 
 def unhealthy_gpus(node: Mapping[str, Any]) -> int:
-    """Return the number of GPUs that the kubelet keeps from Pods, as the device plugin reports them
-    unhealthy."""
+    """Return the number of GPUs that the device plugin reports as unhealthy, so that no Pod gets them."""
     there, usable = _gpus(node, "capacity"), _gpus(node, "allocatable")
     return 0 if there is None or usable is None else there - usable
 

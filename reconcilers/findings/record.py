@@ -86,8 +86,7 @@ def tests_in(status: NodeCheckStatus, faulty: Iterable[str]) -> dict[str, NodeTe
 
 
 def untested_nodes(status: NodeCheckStatus, tests: Collection[str]) -> set[str]:
-    """Return the nodes that a check did not test to the end; `tests` are those that made tests with
-    others."""
+    """Return the nodes that a check did not test to the end; `tests` are those tested with others."""
     return {*status.nodes_in(Cause.WITHDRAWN)} | {*status.reused}.difference(tests)
 
 
@@ -100,8 +99,7 @@ def _tests(round_: CheckRound, nodes: Sequence[str]) -> Iterator[tuple[list[str]
 
 
 def nodes_in_domains(status: NodeCheckStatus) -> frozenset[str] | None:
-    """Return the nodes of the faulty racks and parts; None if not all are named, as any node may be in
-    one."""
+    """Return the nodes of the faulty racks and parts; None if not all of these nodes are named."""
     if any(len(domain.nodes) >= MAX_NAMED_IN_DOMAIN for domain in status.faulty_domains):
         return None
     return frozenset[str]().union(*(domain.nodes for domain in status.faulty_domains))

@@ -21,8 +21,7 @@ from reconcilers.observed.workers import Workers
 
 
 def reported_rounds(workers: Sequence[ElasticWorker], since: int = 0) -> list[RoundProgress]:
-    """Return the figures with the highest step of each round from `since` on; of equals, the lowest
-    worker's."""
+    """Return each round's figures with the highest step, from `since` on; of equals, the lowest worker's."""
     best: dict[int, RoundProgress] = {}
     for report in _reports(workers):
         for figures in reversed(report.rounds):

@@ -93,8 +93,7 @@ class Transition:
 
 
 def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> list[Transition]:
-    """Return the states since the last reconcile, each different from the one before; the present one
-    last."""
+    """Return the states since the last reconcile, the present one last; neighbours differ."""
     found = [Transition(before.state, before.since)]
 
     def becomes(state: JobState, at: datetime) -> None:

@@ -1,5 +1,4 @@
-"""Corrects times in a job's status that lie in the future, because the writing controller's clock was ahead.
-Pure.
+"""Corrects times of a job's status in the future, by a controller whose clock was ahead. Pure.
 
 Everything that counts from such a time would wait until our clock reaches it, perhaps for hours: a hold of
 the next world, a check that is recent enough, the judgement of a hang, a deadline. So it counts from now

@@ -54,8 +54,7 @@ CLEARED_LOOK_SECONDS = 60.0
 """Interval between looks at a Pod that finds no node and must keep off some: neither a new machine with such
 a node's name nor another job's check that the node passes wakes this job."""
 HINDERED_SECONDS = 300.0
-"""Time after which a Pod that cannot start on its node is made elsewhere, if others of its job run or have
-trained."""
+"""Time until a Pod that cannot start on its node is made elsewhere, if others run or have trained."""
 _NOT_OF_THE_NODE = (RUNS_BEFORE, CRASH_LOOP, "CreateContainerConfigError", "InvalidImageName")
 """Waiting reasons of Pods that would not start elsewhere either."""
 RESUMED = "the job is resumed while its earlier Pod is being deleted"

@@ -1,5 +1,4 @@
-"""Hardware faults that others report: node agents in Node conditions, kubelets and drivers for Pods' devices.
-Pure.
+"""Hardware faults that node agents report in Node conditions, kubelets and drivers of Pods' devices. Pure.
 
 The administrator's agents on a node do not run in a user's container, so their reports count everywhere.
 Sources of the names, read in November 2026:

@@ -31,8 +31,7 @@ ERROR_LIMIT = 400
 
 
 class ReconciledCondition(ReconcileReporter):
-    """Reporter of one controller; if two reconcile the same objects, each withdraws only its own
-    condition."""
+    """Reporter of one controller; it withdraws no condition of another one on the same objects."""
 
     def __init__(self, tools: Tools, controller: str, resource: Resource) -> None:
         self._controller = controller
@@ -116,8 +115,7 @@ def condition_in(raw: Object) -> Object:
 
 
 def _owner(worker: Object) -> Object:
-    """Return the job or check of a worker with the fields for an Event; the worker itself without an
-    owner."""
+    """Return the job or check of a worker with the fields for an Event; without one, the worker."""
     metadata = worker["metadata"]
     owner = next((o for o in metadata.get("ownerReferences", ()) if o.get("controller")), None)
     if owner is None:

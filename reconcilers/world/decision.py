@@ -26,10 +26,10 @@ from reconcilers.world.rendezvous import (
     awaiting_checkpoint,
     checkpoint_wait,
     form,
-    given_up,
     last_call,
     leaves_dead_peers,
     propose,
+    reforming,
 )
 from reconcilers.world.vetting import Claim
 
@@ -167,8 +167,7 @@ _Proposal = tuple[Assembly, Decision]
 
 
 def _proposal(there: Assembly, slow: Collection[int]) -> _Proposal:
-    """Propose a world. A worker on a slow node that takes another's place stays, or the world would
-    shrink."""
+    """Propose a world. A worker on a slow node that takes another's place is kept, to keep the size."""
     there, wait, awaits_checkpoint = settle(there)
     slow = frozenset(slow).difference(p.index for p in there.participants if p.replaces is not None)
     decision = _sooner(_without_slow(there, slow), wait or None)
@@ -210,8 +209,7 @@ def _leaving(there: Assembly, out: frozenset[int]) -> Assembly:
 
 
 def _replacing(there: Assembly, constraints: Constraints) -> _Proposal | None:
-    """Return a full world of workers that the claim does not test, in place of a broken one; None without
-    one.
+    """Return a full world of workers that the claim does not test, in place of a broken one; else None.
 
     While only idle workers are tested, other standby workers may step in.
     """
@@ -254,7 +252,7 @@ def _without_new_world(there: Assembly, decision: Decision) -> Decision:
     if not decision.broken:
         return replace(decision, rendezvous=there.published, breaks=(), look_again_seconds=None)
     broken = leaves_dead_peers(decision.breaks)
-    waiting = given_up(there.published, decision.rendezvous.reason, there.now, broken=broken)
+    waiting = reforming(there.published, decision.rendezvous.reason, there.now, broken=broken)
     return replace(decision, rendezvous=waiting, look_again_seconds=None)
 
 
@@ -264,7 +262,7 @@ def _during(claim: Claim, there: Assembly, decision: Decision) -> Decision:
     stands = there.is_formed and not decision.broken
     if not stands or not tested or there.is_ending:
         return _without_new_world(there, decision)
-    world = given_up(there.published, f"{claim} tests {named(tested)}", there.now)
+    world = reforming(there.published, f"{claim} tests {named(tested)}", there.now)
     return Decision(world, left_out=decision.left_out)
 
 
@@ -317,8 +315,7 @@ def _held(there: Assembly, decision: Decision, hold: Hold | None) -> Decision:
 
 
 def _explained(published: Rendezvous, world: Rendezvous, constraints: Constraints) -> Rendezvous:
-    """Return the world with the first failure as reason, the time of a hang to examine, and its
-    checkpoint."""
+    """Return the world with its reason, the time of a hang to examine, and its checkpoint."""
     world = blaming(world, constraints.blame)
     if world.phase is REFORMING and world.hang_since != constraints.hang_since:
         return world.model_copy(update={"hang_since": constraints.hang_since})

@@ -15,8 +15,7 @@ from reconcilers.world.participants import Participant
 
 
 def in_whole_units(participants: Sequence[Participant], unit: int) -> int:
-    """Return the number of workers in whole units; without domains all, since world sizes are whole
-    anyway."""
+    """Return the number of workers in whole units; without domains all, since sizes are whole anyway."""
     domains = Counter(p.domain for p in participants) if unit > 1 else Counter[str]()
     if len(domains) < 2:
         return len(participants)

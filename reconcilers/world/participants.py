@@ -38,8 +38,7 @@ class Participant:
     index: int
     incarnation: int
     alive: bool
-    """Whether its Pod has neither ended nor been lost, is not being deleted, and does not wait for a
-    restart."""
+    """Whether its Pod has neither ended nor been lost, is not being deleted, and waits for no restart."""
     succeeded: bool = False
     """Whether its Pod ended well."""
     gone_because: str = ""

@@ -100,8 +100,7 @@ def _has_failed(report: AgentReport) -> bool:
 
 
 def _how_it_failed(index: int, report: AgentReport) -> str:
-    """Return a clause about the failure without its cause: in a hang, often a rank that waits reports
-    first."""
+    """Return a clause about the failure without a cause: in a hang, a waiting rank often reports first."""
     failure = report.failure
     if failure is not None and failure.cause is FailureCause.HANG:
         return f"worker {index} reports a hang"
@@ -150,8 +149,7 @@ class Assembly:
 
     published: Rendezvous
     participants: Sequence[Participant]
-    """Participants that count, by index; of a slot and its replacement, only one (`settle` in
-    decision.py)."""
+    """Participants that count, by index; of a moving slot only source or target (`settle`)."""
     bounds: Bounds
     now: datetime
 
@@ -228,7 +226,7 @@ def at_the_end(published: Rendezvous) -> Rendezvous:
     return published.model_copy(update=update)
 
 
-def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool = False) -> Rendezvous:
+def reforming(published: Rendezvous, reason: str, now: datetime, *, broken: bool = False) -> Rendezvous:
     """Return the world as Reforming from now on; `broken` if processes of it are dead."""
     return published.model_copy(
         update={
@@ -280,7 +278,7 @@ def _propose_when_broken(there: Assembly) -> Decision:
     reason = shortened("; ".join(b.reason for b in shown), MAX_BREAKS)
     if len(breaks) > NAMED_BREAKS:
         reason += f"; and {len(breaks) - NAMED_BREAKS} more"
-    waiting = given_up(there.published, reason, there.now, broken=broken)
+    waiting = reforming(there.published, reason, there.now, broken=broken)
     if not there.size or not there.is_complete({b.index for b in breaks if b.departed}):
         return Decision(_with_shortage(waiting, there), breaks, waits)
     if apart := _still_to_leave(there):
@@ -346,8 +344,7 @@ def _grow(there: Assembly) -> Decision:
 
 
 def awaiting_checkpoint(published: Rendezvous, since: datetime | None) -> Rendezvous:
-    """Return the world whose agents report checkpoints at once since that time; None if that is not
-    needed."""
+    """Return the world whose agents report checkpoints at once since that time; None for no such wait."""
     if published.checkpoint_awaited_since == since:
         return published
     return published.model_copy(update={"checkpoint_awaited_since": since})
