@@ -92,7 +92,7 @@ class Slots:
     def moving(self, sources: Collection[int], count: int, vacant: Collection[int] = ()) -> Slots:
         """Move exactly these, as far as they are wanted; moves under way go on.
 
-        An abandoned target is retired if slots behind it are in use; otherwise it would replace one of them.
+        An abandoned target is retired if slots behind it are in use, so that it does not replace one of them.
 
         Args:
             vacant: vacant slots, which become targets before slots that were never used.
