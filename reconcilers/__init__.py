@@ -1,6 +1,6 @@
-"""One reconciler for each resource, and the pure functions that decide for them.
+"""Reconcilers, and the pure functions that decide for them.
 
-`setup.py` says which reconcilers there are and which change wakes which (`predicates.py`). The packages are
+`setup.py` registers them and the changes that wake each (`predicates.py`). The packages are
 layers, each of which imports downwards only (pyproject.toml): features with a reconciler of their own on top,
 then findings, job, conditions, worker, scale, goodput, world, failure, and observed and runtime at the
 bottom. A package that has a reconciler calls its module `reconciler.py`.

@@ -1,7 +1,7 @@
-"""One look at a job: what is observed of it, and what the look wants of it. Pure.
+"""One reconcile ("look") of a job: its observed and its desired state. Pure.
 
-`ObservedJob` is read once, and nothing changes it. `DesiredJob` begins with the requested scale, and each
-decision of `job/plan.py` adds to it; conditions, status and account follow from it.
+`ObservedJob` is read once and never changes. `DesiredJob` begins with the requested scale, and each decision
+of `job/plan.py` adds to it; conditions, status and account follow from it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ OF_ANOTHER_NAMESPACE = "a worker of another namespace's job"
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A worker of another job that runs on a node of this one's."""
+    """A worker of another job that runs on one of this job's nodes."""
 
     worker: str
-    """Its name; `OF_ANOTHER_NAMESPACE` where the job's readers may not see it."""
+    """Its name; `OF_ANOTHER_NAMESPACE` if users of the job may not see it."""
     node: str
     since: datetime
     """When its Pod was first seen running."""
@@ -49,87 +49,88 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class ObservedJob:
+    """Facts for one reconcile of a job."""
+
     job: ElasticJob
     raw: Object
     """The job as it is stored."""
     workers: Workers = field(default_factory=lambda: Workers(()))
     taken: frozenset[Slot] = frozenset()
-    """Slots of the job whose names other workers have: they are made when those are gone."""
+    """Slots of the job whose names other ElasticWorkers have; they get a worker when those are gone."""
     strangers: tuple[str, ...] = ()
-    """Names of those of them that do not go by themselves, since no job owns them."""
+    """Names of these ElasticWorkers that do not go by themselves, since no job owns them."""
     held: tuple[str, ...] = ()
-    """Deleted ElasticWorkers that do not go and have such names, each with what holds it."""
+    """Clauses about these ElasticWorkers that finalizers keep from being deleted."""
     vacant: Vacant = field(default_factory=dict)
-    """Retired slots of which nothing is left."""
+    """Retired slots without any object."""
     vetting: Vetting = field(default_factory=Vetting)
     kinds: Sequence[ConditionKind] = ()
     """Conditions that features state of the job."""
     pods: Mapping[str, str | None] = field(default_factory=dict)
-    """Digest of the resources that the Pod of a worker's present incarnation was built with, by uid of the
-    worker; without those whose Pod the cache does not show."""
+    """Digest of the resources of each worker's present Pod, by uid of the worker; only of cached Pods."""
     outdated_pods: int = 0
-    """How many of these were made of an earlier template of the job."""
+    """Number of these Pods that were made of an earlier template of the job."""
     nodes: Collection[Object] = ()
     ages: Ages = field(default_factory=Ages)
     account_age_seconds: float = 0.0
-    """How long ago the job's account was written."""
+    """Time since the job's account was last written."""
     status_age_seconds: float = float("inf")
     """Time since the status was last written."""
     round_age_seconds: float = float("inf")
-    """How long ago the published round was first seen."""
+    """Time since the published round was first seen."""
     hang_asked: bool = True
-    """The ElasticWorld asks the members of a world that hangs for their stacks."""
+    """Whether the ElasticWorld asks the members of a world that hangs for their stacks."""
     neighbours: Sequence[Neighbour] = ()
     """Other workers on the job's nodes, if it has just become slow."""
     request_refused: str = ""
-    """Why the API server does not take the request to test workers that this look makes."""
+    """Reason why the API server refused this reconcile's check of workers."""
     limit: WorkerLimit = field(default_factory=WorkerLimit)
-    """How many ElasticWorkers its namespace may have."""
+    """Limit of its namespace's ElasticWorkers."""
     contact_seconds: float = float("inf")
     """Time of unbroken contact with the API server."""
     workers_refused: str = ""
-    """Why the API server refused ElasticWorkers when it was last asked for some."""
+    """Reason of the API server's last refusal of ElasticWorkers."""
     workers_refused_seconds: float | None = None
-    """Time without further ElasticWorkers, since the API server has just refused some."""
+    """Time until ElasticWorkers are created again after a refusal."""
 
     @property
     def unheard_seconds(self) -> Mapping[str, float]:
-        """How long Pods have run without a report of their agents, by uid of the worker. What could not have
-        come to our ears does not count."""
+        """Time for which Pods have run without a report of their agents, by uid of the worker. Time without
+        contact with the API server does not count."""
         return {uid: min(seconds, self.contact_seconds) for uid, seconds in self.ages.unheard.items()}
 
     @property
     def managed_fields(self) -> Sequence[Object]:
-        """The job's, if the server keeps them."""
+        """The job's managedFields, if the API server keeps them."""
         return self.raw["metadata"].get("managedFields") or ()
 
     @property
     def nodes_to_compare(self) -> int:
-        """Number of nodes that amounts of memory to be raised are compared with."""
+        """Number of nodes to compare with when memory is raised."""
         return len(self.nodes) if any(map(has_run_out, self.workers)) else 0
 
 
 @dataclass(frozen=True)
 class DesiredJob:
-    """What a look wants of a job."""
+    """Desired state of a job in one reconcile."""
 
     seen: ObservedJob
     job: ElasticJob
     """The job with the requested scale in its status."""
     workers: Workers
-    """The job's workers, but for the surplus."""
+    """The job's workers without the surplus."""
     now: datetime
     request: ScaleRequest | None = None
-    """The scale request that is merged in this look."""
+    """The scale request that is merged in this reconcile."""
     count_changed_from: int | None = None
     missing: Sequence[Slot] = ()
     """Slots that get a worker."""
     surplus: Sequence[ElasticWorker] = ()
-    """Workers that are deleted: nobody wants their slots, and no formed world has them."""
+    """Workers to delete: their slots are not wanted, and no formed world has them."""
     fresh: Freshness = field(default_factory=Freshness)
-    """Workers whose Pods lack the resources that the published job wants."""
+    """Workers whose Pods lack the resources of the published job."""
     refusal: PodRefusal | None = None
-    """Why no Pod can be made of the template; None if they can."""
+    """Refusal of the template's Pods; None if they can be made."""
     table: ConditionTable = field(default_factory=lambda: ConditionTable())
     """The conditions and warnings that the job may have."""
     leaving: frozenset[str] = frozenset()
@@ -140,17 +141,17 @@ class DesiredJob:
     """Workers that get no further Pod, by uid, with the reason."""
     standing: Standing = UNJUDGED
     phase: JobPhase = JobPhase.PENDING
-    """The phase that is written, but for `Scaling`."""
+    """The phase to write, before `Scaling` is considered."""
     rendezvous: Rendezvous | None = None
-    """The world that is written; None for a job that has none."""
+    """The world to write; None for a job that has none."""
     left_out: frozenset[int] = frozenset()
-    """Workers on slow nodes that the world does without."""
+    """Workers on slow nodes that the world leaves out."""
     end: ConditionState | None = None
-    """What `Succeeded` or `Failed` states of a job that ends now."""
+    """State of the condition `Succeeded` or `Failed` of a job that ends now."""
     warnings: Sequence[JobWarning] = ()
-    """The warnings after this look; its conditions are judged by them, too."""
+    """The warnings after this reconcile, on which its conditions depend, too."""
     conditions: Sequence[Condition] = ()
-    """The conditions after this look."""
+    """The conditions after this reconcile."""
 
     @property
     def published(self) -> Rendezvous:
@@ -166,23 +167,23 @@ class DesiredJob:
 
     @property
     def scale_requested(self) -> bool:
-        """Another scale was requested just now."""
+        """Whether another scale was requested just now."""
         return self.request is not None or self.count_changed_from is not None
 
     @property
     def is_refused(self) -> bool:
-        """No further Pod of the job can be made."""
+        """Whether no further Pod of the job can be made."""
         return self.refusal is not None
 
     @property
     def is_held(self) -> bool:
-        """The Pods of a job that has not begun cannot be made: it makes no further worker."""
+        """Whether it makes no further workers, since its Pods cannot be made and it has not begun."""
         return self.refusal is not None and not self.refusal.has_begun
 
 
 @dataclass(frozen=True)
 class WarningState:
-    """What a warning states, without its type and time."""
+    """Content of a warning, without its type and time."""
 
     message: str
     reason: str | None = None
@@ -191,7 +192,7 @@ class WarningState:
 
 Judge = Callable[[Condition | None, DesiredJob], NextState]
 Warn = Callable[[JobWarning | None, DesiredJob], WarningState | JobWarning | None]
-"""The judgement of a warning: new, as it was, or None where nothing is wrong."""
+"""The judgement of a warning: a new state, the present warning to keep it, or None if nothing is wrong."""
 
 
 def keep(old: Any, _: DesiredJob) -> Any:
@@ -208,16 +209,16 @@ class ConditionKind:
 
     type: str
     judge: Judge = keep
-    """The judgement in a job that goes on, or is suspended."""
+    """Judgement while the job goes on, or is suspended."""
     at_end: Judge = keep
-    """The judgement when the job ends."""
+    """Judgement when the job ends."""
     event: Callable[[Condition | None, Condition], Event | None] = _quietly
-    """The Event of a change, from the condition before and after."""
+    """Event of a change, from the condition before and after."""
 
 
 def is_changed(old: JobWarning | None, new: JobWarning) -> bool:
-    """Whether it states other facts than before, or began again. A count alone is no news: it changes with
-    each Pod of a large job."""
+    """Whether a warning states new facts, or began again. A changed count does not matter, since it changes
+    with each Pod of a large job."""
     return old is None or _facts(old) != _facts(new)
 
 
@@ -231,13 +232,13 @@ class WarningKind:
 
     type: str
     judge: Warn
-    """The judgement in a job that goes on, or is suspended."""
+    """Judgement while the job goes on, or is suspended."""
     at_end: Warn = keep
-    """The judgement when the job ends."""
+    """Judgement when the job ends."""
     event: EventType | None = None
     """Type of the Event when it begins or changes; None for no Event."""
     by_reason: bool = False
-    """The Event has the warning's reason, and not its type."""
+    """Whether the Event has the warning's reason instead of its type."""
     is_news: Callable[[JobWarning | None, JobWarning], bool] = is_changed
     over: tuple[str, str] | None = None
     """Reason and message of the Event when it is over."""
@@ -245,12 +246,12 @@ class WarningKind:
 
 @dataclass(frozen=True)
 class ConditionTable:
-    """All that is stated about jobs of one kind."""
+    """All conditions and warnings of jobs of one kind."""
 
     conditions: Sequence[ConditionKind] = ()
     warnings: Sequence[WarningKind] = ()
     """The gravest first."""
 
     def beside(self, conditions: Sequence[ConditionKind]) -> ConditionTable:
-        """The table with conditions of features."""
+        """Return the table with conditions of features."""
         return replace(self, conditions=(*self.conditions, *conditions))

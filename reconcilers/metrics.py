@@ -1,7 +1,7 @@
-"""`dlr_*` metrics: jobs and workers as their status says, computed when they are read.
+"""`dlr_*` metrics of jobs and workers, computed from their status at each scrape.
 
-Nothing is counted here, so a restart of the controller loses nothing, and what is deleted is gone with the
-next scrape. Only the leader tells them: two controllers would double every sum. docs/metrics.md has the list.
+Nothing is counted here, so a restart of the controller loses nothing, and deleted objects are gone with the
+next scrape. Only the leader exports them: two controllers would double every sum. docs/metrics.md lists them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 Labels = tuple[str, ...]
 
 JOB = ("namespace", "job_name")
-"""Not `job`: that is what Prometheus calls the scraped target."""
+"""Not `job`, which is Prometheus' label of the scraped target."""
 WORKER = (*JOB, "worker")
 UNITS = ("seconds", "bytes", "ratio")
 COUNTER_SUFFIX = "_total"
@@ -70,53 +70,37 @@ def _define(name: str, labels: Labels, text: str) -> MetricDefinition:
 
 
 JOB_PHASE = _define("dlr_job_phase", (*JOB, "phase"), "1 for the phase that the job is in, 0 for others")
-JOB_STATE = _define(
-    "dlr_job_state", (*JOB, "state"), "1 for what the job's time goes to now, 0 for other states"
-)
+JOB_STATE = _define("dlr_job_state", (*JOB, "state"), "1 for the present state, 0 for others")
 JOB_STATE_SECONDS = _define(
-    "dlr_job_state_seconds",
-    (*JOB, "state"),
-    "Time since submission, by what it went to; a later finding may move some to another state",
+    "dlr_job_state_seconds", (*JOB, "state"), "Time since submission; a later finding may move some"
 )
 JOB_GOODPUT = _define("dlr_job_goodput_ratio", JOB, "Effective training time over the time since submission")
 JOB_STEP = _define("dlr_job_step", JOB, "Highest training step so far")
 JOB_STEPS_REDONE = _define("dlr_job_steps_redone_total", JOB, "Steps that were trained again after restarts")
-JOB_NUMBER = _define(
-    "dlr_job_number", (*JOB, "number"), "What rank 0's processes told with a step (dlr.report), lately"
-)
+JOB_NUMBER = _define("dlr_job_number", (*JOB, "number"), "Last numbers of rank 0's steps, from dlr.report")
 JOB_WARNING = _define(
     "dlr_job_warning", (*JOB, "type"), "1 for each warning in the status of a job that has not ended"
 )
-JOB_RESTARTS = _define(
-    "dlr_job_restarts",
-    JOB,
-    "Worlds that broke because processes failed in place; a later finding may take one back",
-)
-JOB_FAILURES = _define(
-    "dlr_job_failures",
-    (*JOB, "class"),
-    "All failures by class; a later finding may move one to another class",
-)
+JOB_RESTARTS = _define("dlr_job_restarts", JOB, "Failures in place; a later finding may take one back")
+JOB_FAILURES = _define("dlr_job_failures", (*JOB, "class"), "Failures; a later finding may move one")
 JOB_ROUND = _define("dlr_job_round", JOB, "Worlds formed so far")
-JOB_RESUMED = _define(
-    "dlr_job_resumed", (*JOB, "tier"), "1 for where the world's checkpoint came from, 0 for other tiers"
-)
+JOB_RESUMED = _define("dlr_job_resumed", (*JOB, "tier"), "1 for the tier of the world's checkpoint, else 0")
 JOB_WORLD_SIZE = _define("dlr_job_world_size", JOB, "Training processes in the world; 0 while there is none")
 JOB_WORLD_WORKERS = _define("dlr_job_world_workers", JOB, "Workers in the world; 0 while there is none")
-JOB_GROUPS = _define("dlr_job_groups", (*JOB, "state"), "Replica groups by whether they train together")
+JOB_GROUPS = _define("dlr_job_groups", (*JOB, "state"), "Replica groups by state")
 JOB_MEMBERSHIP_VERSION = _define(
     "dlr_job_membership_version", JOB, "Changes so far of the replica groups that train together"
 )
 JOB_DESIRED_WORKERS = _define("dlr_job_desired_workers", (*JOB, "type"), "Workers that are wanted")
 JOB_WORKERS = _define("dlr_job_workers", (*JOB, "type", "phase"), "Workers by the phase of their Pod")
-WORKER_STEP = _define("dlr_worker_step", WORKER, "Training step that the worker told last")
-WORKER_STEP_TIME = _define("dlr_worker_step_timestamp_seconds", WORKER, "When it told it, since the epoch")
-WORKER_STEP_SECONDS = _define("dlr_worker_step_duration_seconds", WORKER, "Time that a step takes, lately")
+WORKER_STEP = _define("dlr_worker_step", WORKER, "Training step that the worker reported last")
+WORKER_STEP_TIME = _define("dlr_worker_step_timestamp_seconds", WORKER, "Time of that report")
+WORKER_STEP_SECONDS = _define("dlr_worker_step_duration_seconds", WORKER, "Recent time per step")
 WORKER_MEMORY_STEP = _define(
     "dlr_worker_memory_checkpoint_step", WORKER, "Step of its newest checkpoint in memory"
 )
 WORKER_REPLICATED_STEP = _define(
-    "dlr_worker_replicated_checkpoint_step", WORKER, "Step of the newest that another Pod holds too"
+    "dlr_worker_replicated_checkpoint_step", WORKER, "Step of its newest that another Pod holds, too"
 )
 WORKER_RESTARTS = _define(
     "dlr_worker_restarts_total", (*WORKER, "class"), "Pods of the worker that ended and were replaced"
@@ -125,17 +109,19 @@ WORKER_RESTARTS = _define(
 
 @dataclass(frozen=True)
 class Sample:
+    """One value of a metric."""
+
     of: MetricDefinition
     labels: Labels
-    """The values, in the order of the definition's names."""
+    """Label values, in the order of the definition's label names."""
     value: float
 
 
 class JobMetrics(Collector):
-    """Reads the cache whenever the metrics are read.
+    """Collector that reads the cache at each scrape.
 
     Args:
-        leads: whether this process is the one to tell.
+        leads: whether this process leads, and so exports metrics.
     """
 
     def __init__(self, cache: Cache, clock: Clock, leads: Callable[[], bool]) -> None:
@@ -158,7 +144,7 @@ class JobMetrics(Collector):
             try:
                 samples = self._of_job(raw, now)
             except Exception as error:
-                # Its reconciler says so; the other jobs' metrics are not to suffer.
+                # Its reconciler reports the error; the other jobs' metrics go on.
                 log.debug("no metrics of a job: %s", error)
                 continue
             yield from samples
@@ -243,9 +229,9 @@ def _goodput_samples(key: Labels, goodput: Goodput, until: datetime, finished: b
 
 
 def _figures(key: Labels, goodput: Goodput) -> Iterator[Sample]:
-    """Yield those of which nobody makes sums."""
-    told = {JOB_STEP: goodput.last_step, JOB_GOODPUT: goodput.ratio}
-    yield from (Sample(of, key, value) for of, value in told.items() if value is not None)
+    """Yield the figures that exist for a job with replica groups, too."""
+    figures = {JOB_STEP: goodput.last_step, JOB_GOODPUT: goodput.ratio}
+    yield from (Sample(of, key, value) for of, value in figures.items() if value is not None)
 
 
 def worker_samples(job: ElasticJob, worker: ElasticWorker) -> Iterator[Sample]:
@@ -255,15 +241,15 @@ def worker_samples(job: ElasticJob, worker: ElasticWorker) -> Iterator[Sample]:
     report = current_report(worker)
     if report is None:
         return
-    told: dict[MetricDefinition, float | None] = {}
+    figures: dict[MetricDefinition, float | None] = {}
     if report.progress is not None:
-        told[WORKER_STEP] = report.progress.step
-        told[WORKER_STEP_TIME] = report.progress.time.timestamp()
-        told[WORKER_STEP_SECONDS] = report.progress.seconds_per_step
+        figures[WORKER_STEP] = report.progress.step
+        figures[WORKER_STEP_TIME] = report.progress.time.timestamp()
+        figures[WORKER_STEP_SECONDS] = report.progress.seconds_per_step
     if report.memory is not None:
-        told[WORKER_MEMORY_STEP] = report.memory.step
-        told[WORKER_REPLICATED_STEP] = report.memory.replicated_step
-    yield from (Sample(of, key, value) for of, value in told.items() if value is not None)
+        figures[WORKER_MEMORY_STEP] = report.memory.step
+        figures[WORKER_REPLICATED_STEP] = report.memory.replicated_step
+    yield from (Sample(of, key, value) for of, value in figures.items() if value is not None)
 
 
 def _key(job: ElasticJob) -> Labels:

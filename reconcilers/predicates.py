@@ -1,7 +1,7 @@
-"""Which changes wake a reconciler, and which do not concern it.
+"""Predicates: whether a change wakes a reconciler.
 
-Most predicates are a view of one object, as the API server stores it: the change matters if what the view
-shows is another than before (`change_of`).
+Most predicates are a view of one stored object: a change matters if the view differs from the one before
+(`change_of`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reconcilers.runtime.kinds import DEVICETAINTRULES, RESOURCECLAIMS, RESOURCE
 
 
 def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
-    """Return the predicate that is true where the view changes, or the object appears or goes."""
+    """Return a predicate that is true if the view changes, or the object appears or goes."""
 
     def differs(change: Change) -> bool:
         old, new = change.old, change.new
@@ -31,20 +31,20 @@ def change_of(view: Callable[[Object], object]) -> Callable[[Change], bool]:
 
 
 def appears(change: Change) -> bool:
-    """The object was not there, or another of its name was. Objects that were looked at before need it."""
+    """Whether the object is new, even if another had its name; dependents may have been seen before it."""
     old, new = change.old, change.new
     return new is not None and (old is None or old["metadata"]["uid"] != new["metadata"]["uid"])
 
 
 def goes(change: Change) -> bool:
-    """The object is deleted."""
+    """Whether the object is deleted."""
     return change.new is None
 
 
 @change_of
 def is_news_of_node(node: Object) -> object:
-    """The node's Ready condition, and the fault that its agents report. Workers go by these alone; kubelets
-    write often."""
+    """The node's Ready condition, and the fault that its agents report. Workers depend only on these, and
+    kubelets write often."""
     conditions = node.get("status", {}).get("conditions", ())
     ready = [c["status"] for c in conditions if c["type"] == "Ready"]
     return node["metadata"]["uid"], ready, fault_view(node)
@@ -52,18 +52,18 @@ def is_news_of_node(node: Object) -> object:
 
 @change_of
 def more_than_status(obj: Object) -> object:
-    """What is wanted of an object, and its end. Of a job, also whether a queue grants it Pods, and how many
-    of its workers are needed, which its minimum follows, and which are replaced: they are in its status one
-    write after its count; and whether it ever had a world."""
-    said = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
+    """The desired state of an object, and its end. For a job also: whether a queue grants it Pods; how many
+    workers are needed, which limits its minimum, and which are replaced, as both are in its status one write
+    after its count; and whether it ever had a world."""
+    metadata = [obj["metadata"].get(key) for key in ("labels", "ownerReferences", "deletionTimestamp")]
     status = obj.get("status", {})
     needed = (status.get("scaling") or {}).get("base"), status.get("migrations")
     has_begun = bool((status.get("rendezvous") or {}).get("round"))
-    return generation_of(obj), has_ended(obj), _is_queued(obj), has_begun, *needed, *said
+    return generation_of(obj), has_ended(obj), _is_queued(obj), has_begun, *needed, *metadata
 
 
 def is_granted(change: Change) -> bool:
-    """A queue grants a job its first Pods. Workers that were looked at before are due at no time."""
+    """Whether a queue grants a job its first Pods, for which workers that were seen before wait."""
     old, new = change.old, change.new
     return old is not None and new is not None and _is_queued(old) and not _is_queued(new)
 
@@ -74,20 +74,20 @@ def _is_queued(job: Object) -> bool:
 
 @change_of
 def halts_or_goes_on(job: Object) -> object:
-    """What a job's workers go by. The counts of its status follow their Pods, and lead back to nobody."""
+    """The parts of a job on which its workers depend, without the counts that follow their Pods."""
     return generation_of(job), job.get("status", {}).get("phase"), job["metadata"].get("deletionTimestamp")
 
 
 @change_of
 def more_than_a_renewal(lease: Object) -> object:
-    """The holder. Agents renew their Leases every few seconds, and who waits for one looks when it is due."""
+    """The holder of a Lease. Agents renew it every few seconds, and its worker checks it when it is due."""
     spec = lease.get("spec", {})
     return lease["metadata"]["uid"], spec.get("holderIdentity"), "renewTime" in spec
 
 
 @change_of
 def more_than_an_agents_later_reports(worker: Object) -> object:
-    """The agent's first report, or more. From then on its silence counts: its Lease may never be renewed."""
+    """All but an agent's later reports: from the first on, silence counts, even without a Lease renewal."""
     return without_report(worker), (worker.get("status", {}).get("agent") or {}).get("podUid")
 
 
@@ -102,18 +102,18 @@ _OF_REPORTS = (
     *("observedRound", "state", "since", "failure", "departure"),
     *("slow", "checkpointTrouble", "livedOn", "lingers"),
 )
-"""Parts of a report that decide about a job, beside what `more_than_progress` takes of others."""
+"""Fields of a report on which a job's decisions depend, beside those that `more_than_progress` adds."""
 _OF_REPLICAS = ("round", "brokenVersion", "leftOutVersion", "lateVersion", "lateGroups")
-"""Parts of a worker's part in the replica groups that decide likewise."""
+"""The same of a report's field `replicas`."""
 
 
 @change_of
 def more_than_progress(worker: Object) -> object:
-    """What decides about a job: not the steps, which every worker reports every few seconds.
+    """The parts of a worker on which a job's decisions depend, without its steps, reported every few seconds.
 
-    A checkpoint may: a world that is to grow can wait for it. So may the first step of a round, by which the
-    job trains (again), a loss that stops being a number, the checkpoint that a round resumed from, and the
-    worker's part in the replica groups.
+    A checkpoint is one of them, since a world may wait for it to grow. So are the first step of a round, with
+    which the job trains (again), a loss that becomes NaN or infinite, the checkpoint that a round resumed
+    from, and the worker's progress in the replica groups.
     """
     report = worker.get("status", {}).get("agent") or {}
     return (
@@ -127,23 +127,23 @@ def more_than_progress(worker: Object) -> object:
 
 
 def without_report(worker: Object) -> object:
-    """Spec, status and deletion of an ElasticWorker, without its agent's report."""
+    """Return spec, status and deletion of an ElasticWorker, without its agent's report."""
     status = {field: value for field, value in worker.get("status", {}).items() if field != "agent"}
     return worker["spec"], status, worker["metadata"].get("deletionTimestamp")
 
 
 def generation_of(obj: Object) -> object:
-    """What stands for the spec, which may have 1 MB, or be nested too deeply to be compared."""
+    """Return a substitute for the spec, which may be 1 MB large, or nested too deeply to be compared."""
     return obj["metadata"]["uid"], obj["metadata"].get("generation")
 
 
 def wakes_by_device_taints(
     controller: ControllerBuilder, cache: Cache, requests_of: Callable[[Object], Iterable[Request]]
 ) -> None:
-    """Wake a controller where the taints of the devices of a Pod change.
+    """Wake a controller when the taints of a Pod's devices change.
 
     Args:
-        requests_of: the looks that a raw Pod leads to.
+        requests_of: the requests for a raw Pod.
     """
     taints = cache.shared(DeviceTaints)
 

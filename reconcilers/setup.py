@@ -1,4 +1,4 @@
-"""Which reconciler is woken by what."""
+"""Registration of all reconcilers, with the changes that wake them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 WATCHED_BY_LABEL = dict.fromkeys(
     (PODS, LEASES, NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICEACCOUNTS, ROLES, ROLEBINDINGS), _OURS
 )
-"""For `ManagerOptions.label_selectors`: a cluster has many of these that are none of our business."""
+"""For `ManagerOptions.label_selectors`: a cluster has many other objects of these kinds."""
 
 JOB_WORKERS = 8
 WORKER_WORKERS = 16
@@ -93,9 +93,9 @@ def add_all(
     """Register every controller with the manager.
 
     Args:
-        clock: benchmarks bring their own.
-        dials: how the controller connects to agents; tests play that.
-        queues: jobs wait in queues of Kueue.
+        clock: the clock; benchmarks inject their own.
+        dials: connections to agents; tests inject their own.
+        queues: whether jobs wait in queues of Kueue.
     """
     clock = clock or Clock()
     tools = Tools(manager.client, manager.cache, manager.recorder, manager.contact, clock)
@@ -122,7 +122,7 @@ def add_all(
 
 
 def add_indexes(cache: Cache) -> None:
-    """What the reconcilers look up in the cache besides names."""
+    """Add the indexes of the cache by which reconcilers find objects."""
     cache.add_index(ELASTICJOBS, BY_OWNER, owner_uids)
     cache.add_index(ELASTICWORKERS, BY_JOB, job_keys)
     cache.add_index(ELASTICWORKERS, BY_NODE, node_names)
@@ -163,8 +163,8 @@ def add_workers(
         return requests_for(workers.by_index(BY_OWNER, owner["metadata"]["uid"]))
 
     def workers_of_job(job: dict[str, Any]) -> Iterable[Request]:
-        """Only what concerns Pods: suspension and the end, and an edit of a job whose Pods are refused. World
-        changes are the agents' business."""
+        """Requests for changes that concern Pods: suspension, the end, and an edit of a job whose Pods are
+        refused. Only agents need changes of the world."""
         halted = ("Suspended", "Succeeded", "Failed")
         found = workers.by_index(BY_OWNER, job["metadata"]["uid"])
         if job["spec"].get("suspend") or job.get("status", {}).get("phase") in halted:
@@ -177,11 +177,11 @@ def add_workers(
         return requests_for(workers.by_index(BY_NODE, node["metadata"]["name"]))
 
     def workers_beside(obj: dict[str, Any]) -> Iterable[Request]:
-        """The workers of its owner: what their agents have rights by is gone."""
+        """Requests for the workers of its owner, whose agents have lost their rights."""
         return requests_for(found for uid in owner_uids(obj) for found in workers.by_index(BY_OWNER, uid))
 
     def owner(request: Request) -> Request:
-        """Workers of different owners take turns, with each other and with the owner's own work."""
+        """The owner as the flow of a worker, so that workers of different owners take turns."""
         worker = workers.get(request.namespace, request.name) or {"metadata": {}}
         owners_of = worker["metadata"].get("ownerReferences") or ()
         names_of = (each["name"] for each in owners_of if each.get("controller"))

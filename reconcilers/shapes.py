@@ -1,11 +1,11 @@
-"""What the controller's cache keeps of each kind that it watches: what decisions read, and no more. Pure.
+"""Shapes of the cached objects of each kind: only the fields that decisions read. Pure.
 
-The bounds are in the units of `controller/shape.py`. They are beyond what anybody needs; what is beyond them
-is unreadable, and says so. What users write, they write in `spec`, metadata and a worker's report.
+The bounds are in the units of `controller/shape.py`, and higher than anybody needs. An object beyond them is
+unreadable, which is reported. Users write `spec`, metadata and a worker's report.
 
-All that bounds what one tenant's objects cost: the CRDs' lengths (`crds/`); units of an object, here; time
-and memory of a namespace (`controller/shares.py`); one object's news, of which the newest counts
-(`controller/watch/intake.py`); instructions of patterns (`failure/rules.py`); workers of a namespace
+Other bounds on the cost of one tenant's objects: lengths in the CRDs (`crds/`), time and memory of a
+namespace (`controller/shares.py`), only the newest change of an object in the queue
+(`controller/watch/intake.py`), instructions of patterns (`failure/rules.py`), workers of a namespace
 (`observed/options.py`).
 """
 
@@ -49,14 +49,14 @@ from reconcilers.runtime.kinds import (
 from reconcilers.scale.uptake import wrote_count
 
 MOST_SPEC = 50_000
-"""Units of what a user writes: a template of a megabyte of text, or a check of 10,000 nodes."""
+"""Most units of a spec from users: a template of a megabyte of text, or a check of 10,000 nodes."""
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 OTHER_UNITS, WORKER_UNITS = 1_000_000, 250
-"""Units of a namespace for each of its workers, with Pod and Lease, and for all else."""
+"""Units of a namespace for each of its workers, with Pod and Lease, and for all other objects."""
 MOST_CONTAINERS = 64
-"""Containers of a Pod, ours first; a template of an ElasticJob has no more."""
+"""Most containers of a cached Pod, ours first; a template of an ElasticJob has no more."""
 MOST_PULL_SECRETS = 8
-"""Pull secrets of a Pod that a message names."""
+"""Most pull secrets of a cached Pod, for messages."""
 MOST_OWNERS = 64
 HELD = ("finalizers",)
 _OWNER = ("apiVersion", "kind", "name", "uid", "controller")
@@ -78,7 +78,7 @@ _UNREAD_OF_AGENTS = ("askedStacks", "result")
 
 
 def memory_units(workers: int) -> int:
-    """Return what the cache may keep of a namespace that may have so many workers."""
+    """Return the cache's units for a namespace that may have so many workers."""
     return OTHER_UNITS + WORKER_UNITS * workers
 
 
@@ -94,7 +94,7 @@ def kept_of_check(check: Object) -> Object:
 
 
 def kept_of_worker(worker: Object) -> Object:
-    """The worker without the parts of its report that people alone read, from the API server."""
+    """Return the worker without the parts of its report that only people read, from the API server."""
     worker = worker | {"metadata": _ours(worker["metadata"])}
     status = worker.get("status") or {}
     agent = status.get("agent")
@@ -108,8 +108,8 @@ def kept_of_worker(worker: Object) -> Object:
 
 
 def kept_of_pod(pod: Object) -> Object:
-    """The Pod without its spec, but for what its end is judged by: our part in it is on its labels and
-    annotations."""
+    """Return the Pod with only those fields of its spec by which its end is judged; our other settings are in
+    its labels and annotations."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     kept = _fields(spec, _SCALARS)
     if secrets := spec.get(PULL_SECRETS):
@@ -132,7 +132,7 @@ def _kept_of_status(status: Object) -> Object:
 
 
 def kept_of_owned(obj: Object) -> Object:
-    """What is kept of an object that the controller makes and compares with what it wants."""
+    """Return an object that the controller makes, for comparison with the desired one."""
     return obj | {"metadata": _ours(obj["metadata"])}
 
 
@@ -167,7 +167,7 @@ SHAPES: Mapping[Resource, Shape] = {
     RESOURCECLAIMS: Shape({"status": 20_000}, kept_of_claim),
     DEVICETAINTRULES: Shape({"spec": 100}, kept_of_rule),
 }
-"""By kind. A status that the controller alone writes may be as large as the kind's CRD lets it."""
+"""Shapes by kind. A status that only the controller writes may be as large as the kind's CRD allows."""
 
 
 def _fields(obj: Object, fields: Iterable[str]) -> Object:
@@ -175,7 +175,7 @@ def _fields(obj: Object, fields: Iterable[str]) -> Object:
 
 
 def _ours(metadata: Object) -> Object:
-    """The metadata with our own labels and annotations alone; thousands of objects share their texts."""
+    """Return the metadata with only our own labels and annotations, with shared texts."""
     kept = dict(metadata)
     for field in ("labels", "annotations"):
         if field in kept:
@@ -191,7 +191,7 @@ def _is_ours(key: str) -> bool:
 
 
 def _without_applied(metadata: Object) -> Object:
-    """The metadata with the part of what was applied that has the count of workers."""
+    """Return the metadata with only the count of workers in the last applied configuration."""
     annotations = metadata.get("annotations") or {}
     if APPLIED not in annotations:
         return metadata
@@ -209,7 +209,7 @@ def _applied(text: str) -> str:
 
 
 def _count_writers(fields: Any) -> list[Object]:
-    """The entries of `managedFields` that say who wrote the count of workers, and how."""
+    """Return the entries of `managedFields` that show the writers of the count of workers."""
     owned: Object = {"f:spec": {"f:replicaSpecs": {f"f:{names.WORKER}": {"f:replicas": {}}}}}
     return [
         {key: value for key, value in entry.items() if key != "fieldsV1"} | {"fieldsV1": owned}

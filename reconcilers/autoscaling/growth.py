@@ -138,7 +138,7 @@ def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus
     unit = job.spec.elastic_policy.node_unit
     extra = extra_of(job, workers, published)
     members = len(published.members) if published.phase is Phase.FORMED else 0
-    told = reported_rounds(workers.telling_steps, since=published.round)
+    told = reported_rounds(workers.reporting_steps, since=published.round)
     figures = next((each for each in told if each.round == published.round), None)
     rates = rates_of(job.status.usage, members, figures)
     admission = job.status.admission
@@ -241,7 +241,7 @@ def restart_seconds(job: ElasticJob, workers: Workers, figures: RoundProgress | 
     Where neither a checkpoint was ever told nor any is kept in memory, training might begin anew.
     """
     pause = _pause_seconds(job.status.goodput)
-    reports = (w.status.agent for w in workers.telling_steps)
+    reports = (w.status.agent for w in workers.reporting_steps)
     said = ((r.memory, r.departure, r.progress and r.progress.checkpoint_step) for r in reports if r)
     if keeps_in_memory(job) or any(each is not None for found in said for each in found):
         return pause

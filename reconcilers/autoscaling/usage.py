@@ -101,7 +101,7 @@ def usage_of(job: ElasticJob, workers: Workers) -> JobUsage:
     """The usage with all rounds that are over, and the most memory that a Pod of each type used by now."""
     status = job.status
     usage, over, sizes = status.usage or JobUsage(), _last_over(status), sizes_of(status.history)
-    for told in reported_rounds(workers.telling_steps, since=usage.round + 1):
+    for told in reported_rounds(workers.reporting_steps, since=usage.round + 1):
         if told.round <= over:
             usage = with_round(usage, sizes.get(told.round, 0), told)
     return with_memory_peaks(job, usage.model_copy(update={"round": over}), workers)

@@ -29,10 +29,10 @@ WORLD_FORMED, WORKERS_READY = "WorldFormed", "WorkersReady"
 NO_REPLICAS = "NoReplicas"
 NO_REPLICAS_MESSAGE = "replicas is 0, so the job has no Pods: raise replicas in spec.replicaSpecs to start it"
 MAX_WHY = 96
-"""Characters of the world's reason in a condition; the world itself has all of it."""
+"""Most characters of the world's reason in a condition; the world itself has all of it."""
 ENDED = "the job has ended"
 HINDRANCES = (PODS_NOT_ACCEPTED, WORKERS_NOT_MADE, WORKERS_NOT_STARTED, WORKERS_UNSCHEDULED)
-"""Warnings that say why workers do not run. A Pod that cannot start has a node."""
+"""Warnings that say why workers do not run, the most serious first."""
 TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
 
@@ -49,7 +49,7 @@ def no_replicas(_: Condition | None, new: Condition) -> Event | None:
 
 
 def why_stopped(job: ElasticJob) -> str:
-    """Say why a job has no Pods."""
+    """Return why a job has no Pods."""
     if job.spec.suspend:
         return "the job is suspended"
     if job.metadata.deletion_timestamp is None and job.status.admission is not None:
@@ -75,7 +75,7 @@ def world_formed(_: Condition | None, look: DesiredJob) -> ConditionState:
 
 
 def world_at_end(before: Condition | None, look: DesiredJob) -> NextState:
-    """A world that was not formed may be why the job has ended, so its reason stays."""
+    """Judge the world at the end. If it was not formed, its reason stays, as a possible cause of the end."""
     if before is None:
         return None
     if before.status is not FALSE:
@@ -84,7 +84,7 @@ def world_at_end(before: Condition | None, look: DesiredJob) -> NextState:
 
 
 def workers_ready(_: Condition | None, look: DesiredJob) -> ConditionState:
-    """Judges whether all Pods that the job wants run. Its warnings say more about each hindrance."""
+    """Judge whether all wanted Pods of the job run. Its warnings say more about each hindrance."""
     found = list(hindrances(look.warnings))
     if found:
         return ConditionState(FALSE, found[0].reason or found[0].type, "; ".join(map(_in_short, found)))
@@ -92,13 +92,13 @@ def workers_ready(_: Condition | None, look: DesiredJob) -> ConditionState:
         return ConditionState(FALSE, look.phase.value)
     if (missing := _missing(look)) > 0:
         return ConditionState(FALSE, "Starting", f"{counted(missing, 'worker')} not running yet")
-    if (given_up := warning_of(look.warnings, WORKERS_GIVEN_UP)) is not None:
-        return ConditionState(FALSE, WORKERS_GIVEN_UP, _in_short(given_up))
+    if (exhausted := warning_of(look.warnings, WORKERS_GIVEN_UP)) is not None:
+        return ConditionState(FALSE, WORKERS_GIVEN_UP, _in_short(exhausted))
     return ConditionState(TRUE, "AllRunning")
 
 
 def hindrances(warnings: Iterable[JobWarning]) -> Iterator[JobWarning]:
-    """Yields the warnings that say why workers do not run, the first to look at first."""
+    """Yield the warnings that say why workers do not run, the most serious first."""
     found = {warning.type: warning for warning in warnings}
     for type_ in HINDRANCES:
         if (warning := found.get(type_)) is not None:
@@ -110,9 +110,9 @@ def _in_short(warning: JobWarning) -> str:
 
 
 def _missing(look: DesiredJob) -> int:
-    """Return how many Pods the job wants that do not run.
+    """Return the number of wanted Pods that do not run.
 
-    Workers that get no further Pod do not count, nor does a probe for free room, which is expected to wait.
+    Workers that get no further Pod do not count, nor do extra workers, which are expected to wait.
     """
     job, workers = look.job, look.workers
     wanted = {type_: frozenset(present_slots(job, type_)) for type_ in training_types(job)}
@@ -130,7 +130,7 @@ def _missing(look: DesiredJob) -> int:
 
 
 def wait_at_end(before: Condition | None, _: DesiredJob) -> NextState:
-    """What was missing may be why the job has ended, so it stays False; nothing waits any more."""
+    """Judge at the end: a False condition stays, as a possible cause of it, without a wait."""
     if before is None or before.status is not FALSE:
         return before
     message = shortened(f"{ENDED}; {before.message}", MAX_CONDITION_MESSAGE)

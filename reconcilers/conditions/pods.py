@@ -1,4 +1,4 @@
-"""Warnings about a job's Pods, what their template is made of, and the rules for their ends. Pure."""
+"""Warnings about a job's Pods, their template, and the rules for their ends. Pure."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ WORKERS_GIVEN_UP, WORKERS_NOT_MADE = "WorkersGivenUp", "WorkersNotMade"
 NAMES_TAKEN, WRITE_REFUSED = "NamesTaken", "WriteRefused"
 ENDS_AT_ONCE = "EndsAtOnce"
 MANY_QUICK_EXITS = 3
-"""Pods of a slot that ended within a minute of their start, in a row."""
+"""Number of Pods of a slot in a row that ended within a minute of their start."""
 MOST_NAMES = 3
-"""ElasticWorkers that a warning names; of more, it gives the label of all."""
+"""Most ElasticWorkers that a warning names; for more, it gives the label of all."""
 TEMPLATE_CHANGED = "TemplateChanged"
-"""Changed resources are brought to all Pods (`reconcilers/scale/rolling.py`); all else of a template, and the
-job's variables, are for the next Pod of each slot."""
+"""Changed resources are rolled out to all Pods (`reconcilers/scale/rolling.py`); other changes of a template,
+and of the job's variables, only reach the next Pod of each slot."""
 MASTER_IGNORED = "MasterReplicaIgnored"
 PATTERNS_NOT_APPLIED = "PatternsNotApplied"
 NODES_WITHOUT_DOMAIN = "NodesWithoutDomain"
 
 
 def without_domain(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges the nodes of a job with domains that have no label of one."""
+    """Judge the nodes without a domain label, in a job with domains."""
     policy = look.job.spec.elastic_policy.domain
     if policy is None:
         return None
@@ -57,7 +57,7 @@ def without_domain(_: JobWarning | None, look: DesiredJob) -> WarningState | Non
 
 
 def not_made(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges the ElasticWorkers that the job cannot make."""
+    """Judge the ElasticWorkers that the job cannot make."""
     seen = look.seen
     if seen.strangers:
         data = ConditionData(count=len(seen.strangers))
@@ -65,8 +65,8 @@ def not_made(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
     if seen.held:
         more = and_more(len(seen.held) - 1, "worker")
         message = (
-            f"the deleted ElasticWorker {seen.held[0]}, so the next one of its name cannot be made: let who "
-            f"set them remove them, or do it yourself by kubectl edit elasticworkers{more}"
+            f"the deleted ElasticWorker {seen.held[0]}, so the next one of its name cannot be made: let the "
+            f"component that set them remove them, or do so with kubectl edit elasticworkers{more}"
         )
         return WarningState(message, NAMES_TAKEN, ConditionData(count=len(seen.held)))
     if seen.workers_refused:
@@ -80,14 +80,14 @@ def _of_strangers(job: ElasticJob, found: Sequence[str]) -> str:
     have = "ElasticWorker has a name" if is_one else "ElasticWorkers have names"
     return (
         f"{len(found)} {have} of this job's workers, and no job owns {'it' if is_one else 'them'}, as when "
-        "an earlier job was deleted without what it owned; to have this one begin: "
+        "an earlier job was deleted without its dependents; to let this one begin: "
         f"kubectl delete elasticworkers -n {metadata.namespace} {which}"
     )
 
 
 def unscheduled(before: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges the Pods that have no node. A probe for free room is expected to wait."""
-    if look.goes_on and look.seen.limit.room == 0 and (missing := _missing(look)) > 0:
+    """Judge the Pods that have no node. Extra workers are expected to wait."""
+    if look.goes_on and look.seen.limit.remaining == 0 and (missing := _missing(look)) > 0:
         why = look.seen.limit.reached(look.job.metadata.namespace)
         message = f"{counted(missing, 'worker')} cannot be made: {why}"
         return WarningState(message, "NamespaceFull", ConditionData(count=missing))
@@ -96,19 +96,19 @@ def unscheduled(before: JobWarning | None, look: DesiredJob) -> WarningState | N
 
 
 def _unscheduled_by(worker: ElasticWorker) -> Condition | None:
-    """Returns why its Pod has no node; None where the template is to blame (`refusal.py`)."""
+    """Return why its Pod has no node; None if the template is to blame (`refusal.py`)."""
     found = stuck_by(worker)
     return None if found is None or found.reason in OF_THE_TEMPLATE else found
 
 
 def _missing(look: DesiredJob) -> int:
-    """Workers that the job wants and has not."""
+    """Return the number of wanted workers that do not exist."""
     wanted = sum(len(wanted_slots(look.job, type_)) for type_ in training_types(look.job))
     return wanted - len(look.workers)
 
 
 def not_started(before: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges the Pods that do not start on their node, or end there at once, one after the other."""
+    """Judge the Pods that do not start on their node, or end there at once, one after the other."""
     pending = _pending(look.workers)
     late = _wait(before, look, pending, hindered_by, "cannot start")
     if late is not None:
@@ -121,9 +121,9 @@ def not_started(before: JobWarning | None, look: DesiredJob) -> WarningState | N
 
 
 def _ended_by(worker: ElasticWorker, now: datetime) -> Condition | None:
-    """Returns why its last Pods ended at once, where that spends no budget, and so may go on for ever.
+    """Return why its last Pods ended at once, if these ends cost nothing, and so may go on for ever.
 
-    A Pod that runs has to pass the time in which those ended.
+    A running Pod has to outlive the time in which those ended.
     """
     status, end = worker.status, worker.status.last_exit
     if end is None or (status.quick_exits or 0) < MANY_QUICK_EXITS or not meaning_of(end.exit_class).free:
@@ -141,13 +141,13 @@ def _ended_by(worker: ElasticWorker, now: datetime) -> Condition | None:
 
 
 def _seconds_to_last(worker: ElasticWorker, now: datetime) -> float:
-    """Returns the time until a Pod that runs has not ended at once."""
+    """Return the time until a running Pod no longer counts as one that ends at once."""
     since = worker.status.history[-1].running_at if worker.status.history else None
     return QUICK_EXIT_SECONDS - abs((now - since).total_seconds()) if since is not None else 0.0
 
 
 def seconds_to_last(workers: Workers, now: datetime) -> float | None:
-    """Returns the time until a warning of Pods that end at once may be over."""
+    """Return the time until a warning about Pods that end at once may be over."""
     left = (_seconds_to_last(worker, now) for worker in workers.exceptional if _ended_by(worker, now))
     return min((seconds for seconds in left if seconds > 0), default=None)
 
@@ -168,7 +168,7 @@ def _wait(
     cause_of: Callable[[ElasticWorker], Condition | None],
     what: str,
 ) -> WarningState | None:
-    """Names the first worker that waits, or the first whose Pod is refused: others may wait for that one."""
+    """Warn about the first worker whose Pod is refused, for which others may wait, or else the first one."""
     waiting = [(worker.metadata.name, found) for worker in workers if (found := cause_of(worker))]
     if not waiting:
         return None
@@ -179,8 +179,8 @@ def _wait(
     return WarningState(message, why.reason, ConditionData(worker=name, count=len(waiting)))
 
 
-def given_up(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
-    """Judges the workers that get no further Pod, with their reasons."""
+def exhausted(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
+    """Judge the workers that get no further Pod, with their reasons."""
     if not look.goes_on:
         return before
     why = look.exhausted_workers.values()
@@ -199,8 +199,7 @@ def template_changed(_: JobWarning | None, look: DesiredJob) -> WarningState | N
 
 
 def more_pods(old: JobWarning | None, new: JobWarning) -> bool:
-    """Whether an edit leaves more Pods outdated than there were. Pods that follow it in turn are no news, nor
-    is what else is edited meanwhile."""
+    """Whether an edit has made more Pods outdated; fewer, as while Pods are replaced, need no Event."""
     return (data_of(new).count or 0) > (data_of(old).count or 0)
 
 
@@ -210,7 +209,7 @@ def master_ignored(_: JobWarning | None, look: DesiredJob) -> WarningState | Non
 
 
 def patterns_not_applied(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges the patterns of failure rules, which must be RE2, and small together."""
+    """Judge the patterns of failure rules, which must be RE2, and small together."""
     found = unfit_patterns(look.job.spec.failure_policy.rules)
     if not found:
         return None

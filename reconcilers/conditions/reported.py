@@ -48,17 +48,17 @@ START_UNKNOWN_MESSAGE = (
     "dlr.report(step), and both are exact"
 )
 PATIENCE_FACTOR = 3
-"""Time limit for the first step, in units of `hangTimeoutSeconds`."""
+"""Time limit for the first step, as a multiple of `hangTimeoutSeconds`."""
 UNHEARD_SECONDS = 120.0
-"""Time that a Pod runs until its agent should have reported: imports from a cold disk take a minute."""
+"""Time of a running Pod until its agent should have reported: imports from a cold disk take a minute."""
 BEHIND_LOOK_SECONDS = 300.0
 BEHIND_LOOK_AGAIN_SECONDS = 30.0
-"""Steps that are reported lead to no look at the job."""
+"""Reported steps do not trigger a reconcile of the job."""
 
 
 def no_steps(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
-    """Judges whether training makes steps that are reported or counted."""
-    job, workers = look.job, look.workers.telling_steps
+    """Judge whether training makes steps that are reported or counted."""
+    job, workers = look.job, look.workers.reporting_steps
     if _has_steps(job, workers):
         return None
     left_seconds = seconds_to_notice(job, workers, look.now)
@@ -96,9 +96,9 @@ def start_unknown(_: JobWarning | None, look: DesiredJob) -> WarningState | None
 
 
 def non_finite_loss(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
-    """Judges the losses of the newest round with steps."""
-    job, workers = look.job, look.workers  # whose world is the published one, of which the ranks are
-    reports = [(w, w.status.agent.rounds[-1]) for w in workers.telling_steps if w.status.agent]
+    """Judge the losses of the newest round with steps."""
+    job, workers = look.job, look.workers  # ranks are those of the published world
+    reports = [(w, w.status.agent.rounds[-1]) for w in workers.reporting_steps if w.status.agent]
     newest = max((figures.round for _, figures in reports), default=0)
     found = [
         (figures.non_finite_step, worker.spec.index, worker)
@@ -127,14 +127,14 @@ def _rank(job: ElasticJob, workers: Sequence[ElasticWorker], worker: ElasticWork
 
 
 def checkpoints_failing(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
-    """Judges what processes report of their checkpoints.
+    """Judge the processes' reports about their checkpoints.
 
-    The message is kept as long as the same worker has the same trouble, whatever its newest step is. It is
-    withdrawn when that worker reports it no more, is gone, or stands by while others make steps; while its
-    Pod is replaced it stays.
+    The message stays while the same worker has the same trouble, whatever its newest step is. It is withdrawn
+    when that worker no longer reports it, is gone, or stands by while others make steps. It stays while the
+    worker's Pod is replaced.
     """
     workers = look.workers
-    reports = ((worker.metadata.name, worker.status.agent) for worker in workers.telling_steps)
+    reports = ((worker.metadata.name, worker.status.agent) for worker in workers.reporting_steps)
     reporting = {name: report.checkpoint_trouble for name, report in reports if report is not None}
     troubled = {name: trouble for name, trouble in reporting.items() if trouble is not None}
     reporter = data_of(before).worker
@@ -155,7 +155,7 @@ def checkpoints_failing(before: JobWarning | None, look: DesiredJob) -> WarningS
 
 
 def process_lingers(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges processes whose scripts are over, and which something keeps, or kept until they were ended."""
+    """Judge processes that do not exit after the end of their scripts, or were ended for that."""
     reports = ((worker.metadata.name, worker.status.agent) for worker in look.workers.training)
     found = [(name, report.lingers) for name, report in reports if report is not None and report.lingers]
     if not found:
@@ -170,15 +170,15 @@ def process_lingers(_: JobWarning | None, look: DesiredJob) -> WarningState | No
 
 
 def _stands_by(worker: ElasticWorker, world: Rendezvous, workers: Workers) -> bool:
-    """Whether it is in no world, and the members of the one that there is have made steps."""
+    """Whether it is not in the formed world, whose members have made steps."""
     if world.phase is not RendezvousPhase.FORMED or worker.spec.index in world.members:
         return False
-    reports = (other.status.agent for other in workers.telling_steps)
+    reports = (other.status.agent for other in workers.reporting_steps)
     return any(report.rounds[-1].round == world.round for report in reports if report is not None)
 
 
 def agents_silent(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges which agents are silent though their nodes are not lost (`reconcilers/observed/silence.py`)."""
+    """Judge which agents are silent though their nodes are not lost (`reconcilers/observed/silence.py`)."""
     job, workers = look.job, look.workers
     silent = {w.metadata.name: at for w in workers.exceptional if (at := silent_since(w)) is not None}
     if not silent:
@@ -187,16 +187,16 @@ def agents_silent(_: JobWarning | None, look: DesiredJob) -> WarningState | None
     return WarningState(
         f"no heartbeat from {len(silent)} of {counted(len(workers), 'worker')} since "
         f"{since:%Y-%m-%dT%H:%M:%SZ} ({some_of(list(silent), MOST_NAMED)}), though nothing shows that their "
-        "nodes are lost: training goes on and no Pod is deleted, but their failures are noticed late; see "
-        "what keeps these Pods from the API server (NetworkPolicy, ServiceAccount, throttling, webhook, DNS),"
-        " and delete one whose training has stopped too"
+        "nodes are lost: training goes on and no Pod is deleted, but their failures are noticed late; find "
+        "out what keeps these Pods from the API server (NetworkPolicy, ServiceAccount, throttling, webhook, "
+        "DNS), and delete a Pod whose training has stopped, too"
     )
 
 
 def agents_unheard(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
-    """Judges which Pods have run for long without a word of their agents; those of roles need none.
+    """Judge which Pods have run for long without a report of their agents; Pods of roles need none.
 
-    The warning stays when the time begins again, as after an outage of the API server.
+    The warning stays when the time starts over, as after an outage of the API server.
     """
     if look.job.status.cluster is not None:
         return None
@@ -210,7 +210,7 @@ def agents_unheard(before: JobWarning | None, look: DesiredJob) -> WarningState 
     return WarningState(
         f"{counted(len(found), 'Pod')} {has} run since {since:%Y-%m-%dT%H:%M:%SZ} and no agent has reported "
         f"({some_of(list(found), MOST_NAMED)}), so no world has them: the command starts no torchrun, "
-        "dlr run or dlr exec, or the way to the API server is closed (a NetworkPolicy, DNS, a proxy, "
+        "dlr run or dlr exec, or the Pod cannot reach the API server (a NetworkPolicy, DNS, a proxy, "
         "KUBERNETES_SERVICE_HOST); see the Pod's log",
         data=ConditionData(worker=next(iter(found))),
     )
@@ -223,7 +223,7 @@ def seconds_to_hear(unheard_seconds: Mapping[str, float]) -> float | None:
 
 
 def heartbeat_late(_: JobWarning | None, look: DesiredJob) -> JobWarning | None:
-    """Judges which agents a job that does not train may wait for: since when, and when they are lost."""
+    """Judge which late agents a job that does not train may wait for, since when, and until when."""
     found = ((w, condition_of(w.status.conditions, HEARTBEAT_ON_TIME)) for w in look.workers.exceptional)
     late = [(worker, condition.last_transition_time) for worker, condition in found if condition is not None]
     if not late or any(map(silent_since, look.workers.exceptional)):  # AgentsSilent says more
@@ -239,12 +239,12 @@ def heartbeat_late(_: JobWarning | None, look: DesiredJob) -> JobWarning | None:
 
 
 def ranks_behind(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
-    """Judges how many workers of the world are far behind the others."""
+    """Judge how many workers of the world are far behind the others."""
     world = look.world
     if world.phase is not RendezvousPhase.FORMED:
         return None
     members, found = set(world.members), []
-    for worker in look.workers.telling_steps:
+    for worker in look.workers.reporting_steps:
         report = current_report(worker)
         if report is None or report.progress is None or worker.spec.index not in members:
             continue
@@ -262,7 +262,7 @@ def ranks_behind(before: JobWarning | None, look: DesiredJob) -> WarningState | 
 
 
 def sidecars_failed(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges the sidecars that failed by themselves, whatever training does."""
+    """Judge the sidecars that failed by themselves, whatever training does."""
     failing = [
         (worker.metadata.name, found.message)
         for worker in look.workers.exceptional
@@ -276,7 +276,7 @@ def sidecars_failed(_: JobWarning | None, look: DesiredJob) -> WarningState | No
 
 
 def nodes_reported(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges the faults that agents and kubelets report of the workers' nodes."""
+    """Judge the faults that agents and kubelets report of the workers' nodes."""
     found = reports_on(look.workers)
     if not found:
         return None
@@ -285,9 +285,9 @@ def nodes_reported(_: JobWarning | None, look: DesiredJob) -> WarningState | Non
     data = ConditionData(worker=name, node=first.node, count=len(found))
     if are_doubted(found, look.workers):
         return WarningState(
-            f"faults are reported of the nodes of {len(found)} of {counted(number, 'worker')} at once. This "
-            "is doubted, and nobody moves: look at who reports them, and cordon the nodes if that is right; "
-            f"{name}, first: {first.message}",
+            f"faults are reported of the nodes of {len(found)} of {counted(number, 'worker')} at once. So "
+            "many are doubted, and no worker moves: check the reporters, and cordon the nodes if they are "
+            f"right; {name}, first: {first.message}",
             reason="Doubted",
             data=data,
         )
@@ -295,7 +295,7 @@ def nodes_reported(_: JobWarning | None, look: DesiredJob) -> WarningState | Non
 
 
 def seconds_to_look(job: ElasticJob) -> float | None:
-    """Return the time until the next look for what no change shows."""
+    """Return the time until the next reconcile for facts that trigger none."""
     world = job.status.world
     if world.phase is not RendezvousPhase.FORMED or len(world.members) < 2:
         return None

@@ -1,6 +1,6 @@
 """Condition `Scaled`: whether a job has the size and the resources that were requested. Pure.
 
-A worker that is lost does not make it False: nothing was requested then.
+A lost worker does not make it False, since nothing was requested.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from reconcilers.world.participants import bounds_of
 
 SCALED = "Scaled"
 NAMED = 3
-"""The others are counted."""
+"""Most moves and slots named; the others are counted."""
 
 
 def judge(before: Condition | None, look: DesiredJob) -> NextState:
-    """Judges the job's size and resources; there is no condition before any was requested."""
+    """Judge the job's size and resources; there is no condition before a change was requested."""
     return judge_by(_too_few, before, look)
 
 
 def judge_by(
     too_few: Callable[[DesiredJob], list[str]], before: Condition | None, look: DesiredJob
 ) -> NextState:
-    """Judges the same, with another judgement of the counts."""
+    """Judge size and resources, with `too_few` as the judgement of the counts."""
     job, workers, fresh, requested = look.job, look.workers, look.fresh, look.scale_requested
     if not look.goes_on:
         return before
@@ -80,7 +80,7 @@ def _too_few(look: DesiredJob) -> list[str]:
 
 
 def too_few_pods(look: DesiredJob, types: Sequence[str]) -> list[str]:
-    """The types of which fewer Pods run than the job wants."""
+    """Return clauses about the types of which fewer Pods run than the job wants."""
     job, running = look.job, defaultdict[str, set[int]](set)
     for worker in look.workers if types else ():
         is_exhausted = worker.metadata.uid in look.exhausted_workers
@@ -95,7 +95,7 @@ def too_few_pods(look: DesiredJob, types: Sequence[str]) -> list[str]:
 
 
 def _has_world(workers: Sequence[ElasticWorker], rendezvous: Rendezvous) -> bool:
-    """Plain training without agents has none."""
+    """Whether the job has a world, which plain training without agents has not."""
     return rendezvous.phase is not RendezvousPhase.FORMING or any(
         current_report(worker) is not None for worker in workers if worker.spec.type == names.WORKER
     )

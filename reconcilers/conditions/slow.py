@@ -1,4 +1,4 @@
-"""Warning `Slow`: steps take longer than they did, by rank 0's report; and what changed then. Pure."""
+"""Warning `Slow`: steps take longer than before, by rank 0's report; with the changes at that time. Pure."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ SLOW = "Slow"
 
 BEFORE = timedelta(seconds=120)
 AFTER = timedelta(seconds=30)
-"""What came so long before the first slow step, or so soon after, may be why. Windows of steps begin earlier
-than what slows them, and a report takes a while."""
+"""Changes in this time before and after the first slow step may be the cause. Windows of steps begin before
+their cause, and a report takes a while."""
 MOST_NAMED = 2
 MAX_WHY = 64
 NOTHING_CHANGED = "then neither round nor nodes changed, nor did another job begin on them"
 
 
 def judge(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
-    """Judges the pace by rank 0's report; while the world does not train, the warning stays.
+    """Judge the pace by rank 0's report; while the world does not train, the warning stays.
 
-    The message is kept as long as the figures are the same: what changed then is looked for once.
+    The message stays while the figures are the same, so changes are only searched once.
     """
     speaker = speaker_of(look.workers, look.world)
     if speaker is None:
@@ -50,16 +50,16 @@ def judge(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarn
 
 
 def news_of(job: ElasticJob, workers: Workers) -> Slow | None:
-    """The slowness that is reported, and not yet in the job's status."""
+    """Return the slowness that is reported, and not yet in the job's status."""
     speaker = speaker_of(workers, job.status.world)
     slow = _slow_of(speaker) if speaker is not None else None
     return None if slow is None or is_shown(warning_of(job.status.warnings, SLOW), slow) else slow
 
 
 def began_at(speaker: ElasticWorker, now: datetime) -> datetime:
-    """When steps began to take longer, by our clock, if this is the first look at the agent's report of it.
+    """Return when steps began to take longer, by our clock, if the agent has just reported it.
 
-    How long ago that was is the difference of two times of the agent's own clock.
+    The age is the difference of two times of the agent's own clock.
     """
     slow, report = _slow_of(speaker), current_report(speaker)
     if slow is None or report is None or report.progress is None:
@@ -68,7 +68,7 @@ def began_at(speaker: ElasticWorker, now: datetime) -> datetime:
 
 
 def speaker_of(workers: Workers, world: Rendezvous) -> ElasticWorker | None:
-    """Rank 0's worker, while it trains in the world."""
+    """Return rank 0's worker, if it trains in the world."""
     if world.phase is not RendezvousPhase.FORMED or not world.members:
         return None
     lead = workers.rank_0(world)
@@ -84,7 +84,7 @@ def is_shown(before: JobWarning | None, slow: Slow) -> bool:
 def changes(
     since: datetime, workers: Workers, world: Rendezvous, neighbours: Sequence[Neighbour]
 ) -> Iterator[str]:
-    """What happened to the job and beside it when its steps began to take longer, a clause each."""
+    """Yield clauses about changes of the job and its nodes when its steps began to take longer."""
     begin, end = since - BEFORE, since + AFTER
     if world.round > 1 and world.formed_at is not None and begin <= world.formed_at <= end:
         why = shortened(first_line(world.reason), MAX_WHY)
@@ -109,7 +109,7 @@ def _few(clauses: Sequence[str], what: str) -> Iterator[str]:
 
 
 def _move_of(worker: ElasticWorker) -> tuple[SlotLife, SlotLife] | None:
-    """The last life and the present one, if they are on different nodes."""
+    """Return the last life and the present one, if they are on different nodes."""
     lives = [life for life in worker.status.history if life.node_name]
     if len(lives) < 2 or lives[-1].node_name == lives[-2].node_name:
         return None
@@ -129,7 +129,7 @@ def _figures(slow: Slow, began: datetime) -> str:
 
 
 def _facts(slow: Slow) -> ConditionData:
-    """Which slowness it is: the figures as far as the message shows them."""
+    """Return the figures that identify a slowness, with the digits of the message."""
     return ConditionData(step=slow.step, seconds_per_step=float(f"{slow.seconds_per_step:.3g}"))
 
 

@@ -1,4 +1,4 @@
-"""All conditions and warnings of an ElasticJob: how each is judged, and the Event of its change. Pure."""
+"""All conditions and warnings of an ElasticJob, with judgement and Event of each. Pure."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ CONDITIONS = (
 
 
 def _states(condition: Condition | None) -> tuple[Any, ...]:
-    """Return what a condition states, in whatever words."""
+    """Return the facts that a condition states, without its words."""
     if condition is None:
         return ()
     return condition.status, condition.reason, data_of(condition), condition.last_transition_time
 
 
-def _is_taken_anew(old: JobWarning | None, new: JobWarning) -> bool:
-    """Whether names were taken; a refusal has an Event of its own."""
+def _has_new_names(old: JobWarning | None, new: JobWarning) -> bool:
+    """Whether other names are taken; a refusal has an Event of its own."""
     return new.reason == pods.NAMES_TAKEN and is_changed(old, new)
 
 
@@ -64,7 +64,7 @@ _FAST = ("SlowOver", "a step takes no longer than it did before")
 WARNINGS = (
     WarningKind(refusal.PODS_NOT_ACCEPTED, _pods, _pods, "Warning", by_reason=True),
     WarningKind(
-        pods.WORKERS_NOT_MADE, pods.not_made, _withdraw, "Warning", by_reason=True, is_news=_is_taken_anew
+        pods.WORKERS_NOT_MADE, pods.not_made, _withdraw, "Warning", by_reason=True, is_news=_has_new_names
     ),
     WarningKind(pods.WORKERS_NOT_STARTED, pods.not_started, event="Warning", by_reason=True),
     WarningKind(pods.WORKERS_UNSCHEDULED, pods.unscheduled, event="Warning", by_reason=True),
@@ -76,7 +76,7 @@ WARNINGS = (
         is_news=_has_another_reason,
         over=_SAVED,
     ),
-    WarningKind(pods.WORKERS_GIVEN_UP, pods.given_up, event="Warning"),
+    WarningKind(pods.WORKERS_GIVEN_UP, pods.exhausted, event="Warning"),
     WarningKind(slow.SLOW, slow.judge, _withdraw, "Warning", over=_FAST),
     WarningKind(reported.AGENTS_SILENT, reported.agents_silent, _withdraw, "Warning", over=_HEARD),
     WarningKind(reported.AGENTS_UNHEARD, reported.agents_unheard, _withdraw, "Warning"),
@@ -101,7 +101,7 @@ TABLE = ConditionTable(CONDITIONS, WARNINGS)
 
 
 def judged(look: DesiredJob) -> DesiredJob:
-    """The look with the conditions and warnings after it; conditions of other writers stay."""
+    """Return the job with its new conditions and warnings; conditions of other writers stay."""
     before = look.seen.job.status
     look = replace(look, warnings=warned(look.table.warnings, before.warnings, look))
     found = {condition.type: condition for condition in before.conditions}
@@ -117,9 +117,9 @@ def judged(look: DesiredJob) -> DesiredJob:
 
 def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], look: DesiredJob) -> list[JobWarning]:
     """Return the warnings of these kinds, in their order."""
-    known, found = {warning.type: warning for warning in before}, []
+    present, found = {warning.type: warning for warning in before}, []
     for kind in kinds:
-        old = known.get(kind.type)
+        old = present.get(kind.type)
         judgement = (kind.at_end if look.phase.finished else kind.judge)(old, look)
         if isinstance(judgement, WarningState):
             since = look.now.replace(microsecond=0) if old is None else old.since
@@ -136,7 +136,7 @@ def warned(kinds: Sequence[WarningKind], before: Sequence[JobWarning], look: Des
 
 
 def events(before: ElasticJobStatus, after: ElasticJobStatus, table: ConditionTable) -> Iterator[Event]:
-    """Yield the Events of what changed, began or is over."""
+    """Yield the Events of changed conditions, and of warnings that changed, began or are over."""
     for kind in table.conditions:
         old, new = condition_of(before.conditions, kind.type), condition_of(after.conditions, kind.type)
         if new is None or _states(old) == _states(new):

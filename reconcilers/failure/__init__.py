@@ -1,15 +1,15 @@
-"""What failures are, who was first, what they cost and what follows; and Pods that cannot be made.
+"""Failures, their first cause, cost and consequences; and Pods that cannot be made.
 
-A failure's way, with the module that decides at each step:
+The steps from a failure to its consequences, with the module that decides each:
 
-1. `observed/ending.py` reads a Pod's end from container statuses and the agent's report; that alone tells of
-   a process in a Pod that lives. `observed/exit_class.py` gives either a class.
-2. `rules.py`: the first of the job's failurePolicy rules that matches comes before all that follows here.
-3. `incidents.py`: of all failures that broke one world, which was first (`guilt`).
-4. `budgets.py`: what it costs (`free`, `shares_count`, `repeatable`), and how long the next world waits.
-5. `policy.py` puts 2 to 4 together for a look at the job; `facts.py` states what of it is published.
+1. `observed/ending.py` reads a Pod's end from container statuses and the agent's report. A process that fails
+   in a running Pod is only in the report. `observed/exit_class.py` gives either a class.
+2. `rules.py`: the first matching rule of the job's failurePolicy overrides the next steps.
+3. `incidents.py`: the first of all failures that broke one world (`guilt`).
+4. `budgets.py`: the cost of a failure (`free`, `shares_count`, `repeatable`), and the next world's wait.
+5. `policy.py` combines 2 to 4 in one reconcile of the job; `facts.py` has the published results.
 6. `job/workers.py` makes the next incarnation of a slot (`avoids_node`, more memory by `memory.py`);
    `worker/worker_status.py` ends a Pod in which another start does not help (`needs_new_pod`).
 
-The words in brackets are columns of the table in `meaning.py`, the one place that tells classes apart.
+The words in brackets are columns of the table in `meaning.py`, the only place that distinguishes classes.
 """

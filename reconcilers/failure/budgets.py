@@ -1,10 +1,10 @@
-"""What failures may cost before the job fails, and how long the next world waits after one.
+"""Failure budgets: how many failures end the job, and how long the next world waits after one.
 
-A budget begins afresh when training gets further than ever before. The job has one for processes that failed
-in place, each worker one for its Pods that ended. Each class has `restartCount` of its own; UserError and
-Unknown share one. The same error of the program three times in a row fails the job, unless training made
-steps in between from an unknown one: then it may have got further, and only the budget ends it. A failure
-that only follows from a peer's spends nothing, but ten in a row are enough.
+A budget starts over when training gets further than ever before. The job has a budget for processes that
+failed in place, and each worker has one for its Pods that ended. `restartCount` applies to each class alone;
+only UserError and Unknown share a count. The same error of the program three times in a row fails the job,
+unless training made steps in between that began with an unknown one: then it may have got further, and only
+`restartCount` ends it. A failure that only follows from a peer's costs nothing, but ten in a row end the job.
 """
 
 from __future__ import annotations
@@ -43,42 +43,42 @@ ALIKE_LIMIT = 3
 CONSEQUENCES_LIMIT = 10
 MAX_HOLD_SECONDS = 30.0
 LASTING_SECONDS = 60.0
-"""After a world that lasted so long, the next waits for nothing."""
+"""Life of a world after which the next one does not wait."""
 LASTING_UNTIL_KILLED_SECONDS = 5.0
-"""The same, where training was killed from outside: the program is well, and waiting would cure nothing.
-After a shorter one the next waits all the same, since kills spend no budget: whatever kills each start would
-otherwise make rounds without a pause and without an end."""
+"""The same if training was killed from outside: the program is well, and a wait would not help. After a
+shorter life the next world waits all the same: kills cost nothing, so if something killed every start, there
+would be endless rounds without a pause."""
 FIRST_WORD_SECONDS = 1.0
-"""Wait of the world for the first failure, when every reported one only follows from another."""
+"""Wait for the report of the first failure, when every reported one only follows from another."""
 KILLED = "training was killed from outside"
 
 
 @dataclass(frozen=True)
 class Failed:
-    """What a budget has to know of a failure."""
+    """Properties of a failure that count for a budget."""
 
     exit_class: ExitClass
     message: str
     reached: int | None
-    """The highest step reported by now."""
+    """The highest step reported so far."""
     action: FailureAction | None = None
     """The action of the rule that matched."""
     follows: bool = False
-    """All that shows is that it follows from a peer's."""
+    """Whether it is only a consequence of a peer's failure."""
     start_unknown: bool = False
-    """Training made steps before it, and the one that it began with is unknown."""
+    """Whether training made steps before it and began with an unknown one."""
 
 
 @dataclass(frozen=True)
 class Overdrawn:
-    """Why the job must fail: the condition's reason, and a sentence."""
+    """Reason and sentence of the condition of a job that must fail."""
 
     reason: str
     text: str
 
 
 def after(budget: FailureBudget | None, failed: Failed) -> FailureBudget:
-    """The budget with this failure in it; `held_until` is left to `with_hold`."""
+    """Return the budget after this failure; `with_hold` sets `held_until`."""
     start = _ground(budget or FailureBudget(), failed.reached)
     if failed.follows:
         return start.model_copy(update={"consequences": start.consequences + 1})
@@ -97,7 +97,7 @@ def after(budget: FailureBudget | None, failed: Failed) -> FailureBudget:
 
 
 def without(budget: FailureBudget, exit_class: str) -> FailureBudget:
-    """The budget before its last failure, of this class, whose place another one takes."""
+    """Return the budget without its last failure, of this class, which another one replaces."""
     if budget.consequences:
         return budget.model_copy(update={"consequences": 0})
     spent = {name: count - (name == exit_class) for name, count in budget.spent.items()}
@@ -106,17 +106,17 @@ def without(budget: FailureBudget, exit_class: str) -> FailureBudget:
 
 
 def explained(budget: FailureBudget) -> FailureBudget:
-    """The budget once the first failure is found: what followed from it counts no more."""
+    """Return the budget once the first failure is found: its consequences no longer count."""
     return budget.model_copy(update={"consequences": 0, "held_until": None})
 
 
 def with_hold(
     budget: FailureBudget, heartbeat_timeout_seconds: float, now: datetime, lasted_seconds: float = 0.0
 ) -> FailureBudget:
-    """The budget after a failure at `now`, with how long the next world waits.
+    """Return the budget after a failure at `now`, with the wait of the next world.
 
-    Not at all after a world that lasted: waiting is for failures that follow each other quickly, and a script
-    that tells no steps has no new ground to show. Kills after such worlds are not added up either.
+    After a world that lasted, there is none: waits are for failures in quick succession, and a script that
+    reports no steps cannot show progress. Kills after such worlds are not added up either.
     """
     lasting_seconds = LASTING_UNTIL_KILLED_SECONDS if _was_free(budget) else LASTING_SECONDS
     lasted = lasted_seconds >= lasting_seconds and not budget.consequences
@@ -128,10 +128,10 @@ def with_hold(
 
 
 def hold_seconds(budget: FailureBudget, heartbeat_timeout_seconds: float) -> float:
-    """0, 1, 2, 4 … 30: the first failure since new ground waits for nothing.
+    """Return the wait: 0, 1, 2, 4 … 30 s; none for the first failure since the last progress.
 
-    Where nobody knows who was first, a dead node may be about to be noticed: so the third of these on waits a
-    quarter of the time that this takes, and the tenth comes after it.
+    If the first failure is unknown, a dead node may not have been noticed yet. So from the third such failure
+    on, the wait is at least a quarter of the heartbeat time-out, and the tenth comes after all of it.
     """
     following = budget.consequences
     if not following:
@@ -142,7 +142,7 @@ def hold_seconds(budget: FailureBudget, heartbeat_timeout_seconds: float) -> flo
 
 
 def longest_hold_seconds(policy: ElasticPolicy) -> float:
-    """The longest that a world of such a job is held."""
+    """Return the longest wait of a world of such a job."""
     return max(MAX_HOLD_SECONDS, policy.heartbeat_timeout_seconds / 4)
 
 
@@ -159,17 +159,17 @@ def why_held(budget: FailureBudget) -> str:
 
 
 def without_progress(start_unknown: bool | None) -> str:
-    """Say that failures came without progress in between, or that none is known."""
+    """Return the words for failures without progress in between, or without any that is reported."""
     return "without known progress (StartUnknown)" if start_unknown else "without getting further"
 
 
 def failures(budget: FailureBudget) -> int:
-    """Count failures since new ground; those that spend nothing only while they are the same."""
+    """Count failures since the last progress; free ones only while they are the same."""
     return max(sum(budget.spent.values()), budget.alike)
 
 
 def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn | None:
-    """Why the job must fail, or None."""
+    """Return why the job must fail; None if it need not."""
     if budget is None:
         return None
     is_repeatable = meaning_of(budget.exit_class).repeatable and not budget.ignored
@@ -178,7 +178,7 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
         return Overdrawn("SameErrorRepeated", text)
     if budget.consequences >= CONSEQUENCES_LIMIT:
         times = _times(budget.consequences)
-        text = f"{who} failed {times} in a row because a peer was gone, and none is known to have failed"
+        text = f"{who} failed {times} in a row because a peer was gone, and no first failure was reported"
         return Overdrawn("SameErrorRepeated", text)
     for purse in _purses(budget):
         if (count := sum(budget.spent[name] for name in purse)) > allowed:
@@ -189,26 +189,25 @@ def overdrawn(budget: FailureBudget | None, allowed: int, who: str) -> Overdrawn
 
 
 def _was_free(budget: FailureBudget) -> bool:
-    """Whether the last failure in place was not the program's doing: a kill from outside, a damaged
-    checkpoint."""
+    """Whether the last failure in place was not the program's: a kill from outside, a damaged checkpoint."""
     return meaning_of(budget.exit_class).free and not budget.consequences
 
 
 def _ground(budget: FailureBudget, reached: int | None) -> FailureBudget:
-    """Afresh, if training got further than ever before the last failure."""
+    """Return an empty budget if training got further than ever before, else the present one."""
     if reached is None or (budget.step is not None and reached <= budget.step):
         return budget
     return FailureBudget(step=reached)
 
 
 def _purses(budget: FailureBudget) -> list[list[str]]:
-    """The classes that have spent something, those together that share a count."""
+    """Return the classes with failures that count, grouped where they share a count."""
     shared = [name for name in sorted(budget.spent) if meaning_of(name).shares_count]
     return [[name] for name in budget.spent if name not in shared] + [shared] * bool(shared)
 
 
 def _doubling(number: int) -> float:
-    """0 for none, then 1, 2, 4 … s."""
+    """Return 0 for none, then 1, 2, 4 … s."""
     return 0.0 if number < 1 else min(2.0 ** min(number - 1, 10), MAX_HOLD_SECONDS)
 
 

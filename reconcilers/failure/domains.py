@@ -1,8 +1,8 @@
-"""Failures of a whole NVLink domain: its switch is to blame, and not its nodes one by one. Pure.
+"""Failures of a whole NVLink domain: its switch is to blame, not each of its nodes. Pure.
 
-A switch that fails takes the processes of its domain with it within a second, and soon those of all others,
-which lose their peers. So only the domain of the first to fail is looked at: it is to blame if most of its
-members failed as the first did. Of a hang, nobody outside may be at the same place.
+A broken switch ends the processes of its domain within a second, and soon those of all others, which lose
+their peers. So only the domain of the first failure is considered: its switch is to blame if most of its
+members failed in the same way. In a hang, also no member outside may be at the same place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OF_A_SWITCH = (ExitClass.HARDWARE_ERROR, ExitClass.HANG)
 
 
 def in_its_domain(failure: JobFailure | None, job: ElasticJob, workers: Workers) -> JobFailure | None:
-    """Return the failure to look at first, with the domain whose switch is to blame for it, if one is."""
+    """Return the failure, with its domain if the switch of that is to blame."""
     world = job.status.world
     if failure is None or failure.domain or job.spec.elastic_policy.domain is None:
         return failure
@@ -42,7 +42,7 @@ def in_its_domain(failure: JobFailure | None, job: ElasticJob, workers: Workers)
 
 
 def members_of(world: Rendezvous, workers: Workers) -> list[ElasticWorker]:
-    """Return the members whose `status.domain` is where they trained: none of their later Pods has a node."""
+    """Return the members whose `status.domain` is still the world's: no later Pod of theirs has a node."""
     incarnations: Mapping[int, int] = world.incarnation_by_index()
     return [
         worker
@@ -55,7 +55,7 @@ def members_of(world: Rendezvous, workers: Workers) -> list[ElasticWorker]:
 def workers_behind_switch(
     failure: JobFailure | None, job: ElasticJob, workers: Workers
 ) -> list[ElasticWorker]:
-    """Return the members that are to leave the domain whose switch failed, and have no such Pod yet."""
+    """Return the members that have to leave the domain whose switch failed, and have no new Pod yet."""
     world = job.status.world
     if failure is None or not failure.domain or failure.round != world.round:
         return []
@@ -71,7 +71,7 @@ def workers_behind_switch(
 
 
 def _alike(failure: JobFailure, suspects: Sequence[Incident]) -> set[str]:
-    """The names of the workers that failed as the first did, the first included."""
+    """Return the names of the workers that failed as the first did, including the first."""
     first = next((each for each in suspects if each.failure.worker == failure.worker), None)
     if failure.exit_class == ExitClass.HANG:
         if first is None:

@@ -1,4 +1,4 @@
-"""The last failure of a job, how often it has failed in its life, and what broke a world. Pure."""
+"""The last failure of a job, its counts of failures, and the breaks of its world. Pure."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from reconcilers.observed.worker_state import REPLACED
 from reconcilers.observed.workers import Workers
 
 RESTARTED = " restarted"
-"""What the message of a worker's end says of its node, after the node's name."""
+"""Word in the message of a worker's end, after the name of its node."""
 
 
 def last_failure(job: ElasticJob, workers: Workers, *, with_planned: bool = False) -> JobFailure | None:
-    """The newest end of a Pod, unless the job already shows a newer failure that has another cause.
+    """Return the newest end of a Pod, unless the job already shows a newer failure with another cause.
 
     A member's end may be seen before the failure of its peers, and be written after it.
 
     Args:
-        with_planned: count a Pod that was taken away in good order.
+        with_planned: also count Pods that left in good order.
     """
     newest, members = job.status.last_failure, {}
     if newest is not None and newest.round is not None and newest.exit_class == ExitClass.UNKNOWN:
         members = job.status.world.incarnation_by_index()
     for worker in workers.exceptional:
         end = worker.status.last_exit
-        if end is None or end.reason == REPLACED:  # what was first counts as a failure in place
+        if end is None or end.reason == REPLACED:  # its failure was counted in place
             continue
         is_members = worker.spec.type == names.WORKER and members.get(worker.spec.index) == end.incarnation
         if (with_planned or not end.planned) and (newest is None or end.time > newest.time or is_members):
@@ -60,13 +60,13 @@ class Break:
     report: AgentReport | None = None
     """Set if the member's own training processes failed, in place."""
     departed: bool = False
-    """It was to leave: there is nobody to wait for."""
+    """Whether it had to leave, so that no replacement is awaited."""
     trains_on: bool = False
-    """It is in its world as it should be until the others go on without it."""
+    """Whether it trains in its world until the others go on without it."""
     stops_in_good_order: bool = False
-    """Its processes have the time to save, or have saved and left by vote; and so should its peers'."""
+    """Whether its processes have time to save, or have saved and left by vote; its peers should, too."""
     took_part: bool = False
-    """It left by vote because another had to."""
+    """Whether it left by vote because another had to."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Hold:
 
     until: datetime
     reason: str
-    """What it waits for: `the next world waits …`."""
+    """End of the sentence `the next world waits …`."""
 
 
 @dataclass(frozen=True)
@@ -90,26 +90,26 @@ class Blame:
 
 
 def reached(job: ElasticJob, workers: Sequence[ElasticWorker]) -> int | None:
-    """The highest step ever reported; None if none was."""
+    """Return the highest step ever reported; None without one."""
     goodput, budget = job.status.goodput, job.status.failure_budget
     steps = [step for worker in workers for step in steps_of(worker.status.agent)]
     return _highest([*steps, goodput.last_step if goodput else None, budget.step if budget else None])
 
 
 def reached_before(job: ElasticJob, workers: Sequence[ElasticWorker]) -> int | None:
-    """The same at the job's last failure, with what was told of those rounds only later."""
+    """Return the highest step up to the job's last failure, including later reports of these rounds."""
     last, budget = job.status.last_failure, job.status.failure_budget
-    known = budget.step if budget else None
+    recorded = budget.step if budget else None
     if last is None or last.round is None:
-        return known
+        return recorded
     steps = [step for worker in workers for step in steps_through(worker.status.agent, last.round)]
     goodput = job.status.goodput
     counted = goodput.last_step if goodput and goodput.round <= last.round else None
-    return _highest([*steps, counted, known])
+    return _highest([*steps, counted, recorded])
 
 
 def steps_of(report: AgentReport | None) -> list[int | None]:
-    """All steps in one agent's report."""
+    """Return all steps in one agent's report."""
     if report is None:
         return []
     steps: list[int | None] = [round_.last_step for round_ in report.rounds]
@@ -123,7 +123,7 @@ def highest_step(report: AgentReport | None) -> int | None:
 
 
 def steps_through(report: AgentReport | None, round_: int) -> list[int | None]:
-    """The steps of this round and earlier ones in the report."""
+    """Return the steps of this round and earlier ones in the report."""
     if report is None:
         return []
     steps: list[int | None] = [each.last_step for each in report.rounds if each.round <= round_]
@@ -134,7 +134,7 @@ def steps_through(report: AgentReport | None, round_: int) -> list[int | None]:
 
 
 def steps_are_relative(reports: Iterable[AgentReport | None], round_: int | None) -> bool:
-    """Whether the round made steps whose numbers say nothing, as the one that they began with is unknown."""
+    """Whether the round's step numbers are only relative, since the step that it began with is unknown."""
     figures = [each for report in reports if report for each in report.rounds if each.round == round_]
     return any(each.start_unknown for each in figures) and all(each.counted for each in figures)
 
@@ -149,40 +149,40 @@ Counts = Mapping[str, int]
 def failures_of(
     before: ElasticJobStatus, restarts: Counts, present: Iterable[Counts], departed: Departed | None
 ) -> tuple[dict[str, int], Departed | None]:
-    """Return all failures by exit class, and `departed` with those of whoever is gone since the last look.
+    """Return all failures by exit class, and `departed` with those of workers gone since the last reconcile.
 
     Args:
-        before: the status that is stored.
-        restarts: failures in place, with those of this look.
+        before: the stored status.
+        restarts: failures in place, including new ones.
         present: failures of each worker's Pods, or of each replica group.
-        departed: the counts of workers that are deleted, with those of this look.
+        departed: counts of deleted workers, including those that are deleted now.
     """
-    known = departed or Departed()
-    counted = Counter(known.failures)
+    so_far = departed or Departed()
+    counted = Counter(so_far.failures)
     for each in present:
         counted.update(each)
     gone = Counter(before.failures) - Counter(before.restarts) - counted  # keeps what is positive
     if gone:
-        departed = known.model_copy(update={"failures": dict(Counter(known.failures) + gone)})
+        departed = so_far.model_copy(update={"failures": dict(Counter(so_far.failures) + gone)})
     return dict(Counter(restarts) + counted + gone), departed
 
 
 def with_departed(job: ElasticJob, surplus: Collection[ElasticWorker]) -> ElasticJob:
-    """The job with the counts of workers that are deleted (`status.departed`).
+    """Return the job with the counts of workers that are deleted (`status.departed`).
 
-    They are taken over with the write that comes before the deletion, and the slot is remembered as counted
-    for as long as its worker is there: so a controller that dies in between counts nothing twice.
+    The status is written before the deletion, and keeps the slot as counted while its worker exists, so a
+    controller that dies in between counts nothing twice.
 
     Args:
-        surplus: the workers that are deleted, as long as they are there.
+        surplus: the workers to delete that still exist.
     """
-    known = job.status.departed
+    departed = job.status.departed
     failed = [worker for worker in surplus if worker.status.restarts]
-    if known is None and not failed:
+    if departed is None and not failed:
         return job
-    known = known or Departed()
-    counted = {(type_, index) for type_, slots in known.leaving.items() for index in slots}
-    restarts, failures = Counter(known.restarts), Counter(known.failures)
+    departed = departed or Departed()
+    counted = {(type_, index) for type_, slots in departed.leaving.items() for index in slots}
+    restarts, failures = Counter(departed.restarts), Counter(departed.failures)
     leaving = dict[str, list[int]]()
     for worker in failed:
         leaving.setdefault(worker.spec.type, []).append(worker.spec.index)
@@ -191,4 +191,4 @@ def with_departed(job: ElasticJob, surplus: Collection[ElasticWorker]) -> Elasti
             failures.update(worker.status.failures)
     slots = {type_: sorted(indices) for type_, indices in leaving.items()}
     update = {"restarts": dict(restarts), "failures": dict(failures), "leaving": slots}
-    return job.having(departed=known.model_copy(update=update))
+    return job.having(departed=departed.model_copy(update=update))

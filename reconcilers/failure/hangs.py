@@ -1,9 +1,8 @@
-"""When a hang is judged: not before all members of its world have reported where their processes are.
+"""Judges a hang, once all members of its world have reported where their processes are.
 
-The first agent that loses patience says only what its own processes do, and mostly they wait for others. A
-collective that times out is always one that waited. So the world is given up with `hangSince`, which asks all
-its members for their stacks; neither the next world nor the end of the job comes before they have answered,
-or ANSWER_SECONDS are over.
+The first agent that reports a hang only sees its own processes, which mostly wait for others, and so does
+every collective that times out. So the world ends with `hangSince`, which asks all members for their stacks.
+Neither the next world nor the end of the job comes before they have answered, or ANSWER_SECONDS are over.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from reconcilers.observed.worker_state import current_report
 ANSWER_SECONDS = 10.0
 """A process takes 3 s at most to write its stacks; the rest is for watches and writes of a busy cluster."""
 NAMED = 3
-"""Of those who did not answer; the others are counted."""
+"""Most members named that did not answer; the others are counted."""
 
 NO_RANK = "No rank was found that hangs by itself"
 EACH_WAITS = (
@@ -49,13 +48,13 @@ EACH_WAITS = (
 
 @dataclass(frozen=True)
 class Inquiry:
-    """Into a hang that is not judged yet."""
+    """A hang that is not judged yet."""
 
     since: datetime
     unheard: tuple[ElasticWorker, ...]
-    """Members that have not answered, though their Pods are there."""
+    """Members that have not answered, though their Pods exist."""
     lost: bool
-    """A member's Pod is gone."""
+    """Whether a member's Pod is gone."""
 
     @property
     def until(self) -> datetime:
@@ -70,10 +69,10 @@ def inquiry_of(
     *,
     is_asked: bool = True,
 ) -> Inquiry | None:
-    """None if no hang is to be judged.
+    """Return the hang to judge; None without one.
 
     Args:
-        is_asked: the ElasticWorld asks the members; if not, they have their whole time from now on.
+        is_asked: whether the ElasticWorld asks the members already; if not, their time begins now.
     """
     published, blamed = status.world, status.last_failure
     follows = blamed is not None and blamed.exit_class == ExitClass.UNKNOWN
@@ -83,8 +82,8 @@ def inquiry_of(
     if any(_hangs(found.report, published.round) for found in breaks):
         return _inquiry(published, workers, now)
     if published.phase is RendezvousPhase.REFORMING and follows and was_counted(status):
-        # A hang may be what the others' failures follow from. Whoever saw the break says then what it knows,
-        # and is not asked once more: nobody has longer than ANSWER_SECONDS from the break on.
+        # The reported failures may follow from a hang. Agents report their state at the break unasked, so
+        # they have ANSWER_SECONDS from the break on.
         late = _inquiry(published, workers, published.reforming_since or now)
         hangs = any(_hangs(worker.status.agent, published.round) for worker in workers)
         return late if hangs and not late.lost else None
@@ -98,7 +97,7 @@ def was_counted(status: ElasticJobStatus) -> bool:
 
 
 def is_open(inquiry: Inquiry, published: Rendezvous, workers: Sequence[ElasticWorker], now: datetime) -> bool:
-    """Whether there is still something to wait for: nothing, once somebody failed by itself."""
+    """Whether to wait for more answers; not once a process failed by itself."""
     if not inquiry.unheard or now >= inquiry.until:
         return False
     heard = first_of(workers, published.round, (), published.members, lost=False)
@@ -112,10 +111,10 @@ def culprit_of_hang(
     rules: Sequence[FailureRule],
     now: datetime,
 ) -> Incident | None:
-    """Return the incident to blame, once nobody is waited for any longer.
+    """Return the incident to blame, once there is no answer to wait for.
 
-    Where a collective has timed out, silence blames nobody: the member's node may be dead, which is noticed
-    later. But once all have answered and each waits for another, that is a hang of the program.
+    If a collective has timed out, no silent member is to blame: its node may be dead, which is noticed later.
+    If all have answered, and each waits for another, the program hangs.
     """
     silent = _silent_members(inquiry, published, workers) if now >= inquiry.until else []
     found = suspects_of(workers, published.round, published.members)
@@ -133,7 +132,7 @@ def culprit_of_hang(
 
 
 def _with_nobody(first: Incident | None, found: Sequence[Incident], published: Rendezvous) -> Incident | None:
-    """The incident, with the line that no rank is to blame where all members wait at one place and step."""
+    """Return the incident; if all members wait at one place and step, with the line that none is to blame."""
     if first is None or first.guilt is not Guilt.WAITS or not 1 < len(published.members) == first.company:
         return first
     is_behind = any(each.failure.step != first.failure.step for each in found)
@@ -141,7 +140,7 @@ def _with_nobody(first: Incident | None, found: Sequence[Incident], published: R
 
 
 def _as_hang(incident: Incident, workers: Sequence[ElasticWorker]) -> Incident:
-    """Return the time-out of a collective as a hang, with what is said by members that are well."""
+    """Return the time-out of a collective as a hang, with the reports of members that are well."""
     reports = ((worker.metadata.name, current_report(worker)) for worker in workers)
     well = [
         f"{name} {first_line(report.failure.message)}"
@@ -160,7 +159,7 @@ def _as_hang(incident: Incident, workers: Sequence[ElasticWorker]) -> Incident:
 def _silent_members(
     inquiry: Inquiry, published: Rendezvous, workers: Sequence[ElasticWorker]
 ) -> list[Incident]:
-    """Return the members that did not answer in time, as suspects."""
+    """Return the members that did not answer in time, as incidents."""
     if not inquiry.unheard:
         return []
     heard = first_of(workers, published.round, (), published.members, lost=False)
@@ -171,7 +170,7 @@ def _silent_members(
     for worker in inquiry.unheard:
         own, step = ranks[worker.spec.index], step_in(worker, published.round)
         after = "before its first step" if step is None else f"after step {step}"
-        silence = f"its agent said nothing for {ANSWER_SECONDS:.0f} s{nor}"
+        silence = f"its agent did not report for {ANSWER_SECONDS:.0f} s{nor}"
         text = f"never answered where it hangs, {after}: {silence}"
         failure = JobFailure(
             worker=worker.metadata.name,
@@ -188,7 +187,7 @@ def _silent_members(
 
 
 def _with_silent(incident: Incident | None, silent: Sequence[Incident]) -> Incident | None:
-    """The incident, with those who did not answer behind the first line of its message."""
+    """Return the incident, with the members that did not answer after the first line of its message."""
     silent_names = [each.failure.worker for each in silent]
     if incident is None or not silent or incident.failure.worker in silent_names:
         return incident
@@ -196,7 +195,7 @@ def _with_silent(incident: Incident | None, silent: Sequence[Incident]) -> Incid
 
 
 def _with_line(incident: Incident, line: str) -> Incident:
-    """Return the incident with a line behind the first of its message."""
+    """Return the incident with a line after the first one of its message."""
     first, _, rest = incident.failure.message.partition("\n")
     message = f"{first}\n{line}\n{rest}"
     return replace(
@@ -228,7 +227,7 @@ def _is_lost(worker: ElasticWorker, incarnation: int) -> bool:
 
 
 def _has_answered(worker: ElasticWorker, round_: int) -> bool:
-    """Whether it has reported a failure of this round, or has left the round without one."""
+    """Whether it has reported a failure of this round, or left the round without one."""
     if worker.status.phase is WorkerPhase.SUCCEEDED:
         return True
     report = current_report(worker)

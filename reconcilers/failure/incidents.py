@@ -1,8 +1,8 @@
-"""Worlds that broke because training processes failed in place: who was first, and of what class.
+"""Finds the first of the failures in place that broke a world, with its exit class.
 
-One death makes many: the others' collectives break, and each agent reports what it saw, in any order, some of
-them late. How likely each was first is its `Guilt`. A late report can take the blame over, until there is a
-newer failure.
+One failure causes others: the peers' collectives break, and the agents report in any order, some of them
+late. `Guilt` says how likely each failure was the first. A late report can take over the blame, until there
+is a newer failure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Incident:
 
     exit_class: ExitClass
     failure: JobFailure
-    """Its time is its agent's until it is recorded (`at`)."""
+    """The failure, with its agent's time until it is recorded (`at`)."""
     guilt: Guilt
     report: AgentFailure | None = None
     """The agent's report of the failure; None once its Pod is gone."""
@@ -48,15 +48,15 @@ class Incident:
     company: int = 1
     """Number of members that wait at the same place, if this one waits for others."""
     instead_of: JobFailure | None = None
-    """Which one was blamed before."""
+    """The failure that was blamed before."""
 
     @property
     def follows(self) -> bool:
-        """Whether all that shows is that it follows from a peer's."""
+        """Whether it is only a consequence of a peer's failure."""
         return self.exit_class is ExitClass.UNKNOWN
 
     def at(self, now: datetime) -> Incident:
-        """The same as it is recorded: by our own clock, as the ends of Pods that it is compared with."""
+        """Return the incident as recorded at `now`: by our own clock, as are the ends of Pods."""
         return replace(self, failure=self.failure.model_copy(update={"time": now}))
 
     def answered(self, rules: Sequence[FailureRule]) -> Incident:
@@ -73,14 +73,16 @@ def incident_of(
     rules: Sequence[FailureRule] = (),
     members: Sequence[int] = (),
 ) -> Incident | None:
-    """The one to blame for the end of this round's world; None if no process failed in it.
+    """Return the incident to blame for the end of this round's world; None if no process failed in it.
 
     Args:
-        members: the round's, in rank order: who finished early is then known by rank.
+        members: the round's members in rank order, by which early finishers are named with their ranks.
     """
     if not any(b.report is not None for b in breaks):
         return None
-    return first_of(workers, round_, rules, members, lost=any(_is_loss(b) for b in breaks))
+    return first_of(
+        workers, round_, rules, members, lost=any(b.report is None and not b.departed for b in breaks)
+    )
 
 
 def first_of(
@@ -92,10 +94,10 @@ def first_of(
     lost: bool,
     unheard: Sequence[Incident] = (),
 ) -> Incident | None:
-    """The most likely first of all who failed in this round, by their reports.
+    """Return the most likely first of the failures that workers report of this round.
 
     Args:
-        lost: a member's Pod is gone, which explains every rank that lost, left or waited for a peer.
+        lost: whether a member's Pod is gone, which explains every rank that lost, left or waited for a peer.
         unheard: members without a report.
     """
     first = min([*suspects_of(workers, round_, members), *unheard], key=order, default=None)
@@ -112,11 +114,11 @@ def late_incident(
     *,
     blames_waiting: bool = True,
 ) -> Incident | None:
-    """Return the worker more to blame than the one that is blamed by now; None without one.
+    """Return an incident that is more to blame than the recorded failure; None without one.
 
     Args:
-        blames_waiting: a rank that waited for others may take the blame from one that lost a peer. False once
-            a member's Pod is gone or the next world is formed: it waited for the peer that ended.
+        blames_waiting: whether a rank that waited for others may take over the blame from one that lost a
+            peer. False once a member's Pod is gone or the next world is formed: it waited for that peer.
     """
     if blamed is None or blamed.round is None:
         return None
@@ -126,15 +128,15 @@ def late_incident(
         suspects = [s for s in suspects if s.guilt not in (Guilt.SILENT, Guilt.WAITS)]
     if blamed.unanswered and any(s.failure.worker == blamed.worker for s in suspects):
         return replace(min(suspects, key=order).answered(rules), instead_of=blamed)
-    known = next((s for s in suspects if _same(s.failure, blamed)), _as_known(blamed))
-    first = min([known, *(s for s in suspects if not _same(s.failure, blamed))], key=order)
-    if first is known:
+    recorded = next((s for s in suspects if _same(s.failure, blamed)), _as_recorded(blamed))
+    first = min([recorded, *(s for s in suspects if not _same(s.failure, blamed))], key=order)
+    if first is recorded:
         return None
     return replace(first.answered(rules), instead_of=blamed)
 
 
 def with_incident(restarts: Mapping[str, int], incident: Incident | None) -> dict[str, int]:
-    """The job's restarts by class, with this one counted, instead of the one whose blame it took over."""
+    """Return the job's restarts by class with this incident, which replaces one that it took over from."""
     counted = dict(restarts)
     if incident is None:
         return counted
@@ -145,25 +147,25 @@ def with_incident(restarts: Mapping[str, int], incident: Incident | None) -> dic
 
 
 def uncounted(restarts: Mapping[str, int], exit_class: str) -> dict[str, int]:
-    """Return the counts with one less of this class."""
+    """Return the counts with one less in this class."""
     counted = {name: count - (name == exit_class) for name, count in restarts.items()}
     return {name: count for name, count in counted.items() if count > 0}
 
 
 def in_one_line(failure: JobFailure) -> str:
-    """Such as `digits-worker-2 rank 2: ValueError: bad`, with the switch before it that is to blame."""
+    """Return a line such as `digits-worker-2 rank 2: ValueError: bad`, after a switch that is to blame."""
     rank = "" if failure.rank is None else f" rank {failure.rank}"
     first = first_line(failure.message) or failure.exit_class
     return f"{switch_words(failure.domain)}{failure.worker}{rank}: {first[:MAX_LINE]}"
 
 
 def switch_words(domain: str | None) -> str:
-    """What goes before the first to fail where most of its domain failed alike; empty without a domain."""
+    """Return the words about the switch before the first failure of its domain; empty without a domain."""
     return f"the switch of domain {domain}, whose workers failed alike, first " if domain else ""
 
 
 def culprit_of(blamed: JobFailure | None, workers: Collection[ElasticWorker]) -> ElasticWorker | None:
-    """The worker that failed in place and is blamed for it, if it still has the Pod in which it did."""
+    """Return the worker blamed for a failure in place, if it still has the Pod in which it failed."""
     for worker in workers:
         if blamed is None or blamed.round is None or worker.metadata.name != blamed.worker:
             continue
@@ -174,12 +176,12 @@ def culprit_of(blamed: JobFailure | None, workers: Collection[ElasticWorker]) ->
 
 
 def incident_in(worker: ElasticWorker, round_: int, rules: Sequence[FailureRule]) -> Incident | None:
-    """What this worker, in the Pod that it has, says of its failure in this round."""
+    """Return the failure in this round that the worker's present Pod reports; None without one."""
     return next((found.answered(rules) for found in suspects_of([worker], round_, ())), None)
 
 
 def ranks_of(workers: Sequence[ElasticWorker], members: Sequence[int]) -> dict[int, range]:
-    """The global ranks of each member's processes, by index."""
+    """Return the global ranks of each member's processes, by index."""
     agents = {w.spec.index: w.status.agent for w in workers if w.spec.type == names.WORKER}
     sizes = {index: agent.local_world_size for index, agent in agents.items() if agent is not None}
     ranks, first = {}, 0
@@ -190,14 +192,14 @@ def ranks_of(workers: Sequence[ElasticWorker], members: Sequence[int]) -> dict[i
 
 
 def step_in(worker: ElasticWorker, round_: int) -> int | None:
-    """The highest step that the worker has reported of this round."""
+    """Return the highest step that the worker has reported of this round."""
     report = worker.status.agent
     rounds = report.rounds if report is not None else ()
     return next((figures.last_step for figures in rounds if figures.round == round_), None)
 
 
 def suspects_of(workers: Sequence[ElasticWorker], round_: int, members: Sequence[int]) -> list[Incident]:
-    """Return what the workers report of failures in this round, in any order."""
+    """Return the failures in this round that the workers report, in any order."""
     reports = ((worker.metadata.name, _failure_in(worker, round_)) for worker in workers)
     failed = [(name, failure) for name, failure in reports if failure is not None and not is_well(failure)]
     found = [_incident(name, failure) for name, failure in failed]
@@ -246,7 +248,7 @@ def _incident(worker: str, failure: AgentFailure) -> Incident:
 
 
 def _early(worker: ElasticWorker, round_: int, ranks: range | None) -> Incident:
-    """Return the incident of a worker all of whose processes ended well."""
+    """Return the incident of a worker whose processes all ended well, too early."""
     report = worker.status.agent
     assert report is not None
     step = step_in(worker, round_)
@@ -285,19 +287,19 @@ def _guilt(exit_class: ExitClass, failure: AgentFailure) -> Guilt:
 
 
 def place_of(failure: AgentFailure | None) -> str:
-    """Describe the place of the blamed process in full."""
+    """Return the stack frames of the blamed process; empty without any."""
     stacks = failure.stacks if failure is not None else ()
     return next((s.frames for s in stacks if failure is not None and s.rank == failure.rank), "")
 
 
 def _end_of(log: str) -> str:
-    """Its last lines, as far as there is room for them."""
+    """Return the last lines of a log, up to `MAX_FAILURE` characters."""
     end = ending(log, MAX_FAILURE)
     return end if end == log else end.partition("\n")[2] or end
 
 
-def _as_known(blamed: JobFailure) -> Incident:
-    """Return the incident of a failure whose report has gone with its Pod."""
+def _as_recorded(blamed: JobFailure) -> Incident:
+    """Return the incident of a failure whose report is gone with its Pod."""
     exit_class = ExitClass(blamed.exit_class)
     is_hang = exit_class is ExitClass.HANG
     guilt = _guilt_of_hang(blamed) if is_hang else meaning_of(exit_class).guilt
@@ -312,9 +314,8 @@ def _guilt_of_hang(blamed: JobFailure) -> Guilt:
 
 
 def order(incident: Incident) -> tuple[Guilt, int, int, float, str, int]:
-    """Order incidents by guilt, and equals by who is behind the others; of those that wait, the smallest
-    company comes first; then the one that failed soonest after the start of its processes. Clocks of nodes
-    differ, and do not count."""
+    """Return the sort key of an incident: its guilt, then the lowest step, the smallest company of those that
+    wait, and the shortest time from the start of its processes. Nodes' clocks differ, and do not count."""
     step = incident.failure.step
     compares = incident.guilt in (Guilt.HANGS, Guilt.FINISHED_EARLY, Guilt.SILENT, Guilt.WAITS)
     behind = -1 if step is None or not compares else step
@@ -325,11 +326,7 @@ def order(incident: Incident) -> tuple[Guilt, int, int, float, str, int]:
 
 
 def _same(one: JobFailure, other: JobFailure) -> bool:
-    """A process may fail a moment before the driver reports why: then its worker reports another class."""
+    """Whether both are the same report. A process may fail just before the driver reports the cause, so that
+    its worker reports another class afterwards, which is another failure."""
     who = (other.worker, other.rank, other.round, other.exit_class)
     return (one.worker, one.rank, one.round, one.exit_class) == who
-
-
-def _is_loss(found: Break) -> bool:
-    """Whether the member's Pod is gone, rather than its processes."""
-    return found.report is None and not found.departed

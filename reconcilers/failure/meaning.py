@@ -1,5 +1,4 @@
-"""What each exit class means: the one table that decisions, budgets and advice read; and which ends
-smell of hardware. Pure."""
+"""Meaning of each exit class, for decisions, budgets and advice; and signs of hardware faults. Pure."""
 
 from __future__ import annotations
 
@@ -16,48 +15,48 @@ from reconcilers.observed.exit_class import names_device_fault, xid_numbers
 
 
 class Guilt(IntEnum):
-    """How likely a failure was the first of its round: that of the lowest comes before all others."""
+    """Likelihood that a failure was the first of its round; the lowest value is the most likely."""
 
     DEVICE = 0
-    """A device's driver reported it: what processes report of the same moment follows from that."""
+    """A device's driver reported it, which explains errors of processes at the same moment."""
     OWN = 1
-    """An error, a crash, a kill: it needs nobody else for its explanation."""
+    """An error, a crash or a kill, which no other process explains."""
     HANGS = 2
-    """It hangs, and waits for nobody."""
+    """It hangs, and waits for no other process."""
     FINISHED_EARLY = 3
-    """It ended well while others, who wait for it or lose it, still trained."""
+    """It ended well while others still trained and needed it."""
     SILENT = 4
-    """It does not say where it hangs."""
+    """It does not report where it hangs."""
     WAITS = 5
     """It hangs because it waits for others."""
     TIMED_OUT = 6
-    """It has waited for others until its time was up."""
+    """It waited for others until a time-out."""
     FOLLOWS = 7
-    """Its text is of a peer's death."""
+    """Its text is about a peer's death."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What follows from an end of one class."""
+    """Consequences of an end of one class."""
 
     verb: str
-    """What became of the worker, to follow its name in a sentence."""
+    """Words to follow the worker's name in a sentence."""
     advice: str = ""
-    """What a user should do after such a failure."""
+    """Advice to users after such a failure."""
     free: bool = False
-    """The end is not the program's doing, and never spends `restartCount`."""
+    """Whether the program did not cause the end, which then never counts for `restartCount`."""
     taken: bool = False
-    """The Pod lost its place to somebody or something outside the job; a deleted Pod counts as killed."""
+    """Whether somebody or something outside the job took the Pod's place; a deleted Pod counts as killed."""
     avoids_node: bool = False
-    """The next Pod prefers another node."""
+    """Whether the next Pod prefers another node."""
     needs_new_pod: bool = False
-    """Another start in the same Pod does not help: more memory is needed, or another node."""
+    """Whether another start in the same Pod does not help: more memory is needed, or another node."""
     repeatable: bool = False
-    """The same error again means that it will always come."""
+    """Whether a repeated error is expected to come every time."""
     shares_count: bool = False
-    """The class shares its count of `restartCount` with the others that do."""
+    """Whether the class shares a count for `restartCount` with the others that do."""
     guilt: Guilt = Guilt.OWN
-    """Guilt of a failure in place of which no more than the class is left."""
+    """Guilt of a failure in place if only its class is left."""
 
 
 MEANING: Mapping[str, Meaning] = MappingProxyType(
@@ -65,16 +64,16 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
         ExitClass.SUCCEEDED: Meaning("finished", free=True),
         ExitClass.USER_ERROR: Meaning(
             "failed by an error of its own",
-            "Correct the script, its data or its command; the traceback, and the log that led there: "
+            "Correct the script, its data or its command; for the traceback and the log before it: "
             "dlr job logs {name} --failed.",
             repeatable=True,
             shares_count=True,
         ),
         ExitClass.OOM: Meaning(
             "ran out of memory",
-            "Where the template has a limit of memory, a next Pod gets more by itself. Without one, at the "
-            "most that resourceLimits.memory and the largest node allow, or where no Pod follows, raise it, "
-            "or let the script keep less; what it did before: dlr job logs {name} --failed.",
+            "If the template has a memory limit, the next Pod gets more by itself. Without one, at the most "
+            "that resourceLimits.memory and the largest node allow, or if no Pod follows, raise it, or let "
+            "the script use less; for the log before it: dlr job logs {name} --failed.",
             needs_new_pod=True,
         ),
         ExitClass.KILLED: Meaning(
@@ -85,8 +84,8 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
         ),
         ExitClass.PREEMPTED: Meaning(
             "was preempted",
-            "Nothing is to be done where its node was drained. To be interrupted less by other jobs, give "
-            "this one a higher priorityClassName, or nodes of its own.",
+            "If its node was drained, there is nothing to do. To be preempted less by other jobs, give this "
+            "one a higher priorityClassName, or nodes of its own.",
             free=True,
             taken=True,
             avoids_node=True,
@@ -107,7 +106,7 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
         ),
         ExitClass.CHECK_FAILED: Meaning(
             "was taken off a faulty node",
-            "Look at what speaks against the node: kubectl describe node {node}.",
+            "See why the node is faulty: kubectl describe node {node}.",
             free=True,
             avoids_node=True,
         ),
@@ -123,7 +122,7 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
             free=True,
         ),
         ExitClass.UNKNOWN: Meaning(
-            "failed after a peer, of which nothing is known yet",
+            "failed after a peer whose failure is not reported yet",
             shares_count=True,
             guilt=Guilt.FOLLOWS,
         ),
@@ -132,12 +131,12 @@ MEANING: Mapping[str, Meaning] = MappingProxyType(
 
 
 def meaning_of(exit_class: str) -> Meaning:
-    """Return the row of a class; that of a class which is none has nothing set."""
+    """Return the row of a class; an empty one for an unknown class."""
     return MEANING.get(exit_class) or Meaning(f"ended ({exit_class})")
 
 
 RESTART, STOP = "RESTART", "STOP"
-"""Whether another start may go well though nobody changed anything: the first word of `next_start`."""
+"""First words of `next_start`: whether a start without any change may succeed."""
 ENDS: Mapping[str, str] = MappingProxyType(
     {
         "SameErrorRepeated": "the same error came again and again, and comes again until it is corrected",
@@ -148,15 +147,15 @@ ENDS: Mapping[str, str] = MappingProxyType(
         "ShardsFailed": "more elements failed than max_failed allows, and will again until corrected",
     }
 )
-"""Ends of a job after which nobody should start it again as it is, by the reason of its condition Failed."""
+"""Ends after which a job should not be started again unchanged, by the reason of its condition Failed."""
 
 
 def next_start(exit_class: str, ended_by: str = "") -> str:
-    """Return STOP or RESTART and the reason: one sentence without its stop, for programs and people.
+    """Return STOP or RESTART and the reason: one sentence without a full stop, for programs and people.
 
     Args:
-        exit_class: of the failure that is to blame; empty where none is known.
-        ended_by: reason of the condition Failed; empty of a job that goes on.
+        exit_class: class of the failure that is to blame; empty without one.
+        ended_by: reason of the condition Failed; empty for a job that goes on.
     """
     if ended_by in ENDS:
         return f"{STOP}: {ENDS[ended_by]}"
@@ -176,7 +175,7 @@ PATTERNS = (
     # ncclGetErrorString of ncclSystemError, and torch's explanation of it (c10d/NCCLUtils.cpp)
     r"unhandled system error|ncclSystemError",
 )
-"""What is likely to be the hardware's; what is certain, exit_class.py knows as HardwareError."""
+"""Texts of errors that are probably the hardware's; the certain ones are in exit_class.py."""
 
 INNOCENT = (
     # torch's addition to ncclSystemError for NCCL < 2.13, which has no ncclRemoteError yet
@@ -184,22 +183,22 @@ INNOCENT = (
     # NCCL's ncclSystemError of a /dev/shm that is too small
     r"shared memory segment|No space left on device",
 )
-"""With these in it, an `unhandled system error` has another explanation."""
+"""Texts that explain an `unhandled system error` otherwise."""
 
 _LIKELY = re2.compile("|".join(PATTERNS))
 _INNOCENT = re2.compile("|".join(INNOCENT))
 
 
 def smells_of_hardware(exit_class: ExitClass, text: str) -> bool:
-    """Whether an end of this class, that says this, calls for a test of its node: no earlier one counts then.
+    """Whether an end of this class, with this text, requires a new check of its node.
 
-    A wrong suspicion costs one test, so all that is likely counts; but not what merely follows from a peer's
-    death (`follows_from_a_peer`), or every process failure would be followed by a test.
+    A wrong suspicion costs one check, so everything likely counts; but not mere consequences of a peer's
+    death (`follows_from_a_peer`), or every process failure would lead to a check.
     """
     if exit_class is ExitClass.HARDWARE_ERROR:
         return True
     if meaning_of(exit_class).free:
-        return False  # it was ended from outside: what it said before has been judged before
+        return False  # it was ended from outside; its earlier texts have been judged before
     if names_device_fault(text) or xids.call_for_check(xid_numbers(text)):
         return True
     return bool(_LIKELY.search(text)) and not _INNOCENT.search(text)

@@ -1,9 +1,9 @@
-"""More memory for a slot where a process was killed for want of it: twice as much, at most 8 GiB more a time.
+"""Raises the memory of a slot whose process ran out of it: twice as much, but at most 8 GiB more each time.
 
-What is raised is the limit, since passing it is what kills. The request grows in proportion: who asks for all
-it may use (QoS class Guaranteed) goes on doing so, who asks for a quarter still asks for a quarter. With a
-request alone, the request grows. Without either there is nothing to raise. Where a LimitRange, a quota, a
-webhook or the resources of the whole Pod refuse it for more memory, it gets what the one before it had.
+The limit is raised, since the kernel kills processes at the limit. The request grows in proportion, so the
+QoS class stays the same. With a request alone, the request grows. Without either there is nothing to raise.
+If a LimitRange, a quota, a webhook or the resources of the whole Pod do not allow the next Pod more memory,
+it gets as much as the one before it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MEMORY = "memory"
 FACTOR = 2
 MOST_A_STEP_BYTES = 8 * 2**30
 LEFT_BYTES = 2 * 2**30
-"""Memory of a node for the Pods that every node has. What they ask for is not known; a Pod that leaves
+"""Memory of a node that is left to the Pods of DaemonSets, whose requests are unknown; a Pod that left
 nothing to them would never find a node."""
 LEAST_SHARE = 16
-"""Of a small node, one part in so many is left."""
+"""On a small node, only one part in so many is left to them."""
 
 
 @dataclass(frozen=True)
@@ -45,46 +45,46 @@ class ContainerMemory:
 
 @dataclass(frozen=True)
 class MemoryChange:
-    """What the slot's next Pod is to have."""
+    """New memory of the slot's next Pod."""
 
     resources: ResourceRequirements
     """The value of `ElasticWorker.spec.resources`: the present one with the new memory."""
     message: str
     before: int | None = None
-    """Bytes of the present Pod, which ran out of them; None if the next one has no more."""
+    """Bytes of the present Pod, which ran out of memory; None if the next one gets no more."""
 
     @property
     def reason(self) -> str:
-        """Return that of its Event."""
+        """Reason of its Event."""
         return "MemoryRaised" if self.before else "MemoryNotRaised"
 
 
 class MemoryRoom:
-    """How much more a job's slots may have; counted once a look, and when the first of them asks."""
+    """Memory that a job's slots may have in addition; counted once per reconcile, if a slot needs it."""
 
     def __init__(
         self, job: ElasticJob, workers: Iterable[ElasticWorker], nodes: Collection[Mapping[str, Any]]
     ) -> None:
         """
         Args:
-            workers: all of the job's, who share in `spec.resourceLimits.memory`.
-            nodes: as the API server has them. No Pod is given more than the largest could allocate to it
-                that plainly may take it, or has had one of its type.
+            workers: all workers of the job, which share `spec.resourceLimits.memory`.
+            nodes: raw Nodes. A Pod gets no more than the largest node can allocate that certainly may take
+                it, or has had one of its type.
         """
         self._job = job
         self._workers = workers
         self._nodes = nodes
         self._most: dict[str, int] = {}
-        """By type."""
+        """Bytes on the largest node, by type."""
         self._granted = 0
-        """Bytes, in this look."""
+        """Bytes granted in this reconcile."""
 
     def changed_memory(self, worker: ElasticWorker, *, in_place: bool = False) -> MemoryChange | None:
-        """Raise the next incarnation's memory, or take back what is refused; None if it did not run out of
+        """Raise the next incarnation's memory, or take a refused raise back; None if it did not run out of
         memory, or may have no more.
 
         Args:
-            in_place: its Pod lives, and a process of it ran out of memory.
+            in_place: whether a process ran out of memory and its Pod lives.
         """
         if (less := refused_with_more(self._job, worker)) is not None:
             return less
@@ -105,7 +105,7 @@ class MemoryRoom:
         return MemoryChange(_with_memory(worker.spec.resources, after), message, before.most)
 
     def _most_on_a_node(self, type_: str) -> int:
-        """Memory for a Pod of this type on the largest node that may take it; of all nodes, if none may."""
+        """Return the memory for a Pod of this type on the largest node that may take it, or of all nodes."""
         if type_ not in self._most:
             spec = self._job.spec.replica_specs[type_]
             first = {"resources": resources_of(self._job, type_, None)}
@@ -124,7 +124,7 @@ class MemoryRoom:
 
     @cached_property
     def _left(self) -> int | None:
-        """What `spec.resourceLimits.memory`, which is for all Pods together, leaves to be given."""
+        """Rest of `spec.resourceLimits.memory`, which is for all Pods together; None without that limit."""
         if MEMORY not in self._job.spec.resource_limits:
             return None
         allowed = _bytes(self._job.spec.resource_limits) or 0
@@ -132,7 +132,7 @@ class MemoryRoom:
 
 
 def raised(before: ContainerMemory, room: int) -> ContainerMemory | None:
-    """One step up, to at most `room` bytes; None if that is no more than before."""
+    """Return one step more, up to `room` bytes; None if that is no more than before."""
     most = min(before.most * FACTOR, before.most + MOST_A_STEP_BYTES, room)
     return None if most <= before.most else _scaled(before, most)
 
@@ -190,13 +190,13 @@ def has_run_out(worker: ElasticWorker) -> bool:
 
 
 def _taken(job: ElasticJob, worker: ElasticWorker) -> int:
-    """What its Pod has in all."""
+    """Return the memory of all containers of its Pod."""
     memory = memory_of(job, worker)
     return _beside(job, worker) + (memory.most if memory else 0)
 
 
 def _beside(job: ElasticJob, worker: ElasticWorker) -> int:
-    """What the Pod's other containers ask for."""
+    """Return the memory that the Pod's other containers request."""
     spec = job.spec.replica_specs.get(worker.spec.type)
     containers = others_of(spec.template["spec"]) if spec else ()
     resources = [mapping(container.get("resources")) for container in containers]
@@ -204,7 +204,7 @@ def _beside(job: ElasticJob, worker: ElasticWorker) -> int:
 
 
 def _bytes(amounts: Any) -> int | None:
-    """None if there is no memory among them, or what nobody can read."""
+    """Return the bytes of memory; None without any, or if the quantity is invalid."""
     quantity = mapping(amounts).get(MEMORY)
     try:
         return None if quantity is None else whole(quantity)

@@ -1,4 +1,4 @@
-"""What failures come to: a count, a wait, another Pod, or the end of the job. Pure."""
+"""Consequences of failures: a count, a wait, another Pod, or the end of the job. Pure."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ from reconcilers.observed.workers import Workers
 
 BY_RULE = Overdrawn("FailurePolicy", "a rule of failurePolicy fails the job")
 RENEWAL_SECONDS = 1.0
-"""Until the next look at a worker that is to have a new Pod, if what is written now wakes nobody before."""
+"""Time until the next reconcile for a worker that needs a new Pod, unless a write triggers it before."""
 LATE_SECONDS = 30.0
-"""For so long, the next world is given up for a new Pod of who turns out to be the culprit."""
+"""Age up to which the next world is broken again for a new Pod of a culprit that is found late."""
 
 
 @dataclass(frozen=True)
 class Renewal:
-    """A worker whose Pod lives is to have a new one all the same."""
+    """Replacement of a Pod that lives."""
 
     exit_class: ExitClass
-    """The class of the failure that it is for."""
+    """Class of the failure that causes it."""
     reason: str
     avoids_node: bool
-    """The next Pod is for another node; without that, it is for more memory."""
+    """Whether it is for another node; otherwise it is for more memory."""
     avoids_domain: str = ""
-    """The next Pod is for another domain than this."""
+    """Domain that the next Pod avoids."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Why the job fails."""
+    """End of a job that fails."""
 
     reason: str
     message: str
@@ -79,10 +79,10 @@ class Ending:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What failures come to in one look at a job."""
+    """Consequences of failures in one reconcile of a job."""
 
     incident: Incident | None
-    """The failure in place that is counted now, or takes the blame over from another."""
+    """The failure in place that is counted now, or takes over the blame from another."""
     restarts: dict[str, int]
     budget: FailureBudget | None
     last_failure: JobFailure | None
@@ -90,17 +90,17 @@ class Assessment:
     renewals: Mapping[str, Renewal] = field(default_factory=dict)
     """Workers that get a new Pod now, by uid."""
     waits_for_renewal: bool = False
-    """No world is formed before the worker that failed has its new Pod."""
+    """Whether no world is formed before the worker that failed has its new Pod."""
     inquiry: Inquiry | None = None
-    """A hang that is not judged yet: until it is, no world is formed, and the job does not end by it."""
+    """A hang that is not judged yet; until then, no world is formed, and the job does not end by it."""
     late_loss: Blame | None = None
-    """A Pod's end that is noticed only after its peers' failures were reported and one of them was blamed."""
+    """A Pod's end that was noticed only after one of its peers had been blamed for a failure."""
     late_switch: Blame | None = None
-    """The switch that is to blame, if that shows only after the first of its domain was blamed."""
+    """A switch that turns out to be to blame after the first worker of its domain was blamed."""
 
     @property
     def blame(self) -> Blame | None:
-        """The first failure of the round that broke; None where no look has found it yet."""
+        """The first failure of the round that broke; None while it is not found."""
         if self.late_loss is not None or self.late_switch is not None:
             return self.late_loss or self.late_switch
         return blame_of(self.incident) if self.incident is not None and not self.incident.follows else None
@@ -113,7 +113,7 @@ class Assessment:
         return (self.inquiry.until - now).total_seconds() if self.inquiry is not None else None
 
     def hold(self, now: datetime) -> Hold | None:
-        """How long no world replaces the broken one."""
+        """Return the wait before a world replaces the broken one; None without one."""
         if self.inquiry is not None:
             why = f"up to {ANSWER_SECONDS:.0f} s for all ranks to say where they hang"
             return Hold(self.inquiry.until, why)
@@ -136,11 +136,11 @@ def assess(
     is_asked: bool = True,
     are_tested: bool = False,
 ) -> Assessment:
-    """Assesses the failures that are reported by now.
+    """Assess the failures that are reported so far.
 
     Args:
-        is_asked: the ElasticWorld asks the members of a world that hangs for their stacks.
-        are_tested: nodes are tested after failures of hardware.
+        is_asked: whether the ElasticWorld asks the members of a world that hangs for their stacks.
+        are_tested: whether nodes are checked after failures of hardware.
     """
     rules, status = rules_of(job), job.status
     inquiry, incident = _who_was_first(status, workers, rules, breaks, now, is_asked=is_asked)
@@ -188,7 +188,7 @@ def _who_was_first(
     *,
     is_asked: bool,
 ) -> tuple[Inquiry | None, Incident | None]:
-    """The hang that is not judged yet, if there is one, and the incident that is judged now."""
+    """Return the hang that is not judged yet, and the incident that is judged now; at most one of them."""
     published, blamed = status.world, status.last_failure
     members = published.members
     inquiry = inquiry_of(status, breaks, workers, now, is_asked=is_asked)
@@ -208,10 +208,9 @@ def blame_of(incident: Incident) -> Blame | None:
 
 
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
-    """Return the workers that have spent their budget, by uid, while enough others are left to train.
+    """Return the workers that have spent their budget, by uid, if enough others are left to train.
 
-    In a job without standby, only workers beyond the count that was asked for: nobody makes up for others
-    that are missing.
+    In a job without standby workers, these are only extra workers, since nothing replaces others.
     """
     spec = job.spec.replica_specs.get(names.WORKER)
     if spec is None or not spec.standby:
@@ -224,7 +223,7 @@ def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
 
 
 def exhausted_workers(workers: Workers, spare: Mapping[str, Overdrawn]) -> dict[str, str]:
-    """Workers that get no further Pod, by uid, with the reason: there are enough others."""
+    """Return the workers that get no further Pod, since there are enough others, by uid, with the reason."""
     failed = [
         w for w in workers.exceptional if w.metadata.uid in spare and w.status.phase is WorkerPhase.FAILED
     ]
@@ -237,9 +236,9 @@ def exhausted_workers(workers: Workers, spare: Mapping[str, Overdrawn]) -> dict[
 
 
 def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetime) -> FailureBudget:
-    """The job's budget after this incident."""
-    before, known = job.status.failure_budget or FailureBudget(), reached_before(job, workers)
-    before = before.model_copy(update={"step": known})
+    """Return the job's budget after this incident."""
+    before = job.status.failure_budget or FailureBudget()
+    before = before.model_copy(update={"step": reached_before(job, workers)})
     far = reached(job, workers)
     if incident.instead_of is not None:
         before = budgets.without(before, incident.instead_of.exit_class).model_copy(update={"step": far})
@@ -250,7 +249,7 @@ def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetim
         action=incident.action,
         follows=incident.follows,
         start_unknown=steps_are_relative(
-            (w.status.agent for w in workers.telling_steps), incident.failure.round
+            (w.status.agent for w in workers.reporting_steps), incident.failure.round
         ),
     )
     charged = budgets.after(before, failed)
@@ -260,9 +259,10 @@ def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetim
 
 
 def _explains(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> bool:
-    """Whether what is to be looked at first has just become the end of a Pod, and peers may have failed by
-    it, as they have not by that of one that has taken up the next world. A node without power is a member
-    of that one too, until its silence is noticed, and says nothing any more.
+    """Whether the end of a Pod is newly the last failure, and may have caused the peers' failures.
+
+    It has not if the worker's agent took part in the next world. But a node without power is only a member of
+    that, until its silence is noticed: its agent has reported nothing of it.
     """
     blamed, published = status.last_failure, status.world
     if end is None or end.round is not None or end == blamed:
@@ -276,9 +276,9 @@ def _explains(end: JobFailure | None, status: ElasticJobStatus, workers: Workers
 
 
 def _late_loss(end: JobFailure | None, status: ElasticJobStatus, workers: Workers) -> Blame | None:
-    """Describe a Pod's end, and the worker that its peers' failures are blamed on by now.
+    """Return the blame of a Pod's end, instead of the worker that was blamed so far.
 
-    A Pod that ends when the next world stands has nothing to do with how the one before broke.
+    A Pod that ends after the next world was formed did not break the one before.
     """
     blamed, published = status.last_failure, status.world
     if end is None or blamed is None or blamed.round is None or blamed.round != published.round:
@@ -295,7 +295,7 @@ def _late_switch(failure: JobFailure | None, blamed: JobFailure | None) -> Blame
 
 
 def _off_its_domain(failure: JobFailure) -> Renewal:
-    """A renewal of a worker in the domain whose switch failed."""
+    """Return the renewal of a worker in the domain whose switch failed."""
     class_ = ExitClass(failure.exit_class)
     why = f"{class_}: {in_one_line(failure)}"
     return Renewal(class_, why, avoids_node=True, avoids_domain=failure.domain or "")
@@ -306,7 +306,7 @@ def _worker_of(end: JobFailure, workers: Workers) -> ElasticWorker:
 
 
 def _renewals(job: ElasticJob, workers: Workers, now: datetime, *, are_tested: bool) -> dict[str, Renewal]:
-    """Return the renewals of the culprit on record: a controller that dies in between counts it once."""
+    """Return the renewal of the recorded culprit: a controller that dies in between counts it only once."""
     blamed, world = job.status.last_failure, job.status.world
     culprit = culprit_of(blamed, workers)
     if blamed is None or blamed.round is None or culprit is None:
@@ -323,7 +323,7 @@ def _renewals(job: ElasticJob, workers: Workers, now: datetime, *, are_tested: b
 def _renewal(
     job: ElasticJob, worker: ElasticWorker | None, incident: Incident, *, are_tested: bool
 ) -> Renewal | None:
-    """Whether its worker gets a new Pod: as a rule says, or, without one, as the class asks for."""
+    """Return the new Pod of its worker, by a rule or otherwise by its exit class; None without one."""
     if worker is None:
         return None
     class_, line = incident.exit_class, in_one_line(incident.failure)
@@ -370,7 +370,7 @@ def spent_workers(job: ElasticJob, workers: Iterable[ElasticWorker]) -> dict[str
 
 
 def _overdrawn(job: ElasticJob, worker: ElasticWorker) -> Overdrawn | None:
-    """Return what the worker's Pods have spent beyond its budget."""
+    """Return the excess of the worker's Pods over its budget; None without one."""
     allowed = _allowed(job, worker.spec.type)
     return budgets.overdrawn(worker.status.failure_budget, allowed, worker.metadata.name)
 

@@ -1,13 +1,13 @@
-"""Warning `PodsNotAccepted`: why no Pod can be made of a job's template. Pure.
+"""Warning `PodsNotAccepted`: no Pod can be made of a job's template. Pure.
 
-What dlr can judge by itself is judged before any worker is made. All else is the API server's answer to the
-first real Pod, which its worker keeps as a condition (`worker/pod_refusal.py`): nothing is asked in a look.
-A quota that is used up, or a right that dlr lacks, is no fault of the template (`WorkersUnscheduled`).
+Faults that dlr can find by itself are found before any worker is made. All others are the API server's answer
+to the first real Pod, which its worker keeps as a condition (`worker/pod_refusal.py`), so no request is
+needed here. A used-up quota, or a right that dlr lacks, is no fault of the template (`WorkersUnscheduled`).
 
 While no Pod of a type could be made, a refusal keeps the job from making more workers, and fails it after
-`FAIL_AFTER_SECONDS`. That is time to correct the job in place, and for what is applied beside it (a
-ServiceAccount, a policy) to arrive; and it is short enough for people who wait for the job's end. A job that
-has begun goes on: an edit of its template concerns its next Pods alone.
+`FAIL_AFTER_SECONDS`. In that time, users can correct the job in place, and objects that are applied with it
+(a ServiceAccount, a policy) can arrive; and it is short enough for people who wait for the job's end. A job
+that has begun goes on: an edit of its template only affects its next Pods.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class PodRefusal:
 
     warning: JobWarning
     has_begun: bool
-    """The job goes on with the Pods that it has; otherwise it is held, and fails before long."""
+    """Whether the job goes on with its present Pods; otherwise it is held, and fails soon."""
 
     @property
     def ending(self) -> tuple[str, str]:
-        """Reason and message of a job that fails for it."""
+        """Reason and message of a job that fails because of it."""
         return str(self.warning.reason), f"no Pod could be made: {self.warning.message}"
 
     def is_final(self, job: ElasticJob, now: datetime) -> bool:
@@ -67,11 +67,11 @@ Fault = tuple[str, str, str]
 
 
 def judge(job: ElasticJob, workers: Workers, now: datetime, fault: Fault | None = None) -> PodRefusal | None:
-    """Judges whether Pods can be made. The time of a refusal starts again with each generation: there is time
-    to correct one thing after the other.
+    """Judge whether Pods can be made. The time of a refusal starts over with each generation, so that users
+    can correct one fault after the other.
 
     Args:
-        fault: one that was found elsewhere.
+        fault: a fault that was found elsewhere.
     """
     found = fault or _fault_of_template(job) or _refused_worker(job, workers)
     if found is None:
@@ -103,7 +103,7 @@ def has_begun(job: ElasticJob, type_: str, workers: Workers) -> bool:
 
 
 def _fault_of_template(job: ElasticJob) -> Fault | None:
-    """Return the first fault that the API server need not be asked for."""
+    """Return the first fault that shows without the API server."""
     for type_ in training_types(job):
         path = f"spec.replicaSpecs.{type_}.template"
         template = job.spec.replica_specs[type_].template
@@ -114,8 +114,8 @@ def _fault_of_template(job: ElasticJob) -> Fault | None:
 
 
 def _refused_worker(job: ElasticJob, workers: Workers) -> Fault | None:
-    """Return the same of the first worker whose Pod was refused, an invalid one before all others. A probe
-    for free room is reported with the job's growth alone; more memory of dlr's own is not the template's."""
+    """Return the fault of the first worker whose Pod was refused, an invalid one before all others. Extra
+    workers are left out, since the job's growth reports them, and so is memory that dlr itself raised."""
     refused = [
         (OF_THE_TEMPLATE.index(why.reason), worker.spec.type, worker.spec.index, why)
         for worker in workers.exceptional

@@ -1,9 +1,9 @@
-"""`spec.failurePolicy.rules`: the first rule that matches a failure says what becomes of it.
+"""`spec.failurePolicy.rules`: the first rule that matches a failure decides its consequence. Pure.
 
-Cheap matchers come first, and no rule after the one that matches is looked at. RE2 takes time in proportion
-to the text and to the compiled pattern, which counted repetition makes as large as one likes. So what may be
-large is refused before it is compiled, the instructions of all patterns of a job are limited, and so is the
-text. In the worst case an instruction takes 6 ns for each byte of the text: 30 ms for all patterns. Pure.
+Cheap matchers come first, and rules after a match are not read. RE2 takes time in proportion to the text and
+to the compiled pattern, which counted repetition can make arbitrarily large. So a pattern that may be large
+is refused before it is compiled, the instructions of all patterns of a job are limited, and so is the text.
+In the worst case an instruction takes 6 ns for each byte of the text: 30 ms for all patterns.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import re2
 from controller.wording import counted
 from crds.agent_report import MAX_TEXT, AgentFailure
 from crds.elasticjob import ElasticJob
-from crds.failure_policy import ExitCodeOperator, FailureAction, FailureRule, OnExitCodes, OnPodCondition
+from crds.failure_policy import ExitCodeOperator, FailureAction, FailureRule, OnExitCodes
 from crds.texts import shortened
 from reconcilers.observed.containers import training_container_name
 from reconcilers.observed.exit_class import PodEnd, failed_containers
 
 MOST_INSTRUCTIONS = 600
-"""Instructions of all compiled patterns of a job."""
+"""Most instructions of all compiled patterns of a job."""
 MOST_REPETITIONS = 99
-"""Product of the counts in a pattern, such as 20 of `(?:[a-f]{4}-){5}`."""
+"""Largest product of the counts in a pattern, such as 20 for `(?:[a-f]{4}-){5}`."""
 MOST_BYTES = 2 * (MAX_TEXT + 4) + 1
-"""Bytes of a text that are searched: a message and the end of a log, where all is ASCII."""
+"""Most bytes of a text that are searched: a message and the end of a log, if all is ASCII."""
 MAX_ERROR = 80
-"""Bytes of what RE2 says of a pattern that is none."""
+"""Most bytes of RE2's message about an invalid pattern."""
 MOST_COMPILED = 256
-"""Patterns that stay compiled."""
+"""Size of the cache of compiled patterns."""
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.never_capture = True
 _OPTIONS.max_mem = 64 << 10
-"""With more memory, RE2 builds more states for a hostile pattern before it does without any."""
+"""With more memory, RE2 builds more states for a hostile pattern before it falls back to its NFA."""
 
 _COUNT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _UNICODE_CLASS = re.compile(r"(?<!\\)(?:\\\\)*\\[pP]")
@@ -47,7 +47,7 @@ _UNICODE_CLASS = re.compile(r"(?<!\\)(?:\\\\)*\\[pP]")
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern that can be searched."""
+    """A compiled pattern."""
 
     compiled: Any
     instructions: int
@@ -58,13 +58,13 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Unfit:
-    """Why a pattern is not applied."""
+    """A pattern that is not applied."""
 
     reason: str
 
 
 def searched(text: str) -> bytes:
-    """Return the part of a text that patterns are searched in: all of it, or its beginning and its end."""
+    """Return the part of a text in which patterns are searched: all of it, or its beginning and its end."""
     data = text.encode(errors="replace")
     half = MOST_BYTES // 2
     return data if len(data) <= MOST_BYTES else data[:half] + b"\n" + data[-half:]
@@ -125,26 +125,26 @@ def _too_large(instructions: int | None, left: int) -> str:
 
 @dataclass(frozen=True)
 class Happened:
-    """What the rules look at."""
+    """Facts of an end that rules match."""
 
     exits: tuple[tuple[str | None, frozenset[int]], ...] = ()
-    """The containers, or processes, that failed: the container's name, and all numbers of its exit code."""
+    """Failed containers or processes: the container's name, and all notations of its exit code."""
     blamed: str | None = None
-    """The container whose end it is: rules that name none go by its exit code."""
+    """The container that ended, for rules that name none."""
     conditions: frozenset[tuple[str, str]] = frozenset()
-    """Type and status of the Pod's."""
+    """Type and status of the Pod's conditions."""
     text: str = ""
 
 
 def of_process(failure: AgentFailure) -> Happened:
-    """A training process's end. Its container lives: rules that name one do not match."""
+    """Return the facts of a training process's end. Rules that name a container do not match: that lives."""
     code = failure.exit_code
     exits = () if code is None else ((None, frozenset({code, 128 - code} if code < 0 else {code})),)
     return Happened(exits=exits, text=f"{failure.message}\n{failure.log_tail}")
 
 
 def of_pod(pod: Mapping[str, Any] | None, end: PodEnd, message: str) -> Happened:
-    """A Pod's end, or that of a container in it; None if it is gone."""
+    """Return the facts of a Pod's end, or of a container's; `pod` is None if it is gone."""
     if pod is None:
         return Happened(text=message)
     conditions = pod.get("status", {}).get("conditions", ())
@@ -175,9 +175,10 @@ def rules_of(job: ElasticJob) -> list[FailureRule]:
 def _matches(rule: FailureRule, pattern: Pattern | Unfit | None, happened: Happened, text: bytes) -> bool:
     if not (rule.on_exit_codes or rule.on_pod_conditions or pattern):
         return False
+    conditions = {(each.type, each.status) for each in rule.on_pod_conditions}
     return (
         (rule.on_exit_codes is None or _exits_as(rule.on_exit_codes, happened))
-        and (not rule.on_pod_conditions or any(_is_so(each, happened) for each in rule.on_pod_conditions))
+        and (not rule.on_pod_conditions or not conditions.isdisjoint(happened.conditions))
         and (pattern is None or (isinstance(pattern, Pattern) and pattern.is_in(text)))
     )
 
@@ -189,7 +190,3 @@ def _exits_as(asked: OnExitCodes, happened: Happened) -> bool:
         if container == wanted and bool(codes & values) is (asked.operator is ExitCodeOperator.IN):
             return True
     return False
-
-
-def _is_so(asked: OnPodCondition, happened: Happened) -> bool:
-    return (asked.type, asked.status) in happened.conditions

@@ -1,7 +1,7 @@
-"""What to do about a node or a link, by what speaks against it: the first thing to try. Pure.
+"""The first action to try on a faulty node or link, by the finding. Pure.
 
-A probe reports what helps against the fault that it finds. The error of a training process is a text of torch
-or the driver; what helps against an Xid in it is what NVIDIA's catalogue (`crds/xids.py`) says.
+A probe reports the action against the fault that it finds. The error of a training process is a text of torch
+or the driver; for an Xid in it, the action is from NVIDIA's catalogue (`crds/xids.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from crds.actions import Action, worst
 from crds.findings import PASSED_BY_LUCK, Cause, Finding, Verdict
 
 UNCORRECTABLE = "uncorrectable ECC"
-"""What CUDA says of a memory error: cudaErrorECCUncorrectable."""
+"""CUDA's text for a memory error: cudaErrorECCUncorrectable."""
 
 ADVICE: Mapping[str, str] = {
     Action.RESET_GPU: "reset its GPUs (nvidia-smi --gpu-reset), or reboot it",
@@ -25,11 +25,11 @@ ADVICE: Mapping[str, str] = {
     Action.LOOK_AT_LOAD: "look at what else runs there, at clocks, temperature and power",
     Action.CHECK_AGAIN: "check it again",
 }
-"""What to do, in words."""
+"""Advice by action."""
 
 
 def advice(action: Action | str | None) -> str:
-    """What to do, without a full stop; the word itself if it is of a newer controller."""
+    """Return the advice, without a full stop; the action's name if it is of a newer controller."""
     return ADVICE.get(action, str(action)) if action else ""
 
 
@@ -37,7 +37,7 @@ _XID = re.compile(xids.NUMBER_PATTERN)
 
 
 def action_for_error(text: str) -> Action:
-    """Returns what helps against the fault that ended a training process."""
+    """Return the action against the fault that ended a training process."""
     found = worst(xids.action_for(int(number)) for number in _XID.findall(text))
     if found is not None:
         return found
@@ -45,10 +45,10 @@ def action_for_error(text: str) -> Action:
 
 
 def action_for(finding: Finding, faulty_before: bool = False) -> Action | None:
-    """What to do about a node; None for a healthy one.
+    """Return the action on a node; None for a healthy one.
 
     Args:
-        faulty_before: another check of its record found it faulty too: what was done did not help.
+        faulty_before: another check in its record found it faulty, too, so an earlier action did not help.
     """
     if finding.healthy:
         return None

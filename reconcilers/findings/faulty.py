@@ -1,4 +1,4 @@
-"""What makes a node faulty, what clears it, and what only makes it suspected. Pure.
+"""Decides which nodes are faulty, cleared, or only suspected. Pure.
 
 A node is faulty
 
@@ -8,8 +8,8 @@ A node is faulty
 * if it failed in a check as in the ones before, by its record (`healthcheck/intermittent.py`);
 * if the last Pod of a worker ended on it with a hardware error.
 
-Which of these findings decides on a node's cordon is said here as well; whose count, in
-`reconcilers/observed/trust.py`. A worker leaves a node whose fault is reported at once, whatever checks say
+This module also decides which of these findings cordon a node; `reconcilers/observed/trust.py` decides in
+which namespaces they count. A worker leaves a node with a reported fault at once, whatever checks say
 (`reconcilers/world/reported_faults.py`).
 """
 
@@ -49,11 +49,11 @@ def with_all_evidence(
     gpus: Mapping[str, int],
     now: datetime,
 ) -> list[Finding]:
-    """The final findings, each with what to do.
+    """Return the final findings, each with its action.
 
     Args:
-        status: of the check, with its finished rounds, links and racks.
-        gpus: how many were tested of each node that took part itself.
+        status: status of the check, with its finished rounds, links and racks.
+        gpus: number of tested GPUs of each node that took part itself.
     """
     lost = {*status.nodes_in(Cause.NO_ANSWER)}
     shared = nodes_in_domains(status)
@@ -84,7 +84,7 @@ def _with_this_check(
     findings: Sequence[Finding],
     now: datetime,
 ) -> dict[str, list[Finding]]:
-    """The records of the nodes that this check has tested, with its findings."""
+    """Return the records of the nodes that this check has tested, with its findings."""
     faulty = [finding.node for finding in findings if finding.verdict is Verdict.FAULTY]
     tests = tests_in(status, faulty)
     untested = untested_nodes(status, tests)
@@ -137,7 +137,7 @@ def _faulty(finding: Finding, cause: Cause, message: str) -> Finding:
 
 
 def _with_action(finding: Finding, faulty_before: bool) -> Finding:
-    """Add what to do, unless a condition of the Node's own says it."""
+    """Add the action, unless a condition of the Node has set it."""
     if finding.action is not None and Cause.NODE_CONDITION in finding.causes:
         return finding
     return finding.model_copy(update={"action": action_for(finding, faulty_before)})
@@ -146,7 +146,7 @@ def _with_action(finding: Finding, faulty_before: bool) -> Finding:
 # --- which findings decide ---------------------------------------------------------------------------------
 
 MAX_KEPT_EVIDENCE = 240
-"""Characters of the evidence that is kept on a Node, which is in every copy of it that somebody watches."""
+"""Most characters of the evidence in a Node's annotation, which every watcher of Nodes receives."""
 
 
 def last_error(findings: Iterable[Finding]) -> datetime:
@@ -155,13 +155,13 @@ def last_error(findings: Iterable[Finding]) -> datetime:
 
 
 def decisions_of(checks: Iterable[FinishedCheck], node: str, after: datetime) -> list[Finding]:
-    """Return what checks decide on a node. One that began before it failed, at `after`, does not clear it."""
+    """Return the checks' decisions on a node; a check that began before its failure cannot clear it."""
     found = ((done, decision_of(done, node)) for done in checks)
-    return [said for done, said in found if said and not (said.healthy and done.began < after)]
+    return [finding for done, finding in found if finding and not (finding.healthy and done.began < after)]
 
 
 def decision_of(done: FinishedCheck, node: str) -> Finding | None:
-    """Return the finding if it decides. A node that passed no round is not cleared, though not accused."""
+    """Return the finding if it decides. A node that passed no round is neither cleared nor accused."""
     finding = _finding_of(done, node)
     if finding is None:
         return None
@@ -177,7 +177,7 @@ def suspicion_of(done: FinishedCheck, node: str) -> Finding | None:
 
 
 def _finding_of(done: FinishedCheck, node: str) -> Finding | None:
-    """Return the finding as it is kept on a Node; None if the check is for reading only, or has not ended."""
+    """Return the finding to keep on a Node; None if the check has `cordon: false`, or has not ended."""
     if not done.check.spec.cordon or done.check.status.completion_time is None:
         return None
     finding = done.finding_on(node)
@@ -190,7 +190,7 @@ def _finding_of(done: FinishedCheck, node: str) -> Finding | None:
 def finding_of_worker(worker: ElasticWorker, raw: dict[str, Any]) -> Finding | None:
     """Return the finding on a raw Node, if the worker's last Pod ended there by a hardware error.
 
-    A node that was not in the cache then is this machine if it is older than the worker.
+    If the node was not in the cache at that time, it is the same machine if it is older than the worker.
     """
     end, metadata = worker.status.last_exit, worker.metadata
     if end is None or end.exit_class is not ExitClass.HARDWARE_ERROR:
@@ -213,6 +213,6 @@ def finding_of_worker(worker: ElasticWorker, raw: dict[str, Any]) -> Finding | N
 
 
 def is_ready(node: Mapping[str, Any] | None) -> bool:
-    """Whether the kubelet of a raw Node reports, and says that it can run Pods."""
+    """Whether a raw Node is Ready."""
     conditions = (node or {}).get("status", {}).get("conditions") or ()
     return any((c.get("type"), c.get("status")) == ("Ready", TRUE) for c in conditions)

@@ -20,13 +20,13 @@ from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the CLI's commands read what is decided here, and load no client
+if TYPE_CHECKING:  # the CLI imports this module, and loads no client
     from controller.cache import Cache
 
 BY_VERDICT = "verdict"
-"""Index of NodeChecks and ElasticWorkers, by the names of the nodes that they judge."""
+"""Index of NodeChecks and ElasticWorkers by the nodes on which they have a verdict."""
 ACCUSERS = ""
-"""Key, in that index, of all that accuse a node."""
+"""Key in that index of all that found a node faulty."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class FinishedCheck:
 
     @property
     def began(self) -> datetime:
-        """When its nodes were fixed, before it tested any: a later failure is none that it has seen."""
+        """When its nodes were chosen, before any test, so it has not seen any later failure."""
         return self.check.status.start_time or self.ended
 
     def is_of(self, created: datetime) -> bool:
-        """Whether it tested the machine that was added to the cluster then, and no other one of its name.
+        """Whether it tested the machine that was added to the cluster at that time, not another of its name.
 
-        Both times are the API server's, whatever the controller's clock says.
+        Both times are by the clock of the API server.
         """
         made = self.check.metadata.creation_timestamp or self.ended  # every stored object has the first
         return created <= (self.check.status.nodes_as_of or made)
@@ -58,7 +58,7 @@ class FinishedCheck:
 
     @cached_property
     def verdicts(self) -> Mapping[str, Verdict]:
-        """Verdicts on all its nodes, by name. Only a check that succeeded has any."""
+        """Verdicts on all its nodes, by name; empty unless it succeeded."""
         status = self.check.status
         if not self.succeeded:
             return {}
@@ -73,7 +73,7 @@ class FinishedCheck:
         return {finding.node: finding for finding in self.check.status.node_results}
 
     def finding_on(self, node: str) -> Finding | None:
-        """Return the finding on a node as it is kept with the Node; None if there is none."""
+        """Return the finding on a node in the form of a Node's record; None if there is none."""
         verdict = self.verdicts.get(node)
         if verdict is None:
             return None
@@ -96,7 +96,7 @@ class FinishedCheck:
 
     @cached_property
     def withdrawn(self) -> frozenset[str]:
-        """Nodes that could not be tested to the end, for no fault of their own."""
+        """Nodes that could not be tested to the end for a reason other than a fault."""
         return frozenset(self.check.status.nodes_in(Cause.WITHDRAWN))
 
     @cached_property
@@ -105,7 +105,7 @@ class FinishedCheck:
 
     @cached_property
     def references(self) -> Mapping[str, Reference]:
-        """How fast the class of each node was that it found healthy."""
+        """Speed of the hardware class of each node that it found healthy."""
         return references_left_by(self.check, self.verdicts)
 
     def covers(self, worker: ElasticWorker) -> bool:
@@ -113,18 +113,19 @@ class FinishedCheck:
         return self._wanted is None or worker.spec.index in self._wanted
 
     def verdict_on(self, worker: ElasticWorker, node: str) -> Verdict | None:
-        """The verdict on this worker's node, if the check was of this incarnation there.
+        """Return the verdict on this worker's node, if the check tested this incarnation there.
 
-        Of workers that share a node, one speaks for all, but not for one that came there despite the verdict.
+        If workers share a node, the check of one counts for all, but not for one that came despite the
+        verdict.
         """
         if not self.succeeded or not self.covers(worker):
             return None
         index = worker.spec.index
-        spoke = self._speakers.get(node) == (index, worker.spec.incarnation)
-        shared = (
-            node in self._speakers and index not in self._indices and node not in worker.spec.faulty_nodes
+        is_own = self._testers.get(node) == (index, worker.spec.incarnation)
+        is_shared = (
+            node in self._testers and index not in self._indices and node not in worker.spec.faulty_nodes
         )
-        return self.verdicts.get(node) if spoke or shared else None
+        return self.verdicts.get(node) if is_own or is_shared else None
 
     @cached_property
     def _wanted(self) -> frozenset[int] | None:
@@ -132,8 +133,8 @@ class FinishedCheck:
         return None if workers is None else frozenset(workers)
 
     @cached_property
-    def _speakers(self) -> Mapping[str, tuple[int, int]]:
-        """Index and incarnation of the worker that spoke for a node, by node."""
+    def _testers(self) -> Mapping[str, tuple[int, int]]:
+        """Index and incarnation of the worker that tested a node, by node."""
         status = self.check.status
         return dict(zip(status.nodes, zip(status.workers, status.incarnations, strict=False), strict=False))
 
@@ -156,11 +157,11 @@ class FinishedChecks:
         self._indexed_checks: ObjectMemory[FinishedCheck] = self._store.memory()
 
     def on(self, node: str, reader: str | None) -> tuple[FinishedCheck, ...]:
-        """The checks whose verdict on the node counts for the reader (`Trust.counts`)."""
+        """Return the checks whose verdict on the node counts for the reader (`Trust.counts`)."""
         return self.of(self._trust.counting(self._store.by_index(BY_VERDICT, node), reader))
 
     def ignored_on(self, node: str) -> tuple[FinishedCheck, ...]:
-        """The checks with a verdict on the node that does not count for the cluster."""
+        """Return the checks with a verdict on the node that does not count for the cluster."""
         return self.of(
             raw
             for raw in self._store.by_index(BY_VERDICT, node)
@@ -168,13 +169,13 @@ class FinishedChecks:
         )
 
     def accused(self, reader: str | None) -> set[str]:
-        """The nodes that such a check found faulty, be it the newest verdict on them or not."""
+        """Return the nodes that any check that counts found faulty, even if it is not the newest one."""
         accusers = self._trust.counting(self._store.by_index(BY_VERDICT, ACCUSERS), reader)
         checks = self._models.readable(accusers)
         return {node for check in checks for node in check.status.nodes_in(Verdict.FAULTY)}
 
     def of(self, raws: Iterable[dict[str, Any]]) -> tuple[FinishedCheck, ...]:
-        """The finished ones of these, but for those that are being deleted or cannot be read."""
+        """Return the finished checks among these that are readable and not being deleted."""
         ended = (raw for raw in raws if is_finished(raw) and not raw["metadata"].get("deletionTimestamp"))
         return tuple(map(self._indexed, self._models.readable(ended)))
 
@@ -186,7 +187,7 @@ class FinishedChecks:
 
 
 def newest_on(node: str, checks: Iterable[FinishedCheck]) -> FinishedCheck | None:
-    """The check whose verdict on the node counts. Of two of the same second, a pass counts less."""
+    """Return the newest check on the node. Of two of the same second, a pass counts less."""
     return max(
         checks, key=lambda done: (done.ended, done.verdicts[node] is not Verdict.HEALTHY), default=None
     )
@@ -201,7 +202,7 @@ def has_fresh_pass(
 
 
 def last_pass(node: str, checks: Sequence[FinishedCheck], created: datetime | None) -> datetime | None:
-    """When the node passed the newest check on it; None if it did not pass that one (`_newest_pass`)."""
+    """Return when the node passed the newest check on it; None if it did not pass that (`_newest_pass`)."""
     passed = _newest_pass(node, checks, created)
     return None if passed is None else passed.ended
 
@@ -209,14 +210,14 @@ def last_pass(node: str, checks: Sequence[FinishedCheck], created: datetime | No
 def _newest_pass(
     node: str, checks: Sequence[FinishedCheck], created: datetime | None
 ) -> FinishedCheck | None:
-    """The newest check on the node, if the node passed it.
+    """Return the newest check on the node, if the node passed it.
 
-    A check that reused a node's earlier pass tested it in part at most: that makes no new pass.
+    A check that reused a node's earlier pass tested at most a part of it, so it is no new pass.
 
     Args:
-        checks: with a verdict on the node.
-        created: when the node was added; None if it is gone. A check from before was of another machine, or
-            of this one before its repair.
+        checks: checks with a verdict on the node.
+        created: when the node was added; None if it is gone. An earlier check tested another machine, or this
+            one before its repair.
     """
     if created is None:
         return None
@@ -235,7 +236,7 @@ def is_finished(check: dict[str, Any]) -> bool:
 
 
 def judged_nodes(check: dict[str, Any]) -> set[str]:
-    """The nodes on which a NodeCheck has a verdict."""
+    """Return the nodes on which a NodeCheck has a verdict."""
     status = check.get("status", {})
     return {*status.get("nodes", ())} if status.get("phase") == NodeCheckPhase.SUCCEEDED else set()
 

@@ -1,4 +1,4 @@
-"""What a raw Node shows of its machine: its age, and its GPUs. Pure."""
+"""Age and GPUs of a raw Node. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def created_at(node: Mapping[str, Any]) -> datetime:
 
 
 def gpus_of(node: Mapping[str, Any]) -> int:
-    """Return how many GPUs a node has, however many Pods may share one; 0 where that is not to be seen.
+    """Return the number of a node's GPUs, even if Pods share them; 0 if it is unknown.
 
     Source: the labels of NVIDIA's GPU feature discovery, `nvidia.com/gpu.replicas` for shared ones.
     """
@@ -24,7 +24,7 @@ def gpus_of(node: Mapping[str, Any]) -> int:
 
 
 def unhealthy_gpus(node: Mapping[str, Any]) -> int:
-    """The number of GPUs that the kubelet gives to no Pod: their device plugin calls them unhealthy."""
+    """Return the number of GPUs that the device plugin reports as unhealthy, so that no Pod gets them."""
     there, usable = _gpus(node, "capacity"), _gpus(node, "allocatable")
     return 0 if there is None or usable is None else there - usable
 

@@ -1,4 +1,4 @@
-"""Condition `NodesChecked` of a job: its name, and the reasons that are no cause for worry."""
+"""Condition `NodesChecked` of a job: its type, and its harmless reasons."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A node's record: the findings of its last checks, kept in an annotation of the Node. Pure.
 
-The NodeRecord reconciler writes it. The NodeCheck reconciler reads it, to see a fault that comes and goes
+The NodeRecord reconciler writes it. The NodeCheck reconciler reads it to find intermittent faults
 (`healthcheck/intermittent.py`), and `dlr node-check history` shows it.
 """
 
@@ -19,13 +19,13 @@ from healthcheck.intermittent import NodeTests, tests_by_node
 
 MOST_RESULTS = 20
 MOST_BYTES = 4096
-"""Bytes of all findings, the oldest of which go first. Every watcher of Nodes has them in memory."""
+"""Most bytes of all findings; the oldest are dropped first. Every watcher of Nodes has them in memory."""
 WINDOW = timedelta(days=14)
-"""Age beyond which a finding does not count for a fault that comes and goes."""
+"""Age up to which a finding counts for an intermittent fault."""
 KEPT = {"time", "source", "uid", "verdict", "passed", "failed", "failed_with"}
 """Fields of a finding that the record keeps."""
 MAX_NAMED_IN_DOMAIN = 20
-"""Nodes that a NodeCheck's status names of a rack or switch."""
+"""Most nodes of a rack or switch that a NodeCheck's status names."""
 
 
 def read_record(node: Mapping[str, Any]) -> list[Finding]:
@@ -47,7 +47,7 @@ def write_record(record: Iterable[Finding]) -> str:
 
 
 def with_findings(record: Sequence[Finding], new: Iterable[Finding]) -> list[Finding]:
-    """Add findings that are not in the record yet; the newest are kept, as many as there is room for."""
+    """Add findings that are not in the record yet; the newest are kept, within the limits."""
     by_uid = {finding.uid: finding for finding in (*new, *record)}
     newest = sorted(by_uid.values(), key=lambda finding: (finding.time, finding.uid))[-MOST_RESULTS:]
     while len(write_record(newest)) > MOST_BYTES:
@@ -71,7 +71,7 @@ def passes_since(record: Iterable[Finding], since: datetime) -> int:
 
 
 def unhealthy_taint(node: Mapping[str, Any]) -> str | None:
-    """The value of the taint by which dlr has cordoned a raw Node; None if there is none."""
+    """Return the value of the taint by which dlr has cordoned a raw Node; None without it."""
     taints = (node.get("spec") or {}).get("taints") or ()
     return next((taint.get("value", "") for taint in taints if taint["key"] == names.TAINT_UNHEALTHY), None)
 
@@ -86,7 +86,7 @@ def tests_in(status: NodeCheckStatus, faulty: Iterable[str]) -> dict[str, NodeTe
 
 
 def untested_nodes(status: NodeCheckStatus, tests: Collection[str]) -> set[str]:
-    """The nodes that a check did not test to the end; `tests` are those that made tests with others."""
+    """Return the nodes that a check did not test to the end; `tests` are those tested with others."""
     return {*status.nodes_in(Cause.WITHDRAWN)} | {*status.reused}.difference(tests)
 
 
@@ -99,7 +99,7 @@ def _tests(round_: CheckRound, nodes: Sequence[str]) -> Iterator[tuple[list[str]
 
 
 def nodes_in_domains(status: NodeCheckStatus) -> frozenset[str] | None:
-    """Return the nodes of the faulty racks and parts; None if not all are named: any node may be in one."""
+    """Return the nodes of the faulty racks and parts; None if not all of these nodes are named."""
     if any(len(domain.nodes) >= MAX_NAMED_IN_DOMAIN for domain in status.faulty_domains):
         return None
     return frozenset[str]().union(*(domain.nodes for domain in status.faulty_domains))

@@ -1,8 +1,8 @@
-"""The speed of a class of hardware when its nodes were new, kept in an annotation of each Node. Pure.
+"""The speed of a class of hardware when its nodes were new, in an annotation of each Node. Pure.
 
-A check compares nodes with one another, so a fleet that is slow as a whole looks healthy by itself. Each Node
-keeps what was typical of its class when it first passed a check, as long as it is of that class; the medians
-over the nodes of a check are its references. `NodeRecordReconciler` writes them.
+A check compares nodes with one another, so a fleet that is slow as a whole looks healthy. Each Node keeps the
+typical figures of its class from the first check that it passed, as long as it is of that class. The medians
+of these figures over the nodes of a check are its references. `NodeRecordReconciler` writes them.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Reference(Model):
 
 
 def read_reference(node: Mapping[str, Any]) -> Reference | None:
-    """The reference of a raw Node; None if there is none that can be read."""
+    """Return the reference of a raw Node; None if there is none that can be read."""
     written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_REFERENCE)
     return _parsed(written) if written is not None else None
 
 
 @lru_cache(1024)
 def _parsed(written: str) -> Reference | None:
-    """Parse once for all nodes with the same text, of one first check."""
+    """Parse a text once for all nodes that have it from the same check."""
     try:
         return Reference.model_validate_json(written)
     except ValidationError:
@@ -58,7 +58,7 @@ def write_reference(reference: Reference) -> str:
 def references_on(
     fleet: Iterable[Node], nodes: Mapping[str, Mapping[str, Any]]
 ) -> dict[tuple[str, Metric], float]:
-    """The medians of the references of a check's nodes, by class and metric; `nodes` are the raw Nodes."""
+    """Return the medians of a check's nodes' references, by class and metric; `nodes` are the raw Nodes."""
     found: defaultdict[tuple[str, Metric], list[float]] = defaultdict(list)
     metrics = {metric.value: metric for metric in Metric}
     for node in fleet:
@@ -71,7 +71,7 @@ def references_on(
 
 
 def speeds_of(typical: Mapping[tuple[str, Metric], float], fleet: Iterable[Node]) -> list[ClassSpeed]:
-    """The speeds of the classes of a check's nodes, by `healthcheck.stragglers.references_of`."""
+    """Return the speeds of the classes of a check's nodes, from `healthcheck.stragglers.references_of`."""
     places: defaultdict[str, list[int]] = defaultdict(list)
     for place, node in enumerate(fleet):
         places[node.hardware_class].append(place)
@@ -86,7 +86,7 @@ def speeds_of(typical: Mapping[tuple[str, Metric], float], fleet: Iterable[Node]
 
 
 def references_left_by(check: NodeCheck, verdicts: Mapping[str, Verdict]) -> dict[str, Reference]:
-    """The references that a check leaves for the nodes that it found healthy, by name."""
+    """Return the references from a check for the nodes that it found healthy, by name."""
     status, left = check.status, dict[str, Reference]()
     if status.completion_time is None:
         return left

@@ -1,6 +1,6 @@
-"""The account of a job's time: in which state it was, what its steps came to, its timeline. Pure.
+"""The account of a job's time: its states, its steps, and its timeline. Pure.
 
-`ledger.py` names the present state and writes `status.goodput` and `status.history`; `goodput.py` reads steps
-from reports and computes the ratio (docs/metrics.md). Above are conditions, job, autoscaling and
-metrics; below are world and failure, whose decisions it observes and never changes.
+`ledger.py` determines the present state and writes `status.goodput` and `status.history`; `goodput.py` reads
+steps from reports and computes the ratio (docs/metrics.md). The packages above are conditions, job,
+autoscaling and metrics; below are world and failure, whose decisions it observes and never changes.
 """

@@ -1,6 +1,6 @@
-"""Goodput: what a job trained in each round, and what share of its life that was (docs/metrics.md). Pure.
+"""Goodput: the effective training time in each round, as a share of the job's life (docs/metrics.md). Pure.
 
-Reports of earlier incarnations and Pods count too, as long as they are there: what they say has happened.
+Reports of earlier incarnations and Pods count, too, while they exist.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from reconcilers.observed.workers import Workers
 
 
 def reported_rounds(workers: Sequence[ElasticWorker], since: int = 0) -> list[RoundProgress]:
-    """Returns by round, from `since` on, the figures that are furthest; of equals, the lowest worker's."""
+    """Return each round's figures with the highest step, from `since` on; of equals, the lowest worker's."""
     best: dict[int, RoundProgress] = {}
     for report in _reports(workers):
-        for told in reversed(report.rounds):
-            if told.round < since:
+        for figures in reversed(report.rounds):
+            if figures.round < since:
                 break
-            known = best.get(told.round)
-            if known is None or told.last_step > known.last_step:
-                best[told.round] = told
+            so_far = best.get(figures.round)
+            if so_far is None or figures.last_step > so_far.last_step:
+                best[figures.round] = figures
     return [best[round_] for round_ in sorted(best)]
 
 
 def first_step_at(round_: int, workers: Sequence[ElasticWorker]) -> datetime | None:
-    """When the round's first step was told, by the agents' clocks; None if that is not known."""
+    """Return when the round's first step was reported, by the agents' clocks; None if that is unknown."""
     times = []
     for report in _reports(workers):
-        told = next((told for told in report.rounds if told.round == round_), None)
+        figures = next((each for each in report.rounds if each.round == round_), None)
         progress = report.progress
-        if told is not None and progress is not None and progress.step == told.last_step:
-            times.append(progress.time - timedelta(seconds=told.stepping_seconds))
+        if figures is not None and progress is not None and progress.step == figures.last_step:
+            times.append(progress.time - timedelta(seconds=figures.stepping_seconds))
     return min(times, default=None)
 
 
 def last_step_at(round_: int, workers: Sequence[ElasticWorker]) -> datetime | None:
-    """When the last step that was told in the round was told; None if none was."""
+    """Return when the round's last step was reported; None without one."""
     return max(
         (
             report.progress.time
             for report in _reports(workers)
-            if report.progress is not None and any(told.round == round_ for told in report.rounds[-1:])
+            if report.progress is not None and any(each.round == round_ for each in report.rounds[-1:])
         ),
         default=None,
     )
@@ -81,47 +81,33 @@ def _reports(workers: Sequence[ElasticWorker]) -> list[AgentReport]:
     return [worker.status.agent for worker in training if worker.status.agent is not None]
 
 
-def tells_steps(job: ElasticJob, workers: Iterable[ElasticWorker]) -> bool:
-    """Whether the script is known to tell its steps, on some rank or other."""
-    goodput = job.status.goodput
-    known = goodput is not None and goodput.latest is not None and not goodput.latest.counted
-    return known or any(_tells(worker.status.agent) for worker in workers)
-
-
-def counts_steps(report: AgentReport | None) -> bool:
-    """Whether an agent counts: its rounds are all of one kind."""
-    return report is not None and bool(report.rounds) and report.rounds[-1].counted is True
-
-
 def with_comparable_steps(job: ElasticJob, workers: Workers) -> Workers:
-    """The workers, without the counts of those beside whom others tell their steps.
+    """Return the workers, without agents' counts of steps if the script reports its own on any rank.
 
-    A script that tells its steps on rank 0 alone goes by numbers of its own: beside them, whoever was counted
-    might seem to lag behind.
+    A script that reports its steps only on rank 0 has numbers of its own, beside which counted workers might
+    seem to lag behind.
     """
-    telling = workers.telling_steps
-    counted = {worker.metadata.uid for worker in telling if counts_steps(worker.status.agent)}
-    if not counted or not tells_steps(job, telling):
+    reporting, goodput = workers.reporting_steps, job.status.goodput
+    counted = {w.metadata.uid for w in reporting if w.status.agent and w.status.agent.rounds[-1].counted}
+    latest = goodput.latest if goodput is not None else None
+    has_own_steps = len(counted) < len(reporting) or (latest is not None and not latest.counted)
+    if not counted or not has_own_steps:
         return workers
     return Workers(_without_steps(w) if w.metadata.uid in counted else w for w in workers)
-
-
-def _tells(report: AgentReport | None) -> bool:
-    return report is not None and bool(report.rounds) and not report.rounds[-1].counted
 
 
 def _without_steps(worker: ElasticWorker) -> ElasticWorker:
     report = worker.status.agent
     assert report is not None
     progress, failure = report.progress, report.failure
-    if progress is not None:  # it may have told a checkpoint
+    if progress is not None:  # it may have reported a checkpoint
         saved = progress.checkpoint_step
         progress = None if saved is None else replace(progress, step=saved)
     if failure is not None:
         stacks = tuple(replace(stack, step=None) for stack in failure.stacks)
         failure = replace(failure, step=None, stacks=stacks)
-    said = replace(report, progress=progress, rounds=(), failure=failure)
-    return worker.model_copy(update={"status": worker.status.model_copy(update={"agent": said})})
+    report = replace(report, progress=progress, rounds=(), failure=failure)
+    return worker.model_copy(update={"status": worker.status.model_copy(update={"agent": report})})
 
 
 AFTER_A_FAILURE = (JobState.RECOVERING, JobState.REFORMING, JobState.DOWN)
@@ -131,7 +117,7 @@ FALSE_START = timedelta(seconds=30)
 NOT_YET_TRAINING = (JobState.RECOVERING, JobState.REFORMING, JobState.FORMING)
 """States of a formed world before its first step."""
 DIGITS = 6
-"""Of seconds, so that sums stay readable."""
+"""Decimal places of seconds, so that sums stay readable."""
 _NO_STEPS = {
     "first_step": None,
     "last_step": None,
@@ -144,34 +130,34 @@ _NO_STEPS = {
 
 
 def begun(job: ElasticJob, now: datetime) -> Goodput:
-    """A job's account starts with its submission."""
+    """Return a job's first account, which starts with its submission."""
     return Goodput(state=JobState.PENDING, since=job.metadata.creation_timestamp or now)
 
 
 def goodput_now(job: ElasticJob, workers: Iterable[ElasticWorker], now: datetime) -> Goodput:
-    """The account with all that the job's workers have told since it was written, and the ratio as of now."""
-    known = job.status.goodput
-    if known is not None and job.status.finished:
-        return known
-    goodput = known or begun(job, now)
-    telling = with_comparable_steps(job, Workers(workers)).telling_steps
-    told = reported_rounds(telling, since=goodput.round)
-    return with_ratio(with_rounds(goodput, told), job, now)
+    """Return the account with all reports since it was written, and with the present ratio."""
+    written = job.status.goodput
+    if written is not None and job.status.finished:
+        return written
+    goodput = written or begun(job, now)
+    reporting = with_comparable_steps(job, Workers(workers)).reporting_steps
+    rounds = reported_rounds(reporting, since=goodput.round)
+    return with_ratio(with_rounds(goodput, rounds), job, now)
 
 
 def seconds_by_state(goodput: Goodput, until: datetime) -> dict[JobState, float]:
-    """Adds the present state's time; `until` is now, or the end of a job that has finished."""
+    """Return the seconds by state with the present one's; `until` is now, or the end of a finished job."""
     seconds = in_state(goodput, goodput.state, until).seconds
     return {state: seconds[state.value] for state in JobState if state.value in seconds}
 
 
 def lost_seconds(goodput: Goodput) -> float:
-    """What failures have cost, up to the last state: the time from each until training went on."""
+    """Return the time lost by failures, up to the last state: from each until training went on."""
     return sum(goodput.seconds.get(state.value, 0.0) for state in AFTER_A_FAILURE)
 
 
 def in_state(goodput: Goodput, state: JobState, at: datetime) -> Goodput:
-    """Enters that state at `at`, but never before the last one began."""
+    """Enter a state at `at`, but never before the last one began."""
     at = max(at, goodput.since)
     return _spent(goodput, goodput.state, (at - goodput.since).total_seconds()).model_copy(
         update={"state": state, "since": at}
@@ -179,25 +165,25 @@ def in_state(goodput: Goodput, state: JobState, at: datetime) -> Goodput:
 
 
 def reassigned(goodput: Goodput, state: JobState, until: datetime) -> Goodput:
-    """The time from `since` until then was spent in another state than was thought."""
+    """Count the time from `since` to `until` for this state, instead of the assumed one."""
     until = max(until, goodput.since)
     seconds = (until - goodput.since).total_seconds()
     return _spent(goodput, state, seconds).model_copy(update={"since": until})
 
 
 def moved(goodput: Goodput, source: JobState, target: JobState, seconds: float) -> Goodput:
-    """Time that is counted in one state already was spent in another; no more than is counted."""
+    """Move counted time from one state to another; at most as much as is counted."""
     seconds = min(seconds, goodput.seconds.get(source.value, 0.0))
     return _spent(_spent(goodput, source, -seconds), target, seconds)
 
 
-def with_rounds(goodput: Goodput, told: Sequence[RoundProgress]) -> Goodput:
-    """Adds all that was reported of the last round in the account and of later ones.
+def with_rounds(goodput: Goodput, rounds: Sequence[RoundProgress]) -> Goodput:
+    """Add the figures of the last round in the account and of later ones.
 
-    The steps that agents counted for a script are forgotten when it tells the first itself, and none are
-    taken afterwards: the numbers do not compare.
+    When a script reports its first own step, steps that agents counted for it are dropped and no longer
+    accepted, since the numbers are not comparable.
     """
-    for figures in told:
+    for figures in rounds:
         latest = goodput.latest
         if latest is not None and figures.counted and not latest.counted:
             continue
@@ -206,16 +192,16 @@ def with_rounds(goodput: Goodput, told: Sequence[RoundProgress]) -> Goodput:
         if figures.round > goodput.round:
             goodput = _with_new_round(goodput, figures)
         elif figures.round == goodput.round and goodput.latest is not None:
-            goodput = _put_right(goodput, goodput.latest, figures)
+            goodput = _corrected(goodput, goodput.latest, figures)
     return goodput
 
 
 def effective_seconds(goodput: Goodput, *, of_group: bool = False) -> float | None:
-    """Steps kept × seconds a step; None before two steps of one round were told.
+    """Return steps kept × seconds per step; None before two steps of one round were reported.
 
     Args:
-        of_group: the account is that of a replica group, without which the others make steps; so those that
-            are kept are its timed ones.
+        of_group: the account is a replica group's. Others make steps without the group, so only its timed
+            steps count as kept.
     """
     if goodput.first_step is None or goodput.last_step is None or not goodput.steps_timed:
         return None
@@ -226,7 +212,7 @@ def effective_seconds(goodput: Goodput, *, of_group: bool = False) -> float | No
 
 
 def with_ratio(goodput: Goodput, job: ElasticJob, now: datetime) -> Goodput:
-    """Over the time since submission; no more than all of it, whatever workers and clocks say."""
+    """Set the ratio of effective time to the time since submission, at most 1 in spite of wrong clocks."""
     effective = effective_seconds(goodput, of_group=group_of(job) is not None)
     submitted = job.metadata.creation_timestamp
     if effective is None or submitted is None or now <= submitted:
@@ -238,9 +224,9 @@ def with_ratio(goodput: Goodput, job: ElasticJob, now: datetime) -> Goodput:
 def with_steps_of(account: Goodput, job: ElasticJob, groups: Sequence[Goodput], now: datetime) -> Goodput:
     """Return the account of a job with replica groups, with its steps by the accounts of its groups.
 
-    Its steps are those of the group that got furthest. They took what the groups trained on an average, each
-    no longer than the job did. So the ratio is the share of the time of all wanted groups that was effective
-    training.
+    Its steps are those of the group with the highest step. Their time is the average training time of the
+    groups, each at most the job's. So the ratio is the share of effective training in the time of all wanted
+    groups.
     """
     first = min((each.first_step for each in groups if each.first_step is not None), default=None)
     last = max((each.last_step for each in groups if each.last_step is not None), default=None)
@@ -272,10 +258,10 @@ def _with_new_round(goodput: Goodput, figures: RoundProgress) -> Goodput:
     return _counted(goodput, figures, steps_redone=goodput.steps_redone + redone)
 
 
-def _put_right(goodput: Goodput, counted: RoundProgress, figures: RoundProgress) -> Goodput:
-    """Later figures of the round that was counted last. Its first step was known from the beginning.
+def _corrected(goodput: Goodput, counted: RoundProgress, figures: RoundProgress) -> Goodput:
+    """Replace the figures of the last counted round by later ones, with the same first step.
 
-    As long as it is below the highest step, what it trained since is trained again.
+    Its new steps up to the highest step ever count as redone.
     """
     if figures.last_step <= counted.last_step:
         return goodput
@@ -307,7 +293,7 @@ def _counted(goodput: Goodput, figures: RoundProgress, steps_redone: int) -> Goo
 
 
 def start_is_unknown(goodput: Goodput | None) -> bool:
-    """Return whether the step from which the last start went on is unknown: goodput is a lower bound then."""
+    """Whether the step from which the last start went on is unknown, so that goodput is a lower bound."""
     return (
         goodput is not None
         and goodput.latest is not None

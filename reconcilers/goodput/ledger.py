@@ -1,9 +1,9 @@
 """A job's account of its time and steps: `status.goodput` and `status.history` (docs/metrics.md).
 
-It is written when state, round or members change, and at the job's end. In between it is brought up to date
-with what is written anyway, at most once a minute: what agents tell stays in their reports. For itself it is
-written where `kubectl get` shows a ratio that is wrong by a point. That is asked ever more seldom, each time
-when the job is a quarter older, so that a steady job costs few writes.
+It is written when state, round or members change, and at the job's end. In between it is updated at most once
+a minute, with other writes of the status; the figures stay in the agents' reports. It is written on its own
+only if the ratio that `kubectl get` shows is wrong by a point. That is checked each time when the job is a
+quarter older, so that a steady job causes few writes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from reconcilers.world.participants import bounds_of
 
 @dataclass(frozen=True)
 class Moment:
-    """One look at a job."""
+    """A job at one reconcile."""
 
     job: ElasticJob
     status: ElasticJobStatus
@@ -67,13 +67,13 @@ class Moment:
     workers: Workers
     now: datetime
     broken_at: datetime | None = None
-    """When the world failed, if it is given up just now because it did."""
+    """When the world failed, if it ends just now because of that."""
 
     @cached_property
     def reported(self) -> list[RoundProgress]:
-        """What agents have reported of the round that is counted last, and of later ones."""
+        """Reported figures of the last counted round and of later ones."""
         goodput = self.job.status.goodput
-        return reported_rounds(self.workers.telling_steps, since=goodput.round if goodput else 0)
+        return reported_rounds(self.workers.reporting_steps, since=goodput.round if goodput else 0)
 
     @property
     def published(self) -> Rendezvous:
@@ -86,12 +86,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class Transition:
+    """The begin of a state."""
+
     state: JobState
     at: datetime
 
 
 def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> list[Transition]:
-    """The states since the last look, the present one at the end; each other than the one before."""
+    """Return the states since the last reconcile, the present one last; neighbours differ."""
     found = [Transition(before.state, before.since)]
 
     def becomes(state: JobState, at: datetime) -> None:
@@ -100,9 +102,9 @@ def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> 
 
     # The agents' clocks may be wrong by hours; the time that their steps took is not.
     stepping = _stepping_time(moment)
-    if before.state in NOT_YET_TRAINING and _has_told_steps(moment):
+    if before.state in NOT_YET_TRAINING and _has_steps(moment):
         latest = moment.now - stepping
-        first = first_step_at(moment.published.round, moment.workers.telling_steps)
+        first = first_step_at(moment.published.round, moment.workers.reporting_steps)
         becomes(JobState.TRAINING, first if first is not None and before.since <= first <= latest else latest)
     if moment.broken_at is not None:
         trained = found[-1].state is JobState.TRAINING
@@ -116,7 +118,7 @@ def transitions(before: Goodput, history: Sequence[Episode], moment: Moment) -> 
 def failed_at(
     breaks: Sequence[Break], round_: int, workers: Sequence[ElasticWorker], now: datetime
 ) -> datetime | None:
-    """When the world of this round failed; None if it has not, and some only leave it."""
+    """Return when the world of this round failed; None if it has not, or members only leave it."""
     failed = [b for b in breaks if not (b.trains_on or b.stops_in_good_order)]
     if not failed:
         return None
@@ -128,7 +130,7 @@ def failed_at(
 def _break_time(
     b: Break, worker: ElasticWorker | None, last_step: datetime | None, now: datetime
 ) -> datetime:
-    """What is found out by waiting for it, a hang or a silent node, has failed since the last step."""
+    """Return when a member failed: a hang or a silent node, found only after a wait, at the last step."""
     failure = b.report.failure if b.report is not None else None
     if failure is not None:
         hangs = failure.cause in (FailureCause.HANG, FailureCause.TIMED_OUT)
@@ -163,7 +165,7 @@ def _state(last: JobState, before: Goodput, moment: Moment, recovering: bool) ->
 
 
 def _trains(last: JobState, before: Goodput, moment: Moment) -> bool:
-    """A script that told steps trains from the first of a round on; one that tells none, while it runs."""
+    """Whether a script trains: from its first step of the round on, or, if it reports none, while it runs."""
     if moment.published.round == moment.world.round and last is JobState.TRAINING:
         return True
     if before.first_step is not None or moment.reported:
@@ -171,7 +173,7 @@ def _trains(last: JobState, before: Goodput, moment: Moment) -> bool:
     return all_run(moment.world, moment.workers)
 
 
-def _has_told_steps(moment: Moment) -> bool:
+def _has_steps(moment: Moment) -> bool:
     """Whether members of the published world have reported steps of its round."""
     published = moment.published
     formed = published.phase is RendezvousPhase.FORMED
@@ -185,7 +187,7 @@ def _stepping_time(moment: Moment) -> timedelta:
 
 
 def _too_few(moment: Moment) -> bool:
-    """Not even with all who are on the way there are enough for a world."""
+    """Whether there are too few workers for a world, even with those that are starting."""
     present = set(present_slots(moment.job, names.WORKER))
     stuck = {
         worker.spec.index
@@ -196,7 +198,7 @@ def _too_few(moment: Moment) -> bool:
 
 
 def _recovers(before: Goodput, history: Sequence[Episode]) -> bool:
-    """Whether the last failure is not over yet. A check may have come between."""
+    """Whether the last failure is not over yet, even if a check came in between."""
     if before.state is not JobState.CHECKING:
         return before.state in AFTER_A_FAILURE
     earlier = (episode.state for episode in reversed(history) if episode.state is not JobState.CHECKING)
@@ -204,9 +206,9 @@ def _recovers(before: Goodput, history: Sequence[Episode]) -> bool:
 
 
 def with_episode(history: Sequence[Episode], episode: Episode) -> tuple[Episode, ...]:
-    """Appends the new stretch, unless it is the same as the last; when full, the oldest goes.
+    """Append the new episode, unless it equals the last one; when full, the oldest is dropped.
 
-    A round that fails before it has trained begins none: its failure is added to the last.
+    A round that fails before it has trained begins no episode: its failure is added to the last one.
     """
     last = history[-1] if history else None
     if last is not None and _what(last) == _what(episode):
@@ -233,7 +235,7 @@ def episode_of(
 
 
 def in_short(members: Sequence[int]) -> str:
-    """Such as `0-3,6`; cut where it gets too long."""
+    """Return text such as `0-3,6`, cut if it gets too long."""
     text = as_ranges(sorted(members))
     if len(text) <= MAX_EPISODE_MEMBERS:
         return text
@@ -245,42 +247,42 @@ def _what(episode: Episode) -> tuple[object, ...]:
 
 
 REFRESH_SECONDS = 60.0
-"""The account is not brought up to date sooner, unless something in it changes."""
+"""Least time between updates of the account, unless its state changes."""
 REFRESH_SHARE = 0.2
-"""Of the job's age: the written ratio is looked at when it is older than that. In this time the ratio can
-move by no more than as much."""
+"""Share of the job's age after which the written ratio is checked. In this time the ratio can change by no
+more than that share."""
 POINT = 0.01
-"""A ratio that has moved by less is not written for itself."""
+"""Least change of the ratio for which the account is written on its own."""
 
 
 def with_account(moment: Moment, differs: bool, age_seconds: float) -> ElasticJobStatus:
-    """The moment's status, with the account in it where that is due.
+    """Return the moment's status, with the account updated if that is due.
 
     Args:
-        differs: something else in the status is written; else the account stays until its ratio is too old.
+        differs: whether other fields are written; otherwise the account stays until its ratio is too old.
         age_seconds: time since the account was written.
     """
-    known, status = moment.job.status, moment.status
+    stored, status = moment.job.status, moment.status
     account = balanced(moment)
     if account is not None:
         return status.model_copy(update={"goodput": account[0], "history": list(account[1])})
     limit_seconds = REFRESH_SECONDS if differs else refresh_seconds(moment.job, moment.now)
-    if known.goodput is None or known.completion_time is not None or age_seconds < limit_seconds:
+    if stored.goodput is None or stored.completion_time is not None or age_seconds < limit_seconds:
         return status
     goodput = goodput_now(moment.job, moment.workers, moment.now)
-    if not differs and not _has_moved(known.goodput, goodput):
+    if not differs and not _has_moved(stored.goodput, goodput):
         return status
     return status.model_copy(update={"goodput": goodput})
 
 
 def refresh_seconds(job: ElasticJob, now: datetime) -> float:
-    """How old the written ratio may get before it is compared with the present one."""
+    """Return the age at which the written ratio is compared with the present one."""
     submitted = job.metadata.creation_timestamp or now
     return max(REFRESH_SECONDS, REFRESH_SHARE * (now - submitted).total_seconds())
 
 
 def seconds_to_refresh(job: ElasticJob, now: datetime, age_seconds: float) -> float:
-    """Until the written ratio is to be looked at (again)."""
+    """Return the time until the next check of the written ratio."""
     limit = refresh_seconds(job, now)
     return limit - age_seconds if age_seconds < limit else limit
 
@@ -292,12 +294,12 @@ def _has_moved(written: Goodput, present: Goodput) -> bool:
 
 
 def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
-    """The account and the history with what has changed since they were written last; None if nothing has."""
-    known = moment.job.status
-    if known.finished:
+    """Return account and history with all changes since they were written; None without changes."""
+    stored = moment.job.status
+    if stored.finished:
         return None
-    before = known.goodput or begun(moment.job, moment.now)
-    earlier = tuple(known.history) or (Episode(state=before.state, since=before.since, reason="submitted"),)
+    before = stored.goodput or begun(moment.job, moment.now)
+    earlier = tuple(stored.history) or (Episode(state=before.state, since=before.since, reason="submitted"),)
     goodput, history = _with_first_steps(*_without_false_start(before, earlier, moment), moment)
     goodput, history = with_lives(goodput, history, moment.published, moment.workers)
 
@@ -308,7 +310,7 @@ def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
     history = _with_blame(_with_episodes(history, found, moment), moment)
     if moment.status.finished:
         goodput = in_state(goodput, goodput.state, moment.now)
-    if (goodput.state, goodput.since, history) == (before.state, before.since, tuple(known.history)):
+    if (goodput.state, goodput.since, history) == (before.state, before.since, tuple(stored.history)):
         return None
     return with_ratio(goodput, moment.job, moment.now), history
 
@@ -316,7 +318,7 @@ def balanced(moment: Moment) -> tuple[Goodput, tuple[Episode, ...]] | None:
 def _without_false_start(
     goodput: Goodput, history: tuple[Episode, ...], moment: Moment
 ) -> tuple[Goodput, tuple[Episode, ...]]:
-    """A script that told no steps, and failed soon after its start, has not trained."""
+    """Take back assumed training: a script without reported steps that failed soon has not trained."""
     is_assumed = goodput.state is JobState.TRAINING and goodput.first_step is None and not moment.reported
     if not is_assumed or moment.broken_at is None or len(history) < 2:
         return goodput, history
@@ -329,15 +331,15 @@ def _without_false_start(
 def _with_first_steps(
     goodput: Goodput, history: tuple[Episode, ...], moment: Moment
 ) -> tuple[Goodput, tuple[Episode, ...]]:
-    """A script that told no steps was thought to train while it ran; it did so only from the first one on."""
-    published, told = moment.published, moment.reported
-    taken_on_trust = goodput.state is JobState.TRAINING and goodput.first_step is None
-    if not taken_on_trust or len(history) < 2 or not told or told[-1].round != published.round:
+    """Correct assumed training: once a script reports its first step, it has trained only from then on."""
+    published, rounds = moment.published, moment.reported
+    is_assumed = goodput.state is JobState.TRAINING and goodput.first_step is None
+    if not is_assumed or len(history) < 2 or not rounds or rounds[-1].round != published.round:
         return goodput, history
     earlier = history[-2].state
     if earlier not in NOT_YET_TRAINING:
         return goodput, history
-    at = min(first_step_at(published.round, moment.workers.telling_steps) or moment.now, moment.now)
+    at = min(first_step_at(published.round, moment.workers.reporting_steps) or moment.now, moment.now)
     goodput = reassigned(goodput, earlier, at)
     began = history[-1].model_copy(
         update={"since": goodput.since, "reason": _reason(JobState.TRAINING, published, moment)}
@@ -348,7 +350,7 @@ def _with_first_steps(
 def _with_episodes(
     history: tuple[Episode, ...], found: Sequence[Transition], moment: Moment
 ) -> tuple[Episode, ...]:
-    """Appends the changes of state and world; what came and went since the last look was in its world."""
+    """Append the changes of state and world; states that came and went meanwhile belong to the old world."""
     worlds = [moment.published] * (len(found) - 1) + [moment.world]
     for number, (transition, world) in enumerate(zip(found, worlds, strict=True)):
         if number == 0 and len(found) > 1:
@@ -362,9 +364,9 @@ def _with_episodes(
 
 
 def _with_blame(history: tuple[Episode, ...], moment: Moment) -> tuple[Episode, ...]:
-    """Writes the culprit of a round into the history when the blame moves from one worker to another.
+    """Write the culprit of a round into the history when the blame moves from one worker to another.
 
-    Also when it is found for a round that was given up before, such as one that hung.
+    The same applies when it is found for a round that ended before, such as one that hung.
     """
     before, now = moment.job.status.last_failure, moment.status.last_failure
     if now is None or now.round is None or before == now:
@@ -381,7 +383,7 @@ def _with_blame(history: tuple[Episode, ...], moment: Moment) -> tuple[Episode, 
 
 
 def _news(moment: Moment) -> JobFailure | None:
-    """The last failure, if it is recorded now."""
+    """Return the last failure, if it is recorded now."""
     failure = moment.status.last_failure
     return failure if failure != moment.job.status.last_failure else None
 
@@ -408,8 +410,8 @@ def _reason(state: JobState, world: Rendezvous, moment: Moment) -> str:
             first = next(
                 (figures.first_step for figures in moment.reported if figures.round == world.round), None
             )
-            known = moment.world if moment.world.round == world.round else world
-            where = f", {known.resume.tier.origin}" if known.resume else ""
+            newest = moment.world if moment.world.round == world.round else world
+            where = f", {newest.resume.tier.origin}" if newest.resume else ""
             return "" if first is None else f"from step {first} on{where}"
         case JobState.RECOVERING:
             failure = _news(moment)

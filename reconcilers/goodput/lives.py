@@ -1,4 +1,4 @@
-"""Rounds into which training processes lived on: the time since the failure went to re-forming. Pure."""
+"""Rounds into which training processes lived on: time since the failure counts as re-forming. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUTAGE = (JobState.RECOVERING, JobState.REFORMING)
 
 
 def lived_on(round_: int, workers: Workers) -> int:
-    """Return how many training processes lived on into the round, as far as agents have reported."""
+    """Return the number of training processes reported to have lived on into the round."""
     reports = (worker.status.agent for worker in workers.living_on)
     lives = (report.lived_on for report in reports if report is not None)
     return sum(each.processes for each in lives if each is not None and each.round == round_)
@@ -26,7 +26,7 @@ def with_lives(
 ) -> tuple[Goodput, tuple[Episode, ...]]:
     """Count the outage before the world's round as re-forming, if processes lived on into the round.
 
-    The report of that comes with the round's start, or later, from whichever agent has such processes.
+    Agents with such processes report it when the round starts, or later.
     """
     begin, end = _outage(history, world.round)
     lived = lived_on(world.round, workers) if begin < end else 0
@@ -46,7 +46,7 @@ def with_lives(
 
 
 def _outage(history: Sequence[Episode], round_: int) -> tuple[int, int]:
-    """Return begin and end of the episodes from the failure of the round before to this one's first step."""
+    """Return begin and end of the episodes from the previous round's failure to this one's first step."""
     end = len(history)
     while end and history[end - 1].round == round_ and history[end - 1].state is JobState.TRAINING:
         end -= 1
@@ -58,7 +58,7 @@ def _outage(history: Sequence[Episode], round_: int) -> tuple[int, int]:
 
 
 def _recovering_seconds(episodes: Sequence[Episode]) -> float:
-    """Return the time of all but the last that counts as recovering."""
+    """Return the recovering time of all episodes but the last."""
     spans = (
         following.since - each.since
         for each, following in pairwise(episodes)

@@ -1,4 +1,4 @@
-"""The Events of a look at a job that its conditions do not show: its phase, its world, its scale. Pure."""
+"""Events of a job that its conditions do not show: about its phase, its world, its scale. Pure."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TOO_LATE = (
 
 
 def of_phase(look: DesiredJob, status: ElasticJobStatus) -> Iterator[Event]:
-    """Yields an Event for a job that is suspended, resumed or ends, and for an edit that comes too late."""
+    """Yield an Event for a job that is suspended, resumed or ends, and for an edit that comes too late."""
     before, phase = look.seen.job.status, status.phase
     if before.phase is not None and before.phase.finished:
-        # The write of the end had the generation of its time: a later one is an edit that came too late.
-        known = before.observed_generation
-        if known is not None and known < look.seen.job.metadata.generation:
+        # The status of the end has the generation at that time: a later one is an edit that came too late.
+        observed = before.observed_generation
+        if observed is not None and observed < look.seen.job.metadata.generation:
             message = TOO_LATE.format(phase=before.phase.value.lower())
             yield Event("Warning", "EditWithoutEffect", message)
     elif phase is not None and phase.finished:
@@ -49,7 +49,7 @@ def of_phase(look: DesiredJob, status: ElasticJobStatus) -> Iterator[Event]:
 def of_world(
     published: Rendezvous, decision: Decision, failures: Assessment, workers: Workers, *, was_counted: bool
 ) -> Iterator[Event]:
-    """That the world broke, changed or formed.
+    """Yield Events for a world that broke, changed or formed.
 
     Args:
         was_counted: a failure of the published round was blamed before, so its break had an Event.
@@ -81,13 +81,13 @@ def of_world(
 
 
 def _stepped_in(workers: Workers, members: Collection[int]) -> str:
-    """Names the members that stood by until now."""
+    """Return a clause with the members that stood by until now."""
     stood_by = {w.spec.index for w in workers.exceptional if w.status.standby}.intersection(members)
     return f"; stood by before: {named(stood_by)}" if stood_by else ""
 
 
 def incident_line(incident: Incident | None) -> str:
-    """The culprit in one line, with the class and what a rule decides."""
+    """Return the culprit in one line, with its exit class and the action of a rule."""
     if incident is None:
         return ""
     follows = ", follows from another's end" if incident.follows else ""
@@ -103,8 +103,8 @@ def of_culprit(incident: Incident | None) -> Iterator[Event]:
 
 
 def of_scale(look: DesiredJob) -> Iterator[Event]:
-    """Yields Events for a count or plan that has just become desired state; none for counts of which not all
-    are needed: such come and go."""
+    """Yield Events for a count or plan that has just become desired state; none for a count with extra
+    workers, which come and go."""
     request, scaling, before = look.request, look.job.status.scaling, look.count_changed_from
     if scaling is not None and before is not None and (request is None or request.base is None):
         message = f"from {before} to {counted(scaling.replicas, 'worker')}, by {scaling.by}"
@@ -122,7 +122,7 @@ def of_moves(done: Sequence[Migration]) -> Iterator[Event]:
 
 
 def of_resume(before: Rendezvous, world: Rendezvous, lived_on: int = 0) -> Iterator[Event]:
-    """An Event when it is first reported.
+    """Yield an Event when a resume is first reported.
 
     Args:
         lived_on: training processes that lived on into the round.
@@ -134,6 +134,6 @@ def of_resume(before: Rendezvous, world: Rendezvous, lived_on: int = 0) -> Itera
 
 
 def resumed_in_words(resume: Resume) -> str:
-    """Such as `from memory, step 120`."""
+    """Return words such as `from memory, step 120`."""
     step = "" if resume.step is None else f", step {resume.step}"
     return f"{resume.tier.origin}{step}"

@@ -1,9 +1,8 @@
-"""What to do about a job, as one pure function: from an `ObservedJob` to a `JobPlan`.
+"""The plan of a job, by one pure function from an `ObservedJob` to a `JobPlan`.
 
-Everything that the job needs is decided here, from one view and at one moment; nothing is written. The order
-in which a plan is carried out (`reconciler.py`) is: what has to come first, the status, the acts.
-Each act follows from what is published by then, so that the next look, after a crash between any two writes,
-plans what is left.
+Everything that the job needs is decided here, from one view and at one moment; nothing is written.
+`reconciler.py` carries a plan out in this order: first acts, status, acts. Each act follows from what is
+published by then, so that after a crash between any two writes the next reconcile plans the rest.
 """
 
 from __future__ import annotations
@@ -68,34 +67,36 @@ from reconcilers.world.reported_faults import marked, with_reported
 
 MIN_ACTS = 100
 ACT_LOOKS = 10
-"""Looks in which a large job has all its workers made, relaunched or deleted: its status shows how far that
-is, other jobs have a turn, and no look takes longer than a reconcile may."""
+"""Reconciles in which a large job's workers are all made, relaunched or deleted: its status shows the
+progress, other jobs have a turn, and no reconcile exceeds its time limit."""
 STRANGERS_RETRY_SECONDS = 10.0
-"""That an ElasticWorker goes which no job owns wakes none."""
+"""The deletion of an ElasticWorker that no job owns wakes no job."""
 UNKNOWN_POD_RETRY_SECONDS = 1.0
 """Pods wake their worker, not its job."""
 
 
 @dataclass(frozen=True)
 class JobPlan:
+    """Writes that one reconcile of a job makes, and when the next one is due."""
+
     request: Act | None = None
-    """The object to make before anything else, by which workers are tested. If it is refused, plan again with
+    """The check of workers to create before anything else. If it is refused, plan again with
     `ObservedJob.request_refused`."""
     first: tuple[Act, ...] = ()
-    """Writes that come before the status: once it is written, nothing shows that they are due."""
+    """Writes before the status, which no longer shows afterwards that they are due."""
     status_patch: Object = field(default_factory=dict)
     """The change of the job's status; empty if there is none."""
     events: tuple[Event, ...] = ()
-    """Events that are recorded when the status is written."""
+    """Events to record when the status is written."""
     acts: tuple[Act, ...] = ()
-    """Writes that come after the status."""
+    """Writes after the status."""
     look_again_seconds: float | None = None
     is_interim: bool = False
-    """More writes of `first` are due in further looks; until then nothing else is decided."""
+    """Whether more writes of `first` are due in further reconciles; until then nothing else is decided."""
 
 
 def plan_job(seen: ObservedJob, now: datetime) -> JobPlan:
-    """Plans all that is to be done after this look about a job that trains in a world."""
+    """Plan everything that one reconcile does about a job that trains in a world."""
     seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     if seen.job.status.finished:
         return plan_finished(seen, now)
@@ -103,19 +104,20 @@ def plan_job(seen: ObservedJob, now: datetime) -> JobPlan:
     if seen.job.stops:
         plan = written(look, suspended(look, dissolve(look.published, why_stopped(seen.job))))
     else:
-        plan = plan_end(look, _success(look)) or _train(look)
+        success = "all workers finished" if has_succeeded(look.workers, look.published) else ""
+        plan = plan_end(look, success) or _train(look)
     return completed(plan, look)
 
 
 def completed(plan: JobPlan, look: DesiredJob, look_again_seconds: float | None = None) -> JobPlan:
-    """The plan with what is the same for all jobs: slots that come and go."""
+    """Complete the plan with what is the same for all jobs: slots that come and go."""
     if plan.is_interim:
         return plan
     seen, now = look.seen, look.now
     most = most_acts(len(seen.workers) + len(look.missing))
     sizing_seconds = seconds_to_sizing(seen.job, now) if look.missing else None
     waits = look.is_held or sizing_seconds is not None or seen.workers_refused_seconds is not None
-    missing = () if waits else look.missing[: min(most, seen.limit.room)]
+    missing = () if waits else look.missing[: min(most, seen.limit.remaining)]
     surplus = [deleted(ELASTICWORKERS, worker.metadata) for worker in look.surplus[:most]]
     is_more = len(missing) == most < len(look.missing) or len(surplus) < len(look.surplus)
     more = 0.0 if is_more else None
@@ -129,7 +131,7 @@ def completed(plan: JobPlan, look: DesiredJob, look_again_seconds: float | None 
             more,
             sizing_seconds,
             seen.workers_refused_seconds,
-            RETRY_SECONDS if len(look.missing) > seen.limit.room else None,
+            RETRY_SECONDS if len(look.missing) > seen.limit.remaining else None,
             STRANGERS_RETRY_SECONDS if seen.strangers else None,
             UNKNOWN_POD_RETRY_SECONDS if look.fresh.unknown else None,
             look.refusal.seconds_to_failure(look.job, now) if look.refusal is not None else None,
@@ -139,12 +141,12 @@ def completed(plan: JobPlan, look: DesiredJob, look_again_seconds: float | None 
 
 
 def most_acts(workers: int) -> int:
-    """Workers of a job that one look makes at most, or relaunches, or deletes."""
+    """Return the most workers of a job that one reconcile makes, relaunches or deletes."""
     return max(MIN_ACTS, workers // ACT_LOOKS)
 
 
 def wanted(seen: ObservedJob, now: datetime) -> DesiredJob:
-    """The job with the requested scale, and the workers that are wanted by it."""
+    """Return the job with the requested scale, and its missing and surplus workers."""
     job = seen.job
     fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
     job, request, before = take_up(job, fresh, seen.managed_fields, now, seen.vacant)
@@ -155,7 +157,7 @@ def wanted(seen: ObservedJob, now: datetime) -> DesiredJob:
 
 
 def _paced(seen: ObservedJob, plan: JobPlan) -> JobPlan:
-    """The plan, without a status that is for people alone and was written a moment ago."""
+    """Put off a status that is only for people and was written a moment ago."""
     if plan.request or plan.first or plan.events or plan.acts:
         return plan
     wait = seconds_to_write(plan.status_patch, seen.raw.get("status") or {}, seen.status_age_seconds)
@@ -167,10 +169,10 @@ def _paced(seen: ObservedJob, plan: JobPlan) -> JobPlan:
 def without_surplus(
     look: DesiredJob, fault: refusal.Fault | None = None, table: ConditionTable = TABLE
 ) -> DesiredJob:
-    """The job without the workers that are deleted, and whether Pods of the others can be made.
+    """Return the job without its surplus workers, and with a refusal of the others' Pods, if there is one.
 
     Args:
-        fault: why the job's Pods cannot be made, as far as that is special to its planner.
+        fault: why the job's Pods cannot be made, for a reason that only its planner knows.
         table: the conditions and warnings of jobs of its kind.
     """
     seen, surplus = look.seen, look.surplus
@@ -189,7 +191,7 @@ def without_surplus(
 
 
 def plan_finished(seen: ObservedJob, now: datetime) -> JobPlan:
-    """The plan of a finished job: its counts follow its Pods, and it is deleted when its time is over."""
+    """Plan a finished job: its counts follow its Pods, and it is deleted when its time is over."""
     remaining = seconds_to_expiry(seen.job, now)
     if remaining is not None and remaining <= 0:
         return JobPlan(acts=(deleted(ELASTICJOBS, seen.job.metadata),))
@@ -198,20 +200,19 @@ def plan_finished(seen: ObservedJob, now: datetime) -> JobPlan:
 
 
 def plan_end(look: DesiredJob, success: str) -> JobPlan | None:
-    """The plan of a job whose training is over, or whose time is; None if it goes on.
+    """Plan the end of a job whose training or time is over; return None if it goes on.
+
+    Agents leave a suspended job with exit code 0, so these ends are no success when the job is resumed.
 
     Args:
-        success: how training has come to its end; empty if it has not.
-
-    Agents leave a suspended job with exit code 0: the ends that its workers have when it is resumed are no
-    success.
+        success: how training has succeeded; empty if it has not.
     """
     end = _end_of(look, success)
     return written(look, ended(look, *end)) if end is not None else None
 
 
 def _end_of(look: DesiredJob, success: str) -> tuple[JobPhase, str, str] | None:
-    """Phase, reason and message of the end."""
+    """Return phase, reason and message of the end; None if the job goes on."""
     job, now = look.job, look.now
     if success and job.status.phase is not JobPhase.SUSPENDED:
         return JobPhase.SUCCEEDED, "TrainingSucceeded", success
@@ -224,12 +225,8 @@ def _end_of(look: DesiredJob, success: str) -> tuple[JobPhase, str, str] | None:
     return None
 
 
-def _success(look: DesiredJob) -> str:
-    return "all workers finished" if has_succeeded(look.workers, look.published) else ""
-
-
 def _train(look: DesiredJob) -> JobPlan:
-    """The plan of a job that runs: its world, and what its failures come to."""
+    """Plan a job that runs: its world, and the consequences of its failures."""
     look = with_standing(look, spare_workers(look.job, look.workers))
     standing = with_reported(
         look.standing, look.workers, look.published, bounds_of(look.job), look.seen.nodes
@@ -262,7 +259,7 @@ def _train(look: DesiredJob) -> JobPlan:
 
 
 def with_standing(look: DesiredJob, spare: Mapping[str, Overdrawn]) -> DesiredJob:
-    """The look at a job that runs, with how its workers stand.
+    """Return a running job with the standing of its workers.
 
     Args:
         spare: the workers that may fail for good, by uid.
@@ -277,10 +274,10 @@ def with_standing(look: DesiredJob, spare: Mapping[str, Overdrawn]) -> DesiredJo
 
 
 def plan_failure(look: DesiredJob, failures: Assessment, broken_at: datetime | None = None) -> JobPlan | None:
-    """The plan of a job that its failures end; None if it goes on.
+    """Plan the end of a job by its failures; return None if it goes on.
 
     Args:
-        broken_at: when the world failed that is given up now.
+        broken_at: when the world failed that is abandoned now.
     """
     ending, events = failures.ending, tuple(events_of_job.of_culprit(failures.incident))
     if ending is None:
@@ -290,10 +287,10 @@ def plan_failure(look: DesiredJob, failures: Assessment, broken_at: datetime | N
 
 
 def waits_of_all(look: DesiredJob) -> tuple[float | None, ...]:
-    """Times until a look is due of any job that runs."""
+    """Return the times until the next reconcile of any job that runs."""
     return (
         seconds_to_deadline(look.job, look.now),
-        reported.seconds_to_notice(look.job, look.workers.telling_steps, look.now),
+        reported.seconds_to_notice(look.job, look.workers.reporting_steps, look.now),
         reported.seconds_to_hear(look.seen.unheard_seconds),
         pods.seconds_to_last(look.workers, look.now),
         seconds_to_refresh(look.job, look.now, look.seen.account_age_seconds),
@@ -301,10 +298,10 @@ def waits_of_all(look: DesiredJob) -> tuple[float | None, ...]:
 
 
 def relaunching(plan: JobPlan, look: DesiredJob, due: Sequence[Act], retry_seconds: float | None) -> JobPlan:
-    """The plan with as many new incarnations as one look makes.
+    """Return the plan with as many new incarnations as one reconcile makes.
 
-    They come first, and all of them before anything else, where the status that is written no longer shows
-    which Pods a suspension had to end.
+    After a suspension, all of them come before anything else, because the new status will no longer show
+    which Pods the suspension had to end.
 
     Args:
         retry_seconds: time until more of them are due.
@@ -320,17 +317,17 @@ def relaunching(plan: JobPlan, look: DesiredJob, due: Sequence[Act], retry_secon
 
 
 def _assembly(look: DesiredJob) -> tuple[Assembly, Roll]:
-    """Return who is there for a world, and the Pods to make with new resources now."""
+    """Return the participants of the next world, and the Pods to make with new resources now."""
     job, workers, published = look.job, look.workers, look.published
-    people = participants_of(job, workers.without(look.leaving), look.seen.ages)
-    bounds = with_extra(bounds_of(job), job, workers, published, people)
-    there, roll = Assembly(published, people, bounds, look.now), Roll()
+    participants = participants_of(job, workers.without(look.leaving), look.seen.ages)
+    bounds = with_extra(bounds_of(job), job, workers, published, participants)
+    there, roll = Assembly(published, participants, bounds, look.now), Roll()
     if look.seen.vetting.claim is None and not look.is_refused:
         stopped = {w.spec.index for w in workers.exceptional if w.metadata.uid in look.exhausted_workers}
         roll = plan_roll(job, workers, there, look.fresh, look.standing.slow | stopped)
     if roll.leaving or look.standing.faulty or look.standing.leaving:
-        staying = marked(roll.marked(people), look.standing)
-        there = replace(there, people=on_faulty_nodes(staying, look.standing.faulty))
+        staying = marked(roll.marked(participants), look.standing)
+        there = replace(there, participants=on_faulty_nodes(staying, look.standing.faulty))
     return there, roll
 
 
@@ -356,7 +353,7 @@ def _go_on(
     broken_at: datetime | None,
     waits: Collection[float | None],
 ) -> JobPlan:
-    """The status of a job that goes on, and what becomes of its standby."""
+    """Plan the status of a job that goes on, and its standby workers."""
     workers, world = look.workers, decision.rendezvous
     job, moved = with_moves_done(look.job, workers, world)
     look = replace(look, job=job, left_out=decision.left_out)
@@ -380,11 +377,11 @@ def written(
     standby: Collection[int] = (),
     broken_at: datetime | None = None,
 ) -> JobPlan:
-    """The plan that writes this status, with the account of the job's time.
+    """Return the plan that writes this status, with the account of the job's time.
 
     Args:
-        events: what the comparison of the conditions does not show.
-        broken_at: when the world failed that is given up now.
+        events: Events that do not follow from changed conditions.
+        broken_at: when the world failed that is abandoned now.
     """
     raw, before = look.seen.raw.get("status", {}), look.seen.job.status
     moment = Moment(look.job, status, look.workers, look.now, broken_at)
@@ -409,5 +406,5 @@ def written(
 
 
 def soonest(*seconds: float | None) -> float | None:
-    """The least of these times that is given."""
+    """Return the shortest of these times, none below 0; None if there is none."""
     return min((max(each, 0.0) for each in seconds if each is not None), default=None)

@@ -1,10 +1,10 @@
 """The ElasticWorld of a job: a projection of the stored ElasticJob, which its agents watch instead. Pure.
 
-What a world is, is decided in the ElasticJob's status, whose resourceVersion is the fence. The projection is
-written next, before anything else follows from the status. A look compares it with what is stored, so a crash
-between the two writes, an edit or a deletion is repaired by the next look.
+The ElasticJob's status decides the world, with its resourceVersion as the fence. The projection is written
+next, before all other consequences of the status. Every reconcile compares it with the stored object, and so
+repairs a crash between the two writes, an edit or a deletion.
 
-The rest of the status is for people, and written once a second at most.
+The rest of the status is for people, and written at most once a second.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from reconcilers.conditions.life import WORKERS_READY
 from reconcilers.observed.builder import owned_metadata
 from reconcilers.observed.domains import shared_labels
 from reconcilers.observed.groups import group_labels
+from reconcilers.observed.ownership import owner_uids
 from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import Act, RequestVerb, create
 from reconcilers.runtime.kinds import ELASTICWORLDS
@@ -31,37 +32,37 @@ from reconcilers.world.rendezvous import WORDS
 FIRST_WORLD = "0"
 """Index of the only world of a job."""
 WRITE_SECONDS = 1.0
-"""Least time between two writes of what is for people."""
+"""Shortest time between two writes of fields that are only for people."""
 FOR_PEOPLE = frozenset(
     {
         *("reason", "message", "conditions", "warnings", "replicas", "replicaStatuses"),
         *("rendezvous", "goodput", "groups", "replicaGroup"),
     }
 )
-"""Fields of a job's status that may wait: counts, messages and figures, which the next look finds again."""
+"""Fields of a job's status that may wait: counts, messages and figures, which are computed again."""
 WORDS_OF_WORLD = frozenset(map(to_camel, WORDS))
 """Fields of a world that may wait, too."""
 WORDS_OF_GROUP = frozenset(("version",))
-"""Fields of a replica group's progress that may wait: all its workers come to each new version."""
+"""Fields of a replica group's progress that may wait: all its workers reach each new version."""
 STATE_OF_ACCOUNT = frozenset(("state", "since"))
 TRAINING_GROUPS_FIELDS = frozenset(map(to_camel, TrainingGroups.model_fields))
 WORLD_FIELDS = frozenset(field.alias or name for name, field in World.model_fields.items())
 
 
 def writes_of_world(job: Object, stored: Object | None) -> tuple[Act, ...]:
-    """Return the writes that make the stored ElasticWorld the job's, in their order; none if it is.
+    """Return the writes that bring the stored ElasticWorld up to date, in order; empty if it is.
 
     Args:
-        stored: the ElasticWorld of its name, which may be left of an earlier job.
+        stored: the ElasticWorld of its name, which may belong to an earlier job.
     """
     wanted = world_of(job)
     if stored is None and job["metadata"].get("deletionTimestamp"):
-        return ()  # garbage collection has taken it, and would take another
+        return ()  # garbage collection has removed it, and would remove another
     if stored is None:
         return (create(ELASTICWORLDS, wanted),)
     metadata = stored["metadata"]
     name, namespace = metadata["name"], metadata["namespace"]
-    if _owner_uids(stored) != _owner_uids(wanted):
+    if owner_uids(stored) != owner_uids(wanted):
         stale = Act(RequestVerb.DELETE, ELASTICWORLDS, name, namespace, uid=metadata["uid"])
         return stale, create(ELASTICWORLDS, wanted)
     patch = merge_patch(stored["spec"], wanted["spec"])
@@ -74,8 +75,8 @@ def writes_of_world(job: Object, stored: Object | None) -> tuple[Act, ...]:
 def seconds_to_write(status_patch: Object, stored: Object, age_seconds: float) -> float:
     """Return the time until a patch of a job's status is due; 0 or less means now.
 
-    Phase, world, state of the account, status and reason of a condition or warning, and every other decision
-    are due at once: what they follow from may be there in one look only.
+    Phase, world, state of the account, status and reason of a condition or warning, and all other decisions
+    are due at once: their cause may be visible in this reconcile only.
     """
     parts = ("rendezvous", "goodput", "replicaGroup")
     world, account, group = (status_patch.get(field, {}) for field in parts)
@@ -101,7 +102,7 @@ def world_of(job: Object) -> Object:
 
 
 def world_spec(job: Object) -> Object:
-    """Return what the agents of a job act on; empty fields are left out."""
+    """Return the spec of the ElasticWorld, without empty fields."""
     spec, status = job.get("spec") or {}, job.get("status") or {}
     if (membership := status.get("membership")) is not None:
         together = {field: value for field, value in membership.items() if field in TRAINING_GROUPS_FIELDS}
@@ -142,7 +143,7 @@ def _cluster(spec: Object, cluster: Object | None) -> Object | None:
 
 
 def _states(status: Object) -> set[tuple[str, str | None, str | None]]:
-    """Return what conditions and warnings state, but for `WorkersReady`, which the next look finds again."""
+    """Return the states of conditions and warnings, without `WorkersReady`, which is computed again."""
     found = (*(status.get("conditions") or ()), *(status.get("warnings") or ()))
     return {
         (each["type"], each.get("status"), each.get("reason"))
@@ -153,7 +154,3 @@ def _states(status: Object) -> set[tuple[str, str | None, str | None]]:
 
 def _present(**fields: Any) -> Object:
     return {name: value for name, value in fields.items() if value}
-
-
-def _owner_uids(obj: Object) -> list[str]:
-    return [owner["uid"] for owner in obj["metadata"].get("ownerReferences") or ()]

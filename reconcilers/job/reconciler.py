@@ -1,9 +1,9 @@
 """The ElasticJob reconciler: see, plan, apply.
 
-`JobReader` reads what there is, `plan_job` or its like decides it all, and that is written here. The status
-comes before the acts, also where nothing in it changes. It carries the resourceVersion that it was decided
-from, so of two controllers one alone goes on to act: nobody can publish a round twice, or do what a newer
-decision has overtaken. The first act is the ElasticWorld, which follows from the status (`published.py`).
+`JobReader` reads the facts, `plan_job` or another planner decides, and this module writes. The status is
+written before the acts, even if nothing in it changes. It carries the resourceVersion of the decision, so
+only one of two controllers goes on to act: no round is published twice, and no outdated decision is carried
+out. The first act is the ElasticWorld, which follows from the status (`published.py`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ class ElasticJobReconciler(WithTools):
         self._written_at: ObjectMemory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
         self._refused: ObjectMemory[tuple[str, float]] = self._jobs.memory()
-        """Why the API server last refused ElasticWorkers, and until when none is created, by job, on the
-        monotonic clock. Each worker that is there leads to looks, which must not try to create all that are
-        missing each time."""
+        """Last refusal of a job's ElasticWorkers, and the monotonic time until which none is created: present
+        workers trigger reconciles, which must not try to create all missing ones each time."""
 
     async def reconcile(self, request: Request) -> Result:
         if self._view.is_grouped(request):
@@ -70,7 +69,7 @@ class ElasticJobReconciler(WithTools):
             contact_seconds=self._clock.monotonic() - self._contact.since,
         )
         result = await self._look(seen)
-        del seen  # and with it all but `workers`, of which the cache may have newer ones by now
+        del seen  # which frees all but `workers`; the cache may have newer ones by now
         await let_go(workers)
         return result
 
@@ -87,10 +86,10 @@ class ElasticJobReconciler(WithTools):
         return await computed(size, self._plan_of, seen, self._clock.now())
 
     async def _refusal_of(self, seen: ObservedJob, request: Act) -> str:
-        """Make it, if the job is still as it was seen: a test of workers stops training.
+        """Create the check, if the job is unchanged since it was read: a check of workers stops training.
 
         Returns:
-            Why the API server does not take it, or nothing.
+            The API server's reason for refusing it; else empty.
 
         Raises:
             Conflict: the job has changed.
@@ -125,7 +124,7 @@ class ElasticJobReconciler(WithTools):
         return writes_of_world(job, self._worlds.get(metadata["namespace"], metadata["name"]))
 
     async def _carry_out(self, seen: ObservedJob, acts: Sequence[Act]) -> None:
-        """Carry out acts. A refusal is retried."""
+        """Carry out acts. A refusal of ElasticWorkers delays the next attempt."""
         uid = seen.job.metadata.uid
         makes_workers = any(act.verb is RequestVerb.CREATE and act.resource == ELASTICWORKERS for act in acts)
         try:
@@ -143,13 +142,13 @@ class ElasticJobReconciler(WithTools):
         return inf if written_at is None else self._clock.monotonic() - written_at
 
     async def _write(self, raw: Object, status_patch: Object) -> Object:
-        """Write the status. An empty patch changes nothing, but fails if the job is not as it was seen.
+        """Write the status. An empty patch changes nothing, but fails if the job has changed.
 
         Returns:
-            the job as it is stored now.
+            The job as it is stored now.
 
         Raises:
-            Conflict: it is not.
+            Conflict: the job has changed since it was read.
         """
         written = await write_status(self._client, ELASTICJOBS, raw, status_patch)
         if status_patch:

@@ -1,6 +1,6 @@
-"""Reads what one look at a job decides from, an `ObservedJob`, from the caches.
+"""Reads the facts for one reconcile of a job, an `ObservedJob`, from the caches.
 
-Ages count on our own clock, from when we first saw a thing.
+Ages count on our own clock, from the first observation.
 """
 
 from __future__ import annotations
@@ -38,76 +38,79 @@ from reconcilers.world.participants import Ages, checkpoint_of, is_waiting, seco
 from reconcilers.world.vetting import Vetting
 
 _NEW_WORKER = 10
-"""Known workers that take as long to read as one whose report is new, and as large as the CRD takes."""
+"""Number of cached workers that take as long to read as one with a new report of the CRD's largest size."""
 
 
-class _Heard(NamedTuple):
-    """What a worker's agent has said, and since when. Times are monotonic."""
+class _LastReport(NamedTuple):
+    """Last report of a worker's agent, with monotonic times of first observation."""
 
     version: str
-    """resourceVersion of the ElasticWorker; until it changes, there is nothing else to read."""
+    """resourceVersion of the ElasticWorker; until it changes, the report is the same."""
     claim: str | None
-    """Name of the claim on the job's workers then."""
+    """Name of the claim on the job's workers at that time."""
     waits: Hashable
-    """The answer of `is_waiting`."""
+    """Result of `is_waiting`."""
     waits_since: float
     step: int | None
-    """Step of the last checkpoint that was ever reported."""
+    """Step of the last checkpoint that it ever reported."""
     saved_since: float
     behind_seconds: float | None
-    """The answer of `seconds_behind_checkpoint`; None if no checkpoint is reported now."""
+    """Result of `seconds_behind_checkpoint`; None if no checkpoint is reported now."""
     unheard: int | None
-    """The incarnation whose agent has not reported though its Pod runs; None where there is none."""
+    """The incarnation whose agent has not reported though its Pod runs; None otherwise."""
     unheard_since: float
 
 
 class AgesView:
-    """All count from when we first saw a thing."""
+    """Ages of workers' states, counted from their first observation."""
 
     def __init__(self, workers: Store, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._heard: ObjectMemory[_Heard] = workers.memory()
+        self._reports: ObjectMemory[_LastReport] = workers.memory()
 
     def of(self, workers: Workers, claim: str | None) -> Ages:
-        """
+        """Return the ages of a job's workers.
+
         Args:
-            claim: name of the claim on the job's workers: the waits begin again when it begins and ends.
+            claim: name of the claim on the job's workers; waits start over when it begins and ends.
         """
         now, joined, checkpoint, unheard = self._monotonic(), {}, {}, {}
         for worker in workers:
             uid, version = worker.metadata.uid, worker.metadata.resource_version
-            known = self._heard.get(uid)
-            if known is None or known.version != version or known.claim != claim:
-                known = self._heard.put(uid, _heard(worker, claim, known, now))
-            joined[uid] = now - known.waits_since
-            if known.behind_seconds is not None:
-                checkpoint[uid] = max(now - known.saved_since, known.behind_seconds)
-            if known.unheard is not None:
-                unheard[uid] = now - known.unheard_since
+            last = self._reports.get(uid)
+            if last is None or last.version != version or last.claim != claim:
+                last = self._reports.put(uid, _last_report(worker, claim, last, now))
+            joined[uid] = now - last.waits_since
+            if last.behind_seconds is not None:
+                checkpoint[uid] = max(now - last.saved_since, last.behind_seconds)
+            if last.unheard is not None:
+                unheard[uid] = now - last.unheard_since
         return Ages(joined, checkpoint, unheard)
 
 
-def _heard(worker: ElasticWorker, claim: str | None, before: _Heard | None, now: float) -> _Heard:
+def _last_report(
+    worker: ElasticWorker, claim: str | None, before: _LastReport | None, now: float
+) -> _LastReport:
     report = current_report(worker)
-    waits, told = is_waiting(report), checkpoint_of(report)
+    waits, step = is_waiting(report), checkpoint_of(report)
     still = before if before and (before.waits, before.claim) == (waits, claim) else None
-    saved = before if before and told in (None, before.step) else None  # told no more, it is not made anew
+    saved = before if before and step in (None, before.step) else None  # no longer reported, still the same
     unheard = worker.spec.incarnation if runs_unheard(worker) else None
-    return _Heard(
+    return _LastReport(
         version=worker.metadata.resource_version,
         claim=claim,
         waits=waits,
         waits_since=still.waits_since if still else now,
-        step=saved.step if saved else told,
+        step=saved.step if saved else step,
         saved_since=saved.saved_since if saved else now,
-        behind_seconds=None if told is None else seconds_behind_checkpoint(report),
+        behind_seconds=None if step is None else seconds_behind_checkpoint(report),
         unheard=unheard,
         unheard_since=before.unheard_since if before and before.unheard == unheard else now,
     )
 
 
 class NodesWhenRead(Collection[Object]):
-    """All Nodes, listed when a plan first reads them: few do, and a cluster may have ten thousand."""
+    """All Nodes, listed when a plan first reads them: few plans do, and a cluster may have ten thousand."""
 
     def __init__(self, nodes: Store) -> None:
         self._store = nodes
@@ -132,7 +135,7 @@ async def _nobody(_: ElasticJob, __: Workers) -> Vetting:
 
 @dataclass(frozen=True)
 class Wake:
-    """Changes of other objects that lead to a look at a job."""
+    """Changes of other objects that trigger a reconcile of a job."""
 
     resource: Resource
     jobs_of: Callable[[Object], Iterable[Request]]
@@ -141,12 +144,12 @@ class Wake:
 
 @dataclass(frozen=True)
 class Vetter:
-    """A feature that holds workers back from a job's world. By default, nobody does."""
+    """A feature that keeps workers out of a job's world. The default keeps none out."""
 
     look: Callable[[ElasticJob, Workers], Awaitable[Vetting]] = _nobody
-    """Reads the answers for a job and its workers."""
+    """Reads the verdicts on a job's workers."""
     kinds: Sequence[ConditionKind] = ()
-    """Conditions that it states of the job."""
+    """Conditions of the job that it states."""
     wakes: Sequence[Wake] = ()
 
 
@@ -154,7 +157,7 @@ NOBODY = Vetter()
 
 
 class JobReader:
-    """Reads what is there; a thread reads what is much."""
+    """Reads jobs and their workers, large ones in a thread."""
 
     def __init__(
         self,
@@ -183,8 +186,11 @@ class JobReader:
         return raw is not None and is_grouped(raw)
 
     async def of(self, request: Request) -> ObservedJob | None:
-        """None if the job is gone, or goes after its end or without what it made. Another one that goes is
-        held by a finalizer, and garbage collection takes nothing yet: it is seen as suspended."""
+        """Return the job; None if it is gone, or is being deleted after its end or without its dependents.
+
+        Another job that is being deleted waits for a finalizer, while garbage collection removes nothing yet:
+        it counts as suspended.
+        """
         raw = self._jobs.get(request.namespace, request.name)
         if raw is None or spares_its_own(raw):
             return None
@@ -193,7 +199,8 @@ class JobReader:
             return None
         found = self._workers.by_index(BY_OWNER, job.metadata.uid)
         new = 0 if len(found) >= LARGE else self._parse_worker.count_new(found)
-        there = max(len(found), len(self._named_after(job)))  # an earlier job's may be yet to go
+        named = self._workers.count(BY_JOB, f"{request.namespace}/{request.name}")
+        there = max(len(found), named)  # an earlier job's may not be gone yet
         seen = await computed(there + _NEW_WORKER * new, self._read, job, raw, found)
         if job.status.finished:
             return seen
@@ -227,7 +234,7 @@ class JobReader:
         )
 
     def _neighbours(self, job: ElasticJob, workers: Workers) -> list[Neighbour]:
-        """Look for them when the job has just become slow, and at no other time."""
+        """Return workers of other jobs on the job's nodes, but only when the job has just become slow."""
         if news_of(job, workers) is None:
             return []
         nodes = {worker.status.node_name for worker in workers} - {None}
@@ -242,8 +249,8 @@ class JobReader:
         return sorted(filter(None, found), key=lambda each: (each.since, each.worker))
 
     def _workers_of(self, found: list[Object], namespace: str) -> Iterator[ElasticWorker]:
-        """Yield the workers that are not on their way out. One of another namespace that names the job as its
-        owner is none of them, and goes with the next garbage collection."""
+        """Yield the workers that are not being deleted. One of another namespace with the job as owner is not
+        the job's; garbage collection will remove it."""
         found.reverse()
         while found:  # the cache may have newer ones by now: these are freed one by one, not all at the end
             raw = found.pop()
@@ -277,10 +284,6 @@ class JobReader:
                     held.append(f"{name} is {why}")
         return frozenset(taken), tuple(strangers), tuple(held)
 
-    def _named_after(self, job: ElasticJob) -> list[Object]:
-        """The ElasticWorkers of jobs of this name."""
-        return self._workers.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
-
     def _pods_of(self, job: ElasticJob, workers: Workers) -> tuple[dict[str, str | None], int]:
         """Return `ObservedJob.pods` and `outdated_pods`. No Pod of a job that nobody edited is outdated."""
         is_edited, digests, outdated = job.metadata.generation > 1, {}, 0
@@ -293,13 +296,13 @@ class JobReader:
         return digests, outdated
 
     def _account_age_seconds(self, job: ElasticJob) -> float:
-        known = job.status.goodput
-        version = (known.since, known.steps_timed, known.ratio) if known is not None else None
+        account = job.status.goodput
+        version = (account.since, account.steps_timed, account.ratio) if account is not None else None
         return self._accounted.age_seconds(job.metadata.uid, version)
 
 
 def _neighbour(job: ElasticJob, other: ElasticWorker) -> Neighbour | None:
-    """None if its Pod was never seen running."""
+    """Return the worker as a neighbour; None if its Pod was never seen running."""
     status, metadata = other.status, other.metadata
     since = status.history[-1].running_at if status.history else None
     if since is None or status.node_name is None:
@@ -309,7 +312,7 @@ def _neighbour(job: ElasticJob, other: ElasticWorker) -> Neighbour | None:
 
 
 def _made_of_another(pod: Object, template: str | None) -> bool:
-    """Whether it lives, and was made of another template; `template` is None of a type that is no more."""
+    """Whether it lives, and was made of another template; `template` is None if its type is gone."""
     made_of = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_TEMPLATE)
     if made_of is None or template in (None, made_of):
         return False
@@ -317,6 +320,6 @@ def _made_of_another(pod: Object, template: str | None) -> bool:
 
 
 def built_with(pod: Object) -> str | None:
-    """The digest of the resources that a Pod was built with; None if it has no such annotation."""
+    """Return the digest of the resources that a Pod was built with; None without the annotation."""
     digest: str | None = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_RESOURCES)
     return digest

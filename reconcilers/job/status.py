@@ -1,6 +1,6 @@
-"""The status that a look at an ElasticJob ends with. Pure.
+"""The status that a reconcile of an ElasticJob writes. Pure.
 
-A job goes on, is suspended, ends, or has ended: each has a function, and `status_of` lists the fields of all.
+A job goes on, is suspended, ends, or has ended: each case has a function, and `status_of` sets all fields.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from reconcilers.world.decision import blaming
 from reconcilers.world.rendezvous import at_the_end
 
 QUIET_PHASES = (JobPhase.RUNNING, JobPhase.SUCCEEDED, JobPhase.SUSPENDED)
-"""Phases that explain themselves."""
+"""Phases that need no reason and message."""
 
 
 def going_on(
     look: DesiredJob, failures: Assessment, phase: JobPhase, world: Rendezvous | None, standby: int = 0
 ) -> ElasticJobStatus:
-    """The status of a job that goes on.
+    """Return the status of a job that goes on.
 
     Args:
         world: None for a job that has none.
@@ -62,14 +62,14 @@ def going_on(
 
 
 def suspended(look: DesiredJob, world: Rendezvous | None) -> ElasticJobStatus:
-    """The status of a suspended job, or one whose Pods from before are still being replaced."""
+    """Return the status of a suspended job, or of a resumed one whose old Pods are still being replaced."""
     return status_of(judged(replace(look, phase=JobPhase.SUSPENDED, rendezvous=world)))
 
 
 def ended(
     look: DesiredJob, phase: JobPhase, reason: str, message: str, failures: Assessment | None = None
 ) -> ElasticJobStatus:
-    """The status of a job that ends now, by failures or otherwise."""
+    """Return the status of a job that ends now, by failures or otherwise."""
     world = look.job.status.rendezvous
     if world is not None:
         blame = blame_of(failures.incident) if failures and failures.incident else None
@@ -86,7 +86,7 @@ def ended(
 
 
 def over(look: DesiredJob) -> ElasticJobStatus:
-    """The status of a finished job: its counts follow its Pods."""
+    """Return the status of a finished job: its counts follow its Pods."""
     before = look.seen.job.status
     assert before.phase is not None
     return status_of(
@@ -113,10 +113,10 @@ def status_of(
     completion_time: datetime | None = None,
     standby: int = 0,
 ) -> ElasticJobStatus:
-    """All fields of the status that is written here, but for the account of time, which follows from it.
+    """Return the status with all fields but the account of time, which follows from it.
 
     Args:
-        failures: None where no failure is judged in this look.
+        failures: None if no failure was judged in this reconcile.
     """
     before, wanted, job, world = look.seen.job.status, look.job.status, look.job, look.rendezvous
     reason, message = why_not_training(look.phase, look.conditions, look.warnings, world)
@@ -163,9 +163,9 @@ def status_of(
 def replica_group_of(
     job: ElasticJob, workers: Workers, world: Rendezvous | None
 ) -> ReplicaGroupStatus | None:
-    """How far a job that is a replica group is, by the reports of its world's members.
+    """Return the progress of a job that is a replica group, by the reports of its world's members.
 
-    A suspended job has no world any more; its processes take part until they have left.
+    A suspended job no longer has a world, but its processes take part until they have left.
     """
     if group_of(job) is None or world is None:
         return None
@@ -195,7 +195,7 @@ def runs_round(worker: ElasticWorker, round_: int) -> bool:
 
 
 def replica_statuses(job: ElasticJob, workers: Workers, standby: int = 0) -> dict[str, ReplicaStatus]:
-    """`standby` of the training workers stand by."""
+    """Count the workers of each type by state; `standby` of the training workers stand by."""
     statuses = {}
     for type_ in training_types(job):
         idle = standby if type_ == names.WORKER else 0
@@ -213,7 +213,7 @@ def replica_statuses(job: ElasticJob, workers: Workers, standby: int = 0) -> dic
 
 
 def worker_pods(job: ElasticJob, workers: Workers) -> int:
-    """What the scale subresource compares with `replicas`: those beyond it are there to stand by."""
+    """Return the count that the scale subresource compares with `replicas`, without standby workers."""
     count, spec = len(workers.training), job.spec.replica_specs.get(names.WORKER)
     return count if spec is None else max(min(count, spec.replicas), count - spec.standby)
 
@@ -234,7 +234,7 @@ def has_succeeded(workers: Workers, rendezvous: Rendezvous) -> bool:
 
 
 def phase_of(job: ElasticJob, workers: Workers, rendezvous: Rendezvous) -> JobPhase:
-    """The phase of a job that has neither finished nor been suspended."""
+    """Return the phase of a job that has neither finished nor been suspended."""
     if rendezvous.phase is RendezvousPhase.FORMED:
         return JobPhase.RUNNING
     if rendezvous.phase is RendezvousPhase.REFORMING or rendezvous.round:
@@ -251,7 +251,7 @@ def why_not_training(
     warnings: Sequence[JobWarning],
     world: Rendezvous | None,
 ) -> tuple[str, str]:
-    """Reason and message, for people who read one line; empty where the phase is explanation enough."""
+    """Return reason and message in one line for people; both empty if the phase is explanation enough."""
     if phase is None or phase in QUIET_PHASES:
         return "", ""
     cause = _cause(phase, conditions, warnings, world)
@@ -272,6 +272,6 @@ def _cause(
         return running
     if (hindrance := next(hindrances(warnings), None)) is not None:
         return hindrance
-    # A world has a sentence of its own; what else training waits for has this one.
+    # A world has its own reason; without one, the condition has it.
     waits = world is None and is_false(conditions, WORLD_FORMED)
     return condition_of(conditions, WORLD_FORMED) if waits else None

@@ -1,4 +1,4 @@
-"""How the workers of a job train together, as far as features and other reconcilers have to do with it."""
+"""The strategies by which kinds of jobs train, as features and other reconcilers need them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from reconcilers.worker.companions import ServiceOf, no_service
 
 @dataclass(frozen=True)
 class Strategy:
-    """How one kind of jobs trains. By default, workers do so in a world, and other Pods beside it."""
+    """Strategy of one kind of jobs. By default, workers train in a world, and other Pods beside it."""
 
     plan: Callable[[ObservedJob, datetime], JobPlan] = plan_job
     assignment: type[JobAssignment] = JobAssignment
-    """What a worker is there for: its Pod, and when that may go."""
+    """The Pod of a worker, and when it may go."""
     service_of: ServiceOf = no_service
-    """The Service that a job is to have while it runs."""
+    """The Service of a job while it runs."""
     counts_fault: CountsFault = no_fault
-    """Why a ScalePlan may not ask for such counts."""
+    """Reason why a ScalePlan may not request certain counts."""
 
 
 class Strategies:
-    """Chooses a job's strategy. Which one it is does not change in a job's life."""
+    """Chooses a job's strategy, which never changes during the job's life."""
 
     def __init__(self) -> None:
         self._special = list[tuple[Callable[[ElasticJob], bool], Strategy]]()
         self.vetter: Vetter = NOBODY
-        """Who tests workers before a world is formed with them."""
+        """Feature that tests workers before a world is formed with them."""
 
     def add(self, is_for: Callable[[ElasticJob], bool], strategy: Strategy) -> None:
         self._special.append((is_for, strategy))

@@ -1,4 +1,4 @@
-"""Writes of a job's ElasticWorkers: made, relaunched in a new Pod, or marked as standby. Pure."""
+"""Writes of a job's ElasticWorkers: creation, relaunch in a new Pod, mark as standby. Pure."""
 
 from __future__ import annotations
 
@@ -45,26 +45,25 @@ from reconcilers.world.vetting import UNJUDGED, Standing
 _IDLE = (AgentState.READY, AgentState.FAILED)
 MAX_DELAY_SECONDS = 60.0
 SPARE_POD_SECONDS = 2.0
-"""Longest delay of a Pod that a complete world does without, while that world starts."""
+"""Longest delay of a Pod that a complete world does not need, while that world starts."""
 MAX_EXCLUDED_NODES = 16
 MAX_FAULTY_NODES = 256
-"""Ends after which a slot would rather not come back to the same node."""
-
 
 CLEARED = "a node that its Pod must keep off is not faulty any more"
 CLEARED_LOOK_SECONDS = 60.0
-"""A Pod that finds no node, and must keep off some, is looked at so often: neither a new machine of such a
-node's name wakes the job, nor another's test that the node passes."""
+"""Interval between looks at a Pod that finds no node and must keep off some: neither a new machine with such
+a node's name nor another job's check that the node passes wakes this job."""
 HINDERED_SECONDS = 300.0
-"""Time after which a Pod that cannot start on its node, though others of its job run or have trained, is made
-elsewhere."""
+"""Time until a Pod that cannot start on its node is made elsewhere, if others run or have trained."""
 _NOT_OF_THE_NODE = (RUNS_BEFORE, CRASH_LOOP, "CreateContainerConfigError", "InvalidImageName")
-"""Reasons of Pods that would not start elsewhere either."""
-RESUMED = "the job is resumed while the Pod from before is on its way out"
+"""Waiting reasons of Pods that would not start elsewhere either."""
+RESUMED = "the job is resumed while its earlier Pod is being deleted"
 
 
 @dataclass(frozen=True)
 class Relaunch:
+    """The next incarnation of a worker, with the nodes that its Pod avoids."""
+
     worker: ElasticWorker
     excluded_nodes: tuple[str, ...]
     faulty_nodes: tuple[str, ...]
@@ -74,12 +73,14 @@ class Relaunch:
 
 @dataclass(frozen=True)
 class RelaunchPlan:
+    """The relaunches that are due, and when more will be."""
+
     relaunches: tuple[Relaunch, ...] = ()
     look_again_seconds: float | None = None
 
 
 def delay_seconds(quick_exits: int) -> float:
-    """0, 1, 2, 4 … 60: Pods that end by themselves soon after their start, in a row, wait ever longer."""
+    """Return the delay after so many quick ends in a row: 0, 1, 2, 4 … 60 s."""
     return 0.0 if quick_exits <= 1 else min(2.0 ** min(quick_exits - 2, 10), MAX_DELAY_SECONDS)
 
 
@@ -92,12 +93,12 @@ def plan_relaunches(
     avoiding: Collection[str] = (),
     spare_pod_wait_seconds: float = 0.0,
 ) -> RelaunchPlan:
-    """The slots whose Pod has ended and is due to be replaced, or is on a node that was found faulty.
+    """Plan new Pods for slots whose Pod has ended, or is on a node that was found faulty.
 
     Args:
-        renewed: by uid, who is to have a new Pod for another reason, and for which.
-        avoiding: who of them (by uid) would rather not come back to their node.
-        spare_pod_wait_seconds: wait for a new Pod of a slot that this or the next world does without.
+        renewed: workers that get a new Pod for another reason, by uid, with the reason.
+        avoiding: uids of those among them that avoid their last node.
+        spare_pod_wait_seconds: wait for a new Pod of a slot that this or the next world does not need.
     """
     due, waits = [], []
     stands = rendezvous.phase is not RendezvousPhase.REFORMING
@@ -123,7 +124,7 @@ def plan_relaunches(
 def _reason(worker: ElasticWorker, rendezvous: Rendezvous) -> str | None:
     status = worker.status
     if status.observed_incarnation != worker.spec.incarnation:
-        return None  # the Worker reconciler has not looked at the newest incarnation yet
+        return None  # the Worker reconciler has not seen the newest incarnation yet
     if status.phase is WorkerPhase.FAILED and status.last_exit is not None:
         return f"{status.last_exit.exit_class}: {status.message}"
     if status.phase is WorkerPhase.SUCCEEDED and rendezvous.phase is RendezvousPhase.REFORMING:
@@ -140,14 +141,14 @@ def _remaining_delay(worker: ElasticWorker, now: datetime) -> float:
 
 
 def _remaining(seconds: float, since: datetime, now: datetime) -> float:
-    """Return what is left of a wait; nothing of one that began by a clock that was wrong."""
+    """Return the rest of a wait; 0 if its start is in the future, by a wrong clock."""
     return 0.0 if since > now + TOLERANCE else seconds - (now - since).total_seconds()
 
 
 def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ...]:
     nodes, end = list(worker.spec.excluded_nodes), worker.status.last_exit
     failed = worker.status.node_name if worker.metadata.uid in avoiding else None
-    if end is not None and end.reason == NODE_DELETED:  # a node of its name is another machine
+    if end is not None and end.reason == NODE_DELETED:  # a new node of its name is another machine
         nodes = [node for node in nodes if node != end.node_name]
     elif end is not None and (meaning_of(end.exit_class).avoids_node or end.action is FailureAction.REPLACE):
         failed = failed or end.node_name
@@ -157,16 +158,16 @@ def _excluded(worker: ElasticWorker, avoiding: Collection[str]) -> tuple[str, ..
 
 
 def _faulty(worker: ElasticWorker, standing: Standing) -> tuple[str, ...]:
-    """Return the faulty nodes of the slot that are not cleared, and those found now; the newest of them."""
-    known = [node for node in worker.spec.faulty_nodes if node not in standing.cleared]
+    """Return the slot's faulty nodes that are not cleared, then those found now, up to `MAX_FAULTY_NODES`."""
+    earlier = [node for node in worker.spec.faulty_nodes if node not in standing.cleared]
     found = set(standing.faulty_nodes)
-    nodes = [*(node for node in known if node not in found), *standing.faulty_nodes]
+    nodes = [*(node for node in earlier if node not in found), *standing.faulty_nodes]
     return tuple(nodes[-MAX_FAULTY_NODES:])
 
 
 def refused_for_memory(look: DesiredJob) -> tuple[dict[str, str], float | None]:
-    """Return the workers whose next Pods get the memory of the last ones, by uid, with the reason; and the
-    seconds until there may be more. A quota may count the Pod that ended until the next try."""
+    """Return the workers whose next Pods get the memory of the last ones, by uid, with the reason, and the
+    time until there may be more. A quota may still count the ended Pod, so each gets another try first."""
     found, waits = dict[str, str](), list[float]()
     for worker in look.workers.exceptional:
         less, why = refused_with_more(look.job, worker), stuck_by(worker)
@@ -181,8 +182,8 @@ def refused_for_memory(look: DesiredJob) -> tuple[dict[str, str], float | None]:
 
 
 def hindered_on_their_nodes(look: DesiredJob) -> tuple[dict[str, str], float | None]:
-    """Return the workers whose Pods their nodes keep from starting, by uid, with the reason; and the seconds
-    until there may be more. A Pod that came back to a node that it avoids has no other."""
+    """Return the workers whose Pods their nodes keep from starting, by uid, with the reason, and the time
+    until there may be more. A Pod on a node that it avoids is left there, since it found no other."""
     late, waits = dict[str, str](), list[float]()
     for worker in look.workers.exceptional:
         why, node = hindered_by(worker), worker.status.node_name
@@ -208,13 +209,13 @@ def relaunches_of(
     renewals: Mapping[str, Renewal],
     ready: int = 0,
 ) -> tuple[list[Act], float | None]:
-    """New incarnations of slots whose Pod has ended, has to leave its node, or is to be another.
+    """Return new incarnations of slots whose Pod has ended, has to leave its node, or has to be replaced.
 
     Args:
         ready: number of workers that could be in the next world.
 
     Returns:
-        the acts, and the seconds until more are due.
+        The acts, and the time until more are due.
     """
     job = look.job
     renewed = {worker.metadata.uid: rolling.REASON for worker in roll.relaunches}
@@ -251,17 +252,17 @@ def _keeps_off(worker: ElasticWorker) -> bool:
 
 
 def _is_cleared(worker: ElasticWorker, standing: Standing) -> bool:
-    """Whether a node that its Pod must keep off counts as faulty no more."""
+    """Whether a node that its Pod must keep off no longer counts as faulty."""
     is_passed = not standing.cleared.isdisjoint(worker.spec.faulty_nodes)
     return is_passed or not set(worker.spec.reported_nodes).issubset(standing.reported_nodes)
 
 
 def spare_pod_wait_seconds(look: DesiredJob, world: Rendezvous, bounds: Bounds, ready: int) -> float:
-    """The wait for new Pods of slots that this world does without: until it trains, if it is complete; or
-    that the next does without, which waits for processes to leave. Their agents may report that meanwhile.
+    """Return the wait for new Pods of slots that a complete world does not need.
 
-    A standby that has taken the place of a lost Pod completes it. The start of another Pod would only take
-    processors, and the API server's time, from the start of training.
+    For this world, the wait lasts until it trains, and for the next one, until processes have left, which
+    their agents report meanwhile. A standby worker that replaced a lost Pod completes a world. To start
+    another Pod then would only delay the start of training.
     """
     if world.phase is RendezvousPhase.REFORMING and ready >= bounds.desired > 0:
         waited = (look.now - (world.reforming_since or look.now)).total_seconds()
@@ -276,8 +277,8 @@ def spare_pod_wait_seconds(look: DesiredJob, world: Rendezvous, bounds: Bounds, 
 
 
 def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
-    """Workers for these slots. One whose slot the published world has gets a later incarnation than there: of
-    an earlier one, its agent would leave, for a later one has its place."""
+    """Yield the creation of workers for these slots. If the published world has the slot, its new worker gets
+    a later incarnation; otherwise its agent would leave, as one that was replaced."""
     before = job.status.world.incarnation_by_index() if missing else {}
     event = Event("Normal", "WorkersCreated", f"created {counted(len(missing), 'worker')}")
     for number, (type_, index) in enumerate(missing, start=1):
@@ -287,6 +288,7 @@ def created(job: ElasticJob, missing: Collection[Slot]) -> Iterator[Act]:
 
 
 def standby_updated(worker: ElasticWorker, standing: Collection[int]) -> Act:
+    """Return the write of whether a worker stands by."""
     metadata, body = worker.metadata, {"status": {"standby": worker.spec.index in standing or None}}
     return Act(
         RequestVerb.PATCH, ELASTICWORKERS, metadata.name, metadata.namespace, body, subresource="status"
@@ -294,10 +296,10 @@ def standby_updated(worker: ElasticWorker, standing: Collection[int]) -> Act:
 
 
 def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = None) -> Act:
-    """The next incarnation of a slot; refused if the slot was changed since it was read.
+    """Return the write of a slot's next incarnation, which fails if the slot has changed since it was read.
 
     Args:
-        renewal: why, if it is for a failure of processes whose Pod lives.
+        renewal: the renewal, if processes failed whose Pod lives.
     """
     worker, metadata = relaunch.worker, relaunch.worker.metadata
     spec: Object = {
@@ -323,11 +325,11 @@ def relaunched(relaunch: Relaunch, room: MemoryRoom, renewal: Renewal | None = N
 
 
 def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozenset[str]:
-    """Uids of the workers of a job that is resumed whose Pod the suspension has ended, or still has to.
+    """Return the uids of a resumed job's workers whose Pod the suspension has ended, or still has to end.
 
-    Such a Pod is being deleted, and its agent leaves for the suspension that it saw: whatever the agent has
-    reported, it joins no world, and that it has left is no success. Another Pod need not wait for that one's
-    grace period, nor for a dead node.
+    The Pod is being deleted, and its agent leaves because it saw the suspension: whatever the agent reported,
+    it joins no world, and its exit is no success. The next Pod need not wait for its grace period, nor for a
+    dead node.
     """
     if job.status.phase is not JobPhase.SUSPENDED or job.stops:
         return frozenset()
@@ -341,7 +343,7 @@ def suspended_pods(job: ElasticJob, workers: Sequence[ElasticWorker]) -> frozens
 
 
 def standing_by(job: ElasticJob, workers: Sequence[ElasticWorker], world: Rendezvous) -> frozenset[int]:
-    """Indices; none in a job that asks for none, or has no world yet."""
+    """Return the indices of standby workers; empty if the job wants none, or has no world yet."""
     spec = job.spec.replica_specs.get(names.WORKER)
     if spec is None or not spec.standby or world.phase is RendezvousPhase.FORMING:
         return frozenset()
@@ -350,7 +352,7 @@ def standing_by(job: ElasticJob, workers: Sequence[ElasticWorker], world: Rendez
 
 
 def needs_standby_update(workers: Sequence[ElasticWorker], standing: Collection[int]) -> list[ElasticWorker]:
-    """The workers whose status does not say yet whether they stand by."""
+    """Return the workers whose status does not show yet whether they stand by."""
     training = (w for w in workers if w.spec.type == names.WORKER)
     return [w for w in training if bool(w.status.standby) != (w.spec.index in standing)]
 

@@ -204,7 +204,9 @@ class CheckWorkers:
             return refused
         limit = WorkerLimit(self._workers.count("namespace", check.metadata.namespace), self._most)
         try:
-            await in_parallel(self._make_one(check, index, node) for index, node in missing[: limit.room])
+            await in_parallel(
+                self._make_one(check, index, node) for index, node in missing[: limit.remaining]
+            )
         except errors.Refused as error:
             if not is_refusal(error):
                 raise
@@ -212,7 +214,7 @@ class CheckWorkers:
             return self._refused.put(
                 uid, WorkersRefused(message, self._monotonic() + retry_seconds(len(missing)))
             )
-        if len(missing) > limit.room:
+        if len(missing) > limit.remaining:
             message = shortened(f"waits: {limit.reached(check.metadata.namespace)}", MAX_MESSAGE)
             return self._refused.put(uid, WorkersRefused(message, self._monotonic() + retry_seconds()))
         return None

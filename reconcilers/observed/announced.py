@@ -1,4 +1,4 @@
-"""What on a Node announces that its Pods will be evicted. Pure.
+"""Signs on a Node that its Pods will be evicted. Pure.
 
 Sources of the names, read in November 2026:
 
@@ -30,12 +30,12 @@ TAINTS = frozenset(
 )
 TAINT_PREFIX = "aws-node-termination-handler/"
 EFFECT = "NoSchedule"
-"""A taint with NoExecute evicts at once, and one that only makes other nodes preferred announces nothing."""
+"""NoExecute evicts at once, and PreferNoSchedule announces nothing."""
 CONDITIONS = frozenset({"MaintenancePlanned", "MaintenanceInProgress", "DrainInProgress"})
 
 
 def announcement(node: Mapping[str, Any]) -> str:
-    """Says how a raw Node announces that its Pods will be evicted, such as `is cordoned`; empty without."""
+    """Return the sign on a raw Node that its Pods will be evicted, such as `is cordoned`; else empty."""
     spec = node.get("spec") or {}
     taints = [taint["key"] for taint in spec.get("taints") or () if taint.get("effect") == EFFECT]
     if spec.get("unschedulable") or names.TAINT_UNSCHEDULABLE in taints:

@@ -1,6 +1,6 @@
 """Workers that are far behind the others, for the controller's warning and for a verdict. Pure.
 
-It stands on nothing heavy: `dlr job status` loads it.
+It imports nothing heavy, since `dlr job status` loads it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from controller.wording import counted, some_of
 
 MOST_NAMED = 3
 BEHIND_SECONDS = 15.0
-"""Time beyond a heartbeat's time-out that a worker is behind the median of all, by its own steps."""
+"""Lag behind the median of all workers that counts as far behind, beyond a heartbeat's time-out."""
 BEHIND_STEPS = 100
-"""Steps behind it, where the time of a step is not known."""
+"""The same in steps, where the time of a step is unknown."""
 
 
 @dataclass(frozen=True)
 class WorkerPace:
-    """How far a worker is, and how fast."""
+    """Step and speed of a worker."""
 
     worker: str
     step: int
@@ -28,7 +28,7 @@ class WorkerPace:
 
 
 def far_behind(found: Sequence[WorkerPace], heartbeat_timeout_seconds: float) -> list[WorkerPace]:
-    """Return the workers that are so far behind the median that no late report explains it, the last first.
+    """Return the workers further behind the median than a late report explains, the furthest first.
 
     Reports of steps come with heartbeats.
     """

@@ -1,9 +1,9 @@
-"""The launchers in a container's command, as words or in a shell's text, and their flags. Pure.
+"""Launchers in a container's command, as words or in a shell's text, and their flags. Pure.
 
-A command may start one and nobody can see it (a script, an entrypoint), or may end well before it does so
-(`test -f done && exit 0; torchrun train.py`). So a launcher that is *certain* to start is one thing:
-its agent reports how training ends, and without a report exit code 0 is no success. What a command's flags
-ask for is another: there it is enough that a launcher stands somewhere.
+A command may start a launcher unseen (a script, an entrypoint), or succeed before it starts one
+(`test -f done && exit 0; torchrun train.py`). If a launcher is *certain* to start, its agent reports how
+training ends, and exit code 0 without a report is no success. Flags, on the other hand, are read of any
+launcher in the command.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ TORCHRUN = "torchrun"
 OURS = "dlr"
 LAUNCHERS = (TORCHRUN, LAUNCHER)
 MODULES = {"torch.distributed.run": TORCHRUN, "dlrover.trainer.torch.elastic_run": LAUNCHER}
-"""Modules that `python -m` starts, and the launcher of the same flags."""
+"""Launchers by the module that `python -m` starts; both take the same flags."""
 SHELL = re.compile(r"(?:ba|da|a|z|k)?sh")
 PYTHON = re.compile(r"python[\d.]*")
 MAX_TEXT = 16_384
-"""Characters of a command that are read; a longer text is certain to start nothing."""
+"""Most characters read of a command; a launcher in a longer text is not certain to start."""
 MAX_NESTED = 3
-"""Shells within a shell's text that are looked into."""
+"""Depth to which shells within a shell's text are read."""
 
 _OF_A_CHECK = "check-worker"
-"""The command of `dlr` whose agent reports nothing of training."""
+"""Command of `dlr` whose agent does not report on training."""
 _ELSEWHERE = ("PET_RDZV_BACKEND", "PET_STANDALONE")
-"""Variables by which torchrun is told of a rendezvous that is not the job's."""
+"""Variables that give torchrun another rendezvous than the job's."""
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
 _KUBERNETES_REFERENCE = re.compile(r"\$\((\w+)\)")
 _SUBSTITUTION = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`")
-"""`$((…))`, `$(…)` and the old form of the latter: one word each, which nobody here can know."""
+"""`$((…))`, `$(…)` and the latter's old form with backquotes: one unknown word each."""
 _OPERATORS = ";&|()<>"
 _PREFIXES = frozenset({"exec", "time", "nohup", "env", "command", "{", "!"})
-"""Words of a shell's text behind which a command begins."""
+"""Words of a shell's text after which a command begins."""
 _BRANCHES = frozenset(
     {"if", "case", "while", "until", "for", "select", "[", "[[", "test", "exit", "return", "||"}
 )
-"""Words of a shell's text behind which a command may be left out."""
+"""Words of a shell's text after which a command may be skipped."""
 _ASSIGNMENT = re.compile(r"\w+=")
 
 
 @dataclass(frozen=True)
 class LauncherCommand:
-    """A launcher as it stands in a command."""
+    """A launcher in a command, with its arguments."""
 
     name: str
     arguments: tuple[str, ...]
@@ -84,7 +84,7 @@ def launches_in(words: Sequence[str]) -> Iterator[LauncherCommand]:
 
 
 def flags_in(words: Sequence[str]) -> Sequence[Option]:
-    """Return the flags of the first launcher; without one those of an entrypoint that takes the same."""
+    """Return the flags of the first launcher; without one, those of an entrypoint with the same flags."""
     for launch in launches_in(words):
         return launch.flags
     first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
@@ -111,7 +111,7 @@ def launched(words: Sequence[str]) -> LauncherCommand | None:
 def _launcher_at(words: Sequence[str], place: int) -> tuple[str, int]:
     """Return the launcher of a command that begins at a place, and the place of its first argument.
 
-    Without one, the name is empty, and the place that of the next word that may begin a command.
+    Without one, the name is empty, and the place is where the next command may begin.
     """
     name = posixpath.basename(words[place])
     following = words[place + 1 : place + 2]
@@ -129,9 +129,9 @@ def _launcher_at(words: Sequence[str], place: int) -> tuple[str, int]:
 
 
 def place_of_text(words: Sequence[str]) -> tuple[int | None, bool]:
-    """Return which word of a shell's command is the text that it runs, and whether it is a login shell.
+    """Return the place of the text that a shell's command runs, and whether it is a login shell.
 
-    The text, where there is one, is the first word behind the options, if `-c` is among them.
+    The text is the first word after the options, if `-c` is among them; otherwise there is none.
     https://pubs.opengroup.org/onlinepubs/9799919799/utilities/sh.html
     """
     letters, place = "", 1
@@ -168,7 +168,7 @@ def _end_of_command(words: Sequence[str], place: int) -> int:
 
 
 def _certain_in_text(text: str) -> LauncherCommand | None:
-    """Return the launcher that a shell's text starts whatever else happens."""
+    """Return the launcher that a shell's text starts in any case."""
     if len(text) > MAX_TEXT or "<<" in text or any(name in text for name in _ELSEWHERE):
         return None
     words, is_complete = shell_words(text)
@@ -192,7 +192,7 @@ def _certain_in_text(text: str) -> LauncherCommand | None:
 def shell_words(text: str) -> tuple[list[str], bool]:
     """Return the words and operators of a shell's text, and whether every quote has an end.
 
-    Without one, what came before it counts. Variables stay as they are.
+    The text after an open quote is one word. Variables stay as they are.
     """
     text = _COMMENT.sub("", text.replace("\\\n", " ")).replace("\n", ";")
     text = _SUBSTITUTION.sub("$?", _KUBERNETES_REFERENCE.sub(r"${\1}", text))
@@ -208,7 +208,7 @@ def shell_words(text: str) -> tuple[list[str], bool]:
 
 
 def _may_meet_elsewhere(torchrun: LauncherCommand, container: Object) -> bool:
-    """Whether torchrun may have a rendezvous that is not the job's: then the image's own torchrun runs."""
+    """Whether torchrun may use another rendezvous than the job's: then the image's own torchrun runs."""
     for flag in torchrun.flags:
         if flag.name in ("standalone", "h", "help"):
             return True

@@ -27,7 +27,7 @@ def warning_of(warnings: Sequence[JobWarning], type_: str) -> JobWarning | None:
 
 @dataclass(frozen=True)
 class ConditionState:
-    """What a condition states, without its type and times."""
+    """Content of a condition, without its type and times."""
 
     status: ConditionStatus
     reason: str
@@ -36,26 +36,26 @@ class ConditionState:
 
 
 NextState = ConditionState | Condition | None
-"""The next state of a condition; the condition that is there, to keep it as it is; None, to have none."""
+"""Next state of a condition: a new state, the present condition to keep it, or None to remove it."""
 
 
-def stated(known: Condition | None, type_: str, state: ConditionState, now: datetime) -> Condition:
-    """The condition in this state. Its transition time is in whole seconds, as a metav1.Time.
+def stated(before: Condition | None, type_: str, state: ConditionState, now: datetime) -> Condition:
+    """Return the condition in this state. Its transition time is in whole seconds, as a metav1.Time.
 
     Args:
-        known: the condition before, whose transition time is kept while the status is the same.
+        before: the previous condition, whose transition time is kept while the status is the same.
     """
-    if known is not None and state == ConditionState(known.status, known.reason, known.message, known.data):
-        return known
-    is_same_status = known is not None and known.status == state.status
+    if before is not None and state == ConditionState(
+        before.status, before.reason, before.message, before.data
+    ):
+        return before
+    kept = before if before is not None and before.status == state.status else None
     return Condition(
         type=type_,
         status=state.status,
         reason=state.reason,
         message=state.message,
-        last_transition_time=known.last_transition_time
-        if known is not None and is_same_status
-        else now.replace(microsecond=0),
+        last_transition_time=kept.last_transition_time if kept else now.replace(microsecond=0),
         data=state.data,
     )
 
@@ -69,10 +69,10 @@ def with_condition(
     now: datetime,
     data: ConditionData | None = None,
 ) -> list[Condition]:
-    """The conditions with this one set; in place of the earlier one of its type, if there is one."""
-    known = condition_of(conditions, type_)
-    condition = stated(known, type_, ConditionState(status, reason, message, data), now)
-    if known is None:
+    """Return the conditions with this one set, in place of an earlier one of its type."""
+    before = condition_of(conditions, type_)
+    condition = stated(before, type_, ConditionState(status, reason, message, data), now)
+    if before is None:
         return [*conditions, condition]
     return [condition if c.type == type_ else c for c in conditions]
 
@@ -83,7 +83,7 @@ Kubernetes (https://kep.k8s.io/3329)."""
 
 
 def failure_target(conditions: Sequence[Condition]) -> Condition | None:
-    """The condition by which the job is to fail; None if it is not."""
+    """Return the condition that makes the job fail; None without one."""
     found = condition_of(conditions, FAILURE_TARGET)
     return found if found is not None and found.status is ConditionStatus.TRUE else None
 
@@ -91,15 +91,15 @@ def failure_target(conditions: Sequence[Condition]) -> Condition | None:
 NO_DATA = ConditionData()
 
 
-def data_of(known: Condition | JobWarning | None) -> ConditionData:
-    """The data of a condition or warning; empty without one, or without data."""
-    return known.data if known is not None and known.data is not None else NO_DATA
+def data_of(found: Condition | JobWarning | None) -> ConditionData:
+    """Return the data of a condition or warning; empty without one, or without data."""
+    return found.data if found is not None and found.data is not None else NO_DATA
 
 
 def observed_at(status: Status, generation: int) -> Status:
-    """The status with `observedGeneration`, its own and that of each condition: which spec they follow from.
+    """Return the status with `observedGeneration` set, its own and that of each condition.
 
-    Every look judges all conditions, also those that it keeps; so all are of one generation.
+    Every reconcile judges all conditions, including those that it keeps, so all have one generation.
     """
     conditions = [
         c if c.observed_generation == generation else c.model_copy(update={"observed_generation": generation})
@@ -114,6 +114,6 @@ def is_true(conditions: Sequence[Condition], type_: str) -> bool:
 
 
 def is_false(conditions: Sequence[Condition], type_: str) -> bool:
-    """Whether it is there, and says no: neither missing nor unknown."""
+    """Whether the condition is False: neither missing nor Unknown."""
     found = condition_of(conditions, type_)
     return found is not None and found.status is ConditionStatus.FALSE

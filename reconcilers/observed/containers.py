@@ -1,7 +1,7 @@
 """A Pod's containers by name and role, as its spec and its status have them.
 
-The training container is the one that dlr built on: it has the job's key, wherever a webhook has put it among
-`containers` since. What runs beside it, or ran before it, says nothing of how training ended.
+The training container is the one with the job's key, wherever a webhook has moved it among `containers`.
+Containers beside or before it do not say how training ended.
 
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-states
 https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
@@ -19,18 +19,18 @@ from typing import Any
 from crds import names
 
 CRASH_LOOP = "CrashLoopBackOff"
-"""Reason of a container that waits for its kubelet to start it again."""
+"""Waiting reason of a container that its kubelet will start again."""
 PULL_SECRETS = "imagePullSecrets"
 """Field of Pods and ServiceAccounts."""
 _MARK = re.compile(rf"dlr: ([\w-]+) {re.escape(names.HAS_BEGUN)}(?:\n|$)")
-"""The line of a launcher that began and was not heard (`agent/report/launch_mark.py`)."""
+"""Line that a launcher leaves until its agent has reported (`agent/report/launch_mark.py`)."""
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
 Object = Mapping[str, Any]
 
 
 def has_ended(obj: Object) -> bool:
-    """Whether a raw Pod, with its sidecars, an ElasticWorker or an ElasticJob has ended, by its phase."""
+    """Whether the phase of a raw Pod (with its sidecars), ElasticWorker or ElasticJob is a final one."""
     return (obj.get("status") or {}).get("phase") in TERMINAL_PHASES
 
 
@@ -65,17 +65,17 @@ class Container:
 
     @property
     def waiting_reason(self) -> str | None:
-        """Why it does not run yet, or not now; None where it runs or has ended."""
+        """Reason why it does not run yet, or not now; None where it runs or has ended."""
         return (self._state.get("waiting") or {}).get("reason") or None
 
     @property
     def end(self) -> Object | None:
-        """How it ended, as long as it does not run again."""
+        """End of its last run; None while it runs again."""
         return None if self.is_running else self._state.get("terminated") or self._last_end
 
     @property
     def newest_end(self) -> Object | None:
-        """How it ended, though it may run again."""
+        """End of its last finished run, even if it runs again."""
         return self._state.get("terminated") or self._last_end
 
     @property
@@ -95,7 +95,7 @@ class Container:
 
     @property
     def restarted_ends(self) -> int:
-        """How often it ended, and was or will be started again by its kubelet."""
+        """Number of ends after which its kubelet started it again, or will."""
         waits = self.waiting_reason == CRASH_LOOP or ("terminated" in self._state and not self.is_over)
         return int((self.status or {}).get("restartCount") or 0) + waits
 
@@ -126,18 +126,18 @@ def exit_words(code: int | None) -> str:
 
 
 def begun_launcher(end: Object | None) -> str:
-    """The launcher that began and was not heard, by a container's termination message; empty without one."""
+    """Return the launcher that began and never reported, by a container's termination message; else empty."""
     mark = _MARK.search((end or {}).get("message") or "")
     return mark[1] if mark else ""
 
 
 def words_of(end: Object) -> str:
-    """The termination message of a container's end, without the mark of a launcher, which tells no error."""
+    """Return the termination message of a container's end, without a launcher's mark, which is no error."""
     return _MARK.sub("", end.get("message") or "")
 
 
 def kept_of_container(container: Object) -> dict[str, Any]:
-    """What is read here of a container in a Pod's spec; the controller's cache keeps no more."""
+    """Return the fields of a container's spec that are read here; the controller's cache keeps no others."""
     kept = {field: container[field] for field in ("name", "restartPolicy") if field in container}
     if names.ENV_JOB_KEY in _variables(container):
         kept["env"] = [{"name": names.ENV_JOB_KEY}]
@@ -147,15 +147,15 @@ def kept_of_container(container: Object) -> dict[str, Any]:
 
 
 def memory_limit(container: Object) -> Any:
-    """The memory limit of a container in a Pod's spec, as it is written there; None without one."""
+    """Return the memory limit of a container in a Pod's spec, as it is written there; None without one."""
     return ((container.get("resources") or {}).get("limits") or {}).get("memory")
 
 
 def containers_of(pod: Object) -> list[Container]:
-    """The training container, and the others in the order in which they start."""
+    """Return the training container, then the others in the order in which they start."""
     training = training_container_name(pod)
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    policy = spec.get("restartPolicy") or "Never"  # which every Pod of ours has that names none
+    policy = spec.get("restartPolicy") or "Never"  # as `builder.py` sets it
     found = []
     for kind, statuses in (
         ("initContainers", status.get("initContainerStatuses") or ()),
@@ -174,7 +174,7 @@ def containers_of(pod: Object) -> list[Container]:
 
 
 def training_container_name(pod: Object) -> str:
-    """The name of the container that has the job's key; of the first where none has it."""
+    """Return the name of the container with the job's key, or of the first if none has it."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     listed: Sequence[Object] = spec.get("containers") or ()
     with_key = (each for each in listed if names.ENV_JOB_KEY in _variables(each))
@@ -183,20 +183,20 @@ def training_container_name(pod: Object) -> str:
 
 
 def training_container(containers: Iterable[Container]) -> Container:
-    """The training container; one of which nothing is known where the Pod lists none."""
+    """Return the training container; an empty one if the Pod lists none."""
     found = next((each for each in containers if each.role is Role.TRAINING), None)
     return found or Container("", Role.TRAINING, {}, None, "Never")
 
 
 def may_run(training: Container) -> bool:
-    """Whether the training container runs, as far as is known: one that does not is not silent."""
+    """Whether the training container runs or has no status yet; a stopped one is not silent."""
     return training.is_running or training.status is None
 
 
 def to_blame(containers: Sequence[Container]) -> tuple[Container, Object] | None:
-    """The container that failed, and so ended its Pod or keeps training from starting, and how it ended.
+    """Return the container whose failure ended its Pod or keeps training from starting, and its end.
 
-    Whatever a sidecar does is no failure of a training container that runs or has ended.
+    Once the training container has started, no other container is to blame.
     """
     training = training_container(containers)
     suspects = [training] if training.has_started else sorted(containers, key=lambda each: _ORDER[each.role])

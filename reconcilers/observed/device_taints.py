@@ -1,11 +1,11 @@
-"""Taints of the devices that a Pod uses: of their DRA drivers, or of an administrator's DeviceTaintRules.
+"""Taints of the devices that a Pod uses, by their DRA drivers or an administrator's DeviceTaintRules.
 
-A device is named by driver, pool and name. Those that a Pod uses are in the ResourceClaims that are reserved
-for it. By effect, where a claim does not tolerate it:
+A device is identified by driver, pool and name. A Pod's devices are in the ResourceClaims that are reserved
+for it. If a claim does not tolerate a taint, its effect is:
 
-* `NoSchedule` takes the device from new Pods alone, so there is time to move the worker
-  (`reconcilers/evictions`). It counts for the claims that were made for the Pod, from its template: another
-  Pod has one of its own, with another device. A claim that Pods share goes with the worker, wherever it is.
+* `NoSchedule` keeps new Pods off the device, so there is time to move the worker (`reconcilers/evictions`).
+  It counts only for claims that were made from the Pod's template: the next Pod gets a claim of its own,
+  with another device. A shared claim would follow the worker to any node.
 * `NoExecute` ends Pods, at once or after the `tolerationSeconds` of the claim: the worker leaves by vote.
 * `None` is for information.
 
@@ -29,7 +29,7 @@ EFFECTS = NO_SCHEDULE, NO_EXECUTE = ("NoSchedule", "NoExecute")
 BY_POOL = "pool"
 """Index of slices and claims by the pools of their devices."""
 BY_TAINT = "taint"
-"""Index of slices: under `TAINTED` those with a tainted device."""
+"""Index of slices with a tainted device, under `TAINTED`."""
 TAINTED = "tainted"
 BY_POD = "pod"
 """Index of claims by the uids of the Pods that they are reserved for."""
@@ -51,9 +51,9 @@ class DeviceTaint:
 
 
 class DeviceTaints:
-    """Finds the taints of Pods' devices in a cache; it has the indexes of `add_indexes`.
+    """Taints of Pods' devices, from a cache with the indexes of `add_indexes`.
 
-    All is empty where the API server does not serve the kinds, or lets us not read them.
+    There are none where the API server does not serve the kinds, or forbids reading them.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -63,7 +63,7 @@ class DeviceTaints:
         self._pods = cache.store(PODS)
 
     def of(self, pod_uid: str, effect: str) -> DeviceTaint | None:
-        """The first taint with this effect that counts for a Pod, and that its claims do not tolerate."""
+        """Return the first taint with this effect that counts for a Pod and that no claim tolerates."""
         if not self.are_any:
             return None
         claims = self._claims.by_index(BY_POD, pod_uid)
@@ -96,7 +96,7 @@ class DeviceTaints:
                 yield DeviceTaint(driver, device, taint["key"], taint.get("value") or "", effect)
 
     def _by_driver(self, result: Object) -> Iterator[Object]:
-        """Yield the taints in the newest slices of the pool; while a driver updates it, there are others."""
+        """Yield the taints in the newest slices of the pool; older ones exist while a driver updates it."""
         slices = self._slices.by_index(BY_POOL, _pool_key(result["driver"], result["pool"]))
         newest = max((each["spec"]["pool"]["generation"] for each in slices), default=0)
         for each in slices:
@@ -109,7 +109,7 @@ class DeviceTaints:
 
 
 def add_indexes(cache: Cache) -> None:
-    """Have a cache watch what is needed, where the API server serves it."""
+    """Have a cache watch and index these kinds, where the API server serves them."""
     for resource in (RESOURCESLICES, RESOURCECLAIMS, DEVICETAINTRULES):
         cache.watch_optionally(resource)
     cache.add_index(RESOURCESLICES, BY_POOL, pool_keys)
@@ -118,11 +118,11 @@ def add_indexes(cache: Cache) -> None:
     cache.add_index(RESOURCECLAIMS, BY_POD, pod_keys)
 
 
-# --- what is kept, and found again --------------------------------------------------------------------------
+# --- cached parts and their indexes -------------------------------------------------------------------------
 
 
 def kept_of_slice(obj: Object) -> Object:
-    """The slice with its tainted devices alone."""
+    """Return the slice with only its tainted devices."""
     spec, tainted = obj.get("spec") or {}, []
     for device in spec.get("devices") or ():
         if taints := [each for each in device.get("taints") or () if each.get("effect") in EFFECTS]:
@@ -132,7 +132,7 @@ def kept_of_slice(obj: Object) -> Object:
 
 
 def kept_of_claim(obj: Object) -> Object:
-    """The claim with the devices that it has, and the Pods that have it."""
+    """Return the claim with only its devices and its Pods."""
     status = obj.get("status") or {}
     devices = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
     fields = ("driver", "pool", "device", "tolerations")
@@ -142,7 +142,7 @@ def kept_of_claim(obj: Object) -> Object:
 
 
 def kept_of_rule(obj: Object) -> Object:
-    """The rule with its kind."""
+    """Return the rule with its kind."""
     return DEVICETAINTRULES.named(obj)
 
 
@@ -164,7 +164,7 @@ def pod_keys(obj: Object) -> Iterable[str]:
 
 
 def taint_view(obj: Object) -> object:
-    """The parts of a raw slice, claim or rule that say which devices are tainted, or who has them."""
+    """Return the parts of a raw slice, claim or rule on which taints of Pods' devices depend."""
     return obj["metadata"]["uid"], obj.get("spec"), obj.get("status")
 
 
@@ -182,7 +182,7 @@ def _pool_key(driver: str, pool: str) -> str:
 
 
 def _is_of(rule: Object, results: Iterable[Object]) -> bool:
-    """Whether a rule selects one of these devices: by each field that its selector has; without one, none."""
+    """Whether all fields of a rule's selector match one of these devices; without a selector, none does."""
     selector = rule["spec"].get("deviceSelector")
     if selector is None:
         return False

@@ -1,6 +1,6 @@
 """The NVLink domain of a node: the value of one of its labels. Pure.
 
-The nodes of a domain share one switch: they are fast with each other, and fail together.
+The nodes of a domain share one switch: their links are fast, and they fail together.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 from crds import names
 
 MOST_LEVELS = 8
-"""Labels that are looked at of a node, as many as `nodeCheck.topologyKeys` may have."""
+"""Most labels compared of a node, as many as `nodeCheck.topologyKeys` may have."""
 AUTO = "auto"
 """`elasticPolicy.domain`: the first of `names.NVLINK_LABELS` that a node has."""
 
 
 def labels_of(policy: str | None) -> tuple[str, ...]:
-    """Return the node labels that `elasticPolicy.domain` names, the first that a node has counts."""
+    """Return the node labels that `elasticPolicy.domain` names; the first that a node has counts."""
     if not policy:
         return ()
     return names.NVLINK_LABELS if policy == AUTO else (policy,)
@@ -34,8 +34,8 @@ def labelled_domain(labels: Mapping[str, str], policy: str | None) -> tuple[str,
 
 
 def shared_labels(policy: str | None, topology_keys: Sequence[str]) -> tuple[str, ...]:
-    """Return what nodes of a job share, the smallest first: their domain, then `nodeCheck.topologyKeys`.
+    """Return the labels that group a job's nodes, smallest first: domain, then `nodeCheck.topologyKeys`.
 
-    `auto` is one of them, for the label that a node has.
+    `auto` stands for the first NVLink label that a node has.
     """
     return tuple(dict.fromkeys((*filter(None, (policy,)), *topology_keys)))[:MOST_LEVELS]

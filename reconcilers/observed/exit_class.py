@@ -1,8 +1,8 @@
-"""Why a Pod or a training process ended: one table, whose first entry that fits decides (docs/failures.md).
+"""Exit classes of Pods and training processes; the first of these that applies decides (docs/failures.md).
 
-* A Pod: its condition DisruptionTarget, `status.reason`, the container to blame (reason, exit code, text);
-  then a deletion, by the taints of the node.
-* A training process: the cause that its agent reports, the signal or exit code, the text.
+* Pod: its condition DisruptionTarget, `status.reason`, the container to blame (reason, exit code, text), a
+  deletion, by the taints of the node.
+* Training process: the cause that its agent reports, the signal or exit code, the text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ text_follows_from_a_peer = PeerDeathTexts(re2.compile).explain
 
 
 def follows_from_a_peer(failure: AgentFailure) -> bool:
-    """Whether a process failure is a mere consequence of another's, as far as its agent and its text tell."""
+    """Whether a process failed only because a peer did, by the agent's cause and the error's text."""
     if failure.cause is FailureCause.TIMED_OUT:
         return True
     return failure.cause is None and text_follows_from_a_peer(failure.message, failure.log_tail)
@@ -57,8 +57,8 @@ DISRUPTION_REASONS = {
     "PreemptionByScheduler": ExitClass.PREEMPTED,
     "TerminationByKubelet": ExitClass.PREEMPTED,
 }
-"""Of the Pod condition DisruptionTarget; what else its reason may be counts as Preempted. `BY_TAINT`
-says that the node has a NoExecute taint: one that Kubernetes gives a lost node, or a spot notice's, say.
+"""Exit classes by reason of the Pod condition DisruptionTarget; other reasons count as Preempted. `BY_TAINT`
+means a NoExecute taint of the node: Kubernetes' own on a lost node, or a spot notice, for example.
 
 https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 """
@@ -78,32 +78,32 @@ POD_REASONS = {
     "NodeLost": ExitClass.NODE_LOST,
     "DeadlineExceeded": ExitClass.USER_ERROR,
 }
-"""Pod status.reason, set by the kubelet and the node lifecycle controller. UnexpectedAdmissionError is mostly
-a device plugin that is not back yet after a restart of the kubelet or node, or that has fewer devices now.
-The scheduler knows nothing of it, nor of a TopologyAffinityError (devices on several NUMA nodes), and would
-choose the node again: https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/."""
+"""Exit classes by Pod status.reason, of kubelets and the node lifecycle controller. UnexpectedAdmissionError
+is mostly a device plugin that is not back yet after a restart of kubelet or node, or has fewer devices now.
+The scheduler sees neither it nor a TopologyAffinityError (devices on several NUMA nodes), and would choose
+the node again: https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/."""
 
 OUT_OF = "OutOf"
-"""Beginning of the reason of a kubelet that lacks a resource: `OutOfcpu`, `OutOfnvidia.com/gpu`."""
+"""Prefix of a kubelet's reason for a missing resource: `OutOfcpu`, `OutOfnvidia.com/gpu`."""
 
 CONTAINER_REASONS = {
     "OOMKilled": ExitClass.OOM,
     "ContainerStatusUnknown": ExitClass.NODE_LOST,
     "Unknown": ExitClass.NODE_LOST,
 }
-"""State terminated.reason. The last two are what a kubelet and a container runtime say of containers that
-they do not find again after a restart of the node: the runtime with exit code 255."""
+"""Exit classes by state.terminated.reason. After a restart of the node, kubelet and container runtime give
+the last two to containers that they do not find again, the runtime with exit code 255."""
 REBOOT_EXIT_CODES = frozenset({0, 255})
-"""What other runtimes call the end of a container that a restart of its node has ended."""
+"""Exit codes that other runtimes report of containers that a restart of the node ended."""
 
 PROGRAMS_REASONS = frozenset({"Error", "OOMKilled"})
-"""With another reason, the message is the container runtime's own."""
+"""Reasons of ends whose message is the program's; with others, it is the container runtime's."""
 
 HARDWARE_EXIT_CODES = frozenset({14, 201, 202})
-"""Training code exits so to say that the device is at fault; DLRover's convention. Others do not."""
+"""Codes with which training containers blame the device, by DLRover's convention."""
 
 KILL_EXIT_CODES = frozenset({137, 143, -9, -15})
-"""128 + SIGKILL and 128 + SIGTERM; and the signals as torch tells them. Others are the program's crash."""
+"""SIGKILL and SIGTERM, as 128 + n and in torch's notation. Other signals are crashes of the program."""
 
 CAUSES = {
     FailureCause.OOM: ExitClass.OOM,
@@ -111,7 +111,7 @@ CAUSES = {
     FailureCause.DEVICE: ExitClass.HARDWARE_ERROR,
     FailureCause.KILLED_CHILD: ExitClass.KILLED,
 }
-"""What the agent knows beyond exit code and text."""
+"""Exit classes by the cause that an agent reports."""
 
 HARDWARE_TEXTS = (
     # cudaGetErrorString of cudaErrorECCUncorrectable (214), and its ROCm counterpart
@@ -131,19 +131,19 @@ HARDWARE_TEXTS = (
     # nvidia-container-toolkit, in the message of a container that cannot start on a node with a broken driver
     r"nvidia-container-cli: (?:initialization|detection|device) error",
 )
-"""An error that says one of these is the device's, and so is one with the number of such an Xid."""
+"""Texts of errors that a device caused."""
 
 OWN_LIMIT_TEXTS = (
     r"exceed(?:s|ed) (?:its local ephemeral storage limit|the total limit of containers|the limit)",
 )
-"""An eviction for what the Pod itself used beyond its limits is the user's."""
+"""Texts of evictions for use beyond the Pod's own limits, which are user errors."""
 LARGER_TEXT = r"Container (\S+) was using \S+, (?:request is \S+, has larger|which exceeds its request)"
-"""So the kubelet names a container that used more than it asked for, where it evicts the Pod for that.
+"""Kubelet's text about a container whose use beyond its request had the Pod evicted.
 
 https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/eviction/helpers.go
 """
 LOW_TEXT = r"low on resource: ([\w-]+)"
-"""So it names what the node lacks."""
+"""Kubelet's text about the resource that the node lacks."""
 
 LEAVING_TAINTS = (
     "ToBeDeletedByClusterAutoscaler",
@@ -152,7 +152,7 @@ LEAVING_TAINTS = (
     "karpenter.sh/disrupted",
     "kubernetes.azure.com/scheduled-event",
 )
-"""Beginnings of taints of nodes that are about to go: who is deleted there was preempted."""
+"""Prefixes of taints of nodes that are about to go: Pods that are deleted there were preempted."""
 
 LOST_TAINTS = (
     "node.kubernetes.io/out-of-service",
@@ -164,7 +164,7 @@ AGENT_NOT_FOUND = (
     "torchrun did not find dlr: write `dlr run` in its place, or `PYTHONPATH=FOLDER:$PYTHONPATH` where the "
     "command sets it; Python's -I and -E ignore it"
 )
-"""What is wrong where torch's registry of rendezvous does not know ours, and what to do."""
+"""Hint if torch's registry of rendezvous backends lacks ours."""
 
 _DAMAGED = re2.compile(rf"(?:[\w.]+\.)?{DAMAGED_CHECKPOINT}\b")
 _HARDWARE = re2.compile("|".join(HARDWARE_TEXTS))
@@ -178,25 +178,27 @@ _LOW = re2.compile(LOW_TEXT)
 
 @dataclass(frozen=True)
 class PodEnd:
+    """End of a Pod, or of one of its containers."""
+
     exit_class: ExitClass
     reason: str
     exit_code: int | None = None
     message: str = ""
     log: str = ""
-    """The end of its container's log, as the kubelet gives it, or its own termination message."""
+    """Last lines of its container's log, from the kubelet, or its own termination message."""
     container: str = ""
-    """The container whose end it is; empty where it is none's."""
+    """The container that ended; empty if the end is the whole Pod's."""
     role: Role = Role.TRAINING
-    """That container's."""
+    """Role of that container."""
 
     @property
     def other_container(self) -> str:
-        """The same container, where it is not the training container."""
+        """The container, unless it is the training container."""
         return "" if self.role is Role.TRAINING else self.container
 
 
 def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) -> PodEnd:
-    """How a Pod that has failed, or is being deleted, came to its end."""
+    """Return the end of a Pod that has failed or is being deleted."""
     status = pod.get("status", {})
     disruption = disruption_of(pod)
     if disruption is not None:
@@ -218,21 +220,21 @@ def classify_pod(pod: Mapping[str, Any], node: Mapping[str, Any] | None = None) 
 
 
 def disruption_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The condition of a Pod that says what took it from its node."""
+    """Return the condition that says what took a Pod from its node; None without one."""
     conditions = pod.get("status", {}).get("conditions") or ()
     disruptions = (c for c in conditions if c.get("type") == "DisruptionTarget" and c.get("status") == "True")
     return next(disruptions, None)
 
 
 def is_taken(pod: Mapping[str, Any]) -> bool:
-    """Whether the Pod was ended from outside: then an exit code may be an answer to SIGTERM."""
+    """Whether the Pod was ended from outside, so that its exit code may come from SIGTERM."""
     by_reason = _of_pod_reason(pod.get("status", {}).get("reason") or "")
     is_deleted = "deletionTimestamp" in pod.get("metadata", {})
     return is_deleted or by_reason is not None or disruption_of(pod) is not None
 
 
 def end_of_deleted(node: Mapping[str, Any] | None) -> PodEnd:
-    """How a Pod that somebody deleted, or that is gone, came to its end."""
+    """Return the end of a Pod that somebody deleted, or that is gone."""
     for key in _taints(node or {}):
         if key.startswith(LEAVING_TAINTS):
             return PodEnd(ExitClass.PREEMPTED, "NodeLeaving", message=f"the Pod was deleted; its node: {key}")
@@ -246,12 +248,12 @@ def _is_lost(node: Mapping[str, Any]) -> bool:
 
 
 def _taints(node: Mapping[str, Any]) -> list[str]:
-    """Their keys."""
+    """Return the keys of a node's taints."""
     return [taint.get("key", "") for taint in node.get("spec", {}).get("taints") or ()]
 
 
 def classify_process(failure: AgentFailure) -> ExitClass:
-    """Why a training process failed, of which the agent lives to tell."""
+    """Return the exit class of a training process whose failure its agent reports."""
     if failure.cause in CAUSES:
         return CAUSES[failure.cause]
     by_code = _of_exit_code(failure.exit_code)
@@ -265,23 +267,23 @@ def classify_process(failure: AgentFailure) -> ExitClass:
 
 
 def names_device_fault(text: str) -> bool:
-    """Whether a text says of a failure that a device is to blame."""
+    """Whether the text of a failure blames a device."""
     return _HARDWARE.search(text) is not None or any(map(xids.fails_by_hardware, xid_numbers(text)))
 
 
 def xid_numbers(text: str) -> list[int]:
-    """The numbers of the Xids that a text names."""
+    """Return the numbers of the Xids in a text."""
     return [int(found[1]) for found in _XID_NUMBER.finditer(text)]
 
 
 def says_nothing(end: Mapping[str, Any]) -> bool:
-    """Whether a container may have ended so, whatever its program was about: killed, or lost by its node."""
+    """Whether an end says nothing of the container's program: it was killed, or its node lost it."""
     is_lost = CONTAINER_REASONS.get(end.get("reason", "")) is ExitClass.NODE_LOST
     return is_lost or end.get("exitCode") in KILL_EXIT_CODES
 
 
 def failed_containers(pod: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The names of a Pod's containers that ended with another code than 0, and how they did."""
+    """Return the names and ends of a Pod's containers that ended with another code than 0."""
     ends = ((container.name, container.end) for container in containers_of(pod))
     return [(name, end) for name, end in ends if end is not None and failed(end)]
 
@@ -291,7 +293,7 @@ def _of_pod_reason(reason: str) -> ExitClass | None:
 
 
 def _disrupted(pod: Mapping[str, Any], exit_class: ExitClass, reason: str, message: str) -> PodEnd:
-    """How a disruption ended the Pod; what the Pod itself used is the user's doing, or a want of memory."""
+    """Return the end of a disrupted Pod; it is OOM or a user error if the Pod's own use was the cause."""
     if exit_class is ExitClass.PREEMPTED and _OWN_LIMIT.search(message):
         return PodEnd(ExitClass.USER_ERROR, reason, message=message)
     larger = _LARGER.search(message) if exit_class is ExitClass.PREEMPTED else None
@@ -303,14 +305,14 @@ def _disrupted(pod: Mapping[str, Any], exit_class: ExitClass, reason: str, messa
     return PodEnd(
         ExitClass.OOM if is_memory else ExitClass.USER_ERROR,
         reason,
-        message=message if is_memory else f"{message.rstrip()} Ask for as much in the Pod template",
+        message=message if is_memory else f"{message.rstrip()} Request as much in the Pod template",
         container=larger[1],
         role=role,
     )
 
 
 def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
-    """Why a container ended so, by itself."""
+    """Return the end of a container that nobody ended from outside."""
     code, reason, message = end.get("exitCode"), end.get("reason", "Error"), words_of(end)
     exit_class = CONTAINER_REASONS.get(reason) or _of_exit_code(code)
     if exit_class is None:
@@ -331,7 +333,7 @@ def classify_container(container: Container, end: Mapping[str, Any]) -> PodEnd:
 
 
 def _out_of_memory(container: Container) -> str:
-    """What to do about a container whose memory dlr does not raise."""
+    """Return the advice for a container whose memory dlr does not raise."""
     amount = memory_limit(container.spec)
     limit = f" (limit {amount})" if amount else ""
     return (

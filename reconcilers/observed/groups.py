@@ -1,4 +1,4 @@
-"""Which replica group of which job an ElasticJob is. Pure."""
+"""The relation of an ElasticJob that is a replica group to its job. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def group_of(job: Object | ElasticJob) -> GroupOf | None:
 
 
 def stranger_to(job: Object, parent: Object | None) -> str:
-    """Return why an ElasticJob that names an owner as a replica group does is none; empty for all others.
+    """Return why an ElasticJob that has a group's name and owner is no replica group; empty for all others.
 
-    Anybody may write an ownerReference and a name: a group is what the status of its job has the uid of.
+    Anybody may write an ownerReference and a name, so the uid in the status of the owning job decides.
     """
     group = group_of(job)
     if group is None:
@@ -35,7 +35,7 @@ def stranger_to(job: Object, parent: Object | None) -> str:
 
 
 def is_unknown_to(job: Object, parent: Object | None) -> bool:
-    """Return whether a job wants a group, and its status has another uid for that, or none yet."""
+    """Whether the parent wants this group, but its status has another uid for it, or none yet."""
     group = group_of(job)
     if group is None or parent is None or group.uid != parent["metadata"]["uid"]:
         return False
@@ -44,13 +44,13 @@ def is_unknown_to(job: Object, parent: Object | None) -> bool:
 
 
 def made_group(parent: Object, index: int) -> str:
-    """Return the uid of the ElasticJob that the controller made for a group of a job; empty before it has."""
+    """Return the uid of the ElasticJob that the controller made for a group of a job; empty before that."""
     groups = (parent.get("status") or {}).get("groups") or ()
     return next((each.get("uid", "") for each in groups if each["index"] == index), "")
 
 
 def key_uid(owner: Object) -> str:
-    """Return the uid that the Secret with the key of an owner's Pods is named by: groups share one."""
+    """Return the uid in the name of the Secret with the key of an owner's Pods: groups share one."""
     group = group_of(owner) if owner["kind"] == "ElasticJob" else None
     uid: str = owner["metadata"]["uid"] if group is None else group.uid
     return uid

@@ -1,7 +1,6 @@
-"""What others report of a node's hardware: its agents by its conditions, its kubelet and drivers by Pods'
-devices. Pure.
+"""Hardware faults that node agents report in Node conditions, kubelets and drivers of Pods' devices. Pure.
 
-Agents of the administrator's on the node do not run in a user's container, so their word counts everywhere.
+The administrator's agents on a node do not run in a user's container, so their reports count everywhere.
 Sources of the names, read in November 2026:
 
 * node-problem-detector: config/kernel-monitor.json and readonly-monitor.json; AKS adds the GPU ones
@@ -43,8 +42,8 @@ FAULTS: Mapping[str, tuple[str, Action, str]] = {
     "KernelReady": (FALSE, Action.REBOOT, EKS),
     "StorageReady": (FALSE, Action.REPLACE, EKS),
 }
-"""By type: the status that is a fault, what to do about it, and who sets it. Pressure, restarts of the
-kubelet and slow clocks come and go with what runs there."""
+"""Faulty status, action and agent, by condition type. Pressure, restarts of the kubelet and slow clocks are
+left out, since they come and go with the node's Pods."""
 
 NVSENTINEL_REASON = "{type}IsNotHealthy"
 NVSENTINEL_ACTIONS: Mapping[str, Action] = {
@@ -54,17 +53,17 @@ NVSENTINEL_ACTIONS: Mapping[str, Action] = {
     "GpuInforomWatch": Action.REPLACE,
     "SysLogsNICDriverError": Action.LOOK_AT_LINK,
 }
-"""Actions by check; for its others it mostly asks for a reboot itself."""
+"""Actions by check; for other checks, NVSentinel itself mostly asks for a reboot."""
 NO_FAULTS = frozenset({"GpuDcgmConnectivityFailure", names.NVSENTINEL_CHECK})
-"""NVSentinel's conditions that say nothing of the hardware: its way to DCGM, and the verdicts of ours that it
-was given, which must not bear themselves out."""
+"""NVSentinel's conditions that are no hardware faults: its connection to DCGM, and our own verdicts, which
+must not confirm themselves."""
 
 NVSENTINEL_CORDONED = "quarantineHealthEventIsCordoned"
 """Annotation of a Node that NVSentinel has cordoned: "True"."""
 
 MAX_FAULT = 160
 MOST_DEVICES = 16
-"""Unhealthy devices of a container that are kept."""
+"""Most unhealthy devices of a container in the cache."""
 DEVICE_UNHEALTHY, DEVICE_TAINTED, NODE_FAULT = "DeviceUnhealthy", "DeviceTainted", "NodeFault"
 """Reasons of a worker's condition `HardwareWell`."""
 
@@ -86,19 +85,19 @@ class NodeFault:
 
 
 def own_fault(node: Mapping[str, Any]) -> NodeFault | None:
-    """The first fault in the conditions of a raw Node, by the names of their types."""
+    """Return the first fault in the conditions of a raw Node, in the order of their types."""
     conditions = node.get("status", {}).get("conditions") or ()
     return min(filter(None, map(_fault_of, conditions)), key=lambda fault: fault.type, default=None)
 
 
 def fault_view(node: Mapping[str, Any]) -> object:
-    """The parts of a Node that say whether its hardware is at fault."""
+    """Return the parts of a Node that say whether its hardware is at fault."""
     fault = own_fault(node)
     return fault and (fault.type, fault.message)
 
 
 def well_since(node: Mapping[str, Any]) -> Iterator[datetime]:
-    """Yield since when a raw Node is Ready, and since when agents that had reported a fault call it well."""
+    """Yield the times since which a raw Node is Ready, and since which agents withdrew their faults."""
     for condition in node.get("status", {}).get("conditions") or ():
         since = condition.get("lastTransitionTime")
         if since and _is_well(condition.get("type", ""), condition.get("status"), condition.get("reason")):
@@ -114,8 +113,8 @@ def reports_fault(node: Mapping[str, Any]) -> bool:
     return is_less or own_fault(node) is not None
 
 
-def is_cordoned_on_our_word(node: Mapping[str, Any]) -> bool:
-    """Whether NVSentinel has cordoned a raw Node, and still has our verdict against it: it waits for ours."""
+def is_cordoned_for_our_verdict(node: Mapping[str, Any]) -> bool:
+    """Whether NVSentinel has cordoned a raw Node and waits until we withdraw our verdict against it."""
     annotations, conditions = (
         node["metadata"].get("annotations") or {},
         node.get("status", {}).get("conditions"),
@@ -126,9 +125,9 @@ def is_cordoned_on_our_word(node: Mapping[str, Any]) -> bool:
 
 
 def unhealthy_devices(container_status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The unhealthy devices in a container's `allocatedResourcesStatus`, in its form, a few at most.
+    """Return the unhealthy devices in a container's `allocatedResourcesStatus`, in its form, a few at most.
 
-    Those without a device plugin that answers are `Unknown`, as while it is updated: that is no fault.
+    Devices are `Unknown` while their plugin does not answer, as during its update: that is no fault.
     """
     found, left = [], MOST_DEVICES
     for resource in container_status.get("allocatedResourcesStatus") or ():
@@ -142,12 +141,12 @@ def unhealthy_devices(container_status: Mapping[str, Any]) -> list[dict[str, Any
 def reported_fault(
     pod: Mapping[str, Any], node: Mapping[str, Any] | None, taint: DeviceTaint | None = None
 ) -> tuple[str, str]:
-    """The reason, and the sentence with the device and whose word it is; both empty if nothing is reported.
+    """Return the reason, and a sentence with the device and the reporter; both empty without a fault.
 
     Args:
         pod: a training Pod that lives.
-        node: the raw Node that it runs on, if it is known.
-        taint: one that ends Pods, of a device that it uses.
+        node: the raw Node that it runs on, if it is in the cache.
+        taint: a taint of one of the Pod's devices that ends Pods.
     """
     where = pod.get("spec", {}).get("nodeName") or "its node"
     devices = list(_named_devices(pod.get("status", {}).get("containerStatuses") or ()))
@@ -178,7 +177,7 @@ def _is_well(type_: str, status: str | None, reason: str | None) -> bool:
 
 
 def _fault_of(condition: Mapping[str, Any]) -> NodeFault | None:
-    """The fault that a condition states, if it does."""
+    """Return the fault that a condition states; None without one."""
     type_, status = str(condition.get("type", "")), str(condition.get("status"))
     message = " ".join(str(condition.get("message") or "").split())[:MAX_FAULT]
     if type_ in FAULTS:

@@ -1,8 +1,8 @@
-"""The minimum: with how few workers a job goes on training.
+"""The minimum: the fewest workers with which a job goes on training.
 
-Its own `minReplicas` says so. Where that is not set, the launcher's `--nnodes=MIN:MAX` does, as DLRover's
-users write it in the first container's command, or PET_NNODES in its environment, from which torchrun takes
-the flag. Where nothing says so: no fewer than `replicas`, or than are needed, where it has extra workers.
+It is `minReplicas`, if set. Otherwise, it is MIN of the launcher's `--nnodes=MIN:MAX` in the first
+container's command, as DLRover's users write it, or of PET_NNODES in its environment, from which torchrun
+takes the flag. Otherwise, it is `replicas`, or, with extra workers, the number of needed ones.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _REFERENCE = re2.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|(\w+))")
 quadratic time."""
 _RANGE = re.compile(r"([0-9]{1,6}):([0-9]{1,6})")
 MAX_EXPANDED = 1_024
-"""Characters of a word with the values of its variables."""
+"""Most characters of a word with the values of its variables."""
 MOST_REMEMBERED = 512
-"""Commands, of up to `MAX_TEXT` characters each."""
+"""Most cached commands, of up to `MAX_TEXT` characters each."""
 _QUOTES = str.maketrans("", "", "\"'\\")
 
 
 def minimum_workers(job: ElasticJob) -> int:
-    """Returns the minimum in whole node units, from 1 to `replicas`; 0 if the job has no workers."""
+    """Return the minimum in whole node units, from 1 to `replicas`; 0 if the job has no workers."""
     worker = job.spec.replica_specs.get(names.WORKER)
     if worker is None:
         return 0
@@ -45,7 +45,7 @@ def minimum_workers(job: ElasticJob) -> int:
 
 
 def stated_minimum(job: ElasticJob) -> int | None:
-    """What the job itself or its command says, whatever `replicas` is; None if nothing does."""
+    """Return the minimum that the job itself or its command states; None if neither does."""
     worker = job.spec.replica_specs.get(names.WORKER)
     if worker is None:
         return None
@@ -53,11 +53,11 @@ def stated_minimum(job: ElasticJob) -> int | None:
 
 
 def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:
-    """MIN, if the command or the environment gives a range that can be made out."""
+    """Return MIN, if the command or the environment has a readable range."""
     container = worker.template["spec"]["containers"][0]
-    variables = known_variables(worker, envs, container)
-    said = _nnodes(command_words(container))
-    found = _RANGE.fullmatch(expanded(variables.get("PET_NNODES", "") if said is None else said, variables))
+    variables = plain_variables(worker, envs, container)
+    flag = _nnodes(command_words(container))
+    found = _RANGE.fullmatch(expanded(variables.get("PET_NNODES", "") if flag is None else flag, variables))
     if found is None:
         return None
     least, most = int(found[1]), int(found[2])
@@ -66,28 +66,28 @@ def _of_launcher(worker: ReplicaSpec, envs: Mapping[str, Any]) -> int | None:
 
 @lru_cache(maxsize=MOST_REMEMBERED)
 def _nnodes(words: Sequence[str]) -> str | None:
-    """What the command says for `--nnodes`; each look at a job asks."""
+    """Return the value of `--nnodes` in a command; cached, as every reconcile of a job needs it."""
     return next((flag.value or "" for flag in flags_in(words) if flag.name == "nnodes"), None)
 
 
-def known_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Mapping[str, Any]) -> Variables:
-    """What is known of the container's environment: ours, the job's, its own, the later ones first."""
+def plain_variables(worker: ReplicaSpec, envs: Mapping[str, Any], container: Mapping[str, Any]) -> Variables:
+    """Return the container's variables with plain values: ours, overridden by the job's, then by its own."""
     replicas = str(worker.replicas)
-    known = {"NODE_NUM": replicas, "WORKER_NUM": replicas}
+    variables = {"NODE_NUM": replicas, "WORKER_NUM": replicas}
     own = ((entry["name"], entry) for entry in container.get("env") or ())
     for name, value in (*envs.items(), *own):
         plain = value.get("value") if isinstance(value, dict) else value
         if plain is None:
-            known.pop(name, None)  # it comes from elsewhere (valueFrom): not known here
+            variables.pop(name, None)  # its value comes from elsewhere (valueFrom)
         else:
-            known[name] = str(plain)
-    return known
+            variables[name] = str(plain)
+    return variables
 
 
 def expanded(text: str, variables: Variables) -> str:
-    """The text without quotes, and with the values of variables; unset ones stay as they are.
+    """Return the text without quotes, and with the values of variables; unset ones stay as they are.
 
-    The text is cut at `MAX_EXPANDED` characters, or a long value that is named often would fill the memory.
+    The result is cut at `MAX_EXPANDED` characters, so that repeated long values cannot fill the memory.
     """
     text, parts, end, length = text.translate(_QUOTES)[:MAX_TEXT], list[str](), 0, 0
     for reference in _REFERENCE.finditer(text):

@@ -1,4 +1,4 @@
-"""Options of the controller: the Pods that it makes, and cordons.
+"""Options of the controller for the Pods that it makes, and for cordons.
 
 Standard library only: the CLI reads it at start.
 """
@@ -35,18 +35,18 @@ DEFAULT_WORKERS_PER_NAMESPACE = 12_000
 
 @dataclass(frozen=True)
 class WorkerLimit:
-    """ElasticWorkers of a namespace: each takes some 20 KB of the controller's memory."""
+    """Limit of a namespace's ElasticWorkers, each of which takes some 20 KB of the controller's memory."""
 
     there: int = 0
     most: int = DEFAULT_WORKERS_PER_NAMESPACE
 
     @property
-    def room(self) -> int:
-        """How many more may be made."""
+    def remaining(self) -> int:
+        """Number of ElasticWorkers that may still be made."""
         return max(0, self.most - self.there)
 
     def reached(self, namespace: str) -> str:
-        """The sentence about what is not made for it."""
+        """Return the sentence that explains why no more are made."""
         return (
             f"namespace {namespace} has {self.there} ElasticWorkers, and dlr makes {self.most} in one at "
             "most (--workers-per-namespace of the controller)"
@@ -58,11 +58,11 @@ class PodOptions:
     check_image: str = DEFAULT_CHECK_IMAGE
     """Image of the Pods that check nodes, where a NodeCheck has no template: it has torch."""
     agent: AgentSource | None = field(default_factory=AgentSource)
-    """None: nothing is injected, so that every image has to bring dlr."""
+    """None injects nothing, so that every image has to contain dlr."""
     workers_per_namespace: int = DEFAULT_WORKERS_PER_NAMESPACE
-    """Most ElasticWorkers of one namespace; what is there beyond it stays."""
+    """Most ElasticWorkers of one namespace; present ones beyond it stay."""
     random: Random = field(default_factory=Random)
-    """Source of the waits between tries, which differ from one controller to the next."""
+    """Source of jitter in the waits between retries."""
     controller_namespace: str = ""
     """Namespace of the controller's own Pods, which may connect to agents; empty where it runs in none."""
 
@@ -74,16 +74,16 @@ class CordonMode(StrEnum):
     ENFORCE = "enforce"
     """Faulty nodes are cordoned."""
     REPORT = "report"
-    """A dry run: conditions and Events say what would be done; but for its record, no node changes."""
+    """A dry run: conditions and Events say what would be done, and nodes only get the record."""
     OFF = "off"
-    """Nodes are only read, as by a controller that has no other right to them."""
+    """Nodes are only read, for a controller that has no other right to them."""
 
 
 @dataclass(frozen=True)
 class CordonOptions:
     mode: CordonMode = CordonMode.ENFORCE
     limit_percent: int = DEFAULT_LIMIT_PERCENT
-    """How many of all nodes may be cordoned by us at once; one always may."""
+    """Largest share of all nodes that dlr cordons at once; one node is always allowed."""
     namespace: str = names.SYSTEM_NAMESPACE
-    """Namespace of the controller, and of its checks after repair where what is said there counts: its quota
-    is the administrator's."""
+    """Namespace of the controller, and of checks after repair if its statements count everywhere: the quota
+    there is the administrator's."""

@@ -1,7 +1,7 @@
-"""Objects of which an owner has one, under a name that follows from its own: how it is made, and whose it is.
+"""Creation and ownership of objects that an owner has once, under a name that follows from its own.
 
-An owner that is deleted and made again has the same name, and another uid. Until garbage collection has taken
-what the earlier one left, the name is held by an object that will go.
+An owner that is deleted and made again has the same name, and another uid. Until garbage collection removes
+the objects of the earlier owner, they occupy the names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BY_OWNER = "owner"
 
 
 class Leftover(Exception):
-    """The name is held by an object of an earlier owner, which garbage collection takes. Look again soon.
+    """An object of an earlier owner, which garbage collection will remove, has the name: retry soon.
 
     Args:
         found: that object; None if it has just gone.
@@ -41,7 +41,7 @@ def belongs_to(obj: Object, owner_uid: str) -> bool:
 
 
 def number_label(obj: Object, label: str) -> int | None:
-    """The number in a label; None if there is none. Whoever may make Pods may write any text there."""
+    """Return the number in a label; None if there is none. Users may write any text there."""
     text = (obj["metadata"].get("labels") or {}).get(label, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
@@ -56,34 +56,36 @@ def is_leftover(obj: Object, wanted: Object) -> bool:
 
 
 def is_strangers(obj: Object, wanted: Object) -> bool:
-    """Whether `obj`, which has the name of `wanted`, stays there without being its owner's."""
+    """Whether `obj`, which has the name of `wanted`, is somebody else's and will stay."""
     (mine,) = wanted["metadata"]["ownerReferences"]
     goes = bool(obj["metadata"].get("deletionTimestamp")) or is_leftover(obj, wanted)
     return not (goes or belongs_to(obj, mine["uid"]))
 
 
 class NameTaken(Forbidden):
-    """The name of an object to make is a stranger's."""
+    """An object that is somebody else's has the name of one to make."""
 
 
 def name_taken(wanted: Object) -> NameTaken:
-    """The error of an object whose name a stranger's has."""
+    """Return the error for an object whose name somebody else's object has."""
     metadata = wanted["metadata"]
     (owner,) = metadata["ownerReferences"]
     named = f"the {wanted['kind']} {metadata['name']}"
-    message = f"{named} is not of this {owner['kind']} {owner['name']}: delete it, or use another name"
+    message = (
+        f"{named} does not belong to this {owner['kind']} {owner['name']}: delete it, or use another name"
+    )
     return NameTaken(403, "Forbidden", message)
 
 
 async def ensure(client: AsyncClient, resource: Resource, wanted: Object, *, strict: bool = False) -> Object:
-    """Make the object; or, if its owner has it already, find it.
+    """Create the object, or return the one that its owner has already.
 
     Args:
-        strict: fields that the server does not know are Invalid.
+        strict: whether unknown fields are Invalid.
 
     Raises:
-        Leftover: there is one of an earlier owner of the same name.
-        Forbidden: there is one that is somebody else's, or the API server refuses.
+        Leftover: an earlier owner of the same name has one.
+        Forbidden: somebody else has one, or the API server refuses.
     """
     metadata = wanted["metadata"]
     (owner,) = metadata["ownerReferences"]
@@ -98,24 +100,24 @@ async def ensure(client: AsyncClient, resource: Resource, wanted: Object, *, str
     if belongs_to(found, owner["uid"]):
         return found
     if is_leftover(found, wanted):
-        raise Leftover(f"{named} of an earlier {owner['kind']} {owner['name']} is yet to go", found)
+        raise Leftover(f"{named} of an earlier {owner['kind']} {owner['name']} is not gone yet", found)
     raise name_taken(wanted)
 
 
 def workers_owned_by(workers: Store, namespace: str, owner_uid: str) -> list[Object]:
-    """Returns the workers of a job or check. An object of another namespace that names its uid is not its
-    worker, and goes with the next garbage collection."""
+    """Return the workers of a job or check. An object of another namespace with its uid is not its worker;
+    garbage collection will remove that."""
     return in_namespace(workers.by_index(BY_OWNER, owner_uid), namespace)
 
 
 def spares_its_own(obj: Object) -> bool:
-    """Whether an object is being deleted without what it owns (`--cascade=orphan`)."""
+    """Whether an object is being deleted without its dependents (`--cascade=orphan`)."""
     metadata = obj["metadata"]
     return bool(metadata.get("deletionTimestamp")) and "orphan" in (metadata.get("finalizers") or ())
 
 
 def staying(found: Iterable[Object]) -> Iterator[Object]:
-    """Yield those that are not on their way out."""
+    """Yield the objects that are not being deleted."""
     return (raw for raw in found if not raw["metadata"].get("deletionTimestamp"))
 
 

@@ -1,12 +1,12 @@
-"""Whether a worker that does not answer its peers is lost: two witnesses suffice. Pure.
+"""Decides whether a worker that does not answer its peers is lost, which takes two witnesses. Pure.
 
 Witnesses are peers on different nodes that cannot reach it (`silentPeers` of their reports), the controller
-that cannot connect to its agent although it reaches one of these peers, and its Lease that was not renewed
-for two periods. A single one says no more than that a link is broken: nothing follows from it.
+if it cannot connect to its agent but reaches one of these peers, and its Lease if it was not renewed for two
+periods. A single witness only shows that a link is broken, which has no consequences.
 
-Who reports a silent peer itself has lived on since the link between the two broke, and so has who renews its
-Lease: neither is lost, even if others cannot reach it. So nothing is taken from the time of another machine,
-and a new leader goes on with what reports say.
+A worker that reports a silent peer in turn, or renews its Lease, has outlived the broken link: it is not
+lost, even if others cannot reach it. So no timestamp of another machine counts, and a new leader continues
+from the reports.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from crds import names
 from crds.elasticworker import WorkerPhase
 
 SETTLING_SECONDS = 0.5
-"""Time from the first report until a worker may be lost, in which it may report the same of its peer: the two
-notice a broken link within a beat of each other (`agent/peers/watcher.py`)."""
+"""Time from the first report until a worker may be lost, in which it can report its peer: both notice a
+broken link within one beat (`agent/peers/watcher.py`)."""
 MISSED_RENEWALS = 2
 SLACK_SECONDS = 0.2
-"""By so much two ages that began at the same time may differ."""
+"""Largest difference of two ages that began at the same time."""
 
 Object = Mapping[str, Any]
 Address = tuple[str, int]
@@ -32,7 +32,7 @@ Address = tuple[str, int]
 
 class ReachVerdict(StrEnum):
     LIVES = "Lives"
-    """It was heard since, or there is one witness alone."""
+    """It was heard since, or there is only one witness."""
     UNDECIDED = "Undecided"
     LOST = "Lost"
 
@@ -47,23 +47,23 @@ class Peer:
 
 @dataclass(frozen=True)
 class ReachEvidence:
-    """What has been found out about a worker that peers report as silent."""
+    """Evidence about a worker that peers report as silent."""
 
     peers: Sequence[Peer]
     seconds: float
-    """How long we have seen such reports."""
+    """Age of these reports."""
     unheard_seconds: float
-    """How long its Lease was not renewed."""
+    """Time since the last renewal of its Lease."""
     renewal_seconds: float
     """Period of the renewals."""
     is_dialled: bool = False
-    """Whether the controller has tried to connect to its agent, and to a peer's, and knows the outcomes."""
+    """Whether the controller has tried to connect to its agent and to a peer's, with whatever outcome."""
     answers: bool | None = None
     """Whether its agent takes connections of the controller; None where that reaches no peer either."""
 
     @property
     def witnesses(self) -> list[str]:
-        """The witnesses who cannot reach it, as clauses."""
+        """The witnesses against it, as clauses."""
         found = [f"{each.name} cannot reach it" for each in {each.node: each for each in self.peers}.values()]
         if self.answers is False:
             found.append("the controller cannot connect to it")
@@ -82,9 +82,9 @@ def judge(seen: ReachEvidence) -> ReachVerdict:
 
 
 def peers_without(worker: Object, others: Iterable[Object]) -> list[Peer]:
-    """Return who cannot reach a worker, of its job's other workers.
+    """Return those of a job's other workers that cannot reach a worker.
 
-    One that is silent for the worker in turn is none of them: both live, and the link between is broken.
+    A peer that the worker reports as silent, too, is left out: both live, and only their link is broken.
     """
     silent_for_it = set(silent_peers(worker))
     return [
@@ -97,7 +97,7 @@ def peers_without(worker: Object, others: Iterable[Object]) -> list[Peer]:
 def silent_peers(worker: Object) -> list[tuple[int, int]]:
     """Return index and incarnation of the members that the agent of a worker's Pod reports as silent.
 
-    Empty if the Pod does not run: whatever its agent has reported before, it says so no more.
+    Empty if the Pod does not run, since its agent's report is out of date then.
     """
     spec, status = worker["spec"], worker.get("status") or {}
     report = status.get("agent") or {}
@@ -112,7 +112,7 @@ def silent_peers(worker: Object) -> list[tuple[int, int]]:
 
 
 def address_of(worker: Object, pod: Object) -> Address | None:
-    """Return where the agent of a worker's Pod listens; None if no report of that Pod's agent says so."""
+    """Return the address of the agent of a worker's Pod; None if that Pod's agent has not reported one."""
     status = worker.get("status") or {}
     report = status.get("agent") or {}
     if not status.get("podUid") == report.get("podUid") == pod["metadata"].get("uid") is not None:

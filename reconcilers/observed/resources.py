@@ -1,7 +1,7 @@
-"""Kubernetes' resource quantities, exactly, and what a worker's first container may use.
+"""Exact arithmetic of Kubernetes' resource quantities, and the resources of a worker's first container.
 
-That is its template's resources, overlaid by its type's (`status.resources.<type>` of the job), which a
-ScalePlan asked for, and the slot's own (`ElasticWorker.spec.resources`): what it needs beyond that.
+These are its template's resources, overlaid by its type's from a ScalePlan (`status.resources.<type>` of the
+job), and by what the slot needs beyond these (`ElasticWorker.spec.resources`).
 https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 """
 
@@ -34,11 +34,11 @@ _QUANTITY = re.compile(
     r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE]?))"
 )
 MAX_CHARACTERS = 64
-"""Of a quantity: arithmetic with numbers of a thousand digits is slow."""
+"""Longest quantity that is parsed: arithmetic with numbers of a thousand digits is slow."""
 
 
 def parse(quantity: str | int) -> Fraction:
-    """The number of units.
+    """Return the number of units.
 
     Raises:
         ValueError: it is not a quantity; the message says so.
@@ -70,7 +70,7 @@ def is_quantity(amount: object) -> bool:
 
 
 def whole(quantity: str | int) -> int:
-    """Returns the quantity in whole units, rounded up, as Kubernetes rounds.
+    """Return the quantity in whole units, rounded up, as Kubernetes rounds.
 
     Raises:
         ValueError: it is not a quantity.
@@ -79,7 +79,7 @@ def whole(quantity: str | int) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """The shortest way to write exactly that many: `24Gi`, `3G`, `1500`."""
+    """Return the shortest exact quantity: `24Gi`, `3G`, `1500`."""
     scales = {**BINARY, **DECIMAL}
     exact = [f"{count // scale}{suffix}" for suffix, scale in scales.items() if count % scale == 0]
     return min([str(count), *exact], key=len)
@@ -87,19 +87,19 @@ def format_bytes(count: int) -> str:
 
 KINDS = ("limits", "requests")
 _REFUSED_AMOUNT = (
-    r"requested: (?:\S*,)?(?:requests\.|limits\.)?{0}=|"  # a quota's, of what is used up alone
+    r"requested: (?:\S*,)?(?:requests\.|limits\.)?{0}=|"  # a quota, and only what is used up
     r"\bm(?:ax|in)imum {0} usage\b|(?<!\S){0} max limit to request ratio|"  # a LimitRange's
     r"\[{0}\]|resources\.(?:limits|requests)\S*: [^;]*(?<!\S){0}(?!\S)|"  # of validation
     r"denied (?:the )?request\b.*\b{0}\b"  # of a webhook or a policy
 )
-"""What the API server says where it refuses a Pod for what it asks of one resource."""
+"""Messages of an API server that refuses a Pod for its amount of one resource."""
 _DIGEST_CHARACTERS = 16
 
 
 def resources_of(job: ElasticJob, type_: str, own: ResourceRequirements | None) -> Object:
-    """The first container's `resources` in the next Pod of a slot of this type.
+    """Return the first container's `resources` in the next Pod of a slot of this type.
 
-    The slot's own count where they are more: who asks for more for all does not ask for less for this one.
+    The slot's own count where they are larger: more for all workers does not mean less for this one.
     """
     container = job.spec.replica_specs[type_].template["spec"]["containers"][0]
     resources = dict(mapping(container.get("resources")))
@@ -118,7 +118,7 @@ def limits_of(container: Object) -> Object:
 
 
 def resources_digest(resources: Object) -> str:
-    """Tells whether a Pod is up to date; `1Gi` and `1024Mi` are the same."""
+    """Return a digest that shows whether a Pod is up to date; `1Gi` and `1024Mi` are the same."""
     amounts = {
         kind: {name: _amount(quantity) for name, quantity in mapping(resources.get(kind)).items()}
         for kind in KINDS
@@ -127,19 +127,19 @@ def resources_digest(resources: Object) -> str:
 
 
 def template_digest(job: ElasticJob, type_: str) -> str:
-    """Digest of the template and variables of a type's Pods, but for resources, which have their own."""
+    """Return the digest of the template and variables of a type's Pods, without resources."""
     spec, memory = job.spec.replica_specs[type_], job.spec.replica_specs[type_].memory_checkpoint
     template = spec.template
     first, *others = template["spec"]["containers"]
     first = {key: value for key, value in first.items() if key != "resources"}
-    said = template | {"spec": template["spec"] | {"containers": [first, *others]}}
+    rest = template | {"spec": template["spec"] | {"containers": [first, *others]}}
     more = [] if memory is None else [memory.to_wire()]
-    text = orjson.dumps([said, job.spec.envs, job.spec.agent.inject, *more], option=orjson.OPT_SORT_KEYS)
+    text = orjson.dumps([rest, job.spec.envs, job.spec.agent.inject, *more], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def memory_checkpoint_fault(job: ElasticJob, type_: str) -> str | None:
-    """Why the slots of checkpoints in memory have no room in a Pod of this type; None if they have. Pure."""
+    """Return why checkpoints in memory do not fit into a Pod of this type; None if they do. Pure."""
     asked = job.spec.replica_specs[type_].memory_checkpoint
     if asked is None:
         return None
@@ -164,12 +164,12 @@ def memory_checkpoint_fault(job: ElasticJob, type_: str) -> str | None:
 
 
 def is_for_amount(refusal: str, resource: str) -> bool:
-    """Return whether a Pod was refused for what it asks of this resource."""
+    """Return whether a Pod was refused for its amount of this resource."""
     return re.search(_REFUSED_AMOUNT.format(re.escape(resource)), refusal) is not None
 
 
 def quantity_fault(template: Object, path: str) -> str | None:
-    """Return what is wrong with the first amount that is none; the API server does not say where. Pure."""
+    """Return path and text of the first invalid amount; the API server gives no path. Pure."""
     for part in ("containers", "initContainers"):
         for place, container in enumerate(template["spec"].get(part) or ()):
             for kind in KINDS:
@@ -182,12 +182,12 @@ def quantity_fault(template: Object, path: str) -> str | None:
 
 
 def mapping(found: Any) -> Object:
-    """A part of a template that may be null."""
+    """Return a part of a template, which may be null."""
     return found or {}
 
 
 def _layer(resources: ResourceRequirements | None) -> dict[str, Object]:
-    """What is said, by kind."""
+    """Return the amounts by kind, where there are any."""
     return {kind: amounts for kind, amounts in (resources.to_wire() if resources else {}).items() if amounts}
 
 

@@ -1,4 +1,4 @@
-"""When a job begins, is over, and is cleaned up: pure, with `now` passed in."""
+"""Times of a job's start, end and clean-up. Pure, with `now` passed in."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from reconcilers.observed.builder import grace_seconds
 
 LEAVE_MARGIN_SECONDS = 5.0
 SIZING_SECONDS = 5.0
-"""Longest wait of a job for its size, where that is to follow from earlier jobs."""
+"""Longest wait of a job whose size follows from earlier jobs."""
 
 
 def seconds_to_deadline(job: ElasticJob, now: datetime) -> float | None:
-    """Until `activeDeadlineSeconds` are over; None without one."""
+    """Return the time until `activeDeadlineSeconds` are over; None without one."""
     deadline, started = job.spec.run_policy.active_deadline_seconds, job.status.start_time
     if deadline is None or started is None:
         return None
@@ -23,16 +23,16 @@ def seconds_to_deadline(job: ElasticJob, now: datetime) -> float | None:
 
 
 def deadline_exceeded(job: ElasticJob, now: datetime) -> str:
-    """Why the job ends by `activeDeadlineSeconds`; empty if it does not."""
+    """Return why the job ends by `activeDeadlineSeconds`; empty if it does not."""
     remaining, limit = seconds_to_deadline(job, now), job.spec.run_policy.active_deadline_seconds
     is_over = remaining is not None and remaining <= 0
     return f"the job was active for longer than activeDeadlineSeconds {limit}" if is_over else ""
 
 
 def seconds_to_sizing(job: ElasticJob, now: datetime) -> float | None:
-    """Until a job that is to begin as earlier ones ended makes its first workers in any case; None if now.
+    """Return the time until a job sized by earlier jobs makes its first workers in any case; None if now.
 
-    It waits for `status.profile`, and what writes that may be away.
+    It waits for `status.profile`, whose writer may be away.
     """
     status = job.status
     if job.spec.optimize_mode is not OptimizeMode.CLUSTER or status.profile is not None or status.world.round:
@@ -42,7 +42,7 @@ def seconds_to_sizing(job: ElasticJob, now: datetime) -> float | None:
 
 
 def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:
-    """Until a finished job is to be deleted; None if it is to stay."""
+    """Return the time until a finished job is deleted; None if it stays."""
     ttl, completed = job.spec.run_policy.ttl_seconds_after_finished, job.status.completion_time
     if ttl is None or completed is None:
         return None
@@ -52,14 +52,14 @@ def seconds_to_expiry(job: ElasticJob, now: datetime) -> float | None:
 def seconds_to_cleaning(
     job: ElasticJob, type_: str, *, pod_ended: bool, now: datetime, has_agent: bool
 ) -> float | None:
-    """Until a Pod of a suspended or finished job is to be deleted; None if it may stay.
+    """Return the time until a Pod of a suspended or finished job is deleted; None if it may stay.
 
-    Suspended, it is to go as soon as the status says so: by the status a job that is resumed knows which Pods
-    have not failed, but ended for that. Of a finished job, agents leave by themselves, so that their Pods
-    keep exit code and log; only what is still there after its own grace period is deleted as running.
+    A suspended job's Pods go once its status says Suspended, so that after a resume they do not count as
+    failed. A finished job's agents leave by themselves, so that their Pods keep exit code and log; a Pod that
+    still runs after its grace period is deleted.
 
     Args:
-        has_agent: the Pod has an agent, which leaves when the job has ended; others know nothing of that.
+        has_agent: whether the Pod has an agent, which leaves by itself when the job has ended.
     """
     phase, policy = job.status.phase, job.spec.run_policy.clean_pod_policy
     if not job.status.finished:
@@ -73,5 +73,5 @@ def seconds_to_cleaning(
 
 
 def seconds_to_leave(grace_seconds: float, completed: datetime, now: datetime) -> float:
-    """Until an agent should have left by itself, whose work was completed then."""
+    """Return the time until an agent should have left by itself after the end of its work."""
     return max(grace_seconds + LEAVE_MARGIN_SECONDS - (now - completed).total_seconds(), 0.0)

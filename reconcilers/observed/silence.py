@@ -1,9 +1,9 @@
-"""What it means that an agent is silent: a worker is lost when its node, too, gives no sign of life. Pure.
+"""Verdicts on silent agents: a worker is lost only if its node gives no sign of life either. Pure.
 
-Where only the agents' way to the API server is broken, every agent falls silent at once while training goes
-on. So silence alone ends no worker. If the node is lost as well, the worker is lost and its slot keeps off
-the node. If the node is well and nearly all other agents have been heard for a whole time-out, the agent is
-stuck after a longer time-out: it gets a new Pod. In any other case the job has the warning `AgentsSilent`.
+If only the agents' connection to the API server is broken, all fall silent at once while training goes on.
+So silence alone ends no worker. If the node is lost as well, the worker is lost and its slot avoids the node.
+If the node is well and nearly all other agents were heard for a whole time-out, the agent counts as stuck
+after a longer time-out, and gets a new Pod. In all other cases the job has the warning `AgentsSilent`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from enum import StrEnum
 from typing import Any
 
 AGENT_TIMEOUTS = 3
-"""Time-outs after which an agent that is alone in its silence is taken to be stuck, with its node well."""
+"""Time-outs after which an agent counts as stuck if it alone is silent and its node is well."""
 LEAST_AGENT_SECONDS = 90.0
-"""And no sooner than this: Kubernetes itself calls a silent node not ready after 40 or 50 s."""
+"""Shortest time until then: Kubernetes itself calls a silent node not ready after 40 or 50 s."""
 FEW = 20
-"""One in so many agents, and at least one, may be taken to be stuck at the same time."""
+"""One in so many agents, and at least one, may count as stuck at the same time."""
 NODE_LEASE_SHARE = 3 / 8
 """Share of a node Lease's duration without a renewal after which the node is silent: 15 s of 40 s. Kubelets
 renew in a quarter of the duration, so that is one renewal and a half."""
@@ -30,9 +30,9 @@ Object = Mapping[str, Any]
 class SilenceVerdict(StrEnum):
     HEARD = "Heard"
     UNDECIDED = "Undecided"
-    """We have not listened to it, or not watched its node, for long enough to say."""
+    """The agent or its node has not been watched for long enough."""
     SILENT = "Silent"
-    """Silent for too long, and nothing is done about it."""
+    """Silent for too long; it only causes a warning."""
     AGENT_LOST = "AgentLost"
     """The agent is stuck; its node is well."""
     NODE_LOST = "NodeLost"
@@ -45,12 +45,12 @@ LOSSES = (SilenceVerdict.AGENT_LOST, SilenceVerdict.NODE_LOST, SilenceVerdict.UN
 
 @dataclass(frozen=True)
 class NodeLease:
-    """What was observed of a node's Lease, by our own monotonic clock."""
+    """Observations of a node's Lease, by our own monotonic clock."""
 
     unchanged_seconds: float
-    """How long it has had the present renewal, from when we first read that."""
+    """Time since its present renewal was first read."""
     observed_seconds: float
-    """How long it has been watched while the agent was silent."""
+    """Time for which it was watched while the agent was silent."""
     duration_seconds: float = DEFAULT_NODE_LEASE_SECONDS
 
     @property
@@ -64,21 +64,21 @@ class NodeLease:
 
     @property
     def judged_in_seconds(self) -> float:
-        """Time until it was watched for long enough to say whether the node is silent."""
+        """Time until a verdict on the node's silence is possible."""
         return max(0.0, self.patience_seconds - self.observed_seconds)
 
 
 @dataclass(frozen=True)
 class NodeWitness:
-    """What is known of an agent's node without the agent."""
+    """State of an agent's node by other sources than the agent."""
 
     name: str = ""
     lost_because: str = ""
-    """Why the node counts as lost; empty if it does not."""
+    """Reason why the node counts as lost; empty if it does not."""
     is_well: bool = False
     """Whether Kubernetes calls it ready and its kubelet renews its Lease."""
     judged_in_seconds: float = 0.0
-    """Time for which its Lease is still to be watched before a verdict."""
+    """Time until its Lease was watched for long enough for a verdict."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,22 @@ class Company:
     silent: int = 1
     """The agent in question among them."""
     few_seconds: float = 0.0
-    """How long no more than a few have been silent."""
+    """Time for which no more than a few have been silent."""
 
     @property
     def is_few(self) -> bool:
-        """Whether so few are silent that it is the agents, and not their way to the API server."""
+        """Whether so few are silent that the cause is the agents, not their connection to the API server."""
         return self.heard > 0 and self.silent <= max(1, (self.heard + self.silent) // FEW)
 
 
 @dataclass(frozen=True)
 class Silence:
-    """How long an agent has been silent, and what that means."""
+    """Silence of an agent, and the verdict on it."""
 
     seconds: float
     verdict: SilenceVerdict
     node: str = ""
-    """What is known of its node, or by whom it cannot be reached, as a clause."""
+    """State of its node, or the witnesses that cannot reach it, as a clause."""
     missed_renewal: bool = False
 
     @property
@@ -118,7 +118,7 @@ class Silence:
 
 
 def judge_silence(seconds: float, timeout_seconds: float, node: NodeWitness, company: Company) -> Silence:
-    """What an agent's silence of so many seconds means."""
+    """Judge an agent's silence of so many seconds."""
     if seconds < timeout_seconds:
         return Silence(seconds, SilenceVerdict.UNDECIDED)
     if node.lost_because:
@@ -126,7 +126,7 @@ def judge_silence(seconds: float, timeout_seconds: float, node: NodeWitness, com
     if node.judged_in_seconds:
         return Silence(seconds, SilenceVerdict.UNDECIDED)
     if not node.is_well:
-        about = f"of its node {node.name} nothing is known" if node.name else "its Pod has no node"
+        about = f"nothing is known of its node {node.name}" if node.name else "its Pod has no node"
         return Silence(seconds, SilenceVerdict.SILENT, about)
     is_long = seconds >= agent_timeout_seconds(timeout_seconds)
     is_alone = company.is_few and company.few_seconds >= timeout_seconds
@@ -135,14 +135,14 @@ def judge_silence(seconds: float, timeout_seconds: float, node: NodeWitness, com
 
 
 def agent_timeout_seconds(timeout_seconds: float) -> float:
-    """Silence after which an agent may be taken to be stuck though its node is well."""
+    """Return the silence after which an agent on a well node may count as stuck."""
     return max(AGENT_TIMEOUTS * timeout_seconds, LEAST_AGENT_SECONDS)
 
 
 def company_of(seconds_since_renewals: Iterable[float], timeout_seconds: float) -> Company:
-    """The company of an agent among agents whose Leases were last renewed so many seconds ago.
+    """Return the company of an agent among agents whose Leases were last renewed so many seconds ago.
 
-    Agents renew three times in a time-out at least, so one that has not for half of it counts as silent.
+    Agents renew at least three times in a time-out, so one that has not in half of it counts as silent.
     """
     heard = silent = 0
     for seconds in seconds_since_renewals:
@@ -154,13 +154,13 @@ def company_of(seconds_since_renewals: Iterable[float], timeout_seconds: float) 
 
 
 def witness_of(name: str, node: Object | None, lease: NodeLease | None, *, is_gone: bool) -> NodeWitness:
-    """What is known of a node.
+    """Return the state of a node.
 
     Args:
         name: empty if the Pod has no node.
         node: None if it is not in the cache.
         lease: None if there is none, or it cannot be read.
-        is_gone: the API server has no such node.
+        is_gone: whether the API server has no such node.
     """
     if not name:
         return NodeWitness()
@@ -179,7 +179,7 @@ def witness_of(name: str, node: Object | None, lease: NodeLease | None, *, is_go
 
 
 def why_not_ready(node: Object | None) -> str:
-    """Why Kubernetes does not call the node ready; empty if it does, or says nothing."""
+    """Return why the node is not ready; empty if it is, or has no condition Ready."""
     ready = None if node is None else _ready_condition(node)
     if node is None or ready is None or ready.get("status") == "True":
         return ""

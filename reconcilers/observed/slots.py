@@ -1,10 +1,10 @@
-"""Which slots a replica type has: the first that are not retired, for `replicas` and `standby` together.
+"""The slots of a replica type: the first that are not retired, as many as `replicas` and `standby` together.
 
-A slot that is moved (`status.migrations`) stays wanted until its target, which exists besides, has taken its
-place; then it is retired. A retired slot is vacant when no ElasticWorker, Pod or place in the world is left
-of it. Vacant slots are used again: as targets at once, for a greater count only when many are retired,
-because workers behind them change their rank by it. The last part is about extra workers, the highest slots:
-with a count it is set how many are needed (`status.scaling.base`), and no world waits for the rest.
+A slot that moves (`status.migrations`) stays wanted until its target, an additional slot, has taken its
+place; then it is retired. A retired slot is vacant once it has no ElasticWorker, Pod or place in the world.
+Vacant slots are reused: as targets at once, for a larger count only when many are retired, because the
+workers behind them change rank. The last part of this module is about extra workers, which have the highest
+slots: `status.scaling.base` is the number of needed workers, and no world waits for the others.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ Slot = tuple[str, int]
 """Type and index."""
 
 FEW_RETIRED = 16
-"""So many may be retired, or a quarter as many as there are slots, before a greater count takes them."""
+"""Retired slots, or a quarter of all slots if that is more, that a larger count does not reuse."""
 NAMED_WORKERS = 5
-"""The others are counted."""
+"""Most workers named in a message; the others are counted."""
 _NO_MOVES = Moves()
 
 
 def named(workers: Collection[int]) -> str:
-    """Such as `workers 0, 1, 2 and 4 more`."""
+    """Return a phrase such as `workers 0, 1, 2 and 4 more`."""
     indices = some_of([str(index) for index in sorted(workers)], NAMED_WORKERS)
     return f"worker{'s' if len(workers) > 1 else ''} {indices}"
 
 
 def wanted(count: int, retired: Collection[int]) -> tuple[int, ...]:
-    """The first `count` indices that are not retired."""
+    """Return the first `count` indices that are not retired."""
     gone = retired if isinstance(retired, set | frozenset) else frozenset(retired)
     return tuple(itertools.islice(itertools.filterfalse(gone.__contains__, itertools.count()), count))
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One slot takes another's place, once it is up."""
+    """A slot that takes another's place, once it is up."""
 
     type: str
     source: int
@@ -65,24 +65,24 @@ class Slots:
         return wanted(count, self.retired.union(self.moves.values()))
 
     def present(self, count: int) -> tuple[int, ...]:
-        """The slots that are to exist: the wanted, and the targets."""
+        """Return the slots that should exist: the wanted ones and the targets."""
         wanted = self.wanted(count)
         return tuple(sorted({*wanted, *self.moves.values()})) if self.moves else wanted
 
     def moved(self, source: int) -> Slots:
-        """After the target has taken its place."""
+        """Return the slots after the target has taken its source's place."""
         moves = {s: t for s, t in self.moves.items() if s != source}
         return Slots(self.retired | {source}, moves)
 
     def without(self, indices: Iterable[int], count: int) -> Slots:
-        """After these were removed for good; `count` is what there are then."""
+        """Return the slots after some were removed for good; `count` is the new count."""
         return replace(self, retired=self.retired.union(indices)).moving(self.moves, count)
 
     def grown(self, by: int, count: int, vacant: Collection[int]) -> Slots:
-        """Uses vacant slots again for some of those that a greater count asks for.
+        """Reuse vacant slots for some of those that a larger count adds.
 
         Args:
-            by: how many slots more are wanted than before.
+            by: number of added slots.
         """
         number = min(by, len(self.retired) - max(FEW_RETIRED, count // 4))
         return (
@@ -90,21 +90,21 @@ class Slots:
         )
 
     def moving(self, sources: Collection[int], count: int, vacant: Collection[int] = ()) -> Slots:
-        """Moves these and no others, as far as they are wanted; moves under way go on.
+        """Move exactly these, as far as they are wanted; moves under way go on.
 
-        A target that is given up is retired if slots behind it are in use, or it would count in their stead.
+        An abandoned target is retired if slots behind it are in use, so that it does not replace one of them.
 
         Args:
-            vacant: retired slots of which nothing is left. They are targets before those never used.
+            vacant: vacant slots, which become targets before slots that were never used.
         """
         if not (sources or self.moves or self.retired):
-            return self  # so it is of most jobs, in each look
+            return self  # most jobs, in each reconcile
         present = self.wanted(count)
         asked = sorted({*sources}.intersection(present))
         kept = {self.moves[s] for s in asked if s in self.moves}
-        given_up = {*self.moves.values()} - kept
+        abandoned = {*self.moves.values()} - kept
         last = max((*present, *kept), default=0)
-        final = wanted(count, self.retired.union(asked, (t for t in given_up if t < last)))
+        final = wanted(count, self.retired.union(asked, (t for t in abandoned if t < last)))
         kept.intersection_update(final)
         unused = sorted({*final}.difference(present, kept))
         new = itertools.chain(sorted(self.retired.intersection(vacant)), unused)
@@ -129,14 +129,14 @@ def migrations_of(job: ElasticJob) -> list[Migration]:
 
 
 def vacant_slots(job: ElasticJob, there: Collection[Slot]) -> dict[str, frozenset[int]]:
-    """Returns the retired slots of which nothing is left, by type.
+    """Return the vacant slots, by type.
 
-    In a job with extra workers, only those behind the workers that are needed: before them, a newcomer would
-    make an extra worker of one that has a Pod of full priority.
+    In a job with extra workers, these are only slots behind the needed workers: a new worker before them
+    would turn one that has a Pod of full priority into an extra worker.
 
     Args:
-        job: as it is published: what is retired from now on is not vacant yet.
-        there: the slots of its ElasticWorkers and Pods, those that are being deleted too.
+        job: as published: slots that are retired from now on are not vacant yet.
+        there: the slots of its ElasticWorkers and Pods, including those that are being deleted.
     """
     world = job.status.rendezvous
     members = world.members if world is not None and world.phase is not RendezvousPhase.FORMING else ()
@@ -155,12 +155,12 @@ def vacant_slots(job: ElasticJob, there: Collection[Slot]) -> dict[str, frozense
 
 
 def wanted_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
-    """None, if the job has no such type."""
+    """Return the wanted slots of a type; empty if the job does not have the type."""
     return slots_of(job, type_).wanted(_slot_count(job, type_))
 
 
 def place_of(job: ElasticJob, type_: str, index: int) -> int | None:
-    """Returns the place of a slot in `wanted_slots`, without making them all; None if it is not there."""
+    """Return the place of a slot in `wanted_slots`, without making them all; None if it has none."""
     moves, retired = job.status.migrations.get(type_, _NO_MOVES), job.status.retired.get(type_, ())
     place = index
     for gone in (retired, moves.targets):  # both ascend, and have none in common
@@ -172,22 +172,22 @@ def place_of(job: ElasticJob, type_: str, index: int) -> int | None:
 
 
 def training_types(job: ElasticJob) -> list[str]:
-    """The replica types that get workers: all but DLRover's masters."""
+    """Return the replica types that get workers: all but DLRover's masters."""
     return [type_ for type_ in job.spec.replica_specs if type_ not in names.MASTER_TYPES]
 
 
 def present_slots(job: ElasticJob, type_: str) -> tuple[int, ...]:
-    """The wanted, and those that are to take the place of one."""
+    """Return the wanted slots of a type, and the targets of moves."""
     return slots_of(job, type_).present(_slot_count(job, type_))
 
 
 def all_present_slots(job: ElasticJob) -> set[Slot]:
-    """The same of all types that get workers."""
+    """Return the present slots of all types that get workers."""
     return {(type_, index) for type_ in training_types(job) for index in present_slots(job, type_)}
 
 
 def with_slots(job: ElasticJob, changed: Mapping[str, Slots]) -> ElasticJob:
-    """The job, with these in its status."""
+    """Return the job with these slots in its status."""
     retired = job.status.retired | {t: sorted(slots.retired) for t, slots in changed.items()}
     moves = job.status.migrations | {
         t: Moves(sources=list(slots.moves), targets=list(slots.moves.values()))
@@ -200,20 +200,20 @@ def with_slots(job: ElasticJob, changed: Mapping[str, Slots]) -> ElasticJob:
 
 
 def slot_count(spec: ReplicaSpec, replicas: int | None = None) -> int:
-    """How many slots a type has, with this count instead of its own; who has no workers has no standby."""
+    """Return the number of slots of a type, with this count instead of its own; without workers, 0."""
     count = spec.replicas if replicas is None else replicas
     return count + spec.standby if count else 0
 
 
 def whole_units(spec: ReplicaSpec, granted: int, unit: int) -> ReplicaSpec:
-    """Workers of which a queue grants so many, and not all: whole units train, and what is left stands by."""
+    """Return the spec with the workers that a queue grants: whole units train, and the rest stands by."""
     replicas = min(spec.replicas, granted) // unit * unit
     standby = min(spec.standby, granted - replicas)
     return spec.model_copy(update={"replicas": replicas, "standby": standby})
 
 
 def as_granted(job: ElasticJob) -> ElasticJob:
-    """The job with no more workers than a queue grants."""
+    """Return the job with no more workers than a queue grants."""
     admission, worker = job.status.admission, job.spec.replica_specs.get(names.WORKER)
     if admission is None or worker is None or not 0 < admission.workers < slot_count(worker):
         return job
@@ -228,12 +228,12 @@ def _slot_count(job: ElasticJob, type_: str) -> int:
 
 
 def opportunistic_policy(job: ElasticJob) -> Opportunistic | None:
-    """How the job grows into free room, if it does."""
+    """Return how the job grows into free capacity; None if it does not."""
     return job.spec.elastic_policy.opportunistic if names.WORKER in job.spec.replica_specs else None
 
 
 def base_of(job: ElasticJob) -> int | None:
-    """How many workers are needed, where not all are: no fewer than the job may have, in whole units."""
+    """Return the number of needed workers, at least `minReplicas`, in whole units; None if all are needed."""
     scaling, worker = job.status.scaling, job.spec.replica_specs.get(names.WORKER)
     if worker is None or scaling is None or scaling.base is None:
         return None
@@ -242,13 +242,13 @@ def base_of(job: ElasticJob) -> int | None:
 
 
 def extra_slots(job: ElasticJob) -> frozenset[int]:
-    """The slots that are wanted and not needed."""
+    """Return the slots that are wanted but not needed."""
     base = base_of(job)
     return frozenset() if base is None else frozenset(wanted_slots(job, names.WORKER)[base:])
 
 
 def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
-    """Whether it is an extra worker, or is to be one when it has taken the place of another."""
+    """Whether it is an extra worker, or will be one when it has taken the place of another."""
     base, index = base_of(job), worker.spec.index
     if base is None or worker.spec.type != names.WORKER:
         return False
@@ -261,6 +261,6 @@ def is_extra(job: ElasticJob, worker: ElasticWorker) -> bool:
 
 
 def priority_class_of(job: ElasticJob, worker: ElasticWorker) -> str | None:
-    """Returns the priority class of the worker's next Pod, where that is not for the template to say."""
+    """Return the priority class of the worker's next Pod; None if the template decides."""
     policy = opportunistic_policy(job)
     return policy.priority_class_name if policy is not None and is_extra(job, worker) else None

@@ -1,8 +1,8 @@
-"""Why a Pod that has a node does not start: what its status says, and what only its Events say. Pure.
+"""Reasons why a Pod that has a node does not start, from its status and its Events. Pure.
 
-A kubelet reports in a container's status that an image or a Secret of its environment is missing, and in an
-Event alone that a volume cannot be mounted. So the Events of a Pod that is late are read (`maker.py`), of a
-job's Pods one at a time and ever more rarely: each reading goes through all Events of the namespace.
+A kubelet reports a missing image or Secret in a container's status, but a volume that cannot be mounted only
+in an Event. So the Events of a late Pod are read (`maker.py`), of a job's Pods one at a time and ever more
+rarely: the API server goes through all Events of the namespace for each.
 https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/
 """
 
@@ -32,40 +32,40 @@ _PROGRESS_BAR = re.compile(r"\d%\||\|\s*\d+/\d+\s|\[\d+:\d+(?::\d+)?<")
 STARTED = "Started"
 """Condition of an ElasticWorker, only while something keeps its Pod from starting."""
 LATE_SECONDS = 10.0
-"""A Pod that has a node and has not started for so long may have a reason that only its Events tell."""
+"""Time that a Pod has been on its node without a start before its Events are read."""
 AGAIN_SECONDS = 60.0
 ASK_AFTER_SECONDS = (10.0, 60.0, 300.0)
-"""From one reading for a job's Pods to the next; the last again and again. When nobody was late for twice as
-long as that, it begins anew."""
+"""Intervals between readings for a job's Pods; the last one repeats. After twice the last one without a late
+Pod, they start over."""
 REPORTERS = ("kubelet", "attachdetach-controller")
-"""Who works on a Pod that has a node; what others have said, such as the scheduler, is over then."""
+"""Components that work on a Pod that has a node; Events of others, such as the scheduler, are out of date."""
 AMID_FAILURES = "SandboxChanged"
-"""A Normal Event that a kubelet sends between two Warnings of a sandbox that cannot be made."""
+"""Reason of a Normal Event that a kubelet sends between two Warnings of a sandbox that cannot be made."""
 MISSING_KEY = f'secret "{key_secret("")}'
-"""What a kubelet says of a container without its key: https://kubernetes.io/docs/concepts/configuration/secret/."""
+"""Kubelet's text about a container whose key is missing: https://kubernetes.io/docs/concepts/configuration/secret/."""
 IMAGE_PULL = ("ErrImagePull", "ImagePullBackOff")
 USUAL = (None, "ContainerCreating", "PodInitializing")
 
 
 class Hindrance(NamedTuple):
-    """What keeps a Pod from starting."""
+    """Cause that keeps a Pod from starting."""
 
     reason: str
     message: str
 
 
 RUNS_BEFORE = "PodInitializing"
-"""Reason of a Pod whose training container waits for one that runs first."""
+"""Reason of a Pod whose training container waits for another container."""
 NOTHING = Hindrance("", "")
 """Its Events were read, and nothing keeps it from starting any more."""
 
 
-def hindrance_of(pod: Object, known: Condition | None) -> Hindrance | None:
-    """What the status of a Pod that waits for its containers says.
+def hindrance_of(pod: Object, before: Condition | None) -> Hindrance | None:
+    """Return what keeps a Pod's containers from starting, by its status; None without one.
 
     Args:
-        known: what was said of it before. While an image is tried again and again, the kubelet has two
-            reasons in turn, and we keep to what was said first: it names the cause.
+        before: its condition so far. While it retries an image, the kubelet alternates between two reasons;
+            we keep the first, which names the cause.
     """
     status = pod.get("status", {})
     for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
@@ -79,14 +79,14 @@ def hindrance_of(pod: Object, known: Condition | None) -> Hindrance | None:
             return Hindrance(reason, f"{text}: {_new_key(pod)}")
         if reason not in IMAGE_PULL:
             return Hindrance(reason, text)
-        if known is not None and known.reason == IMAGE_PULL[-1]:
-            return Hindrance(known.reason, known.message)
+        if before is not None and before.reason == IMAGE_PULL[-1]:
+            return Hindrance(before.reason, before.message)
         return Hindrance(IMAGE_PULL[-1], f"{text} ({_pull_secrets(pod)})")
     return None
 
 
 def unfinished_before_training(pod: Object) -> Hindrance | None:
-    """The init container that runs, or the native sidecar that has not started: training starts after it."""
+    """Return the init container or native sidecar that training still waits for; None without one."""
     for container in containers_of(pod):
         if container.role is Role.INIT and container.is_running:
             return Hindrance(RUNS_BEFORE, f"the init container {container.name} still runs")
@@ -98,13 +98,13 @@ def unfinished_before_training(pod: Object) -> Hindrance | None:
 
 
 def _pull_secrets(pod: Object) -> str:
-    """What the Pod gives the kubelet for private registries. A misspelt name stands only in an Event."""
+    """Return the Pod's pull secrets, as a clause. The kubelet names a missing one only in an Event."""
     found = [str(each.get("name")) for each in pod["spec"].get(PULL_SECRETS) or ()]
     return f"pull secrets of the Pod: {', '.join(found)}" if found else "the Pod has no pull secret"
 
 
 def _crash(container: Object) -> str:
-    """How a container ended that is started again and again."""
+    """Return the last end of a container in a crash loop, in words."""
     end = (container.get("lastState") or {}).get("terminated") or {}
     words = last_line(words_of(end)) or end.get("reason", "")
     return f"{exit_words(end.get('exitCode'))}: {words}".rstrip(": ")
@@ -117,7 +117,7 @@ def lacks_key(pod: Object) -> bool:
 
 
 def _new_key(pod: Object) -> str:
-    """What to do when that Secret was deleted while other Pods run with the key."""
+    """Return the advice for a key whose Secret was deleted while other Pods run with it."""
     if LABEL_CHECK in (pod["metadata"].get("labels") or {}):
         return (
             "it was deleted, and is made again once no Pod of the check runs with its key; if one does, "
@@ -130,19 +130,19 @@ def _new_key(pod: Object) -> str:
 
 
 class EventsRead(NamedTuple):
-    """The Events of a job's Pods were read."""
+    """Last reading of Events for a job's Pods."""
 
     at: float
     """Monotonic seconds."""
     pod: str
-    """Uid of the Pod that they are of."""
+    """Uid of the Pod whose Events were read."""
     times: int = 1
 
 
 def next_reading(last: EventsRead | None, pod: str, now: float) -> EventsRead | None:
-    """The reading to make now; None if it is too early for one.
+    """Return the reading to make now; None if it is too early for one.
 
-    Another Pod has its turn before the one of the last reading, which may just be slow.
+    Another Pod is read before the one of the last reading, which may just be slow.
     """
     if last is None or now - last.at >= 2 * ASK_AFTER_SECONDS[-1]:
         return EventsRead(now, pod)
@@ -151,13 +151,13 @@ def next_reading(last: EventsRead | None, pod: str, now: float) -> EventsRead | 
     return EventsRead(now, pod, last.times + 1) if now - last.at >= interval else None
 
 
-def warning_of(events: Iterable[Object]) -> Hindrance:
-    """The last word of those who work on a Pod that has a node, if that is a warning.
+def newest_warning(events: Iterable[Object]) -> Hindrance:
+    """Return the newest Event of `REPORTERS` if it is a Warning; `NOTHING` otherwise.
 
-    Once a kubelet pulls the image, the volumes are mounted, whatever it said of them before.
+    An older Warning no longer applies: a kubelet that pulls the image, say, has mounted the volumes.
     """
-    words = (e for e in events if _reporter(e) in REPORTERS and e.get("reason") != AMID_FAILURES)
-    newest = max(words, key=_time_of, default=None)
+    reports = (e for e in events if _reporter(e) in REPORTERS and e.get("reason") != AMID_FAILURES)
+    newest = max(reports, key=_time_of, default=None)
     if newest is None or newest.get("type") != "Warning":
         return NOTHING
     return Hindrance(newest.get("reason") or "Warning", newest.get("message") or "")
@@ -173,15 +173,14 @@ def _time_of(event: Object) -> str:
 
 
 def is_starting(pod: Object) -> bool:
-    """It has a node and has not started, and its status does not say why."""
+    """Whether it has a node and has not started, and its status does not say why."""
     if not pod["spec"].get("nodeName") or pod.get("status", {}).get("phase", "Pending") != "Pending":
         return False
     return "deletionTimestamp" not in pod["metadata"] and hindrance_of(pod, None) is None
 
 
 def last_line(text: str) -> str:
-    """The last that is neither blank nor a progress bar, without the rank that torch puts before it; "" if
-    there is none."""
+    """Return the last line that is neither blank nor a progress bar, without torch's rank prefix; else ""."""
     drawn = (line.rstrip("\r").rpartition("\r")[2].strip() for line in reversed(text.splitlines()))
-    said = (_RANK_PREFIX.sub("", line) for line in drawn)
-    return next((line for line in said if line and not _PROGRESS_BAR.search(line)), "")
+    plain = (_RANK_PREFIX.sub("", line) for line in drawn)
+    return next((line for line in plain if line and not _PROGRESS_BAR.search(line)), "")

@@ -12,7 +12,7 @@ from crds.texts import all_plain
 
 
 def merge_patch(current: dict[str, Any], desired: dict[str, Any]) -> dict[str, Any]:
-    """The smallest patch; empty if there is nothing to change. Lists are replaced whole."""
+    """Return the smallest patch; empty if there is nothing to change. Lists are replaced whole."""
     patch: dict[str, Any] = {key: None for key in current if key not in desired}
     for key, value in desired.items():
         present = current.get(key)
@@ -28,7 +28,7 @@ def merge_patch(current: dict[str, Any], desired: dict[str, Any]) -> dict[str, A
 def validated_patch(
     stored: dict[str, Any], status: Model, wire: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The patch from the stored status to this one, which is validated if there is anything to write.
+    """Return the patch from the stored status to this one, which is validated if there is anything to write.
 
     Raises:
         StatusBeyondLimits: the message names the field. That is a bug of the controller.
@@ -41,7 +41,7 @@ def validated_patch(
 
 
 def patch_of(stored: dict[str, Any], wire: dict[str, Any]) -> dict[str, Any]:
-    """Return the patch from the stored status to this one, as it is written: without control characters."""
+    """Return the patch from the stored status to this one, without control characters."""
     return merge_patch(stored, all_plain(wire)) if merge_patch(stored, wire) else {}
 
 
@@ -50,9 +50,9 @@ class StatusBeyondLimits(TerminalError):
 
 
 def validated(status: Model, wire: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the wire form of a status, checked against its model's limits, which `model_copy` does not.
+    """Return the wire form of a status, checked against its model's limits, which `model_copy` ignores.
 
-    What Pods, kubelets and agents say has no control characters in it: people read it on terminals.
+    Control characters in texts of Pods, kubelets and agents are removed: people read them on terminals.
 
     Raises:
         StatusBeyondLimits: the message names the field. That is a bug of the controller.

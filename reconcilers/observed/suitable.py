@@ -1,6 +1,6 @@
-"""What a type's Pods ask for, and which nodes could take them, as far as that is plain. Pure.
+"""An estimate of what a type's Pods request, and of the nodes that could take them. Pure.
 
-A webhook may say more in each Pod, so this refuses nothing: it is for what would be asked for too much.
+A webhook may change each Pod, so nothing is refused by it; it keeps a job from asking for too much.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from reconcilers.observed.resources import MAX_CHARACTERS, mapping, parse
 Part = Mapping[str, Any]
 """A part of an object."""
 PASSING = "node.kubernetes.io/"
-"""Beginning of the taints of a node that is out of order for a while."""
+"""Prefix of the taints of a node that is temporarily out of order."""
 EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def others_of(spec: Part) -> list[Part]:
-    """The containers that run beside the first one: the Pod's others, and its sidecars.
+    """Return the containers that run beside the first one: the Pod's others, and its sidecars.
 
     https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
     """
@@ -30,7 +30,7 @@ def others_of(spec: Part) -> list[Part]:
 
 
 def amounts_of(containers: Iterable[Part]) -> dict[str, Fraction]:
-    """What they ask for in all; a limit is a request where there is no other."""
+    """Return the sum of requests; a limit counts as a request where there is none."""
     total: dict[str, Fraction] = {}
     for container in containers:
         resources = mapping(container.get("resources"))
@@ -46,26 +46,26 @@ def allocatable(node: Part, name: str) -> Fraction:
 
 def amount_of(quantity: Any) -> Fraction:
     text = str(quantity)
-    return _amount(text) if len(text) <= MAX_CHARACTERS else Fraction(0)  # the texts stay in memory
+    return _amount(text) if len(text) <= MAX_CHARACTERS else Fraction(0)  # the cache keeps the texts
 
 
 @lru_cache(maxsize=4096)  # thousands of nodes have few different ones
 def _amount(quantity: str) -> Fraction:
     try:
         return parse(quantity)
-    except ValueError:  # not ours to say: the API server will
+    except ValueError:  # the API server will report it
         return Fraction(0)
 
 
 class Sizes:
-    """What the nodes of a cluster can allocate to Pods."""
+    """Resources that the nodes of a cluster can allocate to Pods."""
 
     def __init__(self, nodes: Collection[Part]) -> None:
         self.nodes = nodes
 
     @cached_property
     def largest(self) -> dict[str, Part]:
-        """The node with most of each resource, by the resource's name."""
+        """Nodes with most of a resource, by the resource's name."""
         most: dict[str, tuple[Fraction, Part]] = {}
         for node in self.nodes:
             for name, quantity in mapping(mapping(node.get("status")).get("allocatable")).items():
@@ -81,9 +81,9 @@ class Sizes:
 
 
 def may_take(node: Part, spec: Part, asked: Collection[str]) -> bool:
-    """Return whether it is plain that a node may take Pods of a template's spec.
+    """Whether a node can certainly take Pods of a template's spec.
 
-    Selector and taints are compared, and taints for what is asked are borne, as an admission plugin has it:
+    Selector and taints are compared; taints named like a requested resource are tolerated, as by the plugin:
     https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration
     """
     labels = mapping(mapping(node.get("metadata")).get("labels"))
@@ -91,7 +91,7 @@ def may_take(node: Part, spec: Part, asked: Collection[str]) -> bool:
         return False
     if any(labels.get(key) != value for key, value in mapping(spec.get("nodeSelector")).items()):
         return False
-    borne = {*asked, *(each.get("key") for each in spec.get("tolerations") or ())}
+    tolerated = {*asked, *(each.get("key") for each in spec.get("tolerations") or ())}
     taints = mapping(node.get("spec")).get("taints") or ()
     keys = (each["key"] for each in taints if each["effect"] in EFFECTS)
-    return None in borne or all(key in borne or key.startswith(PASSING) for key in keys)
+    return None in tolerated or all(key in tolerated or key.startswith(PASSING) for key in keys)

@@ -1,9 +1,9 @@
-"""The rule of which statements count in which namespaces.
+"""The rule by which a statement counts in a namespace.
 
-A statement counts in the namespace that it was made in: a verdict on a node, a pass, a claim on a node, the
-exit code of a worker. Beyond it, in other namespaces and for the cluster's nodes, a statement counts only if
-an administrator has labelled its namespace (`may-cordon`), because whoever runs Pods in a namespace can make
-them say anything. Readers of other namespaces' objects ask here before they parse or count any of them.
+Statements are a verdict on a node, a pass, a claim on a node, and the exit code of a worker. They count in
+their own namespace. In other namespaces, and for the cluster's nodes, they count only if an administrator has
+labelled their namespace (`may-cordon`), because users can make their Pods report anything. Code that reads
+other namespaces' objects applies the rule before it parses or counts them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from controller.resources import NAMESPACES, Object
 from crds import names
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the CLI's commands read what is decided here, and load no client
+if TYPE_CHECKING:  # the CLI imports this module, and loads no client
     from controller.cache import Cache
 
 BY_LABEL = "may-cordon"
-"""Index of Namespaces: those whose statements count everywhere, under MAY_CORDON."""
+"""Index of the Namespaces whose statements count everywhere, under MAY_CORDON."""
 MAY_CORDON = "true"
 
 CLUSTER = None
@@ -28,7 +28,7 @@ CLUSTER = None
 class Trust:
     """The rule, by the labels of Namespaces.
 
-    A controller of one namespace may not read Namespaces. It sees no statement from another one either.
+    A controller of one namespace may not read Namespaces, and sees no statements of other ones either.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -42,7 +42,7 @@ class Trust:
 
         Args:
             made_in: the namespace of the object that makes it.
-            reader: the namespace that it is to count in, or CLUSTER.
+            reader: the namespace in which it would count, or CLUSTER.
         """
         return made_in == reader or self.is_administrators(made_in)
 
@@ -51,20 +51,20 @@ class Trust:
         return self._namespaces is None or may_cordon(self._namespaces.get(None, namespace))
 
     def administrators(self) -> list[str]:
-        """The namespaces whose statements count everywhere."""
+        """Return the namespaces whose statements count everywhere."""
         if self._namespaces is None:
             return [self._only or ""]
         return [raw["metadata"]["name"] for raw in self._namespaces.by_index(BY_LABEL, MAY_CORDON)]
 
     def counting(self, objects: Iterable[Object], reader: str | None) -> list[Object]:
-        """The stored objects whose statements count for the reader."""
-        known: dict[str, bool] = {}
+        """Return the stored objects whose statements count for the reader."""
+        decided: dict[str, bool] = {}
         found = []
         for raw in objects:
             namespace = raw["metadata"].get("namespace") or ""
-            if namespace not in known:
-                known[namespace] = self.counts(namespace, reader)
-            if known[namespace]:
+            if namespace not in decided:
+                decided[namespace] = self.counts(namespace, reader)
+            if decided[namespace]:
                 found.append(raw)
         return found
 

@@ -13,34 +13,34 @@ from reconcilers.observed.conditions import condition_of
 from reconcilers.observed.start import STARTED
 
 REPLACED = "Replaced"
-"""Reason of the end of an incarnation whose Pod lived when it was replaced, for a failure in place."""
+"""Reason of the end of an incarnation that was replaced while its Pod lived, for a failure in place."""
 ENDED = (WorkerPhase.FAILED, WorkerPhase.SUCCEEDED)
 SCHEDULED = "Scheduled"
 """Condition of an ElasticWorker: whether its Pod has a node."""
 AGENT_HEARD = "AgentHeard"
-"""Condition of an ElasticWorker: there, and False, while its agent is silent and its node is not lost."""
+"""Condition of an ElasticWorker: False while its agent is silent and its node is not lost; else absent."""
 HEARTBEAT_ON_TIME = "HeartbeatOnTime"
-"""Condition of an ElasticWorker: there, and False, while its job may wait for it and its agent has missed a
-renewal; its time is that of the last one."""
+"""Condition of an ElasticWorker: False while its job may wait for it and its agent has missed a renewal; else
+absent. Its transition time is the time of the last renewal."""
 SIDECARS_WELL = "SidecarsWell"
-"""Condition of an ElasticWorker: there, and False, once a sidecar of its Pod failed by itself."""
+"""Condition of an ElasticWorker: False once a sidecar of its Pod failed by itself; else absent."""
 HARDWARE_WELL = "HardwareWell"
-"""Condition of an ElasticWorker: there, and False, while agents of its node or its kubelet report a fault."""
+"""Condition of an ElasticWorker: False while its node's agents or kubelet report a fault; else absent."""
 POD_INVALID, POD_FORBIDDEN = "PodInvalid", "PodForbidden"
-"""Its reasons where no Pod can be made of the template, and where a policy or admission forbids it."""
+"""Reasons of `SCHEDULED`: no Pod can be made of the template; a policy or admission forbids the Pod."""
 OF_THE_TEMPLATE = (POD_INVALID, POD_FORBIDDEN)
 POD_REFUSED = "PodRefused"
-"""Its reason where the API server does not take the Pod now, as for a quota that is used up."""
+"""Reason of `SCHEDULED`: the API server does not take the Pod now, as when a quota is used up."""
 REFUSALS = (*OF_THE_TEMPLATE, POD_REFUSED)
 EARLIER_POD_STUCK = "EarlierPodStuck"
-"""Its reason where an earlier worker's Pod has the name, and should have gone by now."""
+"""Reason of `SCHEDULED`: an earlier worker's Pod has the name, and should have gone by now."""
 
 
 def current_report(worker: ElasticWorker, status: ElasticWorkerStatus | None = None) -> AgentReport | None:
-    """`status.agent`, if the agent of this incarnation's Pod wrote it; otherwise it is stale.
+    """Return `status.agent`, if the agent of this incarnation's Pod wrote it; None if it is stale.
 
     Args:
-        status: the one to be written, if its incarnation and Pod are not those of the one that is stored.
+        status: the status to write, if its incarnation and Pod differ from those of the stored one.
     """
     report, status, incarnation = worker.status.agent, status or worker.status, worker.spec.incarnation
     if report is None or not report.incarnation == status.observed_incarnation == incarnation:
@@ -59,9 +59,9 @@ def runs_unheard(worker: ElasticWorker) -> bool:
 
 
 def leaving_pod(worker: ElasticWorker) -> str:
-    """The Pod of the slot that leaves and whose training processes may still run; empty where none does.
+    """Return a leaving Pod of the slot whose training processes may still run; empty without one.
 
-    The Pod of an incarnation that has given way since the Worker reconciler looked is one, too.
+    The Pod of an incarnation that was replaced since the Worker reconciler last ran is one, too.
     """
     status, report = worker.status, worker.status.agent
     leaving = list(status.leaving_pods)
@@ -74,13 +74,13 @@ def leaving_pod(worker: ElasticWorker) -> str:
 
 
 def silent_since(worker: ElasticWorker) -> datetime | None:
-    """When its agent's silence became too long; None if it is heard."""
+    """Return when its agent's silence became too long; None if it is heard."""
     condition = condition_of(worker.status.conditions, AGENT_HEARD)
     return None if condition is None else condition.last_transition_time
 
 
 def stuck_by(worker: ElasticWorker) -> Condition | None:
-    """Why its Pod finds no node, or is refused; None if it is neither."""
+    """Return the condition that says why its Pod has no node or is refused; None without one."""
     if worker.status.phase is not WorkerPhase.PENDING:
         return None
     unscheduled = (c for c in worker.status.conditions if c.type == SCHEDULED)
@@ -94,7 +94,7 @@ def is_refused_its_pod(worker: Object) -> bool:
 
 
 def hindered_by(worker: ElasticWorker) -> Condition | None:
-    """Why its Pod, which has a node, does not start."""
+    """Return the condition that says why its Pod, which has a node, does not start; None without one."""
     if worker.status.phase is not WorkerPhase.PENDING:
         return None
     return condition_of(worker.status.conditions, STARTED)

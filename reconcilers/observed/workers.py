@@ -1,4 +1,4 @@
-"""A job's ElasticWorkers, one a slot of each type: indexed once a look, and which of them there should be."""
+"""A job's ElasticWorkers, one per slot of each type: indexed once per reconcile, and planned by its slots."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class _Indexes:
     by_index: Mapping[str, Mapping[int, ElasticWorker]]
     of_type: Mapping[str, Sequence[ElasticWorker]]
     exceptional: Sequence[ElasticWorker]
-    telling_steps: Sequence[ElasticWorker]
+    reporting_steps: Sequence[ElasticWorker]
     living_on: Sequence[ElasticWorker]
 
 
 class Workers(Sequence[ElasticWorker]):
     """A job's workers in rank order.
 
-    The indexes that each look asks for are made in one pass, when the first of them is: what ten thousand
-    workers hold is scattered over memory, and to come back to it costs more than what is asked of it.
+    The first use of an index builds all of them in one pass: ten thousand workers are scattered over memory,
+    and each further pass costs more than its work.
     """
 
     def __init__(self, workers: Iterable[ElasticWorker]) -> None:
@@ -60,7 +60,7 @@ class Workers(Sequence[ElasticWorker]):
     def _indexes(self) -> _Indexes:
         by_index: defaultdict[str, dict[int, ElasticWorker]] = defaultdict(dict)
         of_type: defaultdict[str, list[ElasticWorker]] = defaultdict(list)
-        exceptional, telling_steps, living_on = [], [], []
+        exceptional, reporting_steps, living_on = [], [], []
         for worker in self._all:
             spec, report = worker.spec, worker.status.agent
             by_index[spec.type][spec.index] = worker
@@ -68,10 +68,10 @@ class Workers(Sequence[ElasticWorker]):
             if not simply_runs(worker):
                 exceptional.append(worker)
             if report is not None and report.rounds:
-                telling_steps.append(worker)
+                reporting_steps.append(worker)
             if report is not None and report.lived_on is not None:
                 living_on.append(worker)
-        return _Indexes(dict(by_index), dict(of_type), exceptional, telling_steps, living_on)
+        return _Indexes(dict(by_index), dict(of_type), exceptional, reporting_steps, living_on)
 
     @property
     def by_index(self) -> Mapping[str, Mapping[int, ElasticWorker]]:
@@ -93,13 +93,13 @@ class Workers(Sequence[ElasticWorker]):
 
     @property
     def exceptional(self) -> Sequence[ElasticWorker]:
-        """All but those that simply run: policies about failures, waits and old agents need no others."""
+        """Workers that do not simply run: policies about failures, waits and old agents need no others."""
         return self._indexes.exceptional
 
     @property
-    def telling_steps(self) -> Sequence[ElasticWorker]:
+    def reporting_steps(self) -> Sequence[ElasticWorker]:
         """Workers whose agents have reported a round's steps; other workers change nothing about steps."""
-        return self._indexes.telling_steps
+        return self._indexes.reporting_steps
 
     @property
     def living_on(self) -> Sequence[ElasticWorker]:
@@ -107,7 +107,7 @@ class Workers(Sequence[ElasticWorker]):
         return self._indexes.living_on
 
     def rank_0(self, world: Rendezvous) -> ElasticWorker | None:
-        """Returns rank 0 of a world with members: mostly one of the first workers."""
+        """Return rank 0 of a world with members: mostly one of the first workers."""
         first = world.members[0]
         ranked = (worker for worker in self._all if worker.spec.type == names.WORKER)
         return next((worker for worker in ranked if worker.spec.index == first), None)
@@ -117,7 +117,7 @@ class Workers(Sequence[ElasticWorker]):
 
 
 def simply_runs(worker: ElasticWorker) -> bool:
-    """Its Pod and its agent run, nothing ever failed, and nothing else is to be said of it."""
+    """Whether its Pod and agent run, it never failed, and no condition is unusual."""
     status, report = worker.status, worker.status.agent
     return (
         status.phase is WorkerPhase.RUNNING
@@ -139,7 +139,7 @@ def slot_of(worker: ElasticWorker) -> Slot:
 def plan_workers(
     job: ElasticJob, workers: Workers, published: Rendezvous
 ) -> tuple[list[Slot], list[ElasticWorker]]:
-    """Return the slots to make, and the workers of slots that nobody wants and no formed world has."""
+    """Return the slots that lack a worker, and the workers whose slots neither job nor formed world has."""
     missing: list[Slot] = []
     surplus: list[ElasticWorker] = []
     wanted = {type_: present_slots(job, type_) for type_ in training_types(job)}
@@ -153,12 +153,12 @@ def plan_workers(
 
 
 def worker_name(job: str, type_: str, index: int) -> str:
-    """The name of the ElasticWorker of a job's slot."""
+    """Return the name of the ElasticWorker of a job's slot."""
     return f"{job}-{type_}-{index}"
 
 
 def new_worker(job: ElasticJob, type_: str, index: int, incarnation: int = 1) -> dict[str, Any]:
-    """The ElasticWorker object to create for a slot."""
+    """Return the ElasticWorker to create for a slot."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": "ElasticWorker",

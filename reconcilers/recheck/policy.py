@@ -15,7 +15,7 @@ from reconcilers.findings.faulty import is_ready
 from reconcilers.findings.machine import NVIDIA, gpus_of
 from reconcilers.findings.record import unhealthy_taint
 from reconcilers.observed.announced import announcement
-from reconcilers.observed.hardware import is_cordoned_on_our_word, reports_fault, well_since
+from reconcilers.observed.hardware import is_cordoned_for_our_verdict, reports_fault, well_since
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
 
@@ -81,7 +81,7 @@ def _shows_by_tests(cordoned: CordonedNode) -> bool:
 
 def is_left_to_us(node: Mapping[str, Any]) -> bool:
     """Whether nobody else keeps a cordoned node out, and it reports no fault itself."""
-    is_kept_out = names.TAINT_UNSCHEDULABLE in taint_keys(node) and not is_cordoned_on_our_word(node)
+    is_kept_out = names.TAINT_UNSCHEDULABLE in taint_keys(node) and not is_cordoned_for_our_verdict(node)
     return is_ready(node) and not is_kept_out and not reports_fault(node)
 
 

@@ -1,4 +1,4 @@
-"""What a plan comes to: writes to the API server, with the Events that tell of them."""
+"""Writes of a plan to the API server, with their Events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crds.model import ObjectMeta
 from reconcilers.runtime.refused import is_refusal
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the CLI's commands read what is decided here, and load no client
+if TYPE_CHECKING:  # the CLI imports this module, and loads no client
     from controller.client import AsyncClient
     from controller.events import EventRecorder, EventType
 
@@ -23,9 +23,9 @@ PARALLEL_WRITES = 16
 
 
 async def in_parallel(calls: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Run them, a bounded number at once. When all have ended, a refusal is raised, or else the first error.
+    """Await calls, a bounded number at once. When all have ended, raise a refusal, or else the first error.
 
-    A generator's calls are made as they are begun: ten thousand tasks at once would block the event loop.
+    A generator's calls are made as they begin: ten thousand tasks at once would block the event loop.
     """
     waiting, errors = iter(calls), []
 
@@ -33,7 +33,7 @@ async def in_parallel(calls: Iterable[Coroutine[Any, Any, object]]) -> None:
         for call in waiting:
             try:
                 await call
-            except Exception as error:  # the others are to be done all the same
+            except Exception as error:  # the other calls are still made
                 errors.append(error)
 
     await asyncio.gather(*(work_off() for _ in range(PARALLEL_WRITES)))
@@ -57,7 +57,7 @@ class RequestVerb(Enum):
 
 @dataclass(frozen=True)
 class Act:
-    """One write. To have done it already, or to find its object gone, is as good as to do it."""
+    """One write. It counts as done if it was done before, or its object is gone."""
 
     verb: RequestVerb
     resource: Resource
@@ -69,7 +69,7 @@ class Act:
     uid: str | None = None
     """Uid of the object to delete."""
     events: tuple[Event, ...] = ()
-    """Told when it is done."""
+    """Events to record when it is done."""
 
 
 def create(resource: Resource, body: dict[str, Any], *events: Event) -> Act:
@@ -78,7 +78,7 @@ def create(resource: Resource, body: dict[str, Any], *events: Event) -> Act:
 
 
 async def carry_out(client: AsyncClient, recorder: EventRecorder, about: Object, acts: Sequence[Act]) -> None:
-    """All of them, some at a time, in no order; the first error is raised when all have ended."""
+    """Carry out acts, some at a time, in no order; raise the first error when all have ended."""
     if len(acts) == 1:
         await _do(client, recorder, about, acts[0])
     elif acts:
@@ -97,7 +97,7 @@ async def _do(client: AsyncClient, recorder: EventRecorder, about: Object, act: 
             case RequestVerb.DELETE:
                 await client.delete(act.resource, act.name, act.namespace, uid=act.uid)
     except (AlreadyExists, NotFound):
-        return  # done before: the cache has yet to show it
+        return  # done before; the cache does not show it yet
     tell(recorder, about, act.events)
 
 
@@ -105,10 +105,10 @@ async def write_status(client: AsyncClient, resource: Resource, of: Object, patc
     """Merge a patch into the status of an object, and return the object as it is stored now.
 
     Args:
-        of: the object that the patch was decided from.
+        of: the object from which the patch was decided.
 
     Raises:
-        Conflict: it has changed since.
+        Conflict: the object has changed since.
     """
     metadata = of["metadata"]
     body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": patch}
@@ -119,7 +119,7 @@ async def write_status(client: AsyncClient, resource: Resource, of: Object, patc
 
 @contextmanager
 def telling_refusals(recorder: EventRecorder, about: Object) -> Iterator[None]:
-    """Put what the API server refuses into an Event, and raise it: nothing else shows why nothing comes."""
+    """Record an Event of a refusal by the API server, and raise it: nothing else shows the reason."""
     try:
         yield
     except Refused as error:

@@ -1,4 +1,4 @@
-"""Time, as the reconcilers get it: injected, so that tests own it."""
+"""The clock that is injected into reconcilers, so that tests control it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,9 @@ from controller import clock
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True)
 class Clock:
-    now: Callable[[], datetime] = _utc_now
-    """The wall clock, for times that are written down."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    """The wall clock, for stored times."""
     monotonic: Callable[[], float] = clock.monotonic
-    """The clock of durations, the event loop's."""
+    """The event loop's clock, for durations."""

@@ -1,6 +1,6 @@
-"""Jobs that another controller manages (`spec.managedBy`) are left alone, with all that is theirs.
+"""Leaves jobs that another controller manages (`spec.managedBy`) alone, with all their objects.
 
-As in a batch/v1 Job: https://kep.k8s.io/4368. The field cannot be changed, so nothing of ours is left behind.
+As in a batch/v1 Job: https://kep.k8s.io/4368. The field is immutable, so none of our objects are left behind.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from reconcilers.runtime.tools import Tools
 
 
 def build_for_jobs(controller: ControllerBuilder, reconciler: Reconciler, tools: Tools, workers: int) -> None:
-    """Put a reconciler of ElasticJobs to work: jobs show what it cannot cope with."""
+    """Build the controller of a reconciler of ElasticJobs, which reports its failures in their conditions."""
     reporter = ReconciledCondition(tools, controller.name, ELASTICJOBS)
     ours = OfOurJobs(reconciler, tools.cache, ELASTICJOBS, own_key)
     controller.reports_to(reporter).with_workers(workers).build(ours)
 
 
 class OfOurJobs(Reconciler):
-    """Asks another reconciler, but about nothing that belongs to a job of another controller's.
+    """Calls another reconciler, except for objects of jobs that another controller manages.
 
     Args:
-        resource: what is reconciled.
-        jobs_of: the jobs that an object belongs to, as keys `namespace/name`; none for one of its own.
+        resource: resource of the reconciled objects.
+        jobs_of: the jobs that an object belongs to, as keys `namespace/name`; none for an independent object.
     """
 
     def __init__(
@@ -59,5 +59,5 @@ def is_managed_here(job: Object) -> bool:
 
 
 def own_key(job: Object) -> Iterable[str]:
-    """The key of an ElasticJob."""
+    """Return the key of an ElasticJob."""
     return [f"{job['metadata']['namespace']}/{job['metadata']['name']}"]

@@ -1,7 +1,7 @@
-"""Condition `Reconciled`: an object that the controller cannot cope with says so (docs/events.md).
+"""Condition `Reconciled`: whether the controller could reconcile an object (docs/events.md).
 
-It is not there before the first failure. It is written when the kind of failure changes, not with every
-failure, so that the write, which wakes the object's reconciler, cannot make a loop.
+It is absent before the first failure. It is written when the kind of failure changes, not with every failure,
+so that the write, which wakes the object's reconciler, cannot make a loop.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from reconcilers.runtime.tools import Tools, WithTools
 
 RECONCILED = "Reconciled"
 ERROR_LIMIT = 400
-"""Characters of the error itself in the message."""
+"""Most characters of the error itself in the message."""
 
 
 class ReconciledCondition(ReconcileReporter):
-    """Reporter of one controller; of two that look at the same objects, each withdraws its own condition."""
+    """Reporter of one controller; it withdraws no condition of another one on the same objects."""
 
     def __init__(self, tools: Tools, controller: str, resource: Resource) -> None:
         self._controller = controller
@@ -48,20 +48,20 @@ class ReconciledCondition(ReconcileReporter):
             self._recorder.event(_owner(raw), "Warning", "ReconcileFailed", f"{request.name}: {message}")
         else:
             self._recorder.event(raw, "Warning", "ReconcileFailed", message)
-        known = condition_in(raw)
-        if (known.get("status"), known.get("reason")) != (ConditionStatus.FALSE, reason):
+        before = condition_in(raw)
+        if (before.get("status"), before.get("reason")) != (ConditionStatus.FALSE, reason):
             await self._write(raw, ConditionStatus.FALSE, reason, message)
 
     async def succeeded(self, request: Request) -> None:
         raw = self._store.get(request.namespace, request.name)
-        known = {} if raw is None else condition_in(raw)
-        ours = (known.get("data") or {}).get("controller") == self._controller
-        if raw is not None and ours and known["status"] == ConditionStatus.FALSE:
+        before = {} if raw is None else condition_in(raw)
+        ours = (before.get("data") or {}).get("controller") == self._controller
+        if raw is not None and ours and before["status"] == ConditionStatus.FALSE:
             await self._write(raw, ConditionStatus.TRUE, "Recovered", "")
 
     async def unreadable(self, obj: Object, reason: str, message: str) -> None:
-        """Writes on an object, of which metadata and conditions are known, why it is not looked at."""
-        # Of a job, `kubectl get` shows the reason; the next look at one that can be read writes its own.
+        """Report why an object is not reconciled; `obj` has only metadata and conditions."""
+        # `kubectl get` shows a job's reason. The next reconcile of a readable version replaces it.
         shown = {"reason": reason, "message": message} if self._resource == ELASTICJOBS else {}
         await self._write(obj, ConditionStatus.FALSE, reason, f"{self._controller}: {message}", shown)
 
@@ -73,7 +73,7 @@ class ReconciledCondition(ReconcileReporter):
         message: str,
         shown: Mapping[str, str] | None = None,
     ) -> None:
-        metadata, known = raw["metadata"], condition_in(raw)
+        metadata, before = raw["metadata"], condition_in(raw)
         condition = {
             "type": RECONCILED,
             "status": status.value,
@@ -83,15 +83,15 @@ class ReconciledCondition(ReconcileReporter):
             "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
             "observedGeneration": metadata.get("generation", 0),
         }
-        if known.get("status") == status:
-            condition["lastTransitionTime"] = known["lastTransitionTime"]
-        others = [c for c in (raw.get("status") or {}).get("conditions") or () if c is not known]
+        if before.get("status") == status:
+            condition["lastTransitionTime"] = before["lastTransitionTime"]
+        others = [c for c in (raw.get("status") or {}).get("conditions") or () if c is not before]
         patch = {"conditions": [*others, condition], **(shown or {})}
         await write_status(self._client, self._resource, raw, patch)
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong in a look, and what comes next."""
+    """Return a sentence about the error of a reconcile, and about the next attempt."""
     text = shortened(" ".join(str(error).split()), ERROR_LIMIT)
     if isinstance(error, InvalidStatus):
         return (
@@ -109,13 +109,13 @@ def sentence(error: Exception) -> str:
 
 
 def condition_in(raw: Object) -> Object:
-    """The condition; empty if there is none."""
+    """Return the condition `Reconciled`; empty without one."""
     conditions: list[Object] = (raw.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == RECONCILED), {})
 
 
 def _owner(worker: Object) -> Object:
-    """The job or check of a worker, as far as an Event needs it; the worker itself if it has none."""
+    """Return the job or check of a worker with the fields for an Event; without one, the worker."""
     metadata = worker["metadata"]
     owner = next((o for o in metadata.get("ownerReferences", ()) if o.get("controller")), None)
     if owner is None:
@@ -128,10 +128,10 @@ REASON = "Unreadable"
 
 
 class UnreadableReconciler(WithTools):
-    """Reports one object; a request has its resource in front of its name.
+    """Reports unreadable objects; a request's name begins with the resource.
 
     Args:
-        conditions: by resource, who writes the condition; others have none.
+        conditions: writers of the condition, by resource; other resources have none.
     """
 
     def __init__(self, tools: Tools, conditions: Mapping[Resource, ReconciledCondition]) -> None:
@@ -144,8 +144,8 @@ class UnreadableReconciler(WithTools):
         if resource is None or found is None:
             return Result()
         reporter, obj = self._conditions.get(resource), found.obj
-        known, generation = condition_in(obj), obj["metadata"].get("generation", 0)
-        if reporter and (known.get("reason"), known.get("observedGeneration")) == (REASON, generation):
+        before, generation = condition_in(obj), obj["metadata"].get("generation", 0)
+        if reporter and (before.get("reason"), before.get("observedGeneration")) == (REASON, generation):
             return Result()
         message = (
             f"dlr cannot read this {resource.kind}, and leaves it alone: {found.reason}; correct or delete it"

@@ -1,4 +1,4 @@
-"""What the API server refuses for what it is, rather than for when it came, and when to ask again. Pure."""
+"""Refusals by the API server that do not depend on timing, and the time until the next attempt. Pure."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from controller.errors import Forbidden, Invalid, NamespaceTerminating, NotFound
 
 RETRY_SECONDS = 30.0
 TRIES_PER_SECOND = 50
-"""Of so many objects that each would otherwise be tried too often."""
+"""Most attempts per second, if very many objects are refused."""
 NO_WEBHOOK = "failed calling webhook"
-"""What an API server answers, as an error of its own, where a webhook that it needs is away."""
+"""Text of an API server's internal error when a webhook does not answer."""
 
 
 def is_refusal(error: Refused) -> bool:
-    """Whether it is to be told and tried again later: the object is invalid, or a quota, a right, a policy or
-    a webhook forbids it. All else is a race, or nothing that anybody foresaw."""
+    """Whether to report an error and try again later: the object is invalid, or a quota, a right, a policy or
+    a webhook forbids it. All other errors are races, or unexpected."""
     if isinstance(error, NamespaceTerminating):
         return False
     return isinstance(error, Invalid | Forbidden) or is_denial(error)
 
 
 def retry_seconds(objects: int = 1, at_least: float | None = None) -> float:
-    """Returns the time after which each of so many objects that could not be made is tried again.
+    """Return the time after which each of so many refused objects is tried again.
 
     Args:
-        at_least: for few of them; None for `RETRY_SECONDS`.
+        at_least: time for few objects; None for `RETRY_SECONDS`.
     """
     return max(RETRY_SECONDS if at_least is None else at_least, objects / TRIES_PER_SECOND)
 
 
 def not_served(error: NotFound) -> bool:
-    """Whether the kind is unknown to the server, rather than the object: then it names none."""
+    """Whether the server does not know the kind, rather than the object: then the error names no object."""
     return not error.details.get("name")

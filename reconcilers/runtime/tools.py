@@ -1,4 +1,4 @@
-"""What all reconcilers work with."""
+"""Tools that all reconcilers use."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 
 @dataclass(frozen=True)
 class Tools:
-    """A reconciler reads from the cache, writes by the client, and tells people by the recorder."""
+    """A reconciler reads from the cache, writes by the client, and records Events by the recorder."""
 
     client: AsyncClient
     cache: Cache
     recorder: EventRecorder
     contact: Contact
-    """The contact to the API server, with the time since which it lasts."""
+    """The contact to the API server, with its beginning."""
     clock: Clock
 
 
 class WithTools(Reconciler):
-    """A reconciler that has them at hand, and the objects that most look at."""
+    """A reconciler with its tools, and stores and models of the most used kinds."""
 
     def __init__(self, tools: Tools) -> None:
         self._client, self._recorder = tools.client, tools.recorder

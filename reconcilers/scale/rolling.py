@@ -168,7 +168,7 @@ def _all_train(job: ElasticJob, there: Assembly, without: Collection[int]) -> bo
         return False
     begun = all(
         p.report is not None and p.report.state is AgentState.RUNNING and p.report.observed_round == round_
-        for p in there.people
+        for p in there.participants
         if p.index in members
     )
     return begun and not there.is_ending

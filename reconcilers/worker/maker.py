@@ -27,9 +27,9 @@ from reconcilers.observed.start import (
     Hindrance,
     is_starting,
     lacks_key,
+    newest_warning,
     next_reading,
     unfinished_before_training,
-    warning_of,
 )
 from reconcilers.observed.worker_state import EARLIER_POD_STUCK, POD_REFUSED
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
@@ -89,7 +89,7 @@ class LatePods:
             )
         except ApiError:
             return None
-        return warning_of(found["items"])
+        return newest_warning(found["items"])
 
 
 LEFTOVER_RETRY_SECONDS = 10.0

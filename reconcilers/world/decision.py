@@ -1,9 +1,9 @@
 """The decision about a job's world: `decide`, in which everything that limits it is an argument. Pure.
 
-A world is proposed for the people who are there (`propose`), if possible without workers on slow nodes. Then
-it is admitted, or not yet: no world is formed while an object claims workers, nor with workers that are to be
-vetted first (`vetting.py`), and none replaces a broken one while its failure is looked into.
-What is decided says why, once, at the end.
+A world is proposed for the present participants (`propose`), if possible without workers on slow nodes. Then
+it is admitted or put off: no world is formed while an object claims workers, nor with workers that have to be
+vetted first (`vetting.py`), and none replaces a broken one while its failure is examined. The reason of the
+decision is set once, at the end.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from reconcilers.world.rendezvous import (
     awaiting_checkpoint,
     checkpoint_wait,
     form,
-    given_up,
     last_call,
     leaves_dead_peers,
     propose,
+    reforming,
 )
 from reconcilers.world.vetting import Claim
 
 
 def settle(there: Assembly) -> tuple[Assembly, float, bool]:
-    """A target that is not ready does not count yet; one that is takes over, unless its source trains.
+    """Decide for each moving slot whether its source or its target counts.
 
-    Then it waits for other targets on their way and for the next checkpoint, as newcomers do; and as long as
+    A target that is not ready does not count yet. A ready one takes over at once, unless its source trains.
+    Then it waits for other targets on their way and for the next checkpoint, as newcomers do, and as long as
     the world is ending, or would be smaller without the source.
 
     Returns:
-        the people who count, of whom those are marked as leaving that go without a world; the seconds for
-        which a target waits; and whether it waits for a checkpoint.
+        The participants that count, with replaced sources marked as leaving; the seconds for which a target
+        waits; and whether it waits for a checkpoint.
     """
-    targets = [p for p in there.people if p.replaces is not None]
+    targets = [p for p in there.participants if p.replaces is not None]
     if not targets:
         return there, 0.0, False
     ready = {p.index for p in targets if p.joinable}
@@ -68,20 +69,20 @@ def settle(there: Assembly) -> tuple[Assembly, float, bool]:
 
 def _with(there: Assembly, targets: Collection[int]) -> Assembly:
     """Return the assembly with these targets in place of their sources, without the other targets."""
-    places = {p.replaces: p.index for p in there.people if p.index in targets}
-    people = [
+    places = {p.replaces: p.index for p in there.participants if p.index in targets}
+    participants = [
         replace(p, leaving=f"worker {places[p.index]} takes the place of worker {p.index}")
         if p.index in places
         else p
-        for p in there.people
+        for p in there.participants
         if p.replaces is None or p.index in targets
     ]
-    return replace(there, people=people)
+    return replace(there, participants=participants)
 
 
 def _would_shrink(there: Assembly) -> bool:
-    """Whether the world would lose more than those who leave it: not all who stay need be there any more."""
-    stays = all(p.joinable or p.leaving for p in there.people if p.index in there.members)
+    """Whether the world would become smaller, or a member that stays cannot join the next one."""
+    stays = all(p.joinable or p.leaving for p in there.participants if p.index in there.members)
     return not stays or there.size < len(there.members)
 
 
@@ -90,30 +91,30 @@ FORMED, REFORMING, FORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING, 
 
 @dataclass(frozen=True)
 class Constraints:
-    """What limits the next world, beside its people and its bounds."""
+    """Limits of the next world, beside its participants and its bounds."""
 
     slow: frozenset[int] = frozenset()
-    """Workers on slow nodes: no members, where the others make an allowed world."""
+    """Workers on slow nodes, which are left out if the others make an allowed world."""
     unvetted: frozenset[int] = frozenset()
-    """Workers to be tested before a world is formed with them."""
+    """Workers to test before a world is formed with them."""
     claim: Claim | None = None
     claim_has_ended: bool = False
-    """A claim has just ended, so a replacement gets its whole time from now on."""
+    """Whether a claim has just ended, so that a replacement gets its whole time from now on."""
     request_refused: bool = False
-    """The API server does not take the request to test workers, so the world is formed without."""
+    """Whether the API server refused the check of workers, so that the world is formed without it."""
     hold: Hold | None = None
     hang_since: datetime | None = None
     """Time since which the members of a broken world are asked where they hang."""
     blame: Blame | None = None
     resumed: Resume | None = None
-    """The checkpoint that the published round goes on from, by rank 0's report."""
+    """The checkpoint from which the published round goes on, by rank 0's report."""
 
 
 FREE = Constraints()
 
 
 def decide(there: Assembly, constraints: Constraints = FREE) -> Decision:
-    """Decides which world to publish, and which workers have to be vetted before the next."""
+    """Decide which world to publish, and which workers to vet before the next."""
     if constraints.claim_has_ended and there.published.phase is REFORMING:
         published = there.published.model_copy(update={"reforming_since": there.now})
         there = replace(there, published=published)
@@ -134,9 +135,9 @@ def decide(there: Assembly, constraints: Constraints = FREE) -> Decision:
 
 
 def blaming(world: Rendezvous, blame: Blame | None) -> Rendezvous:
-    """The world, whose reason names the first to fail where the round just before it broke.
+    """Return the world with the first failure of the round just before it as its reason, if there is one.
 
-    Without that, the reason names the first that reported; of a hang, that is mostly a rank that waits.
+    Otherwise the reason names the worker that reported first, which in a hang is mostly a rank that waits.
     """
     before = world.round - 1 if world.phase is FORMED else world.round
     if blame is None or blame.round != before or world.phase is FORMING:
@@ -145,9 +146,9 @@ def blaming(world: Rendezvous, blame: Blame | None) -> Rendezvous:
 
 
 def resumed(published: Rendezvous, workers: Workers) -> Resume | None:
-    """The checkpoint that the published round goes on from, by rank 0's report; None before that.
+    """Return the checkpoint from which the published round goes on, by rank 0's report; None before that.
 
-    Its agents agree upon it when they meet (`agent/slots/resume.py`), and it is published for people alone.
+    The agents agree on it when they meet (`agent/slots/resume.py`); it is published only for people to read.
     """
     if published.phase is not RendezvousPhase.FORMED or not published.members:
         return None
@@ -159,16 +160,16 @@ def resumed(published: Rendezvous, workers: Workers) -> Resume | None:
     return Resume(step=found.step, tier=found.tier)
 
 
-# --- the proposal: a world of these people ----------------------------------------------------------------
+# --- the proposal: a world of these participants ----------------------------------------------------------
 
 _Proposal = tuple[Assembly, Decision]
-"""Who counts, with those marked that leave for another's sake; and the world of them."""
+"""The participants that count, with replaced ones marked as leaving; and their world."""
 
 
 def _proposal(there: Assembly, slow: Collection[int]) -> _Proposal:
-    """A worker on a slow node that takes another's place keeps it: the world would be smaller without."""
+    """Propose a world. A worker on a slow node that takes another's place is kept, to keep the size."""
     there, wait, awaits_checkpoint = settle(there)
-    slow = frozenset(slow).difference(p.index for p in there.people if p.replaces is not None)
+    slow = frozenset(slow).difference(p.index for p in there.participants if p.replaces is not None)
     decision = _sooner(_without_slow(there, slow), wait or None)
     world, published = decision.rendezvous, there.published
     if awaits_checkpoint and world.round == published.round and there.is_formed:
@@ -178,10 +179,10 @@ def _proposal(there: Assembly, slow: Collection[int]) -> _Proposal:
 
 
 def _without_slow(there: Assembly, slow: Collection[int]) -> Decision:
-    """Judges without the slow that could join, where the others make an allowed world.
+    """Propose a world without slow workers, if the others make an allowed world.
 
-    A world that stands is not given up for that. Members that leave for it stay in sight, so that nobody
-    waits for their replacement.
+    A formed world does not end for that. Slow members stay in the assembly, marked as leaving, so that no
+    replacement is awaited.
     """
     out: frozenset[int] = frozenset()
     others = [p for p in there.joinable if p.index not in slow]
@@ -201,22 +202,25 @@ def _without_slow(there: Assembly, slow: Collection[int]) -> Decision:
 def _leaving(there: Assembly, out: frozenset[int]) -> Assembly:
     if not out:
         return there
-    people = [replace(p, leaving="its node is slow") if p.index in out else p for p in there.people]
-    return replace(there, people=people, bounds=there.bounds.without(len(out)))
+    participants = [
+        replace(p, leaving="its node is slow") if p.index in out else p for p in there.participants
+    ]
+    return replace(there, participants=participants, bounds=there.bounds.without(len(out)))
 
 
 def _replacing(there: Assembly, constraints: Constraints) -> _Proposal | None:
-    """A full world in place of a broken one, of workers that the claim does not test.
+    """Return a full world of workers that the claim does not test, in place of a broken one; else None.
 
-    While only idle workers are tested, others that stand by may step in.
+    While only idle workers are tested, other standby workers may step in.
     """
     claim = constraints.claim
     if claim is None or not there.bounds.standby or any(map(claim.tests, there.members)):
         return None
     untested = [
-        replace(p, leaving=f"{claim.name} tests it") if claim.tests(p.index) else p for p in there.people
+        replace(p, leaving=f"{claim.name} tests it") if claim.tests(p.index) else p
+        for p in there.participants
     ]
-    there, decision = _proposal(replace(there, people=untested), constraints.slow)
+    there, decision = _proposal(replace(there, participants=untested), constraints.slow)
     is_broken = decision.broken or there.published.phase is REFORMING
     is_full = len(decision.rendezvous.members) >= there.bounds.desired
     if not is_broken or not is_full or not _is_new(there, decision):
@@ -224,46 +228,46 @@ def _replacing(there: Assembly, constraints: Constraints) -> _Proposal | None:
     return None if _to_vet(there, decision, constraints.unvetted) else (there, decision)
 
 
-# --- whether it is formed now -----------------------------------------------------------------------------
+# --- the admission: whether the world is formed now -------------------------------------------------------
 
 
 def _is_new(there: Assembly, decision: Decision) -> bool:
-    """Whether another world than the published one is formed."""
+    """Whether the decision forms another world than the published one."""
     world = decision.rendezvous
     return world.phase is FORMED and world.round != there.published.round
 
 
 def _gives_way(there: Assembly, decision: Decision) -> bool:
-    """Whether a world that could go on is given up, so that its processes leave before the next begins."""
+    """Whether a world that could go on ends, so that its processes leave before the next one begins."""
     return there.is_formed and not decision.broken and decision.rendezvous.phase is REFORMING
 
 
 def _without_new_world(there: Assembly, decision: Decision) -> Decision:
-    """The decision without the world that it forms; that the old one broke, and why, stays.
+    """Return the decision without a new world; a break of the old one, and its reason, stay.
 
-    One that is to give way trains on: else workers that are not tested would make the same world again.
+    A world that would give way trains on: otherwise untested workers would make the same world again.
     """
     if not _is_new(there, decision) and not _gives_way(there, decision):
         return replace(decision, look_again_seconds=None)
     if not decision.broken:
         return replace(decision, rendezvous=there.published, breaks=(), look_again_seconds=None)
     broken = leaves_dead_peers(decision.breaks)
-    waiting = given_up(there.published, decision.rendezvous.reason, there.now, broken=broken)
+    waiting = reforming(there.published, decision.rendezvous.reason, there.now, broken=broken)
     return replace(decision, rendezvous=waiting, look_again_seconds=None)
 
 
 def _during(claim: Claim, there: Assembly, decision: Decision) -> Decision:
-    """No world is formed, and one of which a member is tested is given up, unless training is ending."""
+    """Form no world, and end one of which a member is tested, unless training is ending."""
     tested = [member for member in there.published.members if claim.tests(member)]
     stands = there.is_formed and not decision.broken
     if not stands or not tested or there.is_ending:
         return _without_new_world(there, decision)
-    world = given_up(there.published, f"{claim} tests {named(tested)}", there.now)
+    world = reforming(there.published, f"{claim} tests {named(tested)}", there.now)
     return Decision(world, left_out=decision.left_out)
 
 
 def _to_vet(there: Assembly, decision: Decision, unvetted: frozenset[int]) -> tuple[int, ...]:
-    """The workers to vet before this world may form. Members that train on are not tested again."""
+    """Return the workers to vet before this world may form. Members that train on are not tested again."""
     gives_way = _gives_way(there, decision)
     if not _is_new(there, decision) and not gives_way:
         return ()
@@ -275,21 +279,21 @@ def _to_vet(there: Assembly, decision: Decision, unvetted: frozenset[int]) -> tu
 
 
 def _to_vet_meanwhile(there: Assembly, constraints: Constraints) -> tuple[int, ...]:
-    """The workers to vet before the world that forms once all Pods that leave have left."""
-    if not constraints.unvetted or not any(p.leaving_pod for p in there.people):
+    """Return the workers to vet before the world that will form once all leaving Pods have left."""
+    if not constraints.unvetted or not any(p.leaving_pod for p in there.participants):
         return ()
-    left = [replace(p, leaving_pod="") for p in there.people]
-    return _to_vet(*_proposal(replace(there, people=left), constraints.slow), constraints.unvetted)
+    left = [replace(p, leaving_pod="") for p in there.participants]
+    return _to_vet(*_proposal(replace(there, participants=left), constraints.slow), constraints.unvetted)
 
 
 def _vetting_idle(there: Assembly, decision: Decision, unvetted: frozenset[int]) -> Decision:
-    """The decision to vet standby workers beside a complete world; workers that come together share
-    one, so it waits for the last call."""
+    """Decide to vet standby workers beside a complete world. Workers that come together share one check, so
+    it waits for the last call."""
     world, bounds = decision.rendezvous, there.bounds
     stands = world.phase is FORMED and world.round == there.published.round
     if not bounds.standby or not stands or len(world.members) < bounds.desired:
         return decision
-    beside = [p for p in there.people if p.index not in world.members and p.alive]
+    beside = [p for p in there.participants if p.index not in world.members and p.alive]
     new = [p for p in beside if p.joinable and p.index in unvetted]
     if not new or there.is_ending:
         return decision
@@ -300,7 +304,7 @@ def _vetting_idle(there: Assembly, decision: Decision, unvetted: frozenset[int])
 
 
 def _held(there: Assembly, decision: Decision, hold: Hold | None) -> Decision:
-    """No world replaces a broken one before the hold ends; one that stands may grow."""
+    """Let no world replace a broken one before the hold ends; a formed one may grow."""
     wait = 0.0 if hold is None else (hold.until - there.now).total_seconds()
     stands = there.is_formed and not decision.broken
     if hold is None or wait <= 0 or stands or not _is_new(there, decision):
@@ -311,7 +315,7 @@ def _held(there: Assembly, decision: Decision, hold: Hold | None) -> Decision:
 
 
 def _explained(published: Rendezvous, world: Rendezvous, constraints: Constraints) -> Rendezvous:
-    """The world with the first to fail in its reason, what is asked of its members, and its checkpoint."""
+    """Return the world with its reason, the time of a hang to examine, and its checkpoint."""
     world = blaming(world, constraints.blame)
     if world.phase is REFORMING and world.hang_since != constraints.hang_since:
         return world.model_copy(update={"hang_since": constraints.hang_since})
@@ -322,7 +326,7 @@ def _explained(published: Rendezvous, world: Rendezvous, constraints: Constraint
 
 
 def _sooner(decision: Decision, seconds: float | None) -> Decision:
-    """The decision, with another look after so many seconds at the latest."""
+    """Return the decision, with another look after so many seconds at the latest."""
     if seconds is None:
         return decision
     before = decision.look_again_seconds

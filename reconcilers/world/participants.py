@@ -1,7 +1,7 @@
 """Participants and bounds of a world, from ElasticWorkers. Pure.
 
-Extra workers are those beyond how many a job needs (`status.scaling.base`). The world does not wait for one
-that finds no node, or whose Pod was taken. Who asked for them, and gives them back, is not decided here.
+Extra workers are those beyond the number that a job needs (`status.scaling.base`). The world does not wait
+for one that finds no node, or whose Pod was taken. Other modules request them and give them back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from crds.agent_report import CHECKPOINT_SECONDS, PROTOCOL, AgentReport, AgentSt
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.phases import RendezvousPhase
-from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
 from crds.texts import shortened
 from reconcilers.failure.meaning import meaning_of
@@ -26,40 +25,40 @@ from reconcilers.observed.worker_state import current_report, hindered_by, leavi
 from reconcilers.observed.workers import Workers
 
 MAX_REASON = 96
-"""Characters of a worker's message that the world's reason quotes."""
+"""Most characters of a worker's message in the world's reason."""
 
 
 @dataclass(slots=True)
 class Participant:
-    """One worker slot that is wanted, or is to take the place of one, as the last reads show it.
+    """A worker slot that is wanted, or will take the place of one, by the last reads.
 
-    Never changed; not frozen, since a look makes one a worker, which would take three times as long.
+    It never changes. It is not frozen, since that would triple the time to make one for each worker.
     """
 
     index: int
     incarnation: int
     alive: bool
-    """Its Pod has neither ended nor been lost, is not being deleted, nor waits to be started again."""
+    """Whether its Pod has neither ended nor been lost, is not being deleted, and waits for no restart."""
     succeeded: bool = False
-    """Its Pod ended well."""
+    """Whether its Pod ended well."""
     gone_because: str = ""
-    """Why it is not alive."""
+    """Reason why it is not alive."""
     stops_in_good_order: bool = False
-    """It is not counted as alive because its Pod is being deleted; it has the time to save."""
+    """Whether it has time to save: its Pod is being deleted, and so does not count as alive."""
     report: AgentReport | None = None
-    """The agent's report, if it is of this incarnation and Pod."""
+    """Report of the agent of this incarnation and Pod."""
     seconds_since_joined: float = 0.0
-    """How long we have seen this agent wait for a world."""
+    """Time for which its agent has waited for a world."""
     seconds_since_checkpoint: float | None = None
-    """How long ago we saw it save one."""
+    """Time since it last saved a checkpoint."""
     replaces: int | None = None
-    """The slot whose place it is to take."""
+    """The slot whose place it will take."""
     leaving: str = ""
-    """Why it is to be in no world, although it could be."""
+    """Reason why it must not be in a world, although it could be."""
     domain: str = ""
     """Domain of the node of its last Pod; empty without one, and in a job without domains."""
     leaving_pod: str = ""
-    """A Pod of the slot, this one or an earlier one, that leaves and may still train."""
+    """A present or earlier Pod of the slot that leaves and may still train."""
 
     @property
     def joinable(self) -> bool:
@@ -70,7 +69,7 @@ class Participant:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How large the world may be, and how long to wait for more of it."""
+    """Size limits of the world, and waits for more workers."""
 
     desired: int
     minimum: int
@@ -79,16 +78,16 @@ class Bounds:
     shrink_after_seconds: float
     grow_at_checkpoint_seconds: float = 0.0
     grace_seconds: float = 30.0
-    """What a worker's Pod has to stop."""
+    """Time of a worker's Pod to stop."""
     standby: int = 0
-    """How many there are to be besides, ready to step in."""
+    """Desired number of workers beside the world, ready to step in."""
 
     def without(self, left_out: int) -> Bounds:
-        """Return the bounds without so many workers, for which standby workers make up."""
+        """Return the bounds without so many workers, which standby workers replace."""
         return replace(self, desired=min(self.desired, self.desired + self.standby - left_out))
 
     def floor(self, count: int) -> int:
-        """The largest allowed world size of at most `count` workers; 0 if that is below the minimum."""
+        """Return the largest allowed size of a world of at most `count` workers; 0 below the minimum."""
         units = min(count, self.desired) // self.node_unit * self.node_unit
         return units if units >= self.least else 0
 
@@ -114,18 +113,18 @@ def bounds_of(job: ElasticJob) -> Bounds:
 
 @dataclass(frozen=True)
 class Ages:
-    """How long ago we saw something of each worker, by uid."""
+    """Times in seconds since events of each worker were first observed, by uid."""
 
     joined: Mapping[str, float] = field(default_factory=dict)
-    """When it began to wait for a world."""
+    """Time since it began to wait for a world."""
     checkpoint: Mapping[str, float] = field(default_factory=dict)
-    """When it made the step of its last checkpoint, as far as is known."""
+    """Estimated time since it made the step of its last checkpoint."""
     unheard: Mapping[str, float] = field(default_factory=dict)
-    """When its Pod ran, without a report of its agent to this day."""
+    """Time since its Pod began to run, if its agent has never reported."""
 
 
 def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Ages) -> list[Participant]:
-    """The training workers that are wanted, or are to take the place of one, or are to leave the world."""
+    """Return the training workers that are wanted, replace a wanted one, or have to leave the world."""
     present = set(present_slots(job, names.WORKER))
     sources = {target: source for source, target in slots_of(job, names.WORKER).moves.items()}
     world = job.status.rendezvous
@@ -145,33 +144,36 @@ def participants_of(job: ElasticJob, workers: Sequence[ElasticWorker], ages: Age
     ]
 
 
-def on_faulty_nodes(people: Sequence[Participant], faulty: Mapping[int, str]) -> Sequence[Participant]:
+def on_faulty_nodes(participants: Sequence[Participant], faulty: Mapping[int, str]) -> Sequence[Participant]:
     """Return the participants, with those on faulty nodes marked as lost.
 
     Args:
         faulty: the finding, by index.
     """
     if not faulty:
-        return people
-    return [replace(p, alive=False, gone_because=faulty[p.index]) if p.index in faulty else p for p in people]
+        return participants
+    return [
+        replace(p, alive=False, gone_because=faulty[p.index]) if p.index in faulty else p
+        for p in participants
+    ]
 
 
 def is_waiting(report: AgentReport | None) -> Hashable:
-    """A value that changes whenever an agent begins, or ceases, to wait for a world."""
+    """Return a value that changes whenever an agent begins, or ceases, to wait for a world."""
     if report is None:
         return None
     return (report.pod_uid, report.state in (AgentState.READY, AgentState.FAILED))
 
 
 def checkpoint_of(report: AgentReport | None) -> int | None:
-    """The step of the last checkpoint that an agent has reported."""
+    """Return the step of the last checkpoint that an agent has reported."""
     return None if report is None or report.progress is None else report.progress.checkpoint_step
 
 
 def seconds_behind_checkpoint(report: AgentReport | None) -> float:
-    """How long ago that step was made, at least, when the agent reported last; it may report late.
+    """Return the least age of the last checkpoint's step when the agent reported last, which may be late.
 
-    Not more than it can be late: a script may number its checkpoints otherwise than its steps.
+    The age is at most the longest delay of a report: a script may number checkpoints unlike steps.
     """
     progress = None if report is None else report.progress
     if progress is None or progress.checkpoint_step is None:
@@ -207,15 +209,15 @@ def _participant(
 
 
 EXTRA_CHECKPOINT_SECONDS = 900.0
-"""Longest wait of extra workers for a checkpoint of a job that tells of them, where it names no other."""
+"""Longest wait of extra workers for a checkpoint, if a job reports checkpoints and sets no other time."""
 
 
 @dataclass(frozen=True)
 class Extra:
-    """The extra workers, by how they are; those first of whom the job has least."""
+    """The extra workers by state, from the least useful state to the most useful."""
 
     lost: frozenset[int] = frozenset()
-    """Workers whose room somebody else has: they get no other Pod."""
+    """Workers whose Pods were taken away: they get no other Pod."""
     exhausted: frozenset[int] = frozenset()
     """Workers whose Pods have failed too often to get another."""
     stuck: frozenset[int] = frozenset()
@@ -226,10 +228,10 @@ class Extra:
 
 
 def extra_of(job: ElasticJob, workers: Workers, published: Rendezvous) -> Extra:
-    """Sort the extra workers by how they are."""
+    """Sort the extra workers by state."""
     if not (slots := extra_slots(job)):
         return Extra()
-    members = set(published.members) if published.phase is not Phase.FORMING else set()
+    members = set(published.members) if published.phase is not RendezvousPhase.FORMING else set()
     exhausted = exhausted_workers(workers, spare_workers(job, workers))
     found: dict[str, set[int]] = {}
     for index in slots:
@@ -255,11 +257,15 @@ def _kind(worker: ElasticWorker | None, members: Container[int], exhausted: Cont
 
 
 def with_extra(
-    bounds: Bounds, job: ElasticJob, workers: Workers, published: Rendezvous, people: Iterable[Participant]
+    bounds: Bounds,
+    job: ElasticJob,
+    workers: Workers,
+    published: Rendezvous,
+    participants: Iterable[Participant],
 ) -> Bounds:
-    """The bounds of a world that does not wait for extra workers that find no node, are taken, or exhausted.
+    """Return the bounds of a world that does not wait for extra workers that are stuck, lost or exhausted.
 
-    Where checkpoints are told, and are not in memory, the others wait for the next.
+    If checkpoints are reported, and are not in memory, the other extra workers wait for the next one.
     """
     if base_of(job) is None:
         return bounds
@@ -267,14 +273,14 @@ def with_extra(
     bounds = replace(
         bounds, desired=bounds.desired - len(extra.stuck) - len(extra.lost) - len(extra.exhausted)
     )
-    tells = any(p.seconds_since_checkpoint is not None for p in people if p.index in world)
-    return replace(bounds, grow_at_checkpoint_seconds=checkpoint_seconds(job)) if tells else bounds
+    saves = any(p.seconds_since_checkpoint is not None for p in participants if p.index in world)
+    return replace(bounds, grow_at_checkpoint_seconds=checkpoint_seconds(job)) if saves else bounds
 
 
 def checkpoint_seconds(job: ElasticJob) -> float:
-    """The longest wait of extra workers for a checkpoint, where any is told."""
-    unsaid = 0.0 if keeps_in_memory(job) else EXTRA_CHECKPOINT_SECONDS
-    return float(job.spec.elastic_policy.grow_at_checkpoint_seconds) or unsaid
+    """Return the longest wait of extra workers for a checkpoint, in a job that reports checkpoints."""
+    default = 0.0 if keeps_in_memory(job) else EXTRA_CHECKPOINT_SECONDS
+    return float(job.spec.elastic_policy.grow_at_checkpoint_seconds) or default
 
 
 def keeps_in_memory(job: ElasticJob) -> bool:

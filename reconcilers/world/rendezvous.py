@@ -1,14 +1,13 @@
-"""World forming: which workers train together (docs/contract.md, "States"). Pure.
+"""World forming: the workers that train together (docs/contract.md, "States"). Pure.
 
-`propose` answers for people and bounds alone; `decide` (decision.py) adds vetting, slow nodes and waits. A
-world shrinks here (`_propose_when_reforming`, `_propose_when_formed`, `_shrink`) and nowhere else, but for
-slow members, which decision.py leaves out. A standby worker needs no step of its own: it is one of those that
-can join, and `form` prefers present members and then the lowest indices.
+`propose` considers participants and bounds alone; `decide` (decision.py) adds vetting, slow nodes and waits.
+Worlds only shrink here (`_propose_when_reforming`, `_propose_when_formed`, `_shrink`), except for slow
+members, which decision.py leaves out. A standby worker needs no step of its own: it is one of those that can
+join, and `form` prefers present members and then the lowest indices.
 
-Rank is the position by index, so ranks are stable and rank 0 is always the lowest slot; with domains, by
-domain first (`domains.py`). A round, once
-published as Formed, has one member list for ever: no decision changes the members of a round, and the write
-carries the resourceVersion decided from.
+Ranks follow the slots' indices, so they are stable and rank 0 is always the lowest slot; with domains, they
+follow the domains first (`domains.py`). A round that was published as Formed keeps its member list for ever:
+no decision changes it, and the write carries the resourceVersion of the decision.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from reconcilers.world.participants import Bounds, Participant
 
 
 def broken_members(published: Rendezvous, participants: Sequence[Participant]) -> tuple[Break, ...]:
-    """The members of a formed world that are not in it any more, and why."""
+    """Return the members that are no longer in the formed world, and why."""
     if published.phase is not RendezvousPhase.FORMED:
         return ()
     by_index, round_ = {p.index: p for p in participants}, published.round
@@ -89,19 +88,19 @@ def _failure_of(index: int, incarnation: int, round_: int, member: Participant) 
 
 
 def _missing_again(index: int, round_: int, report: AgentReport | None) -> Break | None:
-    """The break by a worker that has succeeded, where the world is of a later round than it has finished."""
+    """Return the break by a worker that succeeded in an earlier round than the world's; None otherwise."""
     if report is None or report.observed_round >= round_:
         return None
     return Break(index, f"worker {index} had finished in round {report.observed_round}, and has ended")
 
 
 def _has_failed(report: AgentReport) -> bool:
-    """Whether its processes failed before it left, as torch's own launcher says when it does."""
+    """Whether its processes failed before it left, as torch's own launcher reports when it leaves."""
     return reported_failure(report) is not None
 
 
 def _how_it_failed(index: int, report: AgentReport) -> str:
-    """The failure without the fault: of a hang, ranks that wait report first as often as not."""
+    """Return a clause about the failure without a cause: in a hang, a waiting rank often reports first."""
     failure = report.failure
     if failure is not None and failure.cause is FailureCause.HANG:
         return f"worker {index} reports a hang"
@@ -113,42 +112,44 @@ def _how_it_failed(index: int, report: AgentReport) -> str:
 
 
 NAMED_BREAKS = 3
-"""The others are counted: a rack that is lost must not fill the status."""
+"""Most breaks named in the reason; the others are counted, so that a lost rack does not fill the status."""
 WORDS = ("reason", "waits_for", "resume")
-"""Fields of a world that are for people: no decision rests on them."""
+"""Fields of a world that are only for people to read."""
 MAX_BREAKS = 184
-"""Characters of their reasons, within `MAX_WORLD_REASON`."""
+"""Most characters for breaks in the reason, within `MAX_WORLD_REASON`."""
 
 
 @dataclass(frozen=True)
 class Decision:
+    """The world to publish, and what follows for the present one."""
+
     rendezvous: Rendezvous
     breaks: tuple[Break, ...] = ()
-    """Why the published world had to be given up; only in the decision that gives it up."""
+    """Reasons why the published world had to end; only in the decision that ends it."""
     look_again_seconds: float | None = None
     left_out: frozenset[int] = frozenset()
-    """Workers on slow nodes that the world does without."""
+    """Workers on slow nodes that the world leaves out."""
     to_vet: tuple[int, ...] = ()
-    """Workers to be tested now, before the next world."""
+    """Workers to test now, before the next world."""
 
     @property
     def broken(self) -> bool:
-        """Whether the world cannot go on; one that is given up only for the next could."""
+        """Whether the world cannot go on; one that only ends for the next could."""
         return any(not b.trains_on for b in self.breaks)
 
     @property
     def failed(self) -> bool:
-        """Whether that is by a failure: who stops in good order leaves, as when the world shrinks."""
+        """Whether a failure broke it: members that stop in good order only leave, as when it shrinks."""
         return leaves_dead_peers(self.breaks)
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """The people who may make the world after the published one. What is asked often is worked out once."""
+    """The participants that may make the next world, with cached facts about them."""
 
     published: Rendezvous
-    people: Sequence[Participant]
-    """The workers that count, by index; of a slot and its replacement, one (`settle` in decision.py)."""
+    participants: Sequence[Participant]
+    """Participants that count, by index; of a moving slot only source or target (`settle`)."""
     bounds: Bounds
     now: datetime
 
@@ -159,22 +160,22 @@ class Assembly:
 
     @cached_property
     def joinable(self) -> Sequence[Participant]:
-        return [p for p in self.people if p.joinable]
+        return [p for p in self.participants if p.joinable]
 
     @cached_property
     def ready(self) -> int:
-        """Number of workers that can join, but for those whose domain has too few for a unit."""
+        """Number of workers that can join, without those whose domain has too few for a unit."""
         return in_whole_units(self.joinable, self.bounds.node_unit)
 
     @cached_property
     def breaks(self) -> tuple[Break, ...]:
-        return broken_members(self.published, self.people)
+        return broken_members(self.published, self.participants)
 
     @cached_property
     def is_ending(self) -> bool:
-        """Whether a member of a formed world has finished: so near to its end, training is not disturbed."""
+        """Whether a member of a formed world has finished: then training is not disturbed any more."""
         round_ = self.published.round
-        reports = ((p, p.report) for p in self.people if p.index in self.members)
+        reports = ((p, p.report) for p in self.participants if p.index in self.members)
         return any(
             p.succeeded or (r is not None and r.state is AgentState.SUCCEEDED and r.observed_round == round_)
             for p, r in reports
@@ -186,17 +187,17 @@ class Assembly:
 
     @property
     def size(self) -> int:
-        """The largest allowed size of a world of those who can join; 0 if they are too few."""
+        """The largest allowed size of a world of those that can join; 0 if they are too few."""
         return self.bounds.floor(self.ready)
 
     def is_complete(self, departed: Collection[int]) -> bool:
-        """Whether there is nobody to wait for: there are enough, or all members who are to stay."""
+        """Whether there is no worker to wait for: enough are ready, or all members that stay."""
         stay = self.members.difference(departed)
         return self.ready >= self.bounds.desired or stay <= {p.index for p in self.joinable}
 
 
 def propose(there: Assembly) -> Decision:
-    """Proposes the next world by who is there; the published one where nothing changes."""
+    """Propose the next world of the present participants; the published one if nothing changes."""
     if there.is_formed:
         return _propose_when_formed(there)
     if there.published.phase is RendezvousPhase.REFORMING:
@@ -205,9 +206,9 @@ def propose(there: Assembly) -> Decision:
 
 
 def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
-    """No world, keeping the round: what a suspended job publishes.
+    """Return the world of a suspended job: no members, but the same round.
 
-    The address stays: while its processes leave, those of other replica groups meet there.
+    The address stays, since processes of other replica groups meet there while this job's leave.
     """
     return Rendezvous(
         round=published.round,
@@ -220,13 +221,13 @@ def dissolve(published: Rendezvous, reason: str) -> Rendezvous:
 
 
 def at_the_end(published: Rendezvous) -> Rendezvous:
-    """The last world of a job that has ended: it waits for nothing, and nobody is asked where it hangs."""
+    """Return the last world of a job that has ended, without waits and questions about hangs."""
     update = {"hang_since": None, "checkpoint_awaited_since": None, "waits_for": ""}
     return published.model_copy(update=update)
 
 
-def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool = False) -> Rendezvous:
-    """The same world, which waits for the next from now on; `broken` if processes of it are dead."""
+def reforming(published: Rendezvous, reason: str, now: datetime, *, broken: bool = False) -> Rendezvous:
+    """Return the world as Reforming from now on; `broken` if processes of it are dead."""
     return published.model_copy(
         update={
             "phase": RendezvousPhase.REFORMING,
@@ -241,15 +242,16 @@ def given_up(published: Rendezvous, reason: str, now: datetime, *, broken: bool 
 
 
 def checkpoint_wait(there: Assembly, newcomers: Sequence[Participant]) -> float:
-    """Seconds for which ready newcomers are still kept waiting for the world to save a checkpoint.
+    """Return the seconds for which ready newcomers still wait for the world to save a checkpoint.
 
-    A test of their nodes comes behind this wait, and after it they join again: they do not wait twice.
+    A check of their nodes comes after this wait. When they join again after the check, they do not wait
+    twice.
     """
     limit_seconds = there.bounds.grow_at_checkpoint_seconds
     if not limit_seconds:
         return 0.0
     joined = [p.seconds_since_joined for p in newcomers]
-    saved = [p.seconds_since_checkpoint for p in there.people if p.index in there.members]
+    saved = [p.seconds_since_checkpoint for p in there.participants if p.index in there.members]
     if any(seconds is not None and seconds < min(joined) for seconds in saved):
         return 0.0
     since = there.published.checkpoint_awaited_since
@@ -262,7 +264,7 @@ def _propose_when_formed(there: Assembly) -> Decision:
     if all(b.trains_on for b in breaks):
         too_few = bounds.floor(bounds.desired) and not there.size
         if there.is_ending or (breaks and too_few):
-            return Decision(published)  # who is to leave has to stay for now
+            return Decision(published)  # members that should leave have to stay for now
     if breaks:
         return _propose_when_broken(there)
     if len(published.members) > bounds.desired and there.size:
@@ -276,7 +278,7 @@ def _propose_when_broken(there: Assembly) -> Decision:
     reason = shortened("; ".join(b.reason for b in shown), MAX_BREAKS)
     if len(breaks) > NAMED_BREAKS:
         reason += f"; and {len(breaks) - NAMED_BREAKS} more"
-    waiting = given_up(there.published, reason, there.now, broken=broken)
+    waiting = reforming(there.published, reason, there.now, broken=broken)
     if not there.size or not there.is_complete({b.index for b in breaks if b.departed}):
         return Decision(_with_shortage(waiting, there), breaks, waits)
     if apart := _still_to_leave(there):
@@ -285,17 +287,17 @@ def _propose_when_broken(there: Assembly) -> Decision:
 
 
 def _still_to_leave(there: Assembly, *, overdue: bool = False) -> frozenset[int]:
-    """Members whose processes run, where no member of the next world waits for their end.
+    """Return members whose processes have to leave before the next world is formed.
 
-    Members meet when the last process of each has ended, and all of a world save together. Where nobody of it
-    goes on, the others have to leave first: else two Pods would train as one rank, and what the first one
-    saves would not be found. Rank 0's Pod has to in any case: it may save alone. Who else leaves with its Pod
-    has its own successor wait (`Participant.joinable`).
+    Members that go on meet only when their last processes have ended, and all of a world save together. If no
+    member goes on, the old processes have to leave first: otherwise two Pods would train as one rank, and the
+    checkpoint of the first would not be found. Rank 0's Pod has to leave first in any case, since it may save
+    alone. For other leaving Pods, their own successor waits (`Participant.joinable`).
 
     Args:
-        overdue: those that are to leave in a Pod that lives count as lost.
+        overdue: whether members that should leave in a living Pod count as lost.
     """
-    old, leaving = _survivors(there), frozenset(p.index for p in there.people if p.leaving_pod)
+    old, leaving = _survivors(there), frozenset(p.index for p in there.participants if p.leaving_pod)
     if any(p.joinable for p in old):
         return leaving.intersection(there.published.members[:1])
     if overdue:
@@ -304,7 +306,7 @@ def _still_to_leave(there: Assembly, *, overdue: bool = False) -> frozenset[int]
 
 
 def _with_leaving(waiting: Rendezvous, leaving: frozenset[int]) -> Rendezvous:
-    """The world with who has still to leave in `waitsFor`."""
+    """Return the world with the members that still have to leave in `waitsFor`."""
     return waiting.model_copy(update={"waits_for": f"processes of {named(leaving)} still run"})
 
 
@@ -314,7 +316,7 @@ def leaves_dead_peers(breaks: Sequence[Break]) -> bool:
 
 
 def _shrink(there: Assembly) -> Decision:
-    """The world of a smaller count. Its slots are all still wanted: who is not in it stands by."""
+    """Decide on a smaller world. All slots are still wanted, so workers that are not in it stand by."""
     members = there.published.members
     reason = f"the world shrinks from {len(members)} to {counted(there.bounds.desired, 'worker')}"
     world = form(there, reason)
@@ -325,7 +327,7 @@ def _shrink(there: Assembly) -> Decision:
 
 
 def _grow(there: Assembly) -> Decision:
-    """Ready newcomers join a healthy world in whole units, batched by the last call.
+    """Let ready newcomers join a healthy world in whole units, batched by the last call.
 
     A member that stops before it has begun is not joinable.
     """
@@ -342,7 +344,7 @@ def _grow(there: Assembly) -> Decision:
 
 
 def awaiting_checkpoint(published: Rendezvous, since: datetime | None) -> Rendezvous:
-    """The same world, whose agents report a checkpoint at once since then; None if nobody waits for one."""
+    """Return the world whose agents report checkpoints at once since that time; None for no such wait."""
     if published.checkpoint_awaited_since == since:
         return published
     return published.model_copy(update={"checkpoint_awaited_since": since})
@@ -355,9 +357,9 @@ def _propose_when_reforming(there: Assembly) -> Decision:
     to_leave = bounds.grace_seconds + wait
     apart = _still_to_leave(there, overdue=to_leave <= 0) if can_form else frozenset()
     if apart:
-        wait_seconds = to_leave if to_leave > 0 else None  # what leaves with its Pod wakes us
+        wait_seconds = to_leave if to_leave > 0 else None  # the end of a leaving Pod wakes us
         return Decision(_with_leaving(published, apart), look_again_seconds=wait_seconds)
-    if can_form and there.is_complete({p.index for p in there.people if p.leaving}):
+    if can_form and there.is_complete({p.index for p in there.participants if p.leaving}):
         return Decision(form(there, published.reason))
     waiting = _with_shortage(published, there)
     if wait > 0:
@@ -365,21 +367,21 @@ def _propose_when_reforming(there: Assembly) -> Decision:
     if not can_form:
         return Decision(waiting)  # fewer than the minimum: the next worker to join wakes us
     if not _survivors(there) and (wait := last_call(there.joinable, bounds)) > 0:
-        return Decision(waiting, look_again_seconds=wait)  # nobody goes on: all begin anew, as at first
+        return Decision(waiting, look_again_seconds=wait)  # no member goes on: as at the first start
     late = f"no replacement within {bounds.shrink_after_seconds:g} s"
     return Decision(form(there, f"{published.reason}; {late}"))
 
 
 def _survivors(there: Assembly) -> list[Participant]:
-    """The people whose Pods are of the world, be they to leave."""
+    """Return the participants whose Pods are of the world, even if they have to leave."""
     incarnations = there.published.incarnation_by_index()
-    return [p for p in there.people if p.alive and incarnations.get(p.index) == p.incarnation]
+    return [p for p in there.participants if p.alive and incarnations.get(p.index) == p.incarnation]
 
 
 def _propose_when_forming(there: Assembly) -> Decision:
     bounds, ready = there.bounds, there.ready
     waiting = _with_shortage(there.published.model_copy(update={"reason": ""}), there)
-    if not there.size or any(p.leaving_pod for p in there.people):
+    if not there.size or any(p.leaving_pod for p in there.participants):
         return Decision(waiting)
     if ready >= bounds.desired:
         return Decision(form(there, "all workers are ready"))
@@ -389,9 +391,9 @@ def _propose_when_forming(there: Assembly) -> Decision:
 
 
 def _with_shortage(waiting: Rendezvous, there: Assembly) -> Rendezvous:
-    """The world with who has still to leave in `waitsFor`; or the number of ready workers, if they are too
-    few, or too few of one domain."""
-    if leaving := frozenset(p.index for p in there.people if p.leaving_pod):
+    """Return the world with `waitsFor` set: the members that still have to leave, or the number of ready
+    workers, if there are too few, or too few in one domain."""
+    if leaving := frozenset(p.index for p in there.participants if p.leaving_pod):
         return _with_leaving(waiting, leaving)
     ready, bounds = len(there.joinable), there.bounds
     few = f"{ready} of at least {bounds.least} workers are ready" if ready else ""
@@ -401,18 +403,18 @@ def _with_shortage(waiting: Rendezvous, there: Assembly) -> Rendezvous:
 
 
 def last_call(joined: Sequence[Participant], bounds: Bounds) -> float:
-    """Seconds until `lastCallSeconds` have passed since the last one joined."""
+    """Return the seconds until `lastCallSeconds` have passed since the last one joined."""
     return bounds.last_call_seconds - min(p.seconds_since_joined for p in joined)
 
 
 def form(there: Assembly, reason: str, *, broken: bool = False) -> Rendezvous:
-    """Round + 1, of the lowest indices among the joinable, enough for a world; present members come first,
-    and a standby worker replaces one of its own domain (`domains.py`).
+    """Return the world of the next round: present members come first, a standby worker replaces one of its
+    own domain (`domains.py`), and then the lowest indices that can join follow.
 
     `broken` says that processes of the published world, which was formed, are dead.
     """
     published, present = there.published, there.members
-    lost = lost_by_domain(there.people, present)
+    lost = lost_by_domain(there.participants, present)
     members = chosen(there.joinable, there.size, there.bounds.node_unit, present, lost)
     members = in_rank_order(members, published)
     reports = [p.report for p in members if p.report is not None]

@@ -1,8 +1,8 @@
-"""Workers whose node's agents or kubelet report a fault leave before it ends their training. Pure.
+"""Moves workers off nodes whose agents or kubelet report a fault, before it ends their training. Pure.
 
-Where the world is allowed without them, it goes on without them by vote, and no step is lost; then each gets
-a Pod on another node. Otherwise they get that Pod at once, as on a node that a check found faulty. If more
-than half of a job's workers are on such nodes at once, the reports are doubted, and nobody moves.
+If the world is allowed without them, it goes on without them by vote, and no step is lost; then each gets a
+Pod on another node. Otherwise they get that Pod at once, as on a node that a check found faulty. If more than
+half of a job's workers are on such nodes at once, the reports are doubted, and no worker moves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Report:
     worker: ElasticWorker
     node: str
     message: str
-    """The sentence with the device and whose word it is."""
+    """A sentence with the device and the reporter."""
 
 
 def reports_on(workers: Workers) -> list[Report]:
@@ -46,17 +46,17 @@ def reports_on(workers: Workers) -> list[Report]:
 
 
 def are_doubted(reports: Collection[Report], workers: Workers) -> bool:
-    """Whether so many nodes are reported at once that the reports are more likely wrong than the nodes."""
+    """Whether so many nodes are reported at once that the reports are probably wrong."""
     return len(reports) > max(1, len(workers.training) // 2)
 
 
 def with_reported(
     standing: Standing, workers: Workers, published: Rendezvous, bounds: Bounds, nodes: Iterable[Object]
 ) -> Standing:
-    """The standing, with what is reported of the workers' nodes.
+    """Return the standing, with the reported faults of the workers' nodes.
 
     Args:
-        nodes: raw Nodes; read only where Pods keep off some.
+        nodes: raw Nodes, which are read only if Pods keep off some.
     """
     reports = reports_on(workers)
     if are_doubted(reports, workers):
@@ -77,17 +77,18 @@ def with_reported(
     )
 
 
-def marked(people: Sequence[Participant], standing: Standing) -> Sequence[Participant]:
-    """Return the participants, with those marked that are to leave the world first."""
+def marked(participants: Sequence[Participant], standing: Standing) -> Sequence[Participant]:
+    """Return the participants, with those marked that have to leave the world first."""
     if not standing.leaving:
-        return people
+        return participants
     return [
-        replace(p, leaving=standing.leaving[p.index]) if p.index in standing.leaving else p for p in people
+        replace(p, leaving=standing.leaving[p.index]) if p.index in standing.leaving else p
+        for p in participants
     ]
 
 
 def _leaving(reported: Collection[int], workers: Workers, published: Rendezvous, bounds: Bounds) -> set[int]:
-    """The members that leave the formed world before they get a Pod; none if it may not be without them."""
+    """Return the members that leave the formed world before they get a Pod; none if it needs them."""
     if not reported or published.phase is not RendezvousPhase.FORMED:
         return set()
     members = {*published.members}

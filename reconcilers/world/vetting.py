@@ -1,7 +1,7 @@
-"""What holds workers back from a job's world beside the job itself, as one read shows it: `Vetting`. Pure.
+"""Interface to features that keep workers out of a job's world: `Vetting`. Pure.
 
-A feature that tests workers has objects of its own, from which it answers. The world follows in
-`decision.py`: none is formed with workers that are yet to be vetted, nor while any are claimed.
+A feature that tests workers answers from objects of its own. `decision.py` forms no world with workers that
+have to be vetted first, nor while workers are claimed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reconcilers.runtime.acts import Act
 
 @dataclass(frozen=True)
 class Claim:
-    """An object that has workers tested: no world is formed meanwhile."""
+    """An object that tests workers; no world is formed meanwhile."""
 
     name: str
     workers: frozenset[int] | None = None
@@ -34,10 +34,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Standing:
-    """The job's training workers by what is found out about their nodes, by index."""
+    """Results about the nodes of the job's training workers, which are identified by index."""
 
     unvetted: frozenset[int] = frozenset()
-    """Workers to be tested before a world is formed with them."""
+    """Workers to test before a world is formed with them."""
     faulty: Mapping[int, str] = field(default_factory=dict)
     """Workers on faulty nodes, with the finding."""
     slow: frozenset[int] = frozenset()
@@ -45,11 +45,11 @@ class Standing:
     faulty_nodes: tuple[str, ...] = ()
     """All faulty nodes, the newest last."""
     cleared: frozenset[str] = frozenset()
-    """Nodes whose last verdict is another, or is on another machine."""
+    """Nodes whose last verdict is no longer faulty, or is about another machine."""
     leaving: Mapping[int, str] = field(default_factory=dict)
     """Members that leave the world by vote before they count as faulty, with the fault of their nodes."""
     reported_nodes: tuple[str, ...] = ()
-    """Nodes of which a fault is reported now: no new Pod goes there."""
+    """Nodes with a reported fault: no new Pod goes there."""
     suspected_at: datetime | None = None
     """When hardware was last suspected; None if never."""
 
@@ -58,20 +58,20 @@ UNJUDGED = Standing()
 
 
 class Vetting:
-    """The answers for one job. By default, nobody tests its workers."""
+    """The answers for one job. By default, its workers are not tested."""
 
     @property
     def claim(self) -> Claim | None:
-        """The object that has workers tested now."""
+        """The object that tests workers now; None without one."""
         return None
 
     @property
     def look_size(self) -> int:
-        """Number of workers that take as long to look at."""
+        """Size of the work to answer, as a number of workers that takes as long."""
         return 0
 
     def follows_failures(self, _: ElasticJob) -> bool:
-        """Whether nodes are tested after failures of hardware, so that no worker leaves its node before."""
+        """Whether nodes are tested after failures of hardware, so that workers stay on them until then."""
         return False
 
     def standing(self, _: ElasticJob, __: Workers, now: datetime) -> Standing:
@@ -79,9 +79,9 @@ class Vetting:
         return UNJUDGED
 
     def request(self, job: ElasticJob, workers: Sequence[int]) -> Act:
-        """The object to make, which has these unvetted workers tested."""
+        """Return the creation of the object that tests these unvetted workers."""
         raise NotImplementedError(f"nobody tests workers {list(workers)} of {job.metadata.name}")
 
     def leftovers(self) -> Sequence[Act]:
-        """Deletions of objects that are of no use any more."""
+        """Return deletions of objects that are no longer needed."""
         return ()

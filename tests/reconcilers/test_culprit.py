@@ -135,7 +135,7 @@ def test_rank_that_never_answers_is_waited_for_so_long_and_blamed_if_all_others_
     life.look(0.2)
     assert (blamed(life).worker, blamed(life).rank, blamed(life).exit_class) == ("digits-worker-2", 2, "Hang")
     assert (
-        "digits-worker-2 rank 2: never answered where it hangs, before its first step: its agent said "
+        "digits-worker-2 rank 2: never answered where it hangs, before its first step: its agent did not report "
         in (life.ended)
     )
 

@@ -19,7 +19,7 @@ from reconcilers.observed.start import (
     STARTED,
     Hindrance,
     lacks_key,
-    warning_of,
+    newest_warning,
 )
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS
@@ -134,7 +134,7 @@ NEWER = {"type": "Warning", "reason": "FailedMount", "reportingComponent": "kube
 def test_the_last_word_of_who_works_on_the_pod_counts_if_it_is_a_warning(
     events: list[JSON], wanted: Hindrance
 ) -> None:
-    assert warning_of(events) == wanted == warning_of(events[::-1])
+    assert newest_warning(events) == wanted == newest_warning(events[::-1])
 
 
 class Server:

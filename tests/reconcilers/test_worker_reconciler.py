@@ -226,7 +226,7 @@ async def test_somebody_elses_lease_is_a_refusal_that_names_it(api: Api, control
     assert is_soon((await controller.look()).requeue_after_seconds)
     reason, message = refusal(api)
     assert reason == "PodRefused"
-    assert f"the Lease {WORKER} is not of this ElasticWorker" in message and "delete it" in message
+    assert f"the Lease {WORKER} does not belong to this ElasticWorker" in message and "delete it" in message
     assert api.get(LEASES, WORKER)["spec"] == {"holderIdentity": "an elector"}
 
 
