@@ -86,7 +86,7 @@ class GangGate:
         group = await self._choice.group_of(job) if worker.spec.type == names.WORKER else None
         return None if group is None else await self._obstacle(group)
 
-    def made(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
+    def note_created(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
         """Report, once a job, that the API server dropped the gang of a Pod, as it does without its gate."""
         if "schedulingGroup" not in wanted["spec"] or "schedulingGroup" in pod["spec"]:
             return
@@ -101,7 +101,7 @@ class GangGate:
         )
         self._recorder.event(raw, "Warning", "SchedulingGroupDropped", message)
 
-    def held(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
+    def hold_of(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
         """Return why the scheduler does not try a Pod on any node, which nothing says but its log."""
         if (name := _group_in(pod)) is None or not _is_untried(pod) or worker.spec.type != names.WORKER:
             return None
@@ -117,7 +117,7 @@ class GangGate:
         )
         is_short = wait_seconds <= 0 and there < group.min_member
         again_seconds = wait_seconds if wait_seconds > 0 else retry_seconds(group.workers, UNTRIED_SECONDS)
-        return Obstacle(INCOMPLETE, message, again_seconds, worth_telling=is_short)
+        return Obstacle(INCOMPLETE, message, again_seconds, is_reported=is_short)
 
     def _known_group(self, worker: ElasticWorker, job: ElasticJob) -> PodGroup | None:
         """The PodGroup that the worker's Pod is in."""
@@ -141,7 +141,7 @@ class GangGate:
             return Obstacle(reason, message, retry_seconds(group.workers, UNAVAILABLE_RETRY_SECONDS))
         if waited_seconds < PATIENCE_SECONDS:  # few wait yet: the others come when the PodGroup is there
             wait_seconds = max(RETRY_SECONDS, group.workers / STARTS_PER_SECOND)
-            return Obstacle(reason, message, wait_seconds, worth_telling=False)
+            return Obstacle(reason, message, wait_seconds, is_reported=False)
         return Obstacle(reason, message, retry_seconds(group.workers, LATER_SECONDS))
 
     async def _why(self, group: PodGroup) -> Why:

@@ -82,10 +82,10 @@ class QueueGate:
             if not any(each in metadata["annotations"] for each in TOPOLOGY_REQUESTS):
                 metadata["annotations"][TOPOLOGY_REQUESTS[-1]] = "true"
 
-    def made(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
+    def note_created(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
         """Do nothing: the cache shows it soon."""
 
-    def held(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
+    def hold_of(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
         """Return nothing: no Pod that is made waits for its queue."""
         return None
 
