@@ -77,7 +77,7 @@ def gate_of(owner: ElasticJob, found: JSON | None, flavor: JSON | None = None, p
     ("found", "pods", "why"),
     [
         (workload(), 1, None),
-        (workload(), 2, "its queue grants 2 Pods of type worker, which are there"),
+        (workload(), 2, "its queue grants 2 Pods of type worker, which all exist"),
         (workload(true=("QuotaReserved",)), 0, "its queue does not grant it"),
         (workload(true=("QuotaReserved", "Admitted", "Evicted")), 0, "its queue does not grant it"),
         (workload(true=("QuotaReserved", "Admitted", "Finished")), 0, "its queue does not grant it"),
