@@ -371,7 +371,7 @@ async def test_growth_beyond_the_jobs_limits_is_not_written_and_its_reason_is_to
     await stage.live(120)
     assert (stage.count(), stage.members()) == (2, [[0, 1]])
     assert stage.known()["reason"] == (
-        "the job would ask for 3Gi of memory in all, more than its resourceLimits, 2Gi"
+        "the job would request 3Gi of memory in total, more than its resourceLimits, 2Gi"
     )
     assert stage.job()["status"]["scaling"]["by"] == "spec"
 
