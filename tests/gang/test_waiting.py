@@ -47,7 +47,7 @@ def test_a_short_gang_says_which_group_has_how_many_of_how_many_pods() -> None:
     pods = [waiting(0), waiting(1), waiting(2, phase="Failed"), waiting(3, spec={})]
     held = held_after(UNTRIED_SECONDS, pods)
     assert held is not None and held.is_reported and held.reason == "PodGroupIncomplete"
-    assert held.message.startswith("the PodGroup digits has 2 of the 4 Pods that have to be there")
+    assert held.message.startswith("the PodGroup digits has 2 of the 4 Pods for which the scheduler waits")
 
 
 def test_the_scheduler_is_given_time_and_the_worker_looks_again_when_it_is_over() -> None:
