@@ -291,7 +291,7 @@ async def test_a_job_that_never_saved_does_not_grow_once_that_would_cost_more_th
     stage.unschedulable.clear()
     await stage.live(200)
     assert stage.members() == [list(range(8))]
-    assert stage.known()["reason"] == "a restart would cost more than the room can bring"
+    assert stage.known()["reason"] == "a restart would cost more than the expected gain"
 
 
 @pytest.mark.parametrize(("seconds", "in_vain"), [(25, 1), (900, 0)])
