@@ -139,7 +139,7 @@ def reset_growth(
     until = now + timedelta(seconds=_pause_seconds(policy, in_vain))
     if base == known.base and known.not_before is not None:
         until = max(until, known.not_before)
-    reason = f"somebody has set the count back, from {before} to {count}"
+    reason = f"the count was set back from {before} to {count}"
     return GrowthStatus(base=base, replicas=count, not_before=until, in_vain=in_vain, reason=reason)
 
 

@@ -2,7 +2,7 @@
 
 The rule of `reconcilers/observed/trust.py` applies to claims: within its own namespace, and everywhere if
 that is an administrator's, a check claims a node as soon as it wants it. In other namespaces it claims a node
-only once its agent is ready there, so a check whose Pods never start delays nobody.
+only once its agent is ready there, so a check whose Pods never start delays no other.
 
 Checks have an order: by precedence, then those whose nodes are fixed, then the older one. A check waits for
 those that are testing its nodes, and for those before it; never for others, so no two wait for each other. A

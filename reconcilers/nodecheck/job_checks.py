@@ -309,7 +309,7 @@ class JobChecksView:
     def _of(
         self, job: ElasticJob, named: list[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], NodeCheck | None]:
-        """Those of these checks that are not an earlier job's of that name, and the active one."""
+        """Select the checks that are not an earlier job's of that name, and the active one."""
         found = [raw for raw in named if _concerns(raw, job)]
         return found, active_check(self._parse.readable(found))
 

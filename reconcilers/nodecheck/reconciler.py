@@ -129,9 +129,9 @@ class NodeCheckReconciler(WithTools):
         self._waiting = Observations(checks, monotonic)
         self._claiming = Claiming(tools.cache, monotonic, lambda check: self.wake(check))
         self.made_way = self._claiming.made_way
-        """Returns the checks that may go on when one makes way."""
+        """Function that returns the checks that may go on when one makes way."""
         self.wake: Callable[[Request], object] = lambda check: None
-        """Makes the controller look at another check."""
+        """Function that makes the controller look at another check."""
 
     async def reconcile(self, request: Request) -> Result:
         try:

@@ -217,7 +217,7 @@ def _slowest(answers: Collection[PairOutcome], metrics: Iterable[Metric]) -> dic
 
 
 def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
-    """What could not be tested on a node whose other tests have passed; empty if nothing."""
+    """The reason why a node could not be tested fully, if its other tests have passed; else empty."""
     outcomes = list(outcomes)
     missing = [outcome for outcome in outcomes if outcome.ending is ProbeEnding.UNAVAILABLE]
     if not missing or not local_result(outcomes).passed:

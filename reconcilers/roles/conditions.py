@@ -80,8 +80,8 @@ def cores_by_server(job: ElasticJob, workers: Workers) -> dict[int, float]:
     return {i: r.usage.cpu_cores for i, r in reports.items() if r is not None and r.usage is not None}
 
 
-def hottest(cores: Mapping[int, float], ratio: float = HOT_RATIO) -> tuple[int, float, float] | None:
-    """Return the slot with the highest use, its cores, and the others' median, if that is far lower."""
+def hottest(cores: Mapping[int, float], ratio: float) -> tuple[int, float, float] | None:
+    """Return the slot with the highest use, its cores, and the others' median, if the ratio is that high."""
     if len(cores) < 2:
         return None
     index = max(cores, key=lambda each: (cores[each], -each))

@@ -105,8 +105,8 @@ def too_small(job: ElasticJob, type_: str, asked: Quantities) -> str:
 def too_much_in_all(
     job: ElasticJob, replicas: Mapping[str, int], resources: Mapping[str, ResourceRequirements]
 ) -> str:
-    """How the job would exceed its `resourceLimits` with these counts and resources; empty if it would not,
-    or exceeds them already and would request no more than now."""
+    """Message that the job would exceed its `resourceLimits` with these counts and resources; empty if it
+    would not, or exceeds them already and would request no more than now."""
     present, total = _in_all(job, {}, {}), _in_all(job, replicas, resources)
     for name, limit in job.spec.resource_limits.items():
         amount = total.get(name, Fraction(0))

@@ -19,7 +19,6 @@ from crds.trace import span_id, trace_id
 from reconcilers.tracing.spans import TraceSpan
 
 SERVICE = "dlr"
-NANOSECONDS = 1_000_000_000
 
 
 class Collector:
@@ -54,4 +53,4 @@ def _context(job_uid: str, key: str) -> SpanContext:
 
 
 def _nanoseconds(at: datetime) -> int:
-    return int(at.timestamp() * 1e6) * (NANOSECONDS // 1_000_000)
+    return int(at.timestamp() * 1e6) * 1_000

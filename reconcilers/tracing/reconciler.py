@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import TypeAlias
 
 from controller.reconciler import Request, Result
 from controller.store import ObjectMemory
@@ -16,8 +16,8 @@ SETTLED = timedelta(seconds=15)
 """Time after a span's end for the agents' reports on it, which come every few seconds."""
 
 
-class SendSpans(Protocol):
-    def __call__(self, job_uid: str, spans: Iterable[TraceSpan]) -> None: ...
+SendSpans: TypeAlias = Callable[[str, Iterable[TraceSpan]], None]
+"""Function that sends the spans of a job, by its uid."""
 
 
 class TracingReconciler(WithTools):

@@ -11,7 +11,7 @@ start, and processes that were not forked record nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 
@@ -97,7 +97,7 @@ def _within(span: TraceSpan, whole: TraceSpan) -> TraceSpan:
     if whole.end is not None and end is not None:
         end = min(end, whole.end)
     end = None if end is None else max(begin, end)
-    return TraceSpan(span.key, span.name, span.track, begin, end, span.parent, span.attributes)
+    return replace(span, begin=begin, end=end)
 
 
 def _episodes(history: Iterable[Object], completed: datetime | None) -> list[_Episode]:

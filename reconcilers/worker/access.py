@@ -156,7 +156,7 @@ def access_of(owner: Object, account: str) -> Iterator[tuple[Resource, Object]]:
 
 
 def rules_of(owner: Object) -> list[Object]:
-    """The rights of an agent. The controller has them all, as RBAC demands of whoever grants them."""
+    """The rights of an agent. The controller has them all, since RBAC lets it grant only its own."""
     followed = ELASTICWORLDS if owner["kind"] == ELASTICJOBS.kind else NODECHECKS
     group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
     mine = {"resourceNames": [owner["metadata"]["name"], *([group.name] if group is not None else ())]}

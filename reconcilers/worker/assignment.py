@@ -37,7 +37,7 @@ STARTS_PER_SECOND = 250
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a Pod is not made now."""
+    """The reason why a Pod is not created now."""
 
     reason: str
     message: str
@@ -93,7 +93,7 @@ class JobAssignment:
 
     @property
     def ended(self) -> WorkerPhase | None:
-        """How the job has ended, if it has."""
+        """Final phase of workers that end with the job; None while it goes on."""
         phase = self.job.status.phase
         return None if phase is None else _ENDS.get(phase)
 

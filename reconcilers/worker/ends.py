@@ -46,7 +46,7 @@ def with_lives(worker: ElasticWorker, status: ElasticWorkerStatus, now: datetime
     if last is None or last.incarnation != status.observed_incarnation:
         if last is not None and last.ended_at is None:  # its Pod was replaced before it had ended
             lives[-1] = _ended(last, status.last_exit, now)
-        lives.append(SlotLife(incarnation=worker.spec.incarnation, created_at=_asked_for(worker, now)))
+        lives.append(SlotLife(incarnation=worker.spec.incarnation, created_at=_created_at(worker, now)))
     elif last.ended_at is not None:
         if not _lives(status):
             return status.model_copy(update={"history": lives})
@@ -55,7 +55,7 @@ def with_lives(worker: ElasticWorker, status: ElasticWorkerStatus, now: datetime
     return status.model_copy(update={"history": lives[-MAX_LIVES:]})
 
 
-def _asked_for(worker: ElasticWorker, now: datetime) -> datetime:
+def _created_at(worker: ElasticWorker, now: datetime) -> datetime:
     created = worker.metadata.creation_timestamp
     return created if created is not None and not worker.status.history else now
 

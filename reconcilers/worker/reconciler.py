@@ -207,7 +207,7 @@ class WorkerReconciler(WithTools):
     async def _warning(
         self, assignment: Assignment, pod: Object | None
     ) -> tuple[Hindrance | None, float | None]:
-        """What keeps a job's Pod from starting, from its Events; and seconds until they are read again."""
+        """The hindrance in a late Pod's Events; and seconds until they are read again."""
         if pod is None or assignment.released or assignment.worker.spec.job_name is None:
             return None, None
         return await self._late.hindrance_of(pod, assignment.owner)

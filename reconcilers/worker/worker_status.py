@@ -88,11 +88,11 @@ class Observation:
     rules: Sequence[FailureRule] = ()
     """The job's failurePolicy."""
     restart_count: int = 0
-    """How many failures of one class the worker's budget allows."""
+    """Number of failures of one class that the worker's budget allows."""
     released: bool = False
     """Whether the job or check is suspended or finished, so that a missing Pod is no failure."""
     owner_ended: WorkerPhase | None = None
-    """How the job has ended, if it has: a worker without a Pod ends with it."""
+    """Final phase of an ended job, with which a worker without a Pod ends; None before."""
     counted_round: int | None = None
     """Round in which the job has counted a failure in place of this worker's."""
     awaited: bool = False

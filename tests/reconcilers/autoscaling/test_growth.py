@@ -319,7 +319,7 @@ async def test_a_tool_that_sets_the_count_back_is_left_alone_for_ever_longer() -
         began = stage.seconds
         await stage.live(10)
         assert (stage.known()["base"], stage.count()) == (2, 2)
-        assert stage.known()["reason"].startswith("somebody has set the count back, from ")
+        assert stage.known()["reason"].startswith("the count was set back from ")
         while stage.count() == 2:
             await stage.live(5)
         pauses.append(stage.seconds - began)
