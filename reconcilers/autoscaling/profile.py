@@ -34,7 +34,7 @@ MOST_JOBS = 5
 HEADROOM = 1.2
 """Requested memory, as a multiple of the peak."""
 MIN_EFFICIENCY = 0.6
-"""Default of `elasticPolicy.opportunistic.minEfficiency`."""
+"""`minEfficiency` of a job without `elasticPolicy.opportunistic`."""
 MEBIBYTE = 2**20
 
 _NUMBERS = re.compile(r"(-[0-9]+)+$")

@@ -77,7 +77,7 @@ def ended_gathering(
 ) -> StepResult | None:
     """The nodes that are out, once all other agents are ready or the time is over; None to wait.
 
-    A missing worker was created just now.
+    A worker that the cache lacks was created just now.
     """
     settled = settled_nodes(status)
     missing = [p for p in participants if p.node not in settled and not p.is_ready]
@@ -106,7 +106,7 @@ def ended_step(
     ended = _ended_round(status.round, status.groups, present, silent, overdue=overdue)
     if ended is None or silent.isdisjoint(ended.withdrawn):
         return ended
-    faulty = _faulty_by_silence(status)  # which they stay, even if their Pods end
+    faulty = _faulty_by_silence(status)  # these nodes stay faulty, even if their Pods end
     return replace(ended, withdrawn={n: out for n, out in ended.withdrawn.items() if n not in faulty})
 
 

@@ -221,7 +221,7 @@ def stored_set(raw: Object) -> StoredSet:
     """Read a ShardSet.
 
     Raises:
-        ValueError: its status is not in the form of `to_status`.
+        ValueError: its status is malformed.
     """
     uid, status = raw["metadata"]["uid"], raw.get("status") or {}
     state = of_status(_STATUS.validate_python(status), uid) if status else None

@@ -65,7 +65,7 @@ class Companions:
         """Create, patch, replace or delete the object, if it needs that.
 
         Raises:
-            AlreadyExists: there was one of that name, which is gone or goes just now.
+            AlreadyExists: there was one of that name, which is gone by now, or about to go.
             Forbidden: the name is taken by an object of somebody else.
         """
         if wanted is not None and found is None:

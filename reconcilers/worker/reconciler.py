@@ -167,7 +167,7 @@ class WorkerReconciler(WithTools):
         status = observe(assignment.worker, Observation(pod=None, leavers=leavers), self._clock.now())
         others = [name for name in status.leaving_pods if name != pod_name(assignment.worker)]
         if not others:
-            return None  # a Pod of the next one's name is gone before that can be created
+            return None  # a leaving Pod of the same name has to be gone anyway
         message = f"processes of {others[0]} still run, and the next ones would run beside them"
         return Obstacle("WaitingForDeletion", message, LOOK_SECONDS)
 

@@ -266,7 +266,7 @@ def _as_judged(
     """The status of a worker whose Pod its job needs.
 
     Args:
-        has_run: the stored status has the Pod running.
+        has_run: whether the Pod is running by the stored status.
     """
     judged = judge(_situation(worker, status, pod, seen))
     report = current_report(worker, status)
