@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controller.errors import NotFound
@@ -129,7 +128,8 @@ class GangGate:
         if known is not None and now - known[0] <= COUNT_SECONDS:
             return known[1]
         pods = self._pods.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
-        return self._counts.put(group.owner_uid, (now, _living_members(pods, group.name)))[1]
+        there = sum(_group_in(pod) == group.name and not has_ended(pod) for pod in pods)
+        return self._counts.put(group.owner_uid, (now, there))[1]
 
     async def _obstacle(self, group: PodGroup) -> Obstacle | None:
         why = await self._why(group)
@@ -182,11 +182,6 @@ def _is_untried(pod: Object) -> bool:
         return False
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return not any(each.get("type") == "PodScheduled" for each in conditions)
-
-
-def _living_members(pods: Iterable[Object], group: str) -> int:
-    members = (pod for pod in pods if _group_in(pod) == group)
-    return sum(not has_ended(pod) for pod in members)
 
 
 def _group_in(pod: Object) -> str | None:

@@ -138,11 +138,9 @@ class QueueGate:
         has_pod = (other.get("status") or {}).get("podUid") is not None and not has_ended(other)
         return name if has_pod or self._pods.is_in_flight(job, other["metadata"]["uid"]) else ""
 
-    def _raw(self, job: ElasticJob) -> Object:
-        return self._jobs.get(job.metadata.namespace, job.metadata.name) or {"metadata": {}}
-
     def _is_queued(self, job: ElasticJob) -> bool:
-        return bool(queue_of(self._raw(job)))
+        raw = self._jobs.get(job.metadata.namespace, job.metadata.name)
+        return raw is not None and bool(queue_of(raw))
 
     def _sorted(self, job: ElasticJob) -> JobWorkloads:
         return sorted_workloads(workloads_of(self._workloads, job.metadata.namespace, job.metadata.uid))

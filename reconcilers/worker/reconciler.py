@@ -193,8 +193,8 @@ class WorkerReconciler(WithTools):
 
         So, too, before an unrecorded one counts as ended: it may be the one from before a suspension.
         """
-        pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
-        if pod is None or not _owned(pod, worker):
+        uid, pod = worker.metadata.uid, self._pods.get(worker.metadata.namespace, pod_name(worker))
+        if pod is None or not belongs_to(pod, uid):
             is_doubtful = earlier is not None or _is_recorded(worker)
         else:
             is_doubtful = _ends_unknown(pod, worker)
@@ -202,7 +202,7 @@ class WorkerReconciler(WithTools):
             pod = None
             with contextlib.suppress(NotFound):
                 pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
-        return pod if pod is not None and _owned(pod, worker) else None
+        return pod if pod is not None and belongs_to(pod, uid) else None
 
     async def _warning(
         self, assignment: Assignment, pod: Object | None
@@ -373,10 +373,6 @@ def _ends_unknown(pod: Object, worker: ElasticWorker) -> bool:
 def _wants_pod(assignment: Assignment) -> bool:
     worker = assignment.worker
     return not assignment.released and not is_over(worker) and not _is_recorded(worker)
-
-
-def _owned(obj: Object, worker: ElasticWorker) -> bool:
-    return belongs_to(obj, worker.metadata.uid)
 
 
 def node_names(obj: Object) -> Iterable[str]:
