@@ -54,8 +54,8 @@ def _late(
     if not (late := late_groups(membership, views)):
         return None
     message = (
-        f"the other groups waited in vain for {as_ranges(late)}, and train without until these come to "
-        "their next step: see their stacks and logs"
+        f"the other groups waited in vain for {as_ranges(late)}, and train without until these reach their "
+        "next step: see their stacks and logs"
     )
     return JobWarning(type=GROUPS_LATE, message=message, since=_since(old, now))
 

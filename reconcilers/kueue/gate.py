@@ -111,9 +111,9 @@ class QueueGate:
             for key, value in (update.get("nodeSelector") or {}).items():
                 if template.get(key, value) != value:
                     message = (
-                        f"its flavor asks for nodes with {key}={value}, and "
+                        f"its flavor requires nodes with {key}={value}, and "
                         f"spec.replicaSpecs.{type_}.template.spec.nodeSelector for {key}={template[key]}: "
-                        "take that out of the template"
+                        "remove that from the template"
                     )
                     return Obstacle(FLAVOR_CONFLICT, message, retry_seconds(workers))
         self._pods.note_creation(job, worker)

@@ -145,7 +145,7 @@ class KueueReconciler(WithTools):
         is_anothers = prebuilt is not None and is_controlled(prebuilt, other_than=job.metadata.uid)
         message = f"it waits for the Workload {name}, which MultiKueue creates"
         if is_anothers:
-            message = f"the Workload {name} belongs to another job: take the annotation {PREBUILT} away"
+            message = f"the Workload {name} belongs to another job: remove the annotation {PREBUILT}"
         await self._grant_none(job, raw, wish.queue, message, QUEUED)
         if prebuilt is None or is_anothers:
             return Result(AGAIN_SECONDS)

@@ -206,7 +206,7 @@ class NodeCheckReconciler(WithTools):
             message = "waits until the workers to be checked are there and have stopped training"
             return check_status.waiting(turn.status, "WaitingForWorkers", message, turn.now)
         if not idle:
-            message = f"none of the workers of job {job.metadata.name} is there to be checked"
+            message = f"job {job.metadata.name} has no workers that can be checked"
             return self._refuse(turn, CheckRefusal(FailedReason.NO_WORKERS, message))
         candidates = speakers(idle)
         fresh = await self._view.fresh(check, [candidate.node for candidate in candidates], turn.now)

@@ -107,10 +107,10 @@ def lost_job(check: NodeCheck, job: ElasticJob | None) -> CheckRefusal | None:
     if job is None:
         return CheckRefusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
     if (job.metadata.creation_timestamp or LONG_AGO) > (check.metadata.creation_timestamp or LONG_AGO):
-        message = f"job {name} was made after the check, which was for an earlier one of its name"
+        message = f"job {name} is newer than the check, which was for an earlier job of that name"
         return CheckRefusal(FailedReason.JOB_NOT_FOUND, message)
     if job.status.finished:
-        message = f"job {name} has finished: nobody is there to be checked"
+        message = f"job {name} has finished, and has no workers to check"
         return CheckRefusal(FailedReason.JOB_FINISHED, message)
     if job.spec.elastic_policy.replica_groups is not None:
         group = group_name(job.metadata.name, 0)
@@ -122,8 +122,8 @@ def lost_job(check: NodeCheck, job: ElasticJob | None) -> CheckRefusal | None:
 def too_many(nodes: int) -> CheckRefusal:
     """The refusal of a check that has too many nodes."""
     message = (
-        f"one NodeCheck has no room for {nodes} nodes with names as long as theirs, and for {MAX_NODES} "
-        "at most: check them in several, by nodes or nodeSelector"
+        f"{nodes} nodes do not fit into one NodeCheck, which takes {MAX_NODES}, or fewer with long names: "
+        "check them in several, by nodes or nodeSelector"
     )
     return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
 

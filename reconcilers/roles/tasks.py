@@ -63,8 +63,8 @@ def config_fault(job: ElasticJob, counts: Mapping[str, int] | None = None) -> st
     number, job_bytes = sum(map(len, tasks.values())), len(job.metadata.name)
     return (
         f"the addresses of {number} tasks do not fit into {names.ENV_TF_CONFIG}, which may have "
-        f"{wire.MAX_CONFIG_BYTES >> 10} KiB. In each is the name of the job twice ({job_bytes} characters), "
-        f"and that of its namespace ({len(job.metadata.namespace)}): shorten them, or ask for fewer workers"
+        f"{wire.MAX_CONFIG_BYTES >> 10} KiB. Each has the job's name twice ({job_bytes} characters), and "
+        f"its namespace's ({len(job.metadata.namespace)}): shorten them, or request fewer workers"
     )
 
 

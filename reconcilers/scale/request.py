@@ -183,8 +183,8 @@ def overridden(job: ElasticJob, id_: str) -> str:
     request = written(job)
     changed = _changed(job, request) if request is not None and request.id == id_ else {}
     each = [
-        f"{present} of type {type_} hold, and not {asked}"
-        for type_, (asked, present) in sorted(changed.items())
+        f"{present} of type {type_} in place of {requested}"
+        for type_, (requested, present) in sorted(changed.items())
     ]
     return f"the job's spec was changed: {', '.join(each)}" if each else ""
 

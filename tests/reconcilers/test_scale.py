@@ -218,7 +218,7 @@ async def test_plan_whose_count_is_overridden_by_an_edit_says_which_count_holds(
     stage.edit_job(replicas=6)
     await stage.settle()
     assert stage.phase() == "Applied" and members(stage)[-1] == [0, 2, 3, 4, 5, 6]
-    why = "the job's spec was changed: 6 of type worker hold, and not 3"
+    why = "the job's spec was changed: 6 of type worker in place of 3"
     assert stage.told() == (
         "Applied",
         f"written into the job j, but {why}; the job's condition Scaled has the progress",
