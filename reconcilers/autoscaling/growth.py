@@ -1,7 +1,7 @@
-"""Growth into free room: what is seen of a job's extra workers, and what follows from it. Pure.
+"""Growth into free room: observes a job's extra workers, and makes the request for the next step. Pure.
 
-A probe raises the job's count, and its request says how many workers are needed (`base`): no world waits for
-the others (`reconcilers/world/participants.py`). What is remembered between two looks is `status.growth`.
+A probe raises the job's count, and its request has the number of needed workers (`base`): no world waits for
+the others (`reconcilers/world/participants.py`). The state between two looks is `status.growth`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crds.job_status import Goodput, GrowthStatus, JobState
 from crds.phases import JobPhase
 from crds.phases import RendezvousPhase as Phase
 from crds.rendezvous import Rendezvous
-from reconcilers.autoscaling.opportunity import Room, Step, begun_anew, next_step, within
+from reconcilers.autoscaling.opportunity import Room, Step, next_step, reset_growth, with_base
 from reconcilers.autoscaling.usage import is_known, marginal_efficiency, rates_of, sizes_of
 from reconcilers.failure.incidents import in_one_line
 from reconcilers.failure.meaning import meaning_of
@@ -42,31 +42,31 @@ Grown = tuple[GrowthStatus | None, ScaleWrite | None, float | None]
 
 
 def concerns(job: ElasticJob) -> bool:
-    """Whether the job grows by itself, or did and may have something left of it."""
+    """Whether the job grows by itself, or has grown and may have extra workers left."""
     status = job.status
     has_left = status.growth is not None or base_of(job) is not None
     return not status.finished and (opportunistic_policy(job) is not None or has_left)
 
 
 def grow(job: ElasticJob, workers: Workers, refused: RefusedRequest | None, now: datetime) -> Grown:
-    """Decide whether the job is to grow, or to give some back.
+    """Decide whether the job grows, or gives workers back.
 
     Args:
-        refused: the last request of this job that was refused, for as long as that counts.
+        refused: the job's last refused request, as long as the refusal counts.
     """
     policy, scaling, base = opportunistic_policy(job), job.status.scaling, base_of(job)
     known = job.status.growth if policy is not None else None
     spec = job.spec.replica_specs.get(names.WORKER)
     if spec is None or scaling is None or scaling.replicas != spec.replicas:
-        return known, None, None  # the job's next status wakes this
+        return known, None, None  # the job's next status triggers a look
     if policy is None or job.spec.suspend:
         if base is None or base >= spec.replicas:
             return known, None, None
         known = None if known is None else known.model_copy(update={"replicas": base})
         request = own_request(job, Origin.GROWTH, base, base=base)
         return known, *own_write(job, request, refused, (), _event_of_return(job, base), is_free=True)
-    known = known_of(job, policy, now)
-    if base is None:  # before the first probe: whoever makes its Pod may not have heard of that yet
+    known = growth_of(job, policy, now)
+    if base is None:  # comes before the first probe, so that its Pod is known to be extra
         request = own_request(job, Origin.GROWTH, base=known.base)
         return known, *own_write(job, request, refused, is_free=True)
     room = room_of(job, workers, refusal_of(refused, Origin.GROWTH), known, now)
@@ -82,7 +82,7 @@ def grow(job: ElasticJob, workers: Workers, refused: RefusedRequest | None, now:
 def _write(
     job: ElasticJob, workers: Workers, step: Step, refused: RefusedRequest | None
 ) -> tuple[ScaleWrite | None, float | None]:
-    """The request of a step; or, if the same was refused, the seconds until it is repeated."""
+    """The write of a step; or, if the same was refused, the seconds until it is repeated."""
     count = job.spec.replica_specs[names.WORKER].replicas
     if step.count == count:
         return None, None
@@ -93,25 +93,25 @@ def _write(
     return own_write(job, request, refused, (), event, is_free=step.count < count)
 
 
-def known_of(job: ElasticJob, policy: Opportunistic, now: datetime) -> GrowthStatus:
-    """What is remembered, with what somebody else has asked for since: that is what growth begins from."""
+def growth_of(job: ElasticJob, policy: Opportunistic, now: datetime) -> GrowthStatus:
+    """The stored state of growth, started over from a count that somebody else has set since."""
     known, scaling, base = job.status.growth, job.status.scaling, base_of(job)
     assert scaling is not None
     base = scaling.replicas if base is None else base
     if known is None:
         return GrowthStatus(base=base, replicas=scaling.replicas, asked_at=scaling.at)
     if scaling.by != Origin.GROWTH and scaling.at != known.asked_at:
-        known = begun_anew(policy, known, scaling.replicas, base, now)
+        known = reset_growth(policy, known, scaling.replicas, base, now)
         return known.model_copy(update={"asked_at": scaling.at})
-    return within(known, base, job.spec.elastic_policy.node_unit)
+    return with_base(known, base, job.spec.elastic_policy.node_unit)
 
 
 def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) -> tuple[int, ...]:
-    """The slots that go with a smaller count: those first of whom the job has nothing.
+    """The slots that go with a smaller count, those that do not train first.
 
-    Empty where these are the highest, which a smaller count takes anyway; and of more than one plan can name.
-    But a slot that was taken is named in any case, so that the next probe does not get its name while its Pod
-    is on its way out, or on a dead node.
+    Empty if these are the highest slots, which a smaller count removes anyway, or too many for one request.
+    But a lost slot is always named, so that the next probe does not get its name while its Pod is leaving, or
+    on a dead node.
     """
     extra = extra_of(job, workers, published)
     slots = [index for kind in vars(extra).values() for index in sorted(kind, reverse=True)]
@@ -122,24 +122,24 @@ def going(job: ElasticJob, workers: Workers, published: Rendezvous, count: int) 
 
 
 def _event_of_return(job: ElasticJob, count: int) -> Event:
-    """The Event of a job that gives back all that it grew by, since a queue would ask for room for that."""
+    """The Event of a job that gives back all extra workers, so that its queue need not grant them."""
     number = job.spec.replica_specs[names.WORKER].replicas - count
     why = "the job is suspended" if job.spec.suspend else "elasticPolicy.opportunistic is gone from the job"
     return Event("Normal", GIVEN_BACK, f"{counted(number, 'extra worker')} given back: {why}")
 
 
 def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus, now: datetime) -> Room:
-    """What is seen of the job's extra workers.
+    """Observe the job's extra workers.
 
     Args:
-        refused: why the last count that growth asked for cannot be; empty if it can.
+        refused: why the last count requested by growth was refused; empty if it was not.
     """
     spec, published = job.spec.replica_specs[names.WORKER], job.status.world
     unit = job.spec.elastic_policy.node_unit
     extra = extra_of(job, workers, published)
     members = len(published.members) if published.phase is Phase.FORMED else 0
-    told = reported_rounds(workers.reporting_steps, since=published.round)
-    figures = next((each for each in told if each.round == published.round), None)
+    rounds = reported_rounds(workers.reporting_steps, since=published.round)
+    figures = next((each for each in rounds if each.round == published.round), None)
     rates = rates_of(job.status.usage, members, figures)
     admission = job.status.admission
     lacks_grant = admission is not None and admission.workers < spec.replicas
@@ -149,7 +149,7 @@ def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus
         count=spec.replicas,
         most=(spec.max_replicas or spec.replicas) // unit * unit,
         unit=unit,
-        asked_seconds=_asked_seconds(job, workers, extra, now),
+        requested_seconds=_requested_seconds(job, workers, extra, now),
         is_steady=0 < members == there and figures is not None and _is_quiet(job, workers),
         stuck=len(extra.stuck),
         pod_refused=_refused_pod(workers, extra),
@@ -172,10 +172,11 @@ def room_of(job: ElasticJob, workers: Workers, refused: str, known: GrowthStatus
 
 
 def _grown_world(job: ElasticJob, extra: Extra, now: datetime) -> tuple[int, float]:
-    """The size of the world, and for how long it has extra workers; of the last world, where it lost some."""
+    """The size of the world, and the time for which it has had extra workers; those of the last world, if it
+    lost some."""
     published, scaling, history = job.status.world, job.status.scaling, job.status.history
     world, members = len(published.members), set(published.members)
-    if extra.lost and not extra.lost & members:  # it goes on without them
+    if extra.lost and not extra.lost & members:  # the world goes on without them
         for episode, following in reversed(list(pairwise(history))):
             is_of_now = scaling is not None and following.since > scaling.at
             if is_of_now and episode.state is JobState.TRAINING and (episode.size or 0) > world:
@@ -197,8 +198,8 @@ def _is_quiet(job: ElasticJob, workers: Workers) -> bool:
 
 
 def _failed(job: ElasticJob, known: GrowthStatus) -> str:
-    """How training itself has failed in place, in a larger world, since the count was set; empty if it has
-    not."""
+    """The failure of training itself in a larger world since the count was set, as a message; empty if there
+    is none."""
     status, failure, budget = job.status, job.status.last_failure, job.status.failure_budget
     if failure is None or failure.round is None or known.grown_from is None or status.scaling is None:
         return ""
@@ -215,9 +216,9 @@ def _refused_pod(workers: Workers, extra: Extra) -> str:
     return next((each.message for each in found if each is not None and each.reason in REFUSALS), "")
 
 
-def _asked_seconds(job: ElasticJob, workers: Workers, extra: Extra, now: datetime) -> float:
-    """Returns the seconds since the count was set, or since the newest Pod was requested of those that do not
-    train, if that is later: after a failure, or a suspension."""
+def _requested_seconds(job: ElasticJob, workers: Workers, extra: Extra, now: datetime) -> float:
+    """The time since the count was set, or, if later, since the request of the newest Pod that does not
+    train, as after a failure or a suspension."""
     assert job.status.scaling is not None
     since = [job.status.scaling.at]
     for index in extra.stuck | extra.on_their_way | extra.starting:
@@ -236,14 +237,14 @@ def _starting_seconds(workers: Workers, extra: Extra, now: datetime) -> float:
 
 
 def restart_seconds(job: ElasticJob, workers: Workers, figures: RoundProgress | None) -> float:
-    """What a growth costs: the pause, and the steps that have to be made again, as far as is known.
+    """The cost of a growth: the pause, and repeated steps.
 
-    Where neither a checkpoint was ever told nor any is kept in memory, training might begin anew.
+    If no checkpoint was ever reported, and none is kept in memory, all steps may have to be repeated.
     """
     pause = _pause_seconds(job.status.goodput)
     reports = (w.status.agent for w in workers.reporting_steps)
-    said = ((r.memory, r.departure, r.progress and r.progress.checkpoint_step) for r in reports if r)
-    if keeps_in_memory(job) or any(each is not None for found in said for each in found):
+    signs = ((r.memory, r.departure, r.progress and r.progress.checkpoint_step) for r in reports if r)
+    if keeps_in_memory(job) or any(each is not None for found in signs for each in found):
         return pause
     known = job.status.goodput
     lost = (known.stepping_seconds if known else 0.0) or (figures.stepping_seconds if figures else 0.0)

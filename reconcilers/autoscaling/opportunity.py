@@ -1,9 +1,9 @@
-"""Whether a job is to grow into free room, or to give some back (`elasticPolicy.opportunistic`). Pure.
+"""Decides whether a job grows into free room, or gives some back (`elasticPolicy.opportunistic`). Pure.
 
-Free room is found by a *probe*: the count is raised by one unit, and the scheduler says whether its Pods get
-a node, while the world goes on without them. A probe that is placed is followed by a larger one at once
+Free room is found by a *probe*: the count is raised by one unit, and the scheduler decides whether its Pods
+get a node, while the world goes on without them. A probe that is placed is followed by a larger one at once
 (`FURTHER`), so that a growth by many is one restart. One that finds no node within `probeSeconds` is given
-back, and the next comes after half as long (`REST`), so that quotas and queues are free for others
+back, and the next comes after half of that time (`REST`), so that quotas and queues are free for others
 meanwhile.
 """
 
@@ -18,87 +18,87 @@ from crds.job_status import MAX_WHY_NOT_MORE, GrowthStatus
 from crds.texts import shortened
 
 FURTHER = 3
-"""A probe asks for so many times what those before it found: each of a growth's probes costs the time in
-which a Pod is made and placed, and newcomers wait for the last."""
+"""Size of a probe as a multiple of the room that earlier ones have found: each costs the time to create and
+place a Pod, and the new workers wait for the last probe."""
 REST = 0.5
-"""The share of `probeSeconds` for which nothing is asked for after a probe that found no node. Who waits for
-a quota comes then: what was refused is tried again without a rhythm (`reconcilers/worker/maker.py`)."""
+"""Pause after a probe that found no node, as a share of `probeSeconds`. Others that wait for a quota get it
+then: refused Pods are retried at random intervals (`reconcilers/worker/maker.py`)."""
 REMEMBERED_SECONDS = 3_600.0
-"""For so long nothing is tried again that brought too little, did not start, or was refused."""
+"""Pause after a growth that brought too little, did not start, or was refused."""
 MOST_DOUBLINGS = 12
-"""Of `probeSeconds`, after growths in vain: those of a second make more than `REMEMBERED_SECONDS`."""
+"""Limit of doublings of `probeSeconds`: with 1 s, they exceed `REMEMBERED_SECONDS`."""
 START_SECONDS = 900.0
-"""Pods that have a node start within this time, and that of the wait for a checkpoint, or are given back."""
+"""Time, beside the wait for a checkpoint, in which Pods with a node start, or are given back."""
 EXPECTED_STAY_SECONDS = 3_600.0
-"""So long room is taken to stay free."""
+"""Time for which room is expected to stay free."""
 MEASURE_SECONDS = 5.0
-"""Steps wake nobody: so often one looks whether there are enough."""
+"""Time between two looks at the number of steps, which trigger none."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """What is seen of a job's extra workers, and of what they cost and give."""
+    """Observations of a job's extra workers, with their cost and gain."""
 
     count: int
     """Count of workers in the job's spec."""
     most: int
     """Largest count of workers, in whole units."""
     unit: int
-    asked_seconds: float
+    requested_seconds: float
     """Time since the count was set, or the newest Pod was requested."""
     is_steady: bool
-    """The world trains, is complete but for extra workers, and nothing else is changing."""
+    """Whether the world trains, is complete except for extra workers, and nothing else is changing."""
     world: int = 0
     """Workers of the present world; of the last one, while there is none."""
     stuck: int = 0
     """Extra workers whose Pods find no node."""
     pod_refused: str = ""
-    """Why the API server does not take the Pod of one of them."""
+    """Why the API server refuses the Pod of one of these."""
     not_granted: str = ""
     """Why the job's queue grants fewer than `count`; empty if it grants them, or there is none."""
     cannot_be_granted: str = ""
-    """Why the job's queue will never grant more than it does; empty if it may."""
+    """Why the job's queue will never grant more; empty if it may."""
     lost: int = 0
-    """Extra workers whose Pod or node was taken."""
+    """Extra workers that have lost their Pod or node."""
     exhausted: int = 0
-    """Extra workers whose Pods have failed too often to get another."""
+    """Extra workers that get no further Pod after too many failures."""
     failed: str = ""
-    """How training has just failed in place."""
+    """The last failure of training itself, as a message."""
     on_their_way: int = 0
-    """Extra workers of which neither is known yet."""
+    """Extra workers without a node that are not known to be stuck."""
     starting: int = 0
     """Extra workers that have a node, and do not train yet."""
     starting_seconds: float = 0.0
     """Time since the first Pod of these was requested."""
     checkpoint_seconds: float = 0.0
-    """Time for which they wait at most, once ready, for a checkpoint."""
+    """Longest time that ready workers wait for a checkpoint."""
     trained_seconds: float = 0.0
-    """How long the world that has extra workers stands."""
+    """Age of the world with extra workers."""
     is_measured: bool = False
-    """How fast the present world trains is known."""
+    """Whether the speed of the present world is measured."""
     efficiency: float | None = None
-    """What the workers beyond `grown_from` add, as a share of a linear gain; None where that is not known."""
+    """Gain of the workers beyond `grown_from`, as a share of a linear gain; None if it is not measured."""
     restart_seconds: float = 0.0
-    """What a restart costs: the pause, and steps made again."""
+    """Cost of a restart: the pause, and repeated steps."""
     refused: str = ""
-    """Why the last count that was asked for cannot be."""
+    """Why the last requested count was refused."""
 
 
 @dataclass(frozen=True)
 class Step:
     known: GrowthStatus
-    """To be remembered."""
+    """The next state."""
     count: int
-    """The wanted count of workers."""
+    """Desired count of workers."""
     look_again_seconds: float | None = None
     message: str = ""
-    """Text of an Event: why workers that had a node are given back."""
+    """Message of an Event why workers that had a node are given back."""
 
 
 def next_step(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
-    """What to remember, and how many workers there are to be.
+    """Decide on the next state and count of workers.
 
-    Called again before the count is as asked, it says the same.
+    The result is the same until the job has the requested count.
     """
     if known.unpaid_from is not None and not room.lost and _has_paid(room, known.unpaid_from):
         known = known.model_copy(update={"unpaid_from": None, "in_vain": 0})
@@ -123,13 +123,13 @@ def next_step(policy: Opportunistic, known: GrowthStatus, room: Room, now: datet
     return _probe(policy, known, room, now)
 
 
-def begun_anew(
+def reset_growth(
     policy: Opportunistic, known: GrowthStatus, count: int, base: int, now: datetime
 ) -> GrowthStatus:
-    """What is to be remembered when somebody else has set the count.
+    """The state after somebody else has set the count.
 
-    Who takes workers from a job that has grown wants them gone: as after a loss, the next probe comes after a
-    pause. So a tool that sets the count back again and again costs ever fewer restarts.
+    After a lower count for a job that has grown, as after a loss, the next probe comes after a pause: so a
+    tool that lowers the count again and again causes fewer and fewer restarts.
     """
     before = known.replicas
     if not known.base < before or count >= before:
@@ -139,12 +139,12 @@ def begun_anew(
     until = now + timedelta(seconds=_pause_seconds(policy, in_vain))
     if base == known.base and known.not_before is not None:
         until = max(until, known.not_before)
-    reason = f"somebody has set the count back, from {before} to {count}"
+    reason = f"the count was set back from {before} to {count}"
     return GrowthStatus(base=base, replicas=count, not_before=until, in_vain=in_vain, reason=reason)
 
 
-def within(known: GrowthStatus, base: int, unit: int) -> GrowthStatus:
-    """The same, for a job that was edited since, and needs so many workers: the API server takes no fewer."""
+def with_base(known: GrowthStatus, base: int, unit: int) -> GrowthStatus:
+    """The state with another number of needed workers, after an edit; the ceiling is at least that number."""
     ceiling = None if known.ceiling is None else base + max(known.ceiling - base, 0) // unit * unit
     if (base, ceiling) == (known.base, known.ceiling):
         return known
@@ -156,26 +156,26 @@ def _pause_seconds(policy: Opportunistic, in_vain: int) -> float:
 
 
 def _pause_left(known: GrowthStatus, now: datetime) -> float:
-    """The seconds until the next probe; 0 also of a time that only a clock far ahead can have set."""
+    """The time until the next probe; 0 if it is so far ahead that the clock must have been wrong."""
     left = (known.not_before - now).total_seconds() if known.not_before is not None else 0.0
     return left if 0.0 < left < 2 * REMEMBERED_SECONDS else 0.0
 
 
 def _has_paid(room: Room, before: int) -> bool:
-    """Whether the world, since it grew from `before` workers, gave more than its restart took from these."""
+    """Whether the world, since it grew from `before` workers, has gained more than its restart has cost."""
     more = room.world - before
     return more > 0 and room.trained_seconds * more >= room.restart_seconds * room.world
 
 
 def _present(room: Room) -> int:
-    """Counts the workers that lack nothing."""
+    """Number of workers with a node."""
     return room.count - room.stuck - room.on_their_way
 
 
 def _back(
     known: GrowthStatus, room: Room, count: int, reason: str, seconds: float, now: datetime, in_vain: int = 0
 ) -> Step:
-    """Give back down to `count`, in whole units, and ask for no more for so long."""
+    """Give back down to `count`, in whole units, and pause for `seconds`."""
     kept = known.base + max(count - known.base, 0) // room.unit * room.unit
     until = now + timedelta(seconds=seconds)
     grown_from = known.grown_from if known.grown_from is not None and kept > known.grown_from else None
@@ -191,7 +191,8 @@ def _back(
 
 
 def _after_loss(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
-    """Somebody else has the room now. Of a growth that had not paid for its restart, the next is later."""
+    """Give back lost workers, whose room somebody else has now. If the growth had not paid for its restart,
+    the pause is longer."""
     has_grown = known.grown_from is not None and room.world > known.grown_from
     before = known.grown_from if has_grown else known.unpaid_from
     in_vain = known.in_vain
@@ -207,8 +208,8 @@ def _after_loss(policy: Opportunistic, known: GrowthStatus, room: Room, now: dat
 def _after_failure(
     policy: Opportunistic, known: GrowthStatus, before: int, room: Room, now: datetime
 ) -> Step:
-    """Training failed before the gain of a growth was known. It may be the larger world that fails, so what
-    trained before goes on, and spends no more of its budget on that."""
+    """Give back a growth after which training failed before its gain was measured. The larger world may be
+    the cause, so the job spends no more of its budget on it."""
     in_vain = known.in_vain + 1
     reason = f"training failed soon after it grew from {before} to {room.world} workers: {room.failed}"
     return _back(known, room, before, reason, _pause_seconds(policy, in_vain), now, in_vain)
@@ -222,7 +223,7 @@ def _while_it_grows(policy: Opportunistic, known: GrowthStatus, room: Room, now:
         return _back(known, room, there, reason, REMEMBERED_SECONDS, now, known.in_vain)
     waiting = room.stuck + room.on_their_way
     if waiting:
-        left = policy.probe_seconds - room.asked_seconds
+        left = policy.probe_seconds - room.requested_seconds
         if left > 0:
             return Step(known, room.count, left)
         cause = room.not_granted or room.pod_refused
@@ -239,7 +240,7 @@ def _while_it_grows(policy: Opportunistic, known: GrowthStatus, room: Room, now:
 
 
 def _judged(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime) -> Step:
-    """The world has grown: whether that was worth it shows after some steps."""
+    """Judge a growth, once the larger world has made some steps."""
     before = known.grown_from
     assert before is not None
     if not room.is_measured:
@@ -260,8 +261,8 @@ def _probe(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime
         return Step(known, room.count, left)
     more = room.count + room.unit
     if more > room.most:
-        asked = counted(room.count, "worker is", "workers are")
-        full = f"{asked} asked for, and maxReplicas leaves no room for {room.unit} more"
+        present = counted(room.count, "worker is", "workers are")
+        full = f"{present} requested, and maxReplicas leaves no room for {room.unit} more"
         return Step(known.model_copy(update={"reason": full if room.count == known.base else ""}), room.count)
     if room.cannot_be_granted:
         reason = shortened(f"its queue grants no more: {room.cannot_be_granted}", MAX_WHY_NOT_MORE)
@@ -269,7 +270,7 @@ def _probe(policy: Opportunistic, known: GrowthStatus, room: Room, now: datetime
     if not room.is_measured:
         return Step(known, room.count, MEASURE_SECONDS)
     if EXPECTED_STAY_SECONDS * room.unit / max(room.count, 1) <= room.restart_seconds:
-        reason = "a restart would cost more than the room can bring"
+        reason = "a restart would cost more than the expected gain"
         return Step(known.model_copy(update={"reason": reason}), room.count, policy.probe_seconds)
     update = {"grown_from": room.count, "ceiling": None, "not_before": None, "reason": ""}
     return Step(known.model_copy(update=update), more, policy.probe_seconds)

@@ -1,4 +1,4 @@
-"""What autoscaling makes of one look at a job, as one pure function."""
+"""The plan of autoscaling for one look at a job, as one pure function."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from reconcilers.scale.request import Origin, RefusedRequest, ScaleWrite, is_mer
 FIELDS = ("growth", "profile", "usage")
 """Fields of a job's status that are written here, and nowhere else."""
 LOOK_SECONDS = 0.5
-"""Time until the next look for what another job came to, which wakes nobody."""
+"""Time between two looks while the usage of a finished job is missing, which triggers none."""
 
 
 @dataclass(frozen=True)
 class SizeSeen:
-    """What is seen of a job."""
+    """The input of a plan."""
 
     job: ElasticJob
     raw: Object
-    """The job as it is stored."""
+    """The stored job."""
     workers: Workers
     history: Sequence[ElasticJob] | None = None
-    """The namespace's finished jobs, where this one is to begin as such ended; else None."""
+    """The namespace's finished jobs, if this job is new and has a profile; else None."""
     nodes: Collection[Mapping[str, Any]] = ()
-    """All Nodes, likewise."""
+    """All Nodes, if there is a `history`."""
     refused: RefusedRequest | None = None
-    """The last request for this job that was refused, for as long as that counts."""
+    """The job's last refused request, as long as the refusal counts."""
 
 
 @dataclass(frozen=True)
 class SizePlan:
-    """What is to be written: the status, then the request."""
+    """The writes of one look: the status, then the request."""
 
     status_patch: Object = field(default_factory=dict)
     event: Event | None = None
@@ -52,7 +52,7 @@ class SizePlan:
 
 
 def plan_autoscaling(look: SizeSeen, now: datetime) -> SizePlan:
-    """Plan what autoscaling writes into a job: nothing over a request that the job has not merged yet."""
+    """Plan the writes of autoscaling into a job; none over a request that the job has not merged yet."""
     job, plan = look.job, SizePlan()
     if usage.is_due(job):
         job = job.having(usage=usage.usage_of(job, look.workers))

@@ -1,9 +1,9 @@
-"""`optimizeMode: cluster`: a new job begins with what finished jobs of its name came to. Pure.
+"""`optimizeMode: cluster`: a new job starts with the sizes of finished jobs of its name. Pure.
 
-The history is the cluster's own objects: `status.usage` of the finished ElasticJobs of the namespace with the
-same label `elastic.iml.github.io/profile`, or the same stem of their names. What the user wrote stays. What
-is taken over is a scale request of the job's own, before there are any workers: the job waits a while for
-`status.profile` (`seconds_to_sizing` in `reconcilers/observed/run_policy.py`).
+The history is `status.usage` of the finished ElasticJobs of the namespace with the same label
+`elastic.iml.github.io/profile`, or the same stem of their names. Values that the user wrote stay. The others
+come by a scale request before there are any workers: the job waits a while for `status.profile`
+(`seconds_to_sizing` in `reconcilers/observed/run_policy.py`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from reconcilers.scale.request import Origin, ScaleRequest, own_request, written
 from reconcilers.scale.uptake import wrote_count
 
 MOST_JOBS = 5
-"""The last ones count."""
+"""Number of last finished jobs that count."""
 HEADROOM = 1.2
-"""Of the peak of memory."""
+"""Requested memory, as a multiple of the peak."""
 MIN_EFFICIENCY = 0.6
-"""Where the job does not say another (`elasticPolicy.opportunistic`)."""
+"""`minEfficiency` of a job without `elasticPolicy.opportunistic`."""
 MEBIBYTE = 2**20
 
 _NUMBERS = re.compile(r"(-[0-9]+)+$")
@@ -45,13 +45,13 @@ ManagedFields = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Profile:
-    """What the job is to begin with."""
+    """The sizes with which a job starts."""
 
     memory_bytes: dict[str, int] = field(default_factory=dict)
     """Memory of a Pod, by type."""
     workers: int | None = None
     of: tuple[str, ...] = ()
-    """The jobs that it comes from, the newest first."""
+    """Names of the jobs from which it comes, the newest first."""
 
     @property
     def is_empty(self) -> bool:
@@ -59,23 +59,23 @@ class Profile:
 
 
 def is_due(job: ElasticJob, has_workers: bool) -> bool:
-    """Whether it is open how the job is to begin."""
+    """Whether the job's profile has yet to be decided."""
     asks = job.spec.optimize_mode is OptimizeMode.CLUSTER and not job.spec.suspend
     has_begun = bool(has_workers or job.status.world.round)
     return asks and job.status.profile is None and (not has_begun or _taken(job) is not None)
 
 
 def _taken(job: ElasticJob) -> ScaleRequest | None:
-    """The request for the profile, once it is in the job's status."""
+    """The request of the profile, once it is merged into the job's status."""
     found = written(job)
     is_merged = found is not None and found.id == job.status.scale_request
     return found if found is not None and is_merged and found.origin is Origin.PROFILE else None
 
 
 def stem_of(job: ElasticJob) -> str:
-    """What jobs of one kind have in common: a label, or their name without numbers at its end.
+    """The profile of a job: its label, or its name without trailing numbers.
 
-    Those are set apart by a hyphen: `resnet-1` is a run, and `resnet50` another model than `resnet152`.
+    Only numbers after a hyphen count: `resnet-1` is a run, but `resnet50` another model than `resnet152`.
     """
     label = job.metadata.labels.get(names.LABEL_PROFILE)
     if label:
@@ -88,14 +88,14 @@ def stem_of(job: ElasticJob) -> str:
 def begin(
     job: ElasticJob, history: Sequence[ElasticJob], refused: str, managed_fields: ManagedFields = ()
 ) -> ProfileUse | ScaleRequest | None:
-    """Judge the job's profile, or make the request for it.
+    """Return the outcome of the job's profile, or the request for it.
 
     Args:
-        history: finished jobs of its namespace.
-        refused: why the last request for it cannot be; empty if it can.
+        history: finished jobs of the job's namespace.
+        refused: why the last request for the profile was refused; empty if it was not.
 
     Returns:
-        None while one of them is yet to say what it came to.
+        None while one of the finished jobs has no final `status.usage` yet.
     """
 
     def judged(outcome: ProfileOutcome, message: str) -> ProfileUse:
@@ -103,15 +103,15 @@ def begin(
 
     if (taken := _taken(job)) is not None:
         used = ", ".join(each.metadata.name for each in last_jobs(job, history))
-        return judged(ProfileOutcome.TAKEN, f"{taken.in_words()}: what {used} came to")
+        return judged(ProfileOutcome.TAKEN, f"{taken.in_words()}: taken from {used}")
     if any(usage_is_due(each) for each in history if stem_of(each) == stem_of(job)):
         return None
     profile = profile_of(job, history, managed_fields)
     if not profile.of:
         none = f"no job of {_whose(job)} has trained and finished yet"
-        return judged(ProfileOutcome.NO_HISTORY, f"{none}, so this one begins as it says itself")
+        return judged(ProfileOutcome.NO_HISTORY, f"{none}, so this one starts as specified")
     if profile.is_empty:
-        message = f"the job says itself what {', '.join(profile.of)} could tell"
+        message = f"the job's own spec has all that {', '.join(profile.of)} could provide"
         return judged(ProfileOutcome.OVERRULED, message)
     if refused:
         return judged(ProfileOutcome.REFUSED, refused)
@@ -125,7 +125,7 @@ def event_of(use: ProfileUse) -> Event:
 
 
 def profile_of(job: ElasticJob, history: Sequence[ElasticJob], managed_fields: ManagedFields = ()) -> Profile:
-    """What the last jobs of its stem came to, as far as the job does not say it itself."""
+    """The sizes of the last jobs of its stem, without those that the job's own spec has."""
     last = last_jobs(job, history)
     usages = [known.status.usage for known in last if known.status.usage is not None]
     memory = {}
@@ -138,9 +138,9 @@ def profile_of(job: ElasticJob, history: Sequence[ElasticJob], managed_fields: M
 
 
 def last_jobs(job: ElasticJob, history: Iterable[ElasticJob]) -> list[ElasticJob]:
-    """The newest first.
+    """The last finished jobs of its stem, the newest first.
 
-    Those that failed before they trained say nothing: what a failed import used is no measure of training.
+    Jobs that failed before they trained are left out, since their memory is no measure of training.
     """
     stem = stem_of(job)
     same = [
@@ -157,16 +157,16 @@ def last_jobs(job: ElasticJob, history: Iterable[ElasticJob]) -> list[ElasticJob
 
 
 def says_memory(job: ElasticJob, type_: str) -> bool:
-    """Whether the template of the type asks for an amount of memory."""
+    """Whether the type's template requests memory."""
     container = job.spec.replica_specs[type_].template["spec"]["containers"][0]
     resources = mapping(container.get("resources"))
     return any("memory" in mapping(resources.get(kind)) for kind in KINDS)
 
 
 def says_count(job: ElasticJob, managed_fields: ManagedFields = ()) -> bool:
-    """Whether the user wrote a count of workers: another than 1, the default, or 1 where it shows.
+    """Whether the user wrote a count of workers: one other than 1, the default, or 1 where that is visible.
 
-    A server-side apply owns what it says, and no defaults; whoever creates or updates owns these, too.
+    A server-side apply owns the fields that it sets, without defaults; creates and updates own these, too.
     """
     worker = job.spec.replica_specs.get(names.WORKER)
     if worker is None or worker.replicas != 1 or (worker.max_replicas or 1) <= 1:

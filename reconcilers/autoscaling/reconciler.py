@@ -1,4 +1,4 @@
-"""The reconciler of autoscaling: see, plan, write."""
+"""The reconciler of autoscaling: it observes, plans and writes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from reconcilers.scale.writer import ScaleWriter
 
 
 class AutoscalingReconciler(WithTools):
-    """Sizes one job as its history, its own figures and free room have it."""
+    """Sizes one job by its history, its own figures and free room."""
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
         self._scale = ScaleWriter(tools)
 
     async def reconcile(self, request: Request) -> Result:
-        """Look at the job of this name."""
+        """Reconcile the job of this name."""
         raw = self._jobs.get(request.namespace, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp") or is_grouped(raw):
             return Result()
@@ -58,7 +58,7 @@ class AutoscalingReconciler(WithTools):
         return SizeSeen(job, raw, workers, history, self._nodes.list(), refused)
 
     async def _apply(self, job: ElasticJob, raw: Object, plan: SizePlan) -> Result:
-        """Write the status, and then the request, each with the resourceVersion that it follows from.
+        """Write the status, and then the request, each with the resourceVersion from which it was decided.
 
         Raises:
             Conflict: the job has changed since it was read.

@@ -1,4 +1,4 @@
-"""What wakes a look at the size of a job."""
+"""The controller of jobs' sizes, and the changes that trigger it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKERS = 8
 
 
 def add(manager: Manager, tools: Tools) -> None:
-    """Register the controller with the manager. Most looks end at once: few jobs are sized by it."""
+    """Register the controller with the manager. Most looks end at once: it sizes few jobs."""
     controller = ControllerBuilder(manager, "autoscaling").for_(ELASTICJOBS)
     controller.owns(ELASTICWORKERS, predicate=more_than_progress)
     build_for_jobs(controller, AutoscalingReconciler(tools), tools, WORKERS)

@@ -1,7 +1,7 @@
-"""How many nodes of an NVLink domain are accused at about the same time.
+"""The number of nodes of an NVLink domain that are accused at about the same time.
 
-Each accusation of a node has all the accused of its domain looked at, and each look needs the number: so it
-is kept, and those nodes alone are asked about again of which something has changed.
+The accusation of a node triggers a look at all accused nodes of its domain, each of which needs the number:
+so it is cached, and only nodes that have changed are read again.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ BY_DOMAIN = "domain"
 
 @dataclass
 class _Domain:
-    """What is known of the nodes of one domain."""
+    """The accused nodes of one domain."""
 
     times: list[datetime] = field(default_factory=list)
     """Times of the accusations, ascending."""
     accused_at: dict[str, datetime] = field(default_factory=dict)
-    """The same by node."""
+    """Times of the accusations, by node."""
     outdated: set[str] = field(default_factory=set)
-    """Nodes that are to be asked about."""
+    """Nodes to read before the next count."""
 
 
 class Accusations:
-    """Counts the accused nodes of domains, once for all who share a cache; it has the index `BY_DOMAIN`."""
+    """Counts the accused nodes of domains, for all users of one cache, which needs the index `BY_DOMAIN`."""
 
     def __init__(self, cache: Cache) -> None:
         self._nodes = cache.store(NODES)
@@ -42,8 +42,8 @@ class Accusations:
         self._domains: dict[str, _Domain] = {}
 
     def outdate(self, node: Object) -> None:
-        """Ask about a node again before it is counted. To be called of each change of a raw Node that may
-        concern its accusation, with the Node as it was and as it is."""
+        """Read a node again before the next count. Call it for each change of a raw Node that may concern its
+        accusation, with the Node before and after the change."""
         domain = domain_of(node, AUTO)
         if not self._nodes.count(BY_DOMAIN, domain):
             self._domains.pop(domain, None)
@@ -51,25 +51,25 @@ class Accusations:
             self._domains[domain].outdated.add(node["metadata"]["name"])
 
     def outdate_named(self, names: Iterable[str]) -> None:
-        """Do so for nodes of whose findings something has changed."""
+        """Read nodes of these names again, whose findings have changed."""
         for name in names if self._domains else ():
             if (node := self._nodes.get(None, name)) is not None:
                 self.outdate(node)
 
     def together(self, domain: str, at: datetime, *, but: str) -> int:
-        """Count the nodes of a domain, without the one that is named, that are accused at about this time."""
+        """Count the nodes of a domain other than `but` that are accused at about this time."""
         found = self._domains.get(domain)
         if found is None:
             names = {node["metadata"]["name"] for node in self._nodes.by_index(BY_DOMAIN, domain)}
             found = self._domains[domain] = _Domain(outdated=names)
         while found.outdated:
-            self._ask(found, domain, found.outdated.pop())
+            self._update(found, domain, found.outdated.pop())
         first, last = at - TOGETHER, at + TOGETHER
         own = found.accused_at.get(but)
         is_counted = own is not None and first <= own <= last
         return bisect_right(found.times, last) - bisect_left(found.times, first) - is_counted
 
-    def _ask(self, found: _Domain, domain: str, name: str) -> None:
+    def _update(self, found: _Domain, domain: str, name: str) -> None:
         if (before := found.accused_at.pop(name, None)) is not None:
             del found.times[bisect_left(found.times, before)]
         node = self._nodes.get(None, name)

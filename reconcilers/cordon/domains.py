@@ -1,6 +1,6 @@
-"""Accusations of most nodes of an NVLink domain at once: they are the switch's, and count once. Pure.
+"""Accusations of most nodes of an NVLink domain at once, which are about its switch, and count once. Pure.
 
-The domain of a node is what `elasticPolicy.domain: auto` reads: a cordon is of the cluster, and not of a job.
+The domain is that of `elasticPolicy.domain: auto`, since a cordon concerns the cluster, and not one job.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 TOGETHER = timedelta(minutes=15)
-"""Time between two findings that may be of one fault."""
+"""Longest time between two findings of one fault."""
 LEAST_NODES, MOST_NODES = 2, 144
-"""Nodes that are behind one switch. A label that more nodes share names no such domain."""
+"""Limits of nodes behind one switch. A label that more nodes share is no such domain."""
 
 
 @dataclass(frozen=True)
@@ -30,26 +30,26 @@ class Switch:
 
 
 def is_switch(accused: int, nodes: int) -> bool:
-    """Whether so many accusations of the nodes of a domain are rather its switch's."""
+    """Whether so many accused nodes of a domain point to its switch."""
     return accused >= LEAST_NODES and 2 * accused > nodes and nodes <= MOST_NODES
 
 
 def switch_of(domain: str, accused: int, nodes: int) -> Switch | None:
-    """Return the switch that an accusation of a node is of, if it is.
+    """Return the switch to which the accusation of a node points; None if it points to the node.
 
     Args:
-        accused: how many nodes of the domain are accused together with it, this one included.
-        nodes: how many the domain has.
+        accused: number of nodes of the domain accused together, this one included.
+        nodes: number of nodes of the domain.
     """
     return Switch(domain, accused, nodes) if domain and is_switch(accused, nodes) else None
 
 
 def room_taken(domains: Iterable[str], nodes_of: Callable[[str], int]) -> int:
-    """Return how much of the limit cordoned nodes take: those behind one switch count once.
+    """Return the part of the limit that cordoned nodes use up: those behind one switch count once.
 
     Args:
-        domains: of each cordoned node, its domain.
-        nodes_of: how many nodes a domain has.
+        domains: domain of each cordoned node.
+        nodes_of: returns the number of nodes of a domain.
     """
     counts = Counter(domains)
     return sum(1 if is_switch(n, nodes_of(domain)) else n for domain, n in counts.items())

@@ -1,6 +1,6 @@
-"""Findings on single nodes: of finished NodeChecks, of ended workers, and those that the Nodes keep.
+"""Findings on single nodes: from finished NodeChecks, from ended workers, and from the Nodes' own records.
 
-`reconcilers/findings/faulty.py` says which decide, and `reconcilers/observed/trust.py` whose count.
+`reconcilers/findings/faulty.py` has the rule which decide, and `reconcilers/observed/trust.py` which count.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NodeFindings:
         """Return the findings on a raw Node that count for the cluster and decide.
 
         Args:
-            known: the one that was acted upon last, whose source may be gone.
+            known: the last finding that was acted upon, whose source may be gone.
         """
         node = raw["metadata"]["name"]
         reports = self._trust.counting(self._workers.by_index(BY_VERDICT, node), CLUSTER)
@@ -55,14 +55,14 @@ class NodeFindings:
         return [*decisions_of(self._on(raw), node, after), *errors]
 
     def accused_at(self, raw: dict[str, Any]) -> datetime | None:
-        """Return the time of the finding that decides on a raw Node; None if none speaks against it."""
+        """Return the time of the deciding finding on a raw Node; None if that is not against it."""
         acted = read_acted(raw)
         found = self.deciding(raw, acted)
         decides = newest(found if acted is None else [acted, *found])
         return None if decides is None or decides.healthy else decides.time
 
     async def ignored(self, raw: dict[str, Any]) -> list[Finding]:
-        """Return those that would decide, but do not count for the cluster."""
+        """Return the findings that would decide, but do not count for the cluster."""
         node, created = raw["metadata"]["name"], created_at(raw)
         slices, found = Slices(), list[Finding | None]()
         for done in self._finished.ignored_on(node):
@@ -76,12 +76,12 @@ class NodeFindings:
         return [finding for finding in found if finding is not None]
 
     def suspicions(self, raw: dict[str, Any]) -> list[Finding]:
-        """Return findings of checks that could not judge a raw Node, or found it slow."""
+        """Return the findings of checks that could not judge a raw Node, or found it slow."""
         found = (suspicion_of(done, raw["metadata"]["name"]) for done in self._on(raw))
         return [finding for finding in found if finding is not None]
 
     def record_of(self, raw: dict[str, Any]) -> list[Finding]:
-        """Return a raw Node's record, with the findings of checks since it was written."""
+        """Return a raw Node's record, with the findings of later checks."""
         name, new = raw["metadata"]["name"], list[Finding]()
         for done in self._cordoning(raw):
             finding = done.finding_on(name)
@@ -90,7 +90,7 @@ class NodeFindings:
         return with_findings(read_record(raw), new)
 
     def reference_of(self, raw: dict[str, Any]) -> Reference | None:
-        """Return how fast the class of a raw Node was at first, as long as the Node is of that class."""
+        """Return the first speed of a raw Node's hardware class, as long as the Node is of that class."""
         name = raw["metadata"]["name"]
         found = [done.references[name] for done in self._cordoning(raw) if name in done.references]
         first, new = read_reference(raw), max(found, key=lambda reference: reference.time, default=None)
@@ -98,7 +98,7 @@ class NodeFindings:
         return first if same else new
 
     def source(self, finding: Finding) -> dict[str, Any] | None:
-        """Return the NodeCheck or ElasticWorker that a finding is from, if it is still there."""
+        """Return the NodeCheck or ElasticWorker of a finding, if it still exists."""
         store = self._checks if finding.kind == NODECHECKS.kind else self._workers
         return store.get(finding.namespace, finding.name)
 
@@ -108,12 +108,12 @@ class NodeFindings:
         return [done for done in found if done.is_of(created)]
 
     def _cordoning(self, raw: dict[str, Any]) -> Iterable[FinishedCheck]:
-        """Return those of them that may cordon."""
+        """Return the checks of this machine that count and may cordon."""
         return (done for done in self._on(raw) if done.check.spec.cordon)
 
 
 def decided_nodes(check: dict[str, Any]) -> list[str]:
-    """Return the nodes that a NodeCheck which may cordon has a verdict on, the faulty ones first."""
+    """Return the nodes with a verdict of a NodeCheck that may cordon, the faulty ones first."""
     if not check["spec"].get("cordon"):
         return []
     faulty = accused_nodes(check)
@@ -126,7 +126,7 @@ def accused_nodes(check: dict[str, Any]) -> set[str]:
 
 
 def failed_nodes(worker: dict[str, Any]) -> list[str]:
-    """Return the node that an ElasticWorker accuses, if it does; index function of `BY_VERDICT`."""
+    """Index function of `BY_VERDICT`: the node that an ElasticWorker accuses, if it does."""
     end = worker.get("status", {}).get("lastExit") or {}
     accused = end.get("exitClass") == ExitClass.HARDWARE_ERROR and end.get("nodeName")
     return [end["nodeName"]] if accused else []

@@ -1,9 +1,9 @@
-"""Which nodes are cordoned, and which cordons are lifted: pure functions.
+"""Decides which nodes are cordoned, and which cordons are lifted. Pure.
 
-A decision is the node as it should be: with our taint, or without. The newest finding decides; inconclusive
-ones and stragglers do not get here. The finding that was acted upon stays on the Node, in an annotation, when
-the NodeCheck or the job that it came from is gone: so a report from before the last passing check does not
-count again, and a taint that a person removed stays away until there is a newer finding.
+A decision is the desired state of a node: with our taint, or without. The newest finding decides;
+inconclusive ones and stragglers do not get here. The finding that was acted upon stays on the Node, in an
+annotation, when its NodeCheck or job is gone: so a report from before the last passed check does not count
+again, and a taint that a person removed stays removed until there is a newer finding.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from crds.findings import Finding
 from reconcilers.cordon.domains import Switch
 
 ENOUGH_PASSES = 13
-"""So many tests in a row that fail three times in ten do not pass by luck, in 99 of 100 cases."""
+"""Passed tests in a row that clear an intermittent fault: one that fails three tests in ten passes as many
+by chance in only 1 of 100 cases."""
 
 
 @dataclass(frozen=True)
 class NodeCordon:
-    """A node's cordon, as it is or as it should be."""
+    """A node's cordon, in its present or desired state."""
 
     name: str
     acted: Finding | None = None
@@ -29,13 +30,13 @@ class NodeCordon:
     taint: str | None = None
     """The value of the taint `unhealthy`; None if there is none."""
     finding: Finding | None = None
-    """The newest finding that decides, `acted` included."""
+    """The deciding finding: the newest, `acted` included."""
     suspicion: Finding | None = None
     """A newer finding against the node that does not decide."""
     switch: Switch | None = None
-    """The switch that is to blame for the finding against the node, and for those against its neighbours."""
+    """The switch to which the findings against the node and its neighbours point."""
     passes: int = 0
-    """Tests with others that it passed since `acted`, by its record, and after it failed any."""
+    """Number of tests with other nodes that it has passed since `acted`, and since its last failure."""
 
     @property
     def cordoned(self) -> bool:
@@ -44,12 +45,12 @@ class NodeCordon:
 
     @property
     def is_accused(self) -> bool:
-        """Whether the finding that decides speaks against the node."""
+        """Whether the deciding finding is against the node."""
         return self.finding is not None and not self.finding.healthy
 
     @property
     def is_overruled(self) -> bool:
-        """Whether a person removed our taint, and nothing newer speaks against the node."""
+        """Whether a person removed our taint, and there is no newer finding against the node."""
         acted, finding = self.acted, self.finding
         if self.taint is not None or acted is None or acted.healthy or finding is None:
             return False
@@ -57,28 +58,28 @@ class NodeCordon:
 
     @property
     def stated(self) -> Finding | None:
-        """The finding that our conditions state."""
+        """The finding in our conditions."""
         if self.cordoned:
             return self.acted
         return self.finding if self.is_accused or self.suspicion is None else self.suspicion
 
 
 def newest(findings: Iterable[Finding]) -> Finding | None:
-    """Return the one that decides. Of two at the same time it is the accusation: only a newer pass clears."""
+    """Return the deciding finding: the newest; of two at the same time, the accusation."""
     return max(findings, key=lambda found: (found.time, not found.healthy, found.source), default=None)
 
 
 def decide_cordon(node: NodeCordon, *, has_room: bool = True) -> NodeCordon:
-    """The node as it should be.
+    """The desired state of the node.
 
     Args:
-        has_room: the limit leaves room for its cordon.
+        has_room: whether the limit leaves room for its cordon.
     """
     acted, finding = node.acted, node.finding
     if finding is None:
         return node
     if finding.healthy:
-        if acted is None or acted.healthy or _may_come_back(node):
+        if acted is None or acted.healthy or _may_pass_by_chance(node):
             return node
         return replace(node, acted=finding, taint=None)
     if node.cordoned:
@@ -88,12 +89,12 @@ def decide_cordon(node: NodeCordon, *, has_room: bool = True) -> NodeCordon:
     return replace(node, acted=finding, taint=reason_of(finding))
 
 
-def _may_come_back(node: NodeCordon) -> bool:
-    """Whether the fault that it was cordoned for would pass a check like this by luck."""
+def _may_pass_by_chance(node: NodeCordon) -> bool:
+    """Whether the node may have passed although its intermittent fault persists."""
     is_rare = node.acted is not None and node.acted.comes_and_goes
     return node.cordoned and is_rare and node.passes < ENOUGH_PASSES
 
 
 def limit_of(nodes: int, percent: int) -> int:
-    """How many of so many nodes may be cordoned by us at once; at least one."""
+    """Number of nodes that we may cordon at once; at least one."""
     return max(1, nodes * percent // 100)

@@ -1,7 +1,7 @@
-"""The reconcilers of Nodes: NodeCordon takes faulty ones out of service and back, NodeRecord keeps records.
+"""The reconcilers of Nodes: NodeCordon cordons faulty ones and lifts cordons, NodeRecord keeps records.
 
-Taint and finding of one decision go out in one write; the condition, a status of its own, follows, and a
-crash in between is healed by the next look.
+Taint and finding of a decision are one write; the condition follows as a write of the status, and the next
+look repairs a crash between the two.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.tools import Tools, WithTools
 
 BY_CORDON = "cordon"
-"""Index of Nodes: under `CORDONED`, those that take room under the limit."""
+"""Index of Nodes: under `CORDONED`, those that count towards the limit."""
 CORDONED = "cordoned"
 CORDONED_IN_DOMAIN = "cordoned in a domain"
-"""Key of `BY_CORDON`: those of them that are in an NVLink domain."""
+"""Key of `BY_CORDON`: cordoned Nodes in an NVLink domain."""
 HELD_SECONDS = 60.0
-"""Time after which a node that the limit holds back is looked at again."""
+"""Time between two looks at a node whose cordon would exceed the limit."""
 OURS = (names.TAINT_UNHEALTHY, "NoSchedule")
 """Key and effect of our taint."""
 
 
 class NodeCordonReconciler(WithTools):
-    """Must not look at two nodes at once: each cordon takes room from the next."""
+    """Cordons nodes; one worker alone may run it, since each cordon counts towards the limit of the next."""
 
     def __init__(self, tools: Tools, options: CordonOptions) -> None:
         super().__init__(tools)
@@ -66,7 +66,7 @@ class NodeCordonReconciler(WithTools):
         return Result(HELD_SECONDS if is_held else None)
 
     def _state(self, raw: dict[str, Any], ignored: Sequence[Finding]) -> NodeCordon:
-        """The node as it is. If its own conditions have a fault, `ignored` accusations count too."""
+        """The present state of the node. If its own conditions have a fault, `ignored` accusations count."""
         acted, fault = read_acted(raw), own_fault(raw)
         counting = self._findings.deciding(raw, acted)
         if fault is not None:
@@ -84,12 +84,12 @@ class NodeCordonReconciler(WithTools):
         )
 
     def _suspicion_on(self, raw: dict[str, Any], decides: Finding | None) -> Finding | None:
-        """The newest finding on the node, if it does not decide."""
+        """The newest suspicion that is newer than the deciding finding."""
         found = self._findings.suspicions(raw)
         return newest(each for each in found if decides is None or each.time > decides.time)
 
     def _switch_behind(self, raw: dict[str, Any], decides: Finding | None) -> Switch | None:
-        """The switch of the node's domain, if most nodes of that are accused as this one is."""
+        """The switch of the node's domain, if most of the domain's nodes are accused."""
         domain = domain_of(raw, AUTO)
         nodes = self._nodes.count(BY_DOMAIN, domain) if domain else 0
         if decides is None or decides.healthy or not is_switch(nodes, nodes):
@@ -98,9 +98,9 @@ class NodeCordonReconciler(WithTools):
         return switch_of(domain, 1 + others, nodes)
 
     def _has_room(self, raw: dict[str, Any], switch: Switch | None) -> bool:
-        """Whether the limit leaves room for a node that is not cordoned, or for all behind a switch.
+        """Whether the limit leaves room for the cordon of a node, or of all nodes behind a switch.
 
-        The store counts what we have written at once; a leader that is behind writes nothing.
+        The store counts our own writes at once; a leader with a stale cache writes nothing.
         """
         limit = limit_of(len(self._nodes), self._options.limit_percent)
         taken = self._nodes.count(BY_CORDON, CORDONED) - takes_room(raw)
@@ -114,7 +114,11 @@ class NodeCordonReconciler(WithTools):
         return taken < limit
 
     async def _write(self, raw: dict[str, Any], node: NodeCordon, wanted: NodeCordon) -> dict[str, Any]:
-        """Write taint and finding in one; a Conflict is retried with the changed node."""
+        """Write taint and finding.
+
+        Raises:
+            Conflict: the node has changed since it was read.
+        """
         is_same = (wanted.acted, wanted.taint) == (node.acted, node.taint)
         if self._options.mode is not CordonMode.ENFORCE or is_same or wanted.acted is None:
             return raw
@@ -126,7 +130,7 @@ class NodeCordonReconciler(WithTools):
         return await self._client.patch(NODES, node.name, patch)
 
     async def _report(self, raw: dict[str, Any], node: NodeCordon, wanted: NodeCordon) -> None:
-        """The conditions, and Events when they change: on the node, and on the source of the finding."""
+        """Write the conditions, and if they change, Events on the node and on the source of the finding."""
         current = {type_: condition_of(raw, type_) for type_ in CONDITIONS}
         accused = any(c.get("status") == ConditionStatus.TRUE for c in current.values())
         statement = statement_on(node, wanted, self._options, accused=accused)
@@ -146,7 +150,7 @@ class NodeCordonReconciler(WithTools):
             self._recorder.event(source, statement.event_type, statement.event_reason, message)
 
     def _report_ignored(self, node: NodeCordon, found: Sequence[Finding]) -> None:
-        """Put an Event on the object that would have cordoned the node in a namespace that counts."""
+        """Record an Event on the object that would have cordoned the node if its namespace counted."""
         passed = {f.namespace: f.time for f in sorted(found, key=lambda f: f.time) if f.healthy}
         ignored = newest(f for f in found if not f.healthy and f.time >= passed.get(f.namespace, f.time))
         outdated = ignored and node.finding and node.finding.time >= ignored.time
@@ -160,7 +164,7 @@ class NodeCordonReconciler(WithTools):
             self._recorder.event(source, "Normal", "CordonNotAllowed", message)
 
     def _condition(self, type_: str, current: dict[str, Any], statement: Statement) -> dict[str, Any] | None:
-        """A NodeCondition; as it is if it states this already, None if it is missing and would be False."""
+        """The NodeCondition; the present one if nothing changes, None if it is missing and would be False."""
         status = statement.unhealthy if type_ == names.CONDITION_UNHEALTHY else statement.suspected
         if not current and status is ConditionStatus.FALSE:
             return None
@@ -174,9 +178,9 @@ class NodeCordonReconciler(WithTools):
 
 
 class NodeRecordReconciler(WithTools):
-    """Keeps on each Node its record, and how fast its class of hardware was at first.
+    """Keeps on each Node its record, and the first speed of its hardware class.
 
-    Apart from the cordon, which looks at one node at a time: a check of 10,000 nodes writes to each of them.
+    Apart from NodeCordon, which looks at one node at a time: a check of 10,000 nodes writes to each of them.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -194,7 +198,7 @@ class NodeRecordReconciler(WithTools):
         if reference is not None and reference != read_reference(raw):
             annotations[names.ANNOTATION_REFERENCE] = write_reference(reference)
         if annotations:
-            # Nobody else writes these, so all that may not have changed meanwhile is whose name it is.
+            # Nobody else writes these annotations, so the write only has to be for the same Node.
             patch = {"metadata": {"uid": raw["metadata"]["uid"], "annotations": annotations}}
             await self._client.patch(NODES, request.name, patch)
         return Result()
@@ -204,13 +208,13 @@ CONDITIONS = (names.CONDITION_UNHEALTHY, names.CONDITION_SUSPECTED)
 
 
 def condition_of(node: dict[str, Any], type_: str) -> dict[str, Any]:
-    """That condition of a Node; empty if it has none."""
+    """The condition of a type on a raw Node; empty if it has none."""
     conditions: list[dict[str, Any]] = node.get("status", {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == type_), {})
 
 
 def takes_room(node: dict[str, Any]) -> bool:
-    """Whether it has our taint; in a dry run, which sets none, whether its condition says so."""
+    """Whether the node counts towards the limit: it has our taint, or in a dry run, its condition."""
     suspected = condition_of(node, names.CONDITION_SUSPECTED)
     is_reported = (suspected.get("status"), suspected.get("reason")) == (ConditionStatus.TRUE, REPORTED)
     return is_reported or unhealthy_taint(node) is not None

@@ -1,8 +1,8 @@
 """The two conditions of a node, and an Event when they change, for people and remediators. Pure.
 
-`ElasticUnhealthy` is True only while the node is out of service by our cordon, so that remediators act on
-what we act on. Findings that are not acted upon (held back, overruled, a dry run, slow, undecided) are
-`ElasticSuspected`. A message says in this order what was found, what was done, why, and what to do.
+`ElasticUnhealthy` is True only while the node is out of service by our cordon, so that remediators act when
+we do. Findings that are not acted upon (held back, overruled, a dry run, slow, undecided) are
+`ElasticSuspected`. A message has, in this order, the finding, our action, the reason, and what to do.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Statement:
 def statement_on(
     node: NodeCordon, wanted: NodeCordon, options: CordonOptions, *, accused: bool
 ) -> Statement | None:
-    """The statement on a node; None to leave its conditions as they are.
+    """The conditions and Event of a node; None to leave its conditions as they are.
 
     Args:
-        wanted: as `decide_cordon` wants it, which a dry run does not make true.
-        accused: one of the conditions is True now, so that it has to be taken back.
+        wanted: the desired state by `decide_cordon`, which a dry run does not write.
+        accused: whether one of the conditions is True now, so that it may have to become False.
     """
     stated = wanted.stated
     if stated is not None and (wanted.cordoned or wanted.is_accused):

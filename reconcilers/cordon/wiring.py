@@ -1,4 +1,4 @@
-"""What wakes a look at a node's cordon, and at its record."""
+"""The controllers of nodes' cordons and records, and the changes that trigger them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from reconcilers.runtime.kinds import ELASTICWORKERS, NODECHECKS
 from reconcilers.runtime.tools import Tools
 
 WORKERS = 1
-"""No more: two cordons at once could both take the last place under the limit."""
+"""One, since two cordons at once could exceed the limit."""
 RECORD_WORKERS = 16
 
 
 def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
     """Register both controllers with the manager.
 
-    Nodes that the limit holds back are looked at again by time: whatever gives room wakes none of them.
+    Nodes held back by the limit are looked at periodically: a lifted cordon triggers none of them.
     """
     cache = manager.cache
     if options.mode is CordonMode.OFF:
@@ -53,7 +53,8 @@ def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
         return trust.counts(check["metadata"]["namespace"], CLUSTER)
 
     def judged(check: dict[str, Any]) -> Iterable[Request]:
-        """Accusations that do not count are looked at too: the node itself may bear them out."""
+        """The nodes that a check judges. Accusations that do not count trigger a look, too, since the node's
+        own conditions may confirm them."""
         decided = decided_nodes(check)
         accusations.outdate_named(decided)
         return _named(decided if counts(check) else filter(accused_nodes(check).__contains__, decided))
@@ -62,7 +63,7 @@ def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
         return _named(decided_nodes(check)) if counts(check) else []
 
     def neighbours(node: dict[str, Any]) -> Iterable[Request]:
-        """What most nodes of a domain are accused of is another thing than what one is."""
+        """The accused nodes of the domain, since accusations of most of them point to the switch."""
         accusations.outdate(node)
         domain = domain_of(node, AUTO)
         if not domain or not is_stated(node) or nodes.count(BY_DOMAIN, domain) > MOST_NODES:
@@ -100,29 +101,29 @@ def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
 
 
 def add_indexes(cache: Cache) -> None:
-    """Index what is looked up besides names."""
+    """Add the indexes of accusations, cordons and domains."""
     cache.add_index(ELASTICWORKERS, BY_VERDICT, failed_nodes)
     cache.add_index(NODES, BY_CORDON, cordon_keys)
     cache.add_index(NODES, BY_DOMAIN, domain_keys)
 
 
 def cordon_label_changes(change: Change) -> bool:
-    """The Namespace's may-cordon label changed. That is rare, so every node is looked at."""
+    """Whether the Namespace's may-cordon label changed, which is rare, and triggers a look at all nodes."""
     return may_cordon(change.old) != may_cordon(change.new)
 
 
 more_than_a_heartbeat = change_of(cordon_view)
-"""What concerns a Node's cordon. Kubelets write every Node's status every few minutes or seconds."""
+"""Whether a change of a Node concerns its cordon. Kubelets write each status every few minutes or seconds."""
 
 
 def is_stated(node: Object) -> bool:
-    """Whether a Node has ever had one of our conditions, as each that is accused has."""
+    """Whether a Node has one of our conditions, as every accused one has."""
     return any(condition_of(node, type_) for type_ in CONDITIONS)
 
 
 @change_of
 def more_than_the_agents_report(worker: Object) -> object:
-    """A worker's Pod does not depend on what its agent reports."""
+    """The worker without its agent's report, on which no cordon depends."""
     return without_report(worker)
 
 

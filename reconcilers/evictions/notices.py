@@ -1,4 +1,4 @@
-"""Which workers of a job are under notice of eviction, and since when by our own clock."""
+"""The eviction notices of a job's workers, with their ages by our own clock."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def announced_keys(node: Object) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class _Sight:
-    """When a node was first seen to announce evictions."""
+    """Time when a node was first seen to announce evictions."""
 
     monotonic: float
-    """Seconds on the monotonic clock."""
+    """Time on the monotonic clock, in seconds."""
     at: datetime
     """Wall time in whole seconds, as the API server writes it."""
 
 
 class Notices:
-    """Reads from the cache what is announced for a job, and remembers when it was first seen."""
+    """Reads a job's eviction notices from the cache, and remembers when they were first seen."""
 
     def __init__(self, cache: Cache, clock: Clock) -> None:
         self._clock = clock
@@ -52,8 +52,8 @@ class Notices:
         self._taints = cache.shared(DeviceTaints)
 
     def remember(self, node: Object) -> None:
-        """Remember since when a node announces evictions. To be called of each change: whoever comes to the
-        node later came in spite of that."""
+        """Remember the time since which a node announces evictions. Call it for each change, since later Pods
+        on the node tolerate the announcement."""
         uid = node["metadata"]["uid"]
         if not announcement(node):
             self._sights.forget(uid)
@@ -61,13 +61,13 @@ class Notices:
             self._sights.put(uid, self._sight_now())
 
     def look_size(self, job: ElasticJob) -> int:
-        """Return how many nodes or workers `of` looks at."""
+        """Return the number of nodes or workers that `of` looks at."""
         workers = self._workers.count(BY_OWNER, job.metadata.uid)
         return workers if self._taints.are_any else min(self._nodes.count(BY_ANNOUNCED, ANNOUNCED), workers)
 
     def of(self, job: ElasticJob) -> list[EvictionNotice]:
-        """The notices of a job's workers. Who comes to a node in spite of its announcement gets none: the
-        template tolerates it, and the next Pod might come there too. A thread may ask."""
+        """Return the notices of a job's workers. A worker that came to a node after its announcement gets
+        none: its template tolerates that, and its next Pod might come there, too. Thread-safe."""
         found, now = list[EvictionNotice](), self._clock.monotonic()
         for raw in self._on_announced(job) if can_move(job) else ():
             name = (raw.get("status") or {}).get("nodeName") or ""
@@ -75,7 +75,7 @@ class Notices:
             why = announcement(node) if node is not None else ""
             if node is None or not why or (worker := self._parse.parse_or_none(raw)) is None:
                 continue
-            # Not remembered here: the node's end of it may be noted beside this thread.
+            # Not remembered here, since the announcement may end while this thread runs.
             sight = self._sights.get(node["metadata"]["uid"]) or self._sight_now()
             lives = worker.status.history
             if not lives or lives[-1].created_at < sight.at:
@@ -97,10 +97,8 @@ class Notices:
         return _Sight(self._clock.monotonic(), self._clock.now().replace(microsecond=0))
 
     def _on_announced(self, job: ElasticJob) -> Iterator[Object]:
-        """The job's training workers that may be on nodes that announce evictions.
-
-        The fewer are walked: those nodes, or the workers of the job.
-        """
+        """The job's training workers that may be on nodes that announce evictions, found from these nodes or
+        from the job's workers, whichever are fewer."""
         nodes, workers, uid = self._nodes, self._workers, job.metadata.uid
         if nodes.count(BY_ANNOUNCED, ANNOUNCED) < workers.count(BY_OWNER, uid):
             announced = (node["metadata"]["name"] for node in nodes.by_index(BY_ANNOUNCED, ANNOUNCED))

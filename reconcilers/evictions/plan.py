@@ -1,4 +1,4 @@
-"""Which workers of a job move for announced evictions, and for how long its evictions are held back. Pure."""
+"""Decides which workers move for announced evictions, and how long evictions are held back. Pure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from reconcilers.runtime.acts import Event
 from reconcilers.scale.request import MAX_REMOVED, Origin, ScaleRequest, is_merged, own_request, written
 
 FEW_AT_ONCE = 16
-"""So many workers of a job, or a tenth, move at once, for each asks for a Pod beside those that train; and no
-more than half of them, for those that stay keep the state in memory."""
+"""Limit of workers of a job, or a tenth of them, that move at once, since each needs a Pod beside those that
+train; and at most half of them, since the others keep the state in memory."""
 NAMED_NODES = 3
 FindWorker = Callable[[int], ElasticWorker | None]
-"""Finds a job's training worker by its index."""
+"""Function that finds a job's training worker by its index."""
 
 
 @dataclass(frozen=True)
 class EvictionNotice:
-    """A worker that must leave its node: its Pod will be evicted, or a device of it takes no new Pods."""
+    """A worker that must leave its node: its Pod will be evicted, or one of its devices takes no new Pods."""
 
     worker: ElasticWorker
     node: str
     why: str
-    """How that is announced, such as `is cordoned`."""
+    """The announcement, such as `is cordoned`."""
     age_seconds: float | None
-    """Time since its eviction was first seen to be announced, by our own clock; None if none is."""
+    """Time since the announcement of its eviction was first seen, by our own clock; None without one."""
 
     @property
     def index(self) -> int:
@@ -44,23 +44,23 @@ class EvictionNotice:
 
 @dataclass(frozen=True)
 class EvictionPlan:
-    """What follows for a job from what is announced."""
+    """The consequences of announced evictions for a job."""
 
     held_seconds: float
     request: ScaleRequest | None
-    """The request that changes its moves."""
+    """The request that changes the job's moves."""
     event: Event | None
     """The Event of that request."""
     lapse: Event | None
-    """The Event of evictions that are not held back any more."""
+    """The Event of evictions that are no longer held back."""
     lapsed_nodes: frozenset[str]
-    """The nodes that it concerns."""
+    """The nodes of these evictions."""
 
 
 def plan_evictions(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWorker) -> EvictionPlan:
-    """Plan what follows for a job from the notices of its workers."""
+    """Plan the consequences of notices for a job."""
     request = request_of(job, notices, find) if is_merged(job) else None
-    lapse = lapsed(job, notices, find)
+    lapse = lapse_of(job, notices, find)
     return EvictionPlan(
         held_seconds(job, notices),
         request,
@@ -71,9 +71,9 @@ def plan_evictions(job: ElasticJob, notices: Sequence[EvictionNotice], find: Fin
 
 
 def can_move(job: ElasticJob) -> bool:
-    """Whether a job's workers are replaced before they are evicted: it is patient, and they train in a world.
-    A replica group that loses a worker is small, and the others go on without it; and a queue that limits the
-    job's Pods grants none beside those that it has."""
+    """Whether a job's workers are replaced before they are evicted: it has patience, and they train in a
+    world. A replica group is too small for that, and the others go on without it; and a queue that limits the
+    job's Pods grants no further ones."""
     world, patience_seconds = job.status.rendezvous, job.spec.elastic_policy.eviction_patience_seconds
     if world is None or not world.round or not patience_seconds or group_of(job) is not None:
         return False
@@ -81,11 +81,11 @@ def can_move(job: ElasticJob) -> bool:
 
 
 def held_seconds(job: ElasticJob, notices: Sequence[EvictionNotice]) -> float:
-    """Time for which evictions of the job's workers still wait: until the oldest of its announcements is as
-    old as the job's patience. A worker that stands there longer has found no room, so no other would.
+    """Time for which evictions of the job's workers are still held back: until its oldest announcement is as
+    old as its patience. A worker that is still there by then has found no room, so no other would.
 
-    Without an announcement it is infinite: a drain evicts some milliseconds after its cordon, before anybody
-    could begin to hold it.
+    Infinite without an announcement: a drain evicts some milliseconds after its cordon, which is too soon for
+    a hold to begin.
     """
     if not can_move(job):
         return 0.0
@@ -94,13 +94,13 @@ def held_seconds(job: ElasticJob, notices: Sequence[EvictionNotice]) -> float:
 
 
 def request_of(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWorker) -> ScaleRequest | None:
-    """The request that moves the workers under notice, and ends moves that have lost their reason; None where
-    nothing changes. Moves that others asked for go on."""
-    moves, asked = slots_of(job, names.WORKER).moves, _asked(job)
+    """The request that moves the workers with notices, and ends moves without a reason; None if nothing
+    changes. Moves of other origins go on."""
+    moves, requested = slots_of(job, names.WORKER).moves, _requested_moves(job)
     announced = {notice.index for notice in _concerned(job, notices)}
     if not (announced or moves):
         return None
-    ours = {source: target for source, target in moves.items() if source in asked}
+    ours = {source: target for source, target in moves.items() if source in requested}
     going = {s for s, t in ours.items() if s in announced or _is_needed(find(s), find(t))}
     new = sorted(announced.difference(moves))[: max(_most_at_once(job) - len(going), 0)]
     if not new and len(going) == len(ours):
@@ -109,7 +109,7 @@ def request_of(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWor
     lists = {"moved": moved, "kept": kept}
     by_type: dict[str, Any] = {key: {names.WORKER: found} for key, found in lists.items() if found}
     request = own_request(job, Origin.EVICTION, **by_type)
-    # Unlike counts, the same moves may be asked for again: after a cordon, its end, and another cordon.
+    # Unlike counts, the same moves may be requested again: after a cordon, its end, and another cordon.
     mark = hashlib.sha256(f"{job.status.scale_request} {lists}".encode()).hexdigest()[:16]
     return request.model_copy(update={"id": f"{request.id}-{mark}"})
 
@@ -133,8 +133,8 @@ def event_of(job: ElasticJob, request: ScaleRequest, notices: Sequence[EvictionN
     return Event("Normal", "EvictionOver", message)
 
 
-def lapsed(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWorker) -> Event | None:
-    """The Event of evictions that are not held back any more, though workers are still there."""
+def lapse_of(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWorker) -> Event | None:
+    """The Event of evictions that are no longer held back although workers are still there."""
     late = [notice for notice in _concerned(job, notices) if notice.age_seconds is not None]
     patience_seconds = job.spec.elastic_policy.eviction_patience_seconds
     if not late or held_seconds(job, notices) > 0:
@@ -148,21 +148,21 @@ def lapsed(job: ElasticJob, notices: Sequence[EvictionNotice], find: FindWorker)
     verb = "is" if len(indices) == 1 else "are"
     message = (
         f"{_nodes(nodes)}: {named(indices)} {verb} not replaced within {patience_seconds} s{why}; evictions "
-        "wait no longer, and the job goes on after them as its minReplicas let it. Make room, or raise "
+        "wait no longer, and the job goes on after them if its minReplicas allow that. Make room, or raise "
         "elasticPolicy.evictionPatienceSeconds"
     )
     return Event("Warning", "EvictionsNotHeld", message)
 
 
 def _concerned(job: ElasticJob, notices: Sequence[EvictionNotice]) -> list[EvictionNotice]:
-    """The notices of workers that run in slots that are wanted."""
+    """The notices of workers that run in wanted slots."""
     if not can_move(job):
         return []
     return [n for n in notices if runs(n.worker) and place_of(job, names.WORKER, n.index) is not None]
 
 
-def _asked(job: ElasticJob) -> Collection[int]:
-    """The workers that the last request asked to be moved, if it was for evictions."""
+def _requested_moves(job: ElasticJob) -> Collection[int]:
+    """The workers that the last request moves, if it was for evictions."""
     request = written(job)
     if request is None or request.origin is not Origin.EVICTION:
         return ()
@@ -170,8 +170,8 @@ def _asked(job: ElasticJob) -> Collection[int]:
 
 
 def _is_needed(source: ElasticWorker | None, target: ElasticWorker | None) -> bool:
-    """Whether a target goes on whose source is not under notice: the source has been evicted, and the target
-    is ahead of the source's own next Pod."""
+    """Whether a target goes on although its source has no notice: the source was evicted, and the target is
+    ahead of the source's own next Pod."""
     return not runs(source) and target is not None and target.status.node_name is not None
 
 
@@ -181,7 +181,8 @@ def _most_at_once(job: ElasticJob) -> int:
 
 
 def _nodes(nodes: dict[str, str]) -> str:
-    """Such as `node-1 is cordoned`, or `3 nodes (node-1, node-2, node-3) announce evictions`."""
+    """The nodes with their announcements: `node-1 is cordoned`, or `2 nodes (node-1, node-2) announce
+    evictions`."""
     if len(nodes) == 1:
         ((node, why),) = nodes.items()
         return f"{node} {why}"

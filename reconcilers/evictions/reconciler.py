@@ -1,4 +1,4 @@
-"""The reconciler of announced evictions: see, plan, write."""
+"""The reconciler of announced evictions: it observes, plans and writes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class EvictionReconciler(WithTools):
         self._notices = notices
         self._scale = ScaleWriter(tools)
         self._lapsed: ObjectMemory[frozenset[str]] = self._jobs.memory()
-        """Nodes, by job, of which it is reported that evictions are not held back any more."""
+        """Nodes, by job, whose evictions are reported as no longer held back."""
 
     async def reconcile(self, request: Request) -> Result:
-        """Look at the job of this name."""
+        """Reconcile the job of this name."""
         raw = self._jobs.get(request.namespace, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp") or is_grouped(raw):
             return Result()
@@ -64,7 +64,7 @@ class EvictionReconciler(WithTools):
         return find
 
     def _report_lapse(self, job: ElasticJob, raw: Object, plan: EvictionPlan) -> None:
-        """Report once for each node that evictions from it are not held back any more."""
+        """Report once for each node that its evictions are no longer held back."""
         uid = job.metadata.uid
         if plan.lapse is not None and plan.lapsed_nodes.difference(self._lapsed.get(uid) or ()):
             tell(self._recorder, raw, [plan.lapse])

@@ -1,4 +1,4 @@
-"""What wakes a look at the evictions of a job."""
+"""The controller of announced evictions, and the changes that trigger it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WORKERS = 4
 
 
 def add(manager: Manager, tools: Tools, holds: list[EvictionHold]) -> None:
-    """Register the controller with the manager, and what holds budgets. Most looks end at once: few nodes
-    announce evictions, and a Node wakes the jobs of its own workers alone."""
+    """Register the controller with the manager, and the hold of budgets. Most looks end at once: few nodes
+    announce evictions, and a Node triggers looks only at the jobs of its own workers."""
     cache = manager.cache
     cache.add_index(NODES, BY_ANNOUNCED, announced_keys)
     notices, workers = Notices(cache, tools.clock), cache.store(ELASTICWORKERS)
@@ -44,30 +44,30 @@ def add(manager: Manager, tools: Tools, holds: list[EvictionHold]) -> None:
         return (job for worker in found if worker is not None for job in job_of(worker))
 
     def watch(controller: ControllerBuilder) -> None:
-        controller.watches(NODES, jobs_on, predicate=announces_otherwise)
+        controller.watches(NODES, jobs_on, predicate=more_of_announcements)
         wakes_by_device_taints(controller, cache, jobs_with)
 
-    def held_now(job: ElasticJob) -> float:
+    def hold_seconds(job: ElasticJob) -> float:
         return held_seconds(job, notices.of(job))
 
-    async def held(job: ElasticJob) -> float:
-        return await computed(notices.look_size(job), held_now, job)
+    async def compute_hold(job: ElasticJob) -> float:
+        return await computed(notices.look_size(job), hold_seconds, job)
 
-    holds.append(EvictionHold(held, watch))
-    controller = ControllerBuilder(manager, "evictions").for_(ELASTICJOBS, predicate=moves_otherwise)
-    watch(controller.owns(ELASTICWORKERS, predicate=runs_elsewhere))
+    holds.append(EvictionHold(compute_hold, watch))
+    controller = ControllerBuilder(manager, "evictions").for_(ELASTICJOBS, predicate=more_of_moves)
+    watch(controller.owns(ELASTICWORKERS, predicate=more_of_its_place))
     build_for_jobs(controller, EvictionReconciler(tools, notices), tools, WORKERS)
 
 
 @change_of
-def announces_otherwise(node: Object) -> object:
+def more_of_announcements(node: Object) -> object:
     """Whether a node announces evictions."""
     return node["metadata"]["uid"], bool(announcement(node))
 
 
 @change_of
-def runs_elsewhere(worker: Object) -> object:
-    """The node of a worker's Pod, and whether that runs."""
+def more_of_its_place(worker: Object) -> object:
+    """The node of a worker's Pod, and whether it runs."""
     status = worker.get("status") or {}
     return worker["spec"]["incarnation"], *(
         status.get(key) for key in ("phase", "nodeName", "observedIncarnation")
@@ -75,8 +75,8 @@ def runs_elsewhere(worker: Object) -> object:
 
 
 @change_of
-def moves_otherwise(job: Object) -> object:
-    """What is asked and under way of a job's moves, and its phase: only what trains is moved."""
+def more_of_moves(job: Object) -> object:
+    """A job's requested and current moves, and its phase, since only training workers move."""
     status, metadata = job.get("status") or {}, job["metadata"]
     asked = (metadata.get("annotations") or {}).get(names.ANNOTATION_SCALE)
     moves = status.get("scaleRequest"), status.get("migrations")

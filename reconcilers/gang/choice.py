@@ -1,4 +1,4 @@
-"""What `gang: auto` comes to, by what the API server serves."""
+"""Resolves `gang: auto` by whether the API server serves PodGroups."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from reconcilers.gang.podgroup import PodGroup, pod_group_of
 from reconcilers.runtime.refused import not_served
 
 ASK_AGAIN_SECONDS = 300.0
-"""Time for which an API server that does not serve PodGroups, or lets us read none, is not asked again."""
+"""Time between two tries if the API server does not serve PodGroups, or does not let us read them."""
 
 
 class GangChoice:
-    """Asks the API server whether it serves Kubernetes' own PodGroups, once a job has use for one.
+    """Finds out whether the API server serves Kubernetes' own PodGroups, once a job can use one.
 
-    Yes is remembered for ever, no for a while. What a job was told holds for its gate until its reconciler
-    looks again: else its Pods would wait for a PodGroup that nobody makes yet.
+    A yes is kept for ever, a no for a while. A job's gate uses the choice of its reconciler's last look,
+    since otherwise its Pods would wait for a PodGroup that nothing creates yet.
     """
 
     def __init__(self, client: AsyncClient, jobs: Store, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._monotonic = monotonic
         self._answer: tuple[float, bool] | None = None
-        """When the API server was asked last, and what it came to."""
+        """Time of the last try, and its result."""
         self._chosen: ObjectMemory[bool] = jobs.memory()
-        """By job, whether it has a group if it asks for `auto`."""
+        """Whether `auto` means a group, by job."""
 
     async def choose(self, job: ElasticJob) -> PodGroup | None:
-        """Decide on the PodGroup of a job, for its reconciler; None if its Pods are scheduled one by one."""
+        """Choose the PodGroup of a job, for its reconciler; None if its Pods are scheduled one by one."""
         group = pod_group_of(job, is_offered=True)
         if group is None or job.spec.scheduling_policy.gang is not Gang.AUTO:
             return group
@@ -41,13 +41,13 @@ class GangChoice:
         return group if is_offered else None
 
     async def group_of(self, job: ElasticJob) -> PodGroup | None:
-        """Return the job's PodGroup as it was decided on."""
+        """Return the job's last choice of a PodGroup, or make the first."""
         if self._chosen.get(job.metadata.uid) is None:
             return await self.choose(job)
-        return self.known_group_of(job)
+        return self.chosen_group_of(job)
 
-    def known_group_of(self, job: ElasticJob) -> PodGroup | None:
-        """Return the same of a job that was decided on."""
+    def chosen_group_of(self, job: ElasticJob) -> PodGroup | None:
+        """Return the job's last choice of a PodGroup; None without one."""
         return pod_group_of(job, is_offered=self._chosen.get(job.metadata.uid) is True)
 
     async def _is_offered(self, group: PodGroup) -> bool:

@@ -1,8 +1,7 @@
-"""The gate of a gang: how often many Pods that wait ask for one PodGroup, and what they say."""
+"""The gate of a gang: makes Pods wait for their PodGroup, and reports why it is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controller.errors import NotFound
@@ -31,12 +30,12 @@ from reconcilers.worker.assignment import STARTS_PER_SECOND, Obstacle
 ANSWER_SECONDS = 0.2
 RETRY_SECONDS = 0.25
 PATIENCE_SECONDS = 2.0
-"""A PodGroup is made as its job's ElasticWorkers are; so much later, its absence is worth telling."""
+"""Time after which a missing PodGroup is reported; it is created at the same time as the ElasticWorkers."""
 LATER_SECONDS = 5.0
 UNTRIED_SECONDS = 10.0
-"""The scheduler tries a Pod at once; so much later, it is worth telling why it does not."""
+"""Time after which a Pod that the scheduler has not tried is reported."""
 COUNT_SECONDS = 1.0
-"""For so long one count of a gang's Pods does for all of them."""
+"""Time for which all Pods of a gang share a count of them."""
 
 UNAVAILABLE = "GangUnavailable"
 TAKEN = "PodGroupTaken"
@@ -49,18 +48,18 @@ Why = tuple[str, str] | None
 
 @dataclass(frozen=True)
 class GroupAnswer:
-    """What the API server said of a PodGroup."""
+    """The API server's answer about a PodGroup."""
 
     at: float
-    """Monotonic seconds."""
+    """Time of the answer, on the monotonic clock."""
     minimum: int
-    """The minimum that the job wanted of it."""
+    """Minimum of the job at that time."""
     why: Why
     found: Object | None = None
 
 
 class GangGate:
-    """Holds the workers of a gang back until its PodGroup is there, as its job wants it."""
+    """Holds the workers of a gang back until its PodGroup exists with the job's minimum."""
 
     def __init__(self, tools: Tools, choice: GangChoice) -> None:
         self._client, self._recorder = tools.client, tools.recorder
@@ -75,19 +74,19 @@ class GangGate:
         self._untried = Observations(self._pods, monotonic)
 
     def enlist(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> None:
-        """Make a worker's Pod one of its job's gang, if that has one."""
-        if (group := self._known_group(worker, job)) is not None:
+        """Add a worker's Pod to its job's gang, if there is one."""
+        if (group := self._chosen_group(worker, job)) is not None:
             answer = self._answers.get(group.owner_uid)
             known = group if answer is None or answer.found is None else group.as_found(answer.found)
             known.enlist(pod, worker.metadata.name)
 
     async def obstacle(self, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
-        """Return why a worker's Pod cannot come yet; None if it may."""
+        """Return why a worker's Pod cannot be created yet; None if it may."""
         group = await self._choice.group_of(job) if worker.spec.type == names.WORKER else None
         return None if group is None else await self._obstacle(group)
 
-    def made(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
-        """Report, once a job, that the API server dropped the gang of a Pod, as it does without its gate."""
+    def note_created(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
+        """Report once for a job that the API server drops the gang of Pods, since its feature gate is off."""
         if "schedulingGroup" not in wanted["spec"] or "schedulingGroup" in pod["spec"]:
             return
         raw = self._jobs.get(job.metadata.namespace, job.metadata.name)
@@ -101,8 +100,8 @@ class GangGate:
         )
         self._recorder.event(raw, "Warning", "SchedulingGroupDropped", message)
 
-    def held(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
-        """Return why the scheduler does not try a Pod on any node, which nothing says but its log."""
+    def hold_of(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
+        """Return why the scheduler does not try a Pod on any node, which it only logs."""
         if (name := _group_in(pod)) is None or not _is_untried(pod) or worker.spec.type != names.WORKER:
             return None
         group = pod_group_of(job, is_offered=True)
@@ -111,25 +110,26 @@ class GangGate:
         wait_seconds = UNTRIED_SECONDS - self._untried.age_seconds(pod["metadata"]["uid"], True)
         there = self._count(group, job)
         message = (
-            f"the PodGroup {group.name} has {there} of the {group.min_member} Pods that have to be there "
-            "before the scheduler looks for nodes; the workers without a Pod say why "
+            f"the PodGroup {group.name} has {there} of the {group.min_member} Pods for which the scheduler "
+            "waits before it looks for nodes; the workers without a Pod have the reason "
             "(kubectl get elasticworkers)"
         )
         is_short = wait_seconds <= 0 and there < group.min_member
         again_seconds = wait_seconds if wait_seconds > 0 else retry_seconds(group.workers, UNTRIED_SECONDS)
-        return Obstacle(INCOMPLETE, message, again_seconds, worth_telling=is_short)
+        return Obstacle(INCOMPLETE, message, again_seconds, is_reported=is_short)
 
-    def _known_group(self, worker: ElasticWorker, job: ElasticJob) -> PodGroup | None:
-        """The PodGroup that the worker's Pod is in."""
-        return self._choice.known_group_of(job) if worker.spec.type == names.WORKER else None
+    def _chosen_group(self, worker: ElasticWorker, job: ElasticJob) -> PodGroup | None:
+        """The PodGroup of the worker's Pod."""
+        return self._choice.chosen_group_of(job) if worker.spec.type == names.WORKER else None
 
     def _count(self, group: PodGroup, job: ElasticJob) -> int:
-        """How many Pods count for the group's minimum: those that have not ended, on nodes or not."""
+        """Number of Pods that count for the group's minimum: all that have not ended, scheduled or not."""
         now, known = self._monotonic(), self._counts.get(group.owner_uid)
         if known is not None and now - known[0] <= COUNT_SECONDS:
             return known[1]
         pods = self._pods.by_index(BY_JOB, f"{job.metadata.namespace}/{job.metadata.name}")
-        return self._counts.put(group.owner_uid, (now, _living_members(pods, group.name)))[1]
+        there = sum(_group_in(pod) == group.name and not has_ended(pod) for pod in pods)
+        return self._counts.put(group.owner_uid, (now, there))[1]
 
     async def _obstacle(self, group: PodGroup) -> Obstacle | None:
         why = await self._why(group)
@@ -141,7 +141,7 @@ class GangGate:
             return Obstacle(reason, message, retry_seconds(group.workers, UNAVAILABLE_RETRY_SECONDS))
         if waited_seconds < PATIENCE_SECONDS:  # few wait yet: the others come when the PodGroup is there
             wait_seconds = max(RETRY_SECONDS, group.workers / STARTS_PER_SECOND)
-            return Obstacle(reason, message, wait_seconds, worth_telling=False)
+            return Obstacle(reason, message, wait_seconds, is_reported=False)
         return Obstacle(reason, message, retry_seconds(group.workers, LATER_SECONDS))
 
     async def _why(self, group: PodGroup) -> Why:
@@ -163,7 +163,7 @@ class GangGate:
 
 
 def _unfitness(found: Object, group: PodGroup) -> Why:
-    """Why no Pod may come while the PodGroup is as it was found."""
+    """Why no Pod may be created with the PodGroup in its present state."""
     if is_leftover(found, group.wanted):
         return WAITING, f"the PodGroup {group.name} of an earlier job of this name has not been replaced yet"
     if not belongs_to(found, group.owner_uid):
@@ -177,16 +177,11 @@ def _unfitness(found: Object, group: PodGroup) -> Why:
 
 
 def _is_untried(pod: Object) -> bool:
-    """Whether a Pod waits for a node, and the scheduler has said nothing of it."""
+    """Whether a Pod waits for a node, and the scheduler has not tried it."""
     if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
         return False
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return not any(each.get("type") == "PodScheduled" for each in conditions)
-
-
-def _living_members(pods: Iterable[Object], group: str) -> int:
-    members = (pod for pod in pods if _group_in(pod) == group)
-    return sum(not has_ended(pod) for pod in members)
 
 
 def _group_in(pod: Object) -> str | None:

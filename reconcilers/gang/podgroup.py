@@ -1,7 +1,7 @@
-"""Gang scheduling: the PodGroup of a job's workers, and how its Pods are enlisted in it.
+"""Gang scheduling: the PodGroup of a job's workers, and how Pods are added to it.
 
-Its minimum is the job's, and workers alone are in it: other types could fill the minimum, and nothing would
-train. A cluster need not serve PodGroups, so they are read and not watched.
+Its minimum is the job's, and only workers are in it: with other types, the minimum could be reached without
+enough workers. PodGroups are read and not watched, since a cluster may not serve them.
 
 * Kubernetes 1.37: https://kubernetes.io/docs/concepts/scheduling-eviction/gang-scheduling/
 * Volcano: https://volcano.sh/en/docs/podgroup/
@@ -28,8 +28,8 @@ VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 VOLCANO_TASK = "volcano.sh/task-spec"
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 OF_THE_USER = ("schedulingGroup", "evictionResponders")
-"""Fields of a template's spec beside which `auto` makes no group: the first names one already, and
-Kubernetes refuses Pods with both."""
+"""Fields of a template's spec with which `auto` makes no group: the first names one already, and Kubernetes
+refuses Pods with both."""
 ENABLE = "the feature gate GenericWorkload of kube-apiserver, kube-controller-manager and kube-scheduler"
 INSTALL = {
     Gang.KUBERNETES: (
@@ -50,14 +50,14 @@ UNAVAILABLE_RETRY_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class PodGroup:
-    """The PodGroup of one job, as its scheduler wants it."""
+    """The PodGroup of one job, in the form of its scheduler."""
 
     gang: Gang
     resource: Resource
     wanted: Object
     """The object to create."""
     workers: int = 1
-    """The number of workers whose Pods may wait for it."""
+    """Number of workers whose Pods may wait for it."""
 
     @property
     def namespace(self) -> str:
@@ -77,7 +77,7 @@ class PodGroup:
 
     @property
     def unavailable(self) -> str:
-        """What to say in a cluster that does not know such groups."""
+        """Message for a cluster that does not serve these groups."""
         return (
             f"the cluster does not serve {self.resource.group_resource} ({self.resource.version}), which "
             f"spec.schedulingPolicy.gang {self.gang.value} needs: {INSTALL[self.gang]}, "
@@ -85,17 +85,17 @@ class PodGroup:
         )
 
     def as_found(self, found: Object) -> PodGroup:
-        """The group with the priority class that the API server has: Kubernetes lets nobody change it."""
+        """The group with the stored priority class, which Kubernetes does not let anybody change."""
         if self.gang is not Gang.KUBERNETES:
             return self
         spec = {key: value for key, value in self.wanted["spec"].items() if key != "priorityClassName"}
         return replace(self, wanted=self.wanted | {"spec": spec | _priority_of(found["spec"])})
 
     def enlist(self, pod: Object, member: str) -> None:
-        """Make the Pod one of the group's; `member` is the slot's name."""
+        """Add the Pod to the group; `member` is the slot's name."""
         metadata, spec = pod["metadata"], pod["spec"]
         if self.gang is Gang.KUBERNETES:
-            # The scheduler places no Pod whose priority differs from its group's. Such ones come one by one.
+            # The scheduler does not place a Pod with another priority than its group's: it stays alone.
             if spec.get("priorityClassName") in (None, self.wanted["spec"].get("priorityClassName")):
                 spec["schedulingGroup"] = {"podGroupName": self.name}
             return
@@ -103,16 +103,16 @@ class PodGroup:
             metadata["labels"][GROUP_LABEL] = self.name
             return
         metadata["annotations"][VOLCANO_GROUP] = self.name
-        # Volcano takes Pods of one task to fit on the same nodes, and ours differ in which they keep off.
+        # Volcano assumes that Pods of one task fit on the same nodes, and ours avoid different ones.
         metadata["annotations"].setdefault(VOLCANO_TASK, member)
         spec["schedulerName"] = spec.get("schedulerName") or VOLCANO_NAME
 
 
 def pod_group_of(job: ElasticJob, *, is_offered: bool = False) -> PodGroup | None:
-    """None if its Pods are scheduled one by one.
+    """The PodGroup of a job; None if its Pods are scheduled one by one.
 
     Args:
-        is_offered: the API server serves Kubernetes' own PodGroups, which `auto` takes then.
+        is_offered: whether the API server serves Kubernetes' own PodGroups, which `auto` then uses.
     """
     minimum = minimum_workers(job)
     gang = _gang_of(job, minimum, is_offered=is_offered)
@@ -130,19 +130,19 @@ def pod_group_of(job: ElasticJob, *, is_offered: bool = False) -> PodGroup | Non
 
 
 def is_up(job: ElasticJob) -> bool:
-    """Whether a worker's Pod runs, so that Kubernetes' scheduler need not hold any back.
+    """Whether a worker's Pod runs, so that Kubernetes' scheduler need not hold others back.
 
-    It places a Pod if the members that have a node and those it places with it come to minCount. With the
-    minimum there, a replacement would wait for the next one whenever fewer are left. To lower it only then
-    costs the scheduler's back-off, of up to 7 s; and Pods that have a node do not heed it. So minCount is 1
-    from the first Pod that runs, by when there was room for the minimum, until none does.
+    The scheduler places a Pod if the members with a node, and those placed with it, reach minCount. With the
+    job's minimum, a replacement would wait for the next one whenever fewer are left. Lowering it only then
+    would cost the scheduler's back-off, up to 7 s; and Pods with a node do not depend on it. So minCount is 1
+    from the first running Pod, by when there was room for the minimum, until none runs.
     """
     counts = job.status.replica_statuses.get(names.WORKER)
     return counts is not None and counts.active + counts.standby > 0
 
 
 def minimum_in(group: Object) -> int | None:
-    """The minimum that a PodGroup of any scheduler states."""
+    """The minimum in a PodGroup of any scheduler."""
     spec = group["spec"]
     gang = (spec.get("schedulingPolicy") or {}).get("gang") or {}
     minimum: int | None = gang.get("minCount", spec.get("minMember"))
@@ -150,10 +150,10 @@ def minimum_in(group: Object) -> int | None:
 
 
 def _gang_of(job: ElasticJob, minimum: int, *, is_offered: bool) -> Gang:
-    """The gang that a job gets. `auto` leaves alone whom a gang does not help, or who has a scheduler."""
-    asked = job.spec.scheduling_policy.gang
-    if asked is not Gang.AUTO:
-        return asked
+    """The gang of a job. `auto` gives none to a job that would not profit, or has another scheduler."""
+    gang = job.spec.scheduling_policy.gang
+    if gang is not Gang.AUTO:
+        return gang
     if not is_offered or minimum < 2 or training_types(job) != [names.WORKER]:
         return Gang.NONE
     spec = job.spec.replica_specs[names.WORKER].template["spec"]
@@ -167,7 +167,7 @@ def _priority_of(spec: Object) -> Object:
 
 
 def _of_template(template: Object) -> Object:
-    """Volcano asks the group, and not its Pods, for queue and priority."""
+    """The template's queue and priority, which Volcano reads from the group, and not from its Pods."""
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     queue = annotations.get(VOLCANO_QUEUE)
     return ({"queue": queue} if queue else {}) | _priority_of(template["spec"])

@@ -1,4 +1,4 @@
-"""The reconciler of a gang's PodGroup: it is there while the job is to run, and follows its minimum."""
+"""The reconciler of a gang's PodGroup, which exists while the job runs, and follows its minimum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.worker.companions import RECHECK_SECONDS, Companions
 
 GOING_SECONDS = 2.0
-"""Time between two looks at a deleted PodGroup that waits for its last Pod, as Pods may wait for the next."""
+"""Time between two looks at a deleted PodGroup that its Pods keep, since new Pods may wait for the next."""
 
 
 class GangReconciler(WithTools):
@@ -24,7 +24,7 @@ class GangReconciler(WithTools):
         self._choice = choice
 
     async def reconcile(self, request: Request) -> Result:
-        """Keep the PodGroup. Pods that wait say that the cluster does not serve such groups."""
+        """Keep the PodGroup. That the cluster does not serve such groups is reported by waiting Pods."""
         raw = self._jobs.get(request.namespace, request.name)
         if raw is None or spares_its_own(raw) or is_grouped(raw):
             return Result()
@@ -54,7 +54,7 @@ class GangReconciler(WithTools):
 
 
 def _wanted(group: PodGroup, found: Object | None) -> Object:
-    """The object to make, or what can be changed of the one that is there."""
+    """The desired PodGroup, with the fields of an existing one that cannot be changed."""
     return group.as_found(found).wanted if found is not None and _is_own(found, group) else group.wanted
 
 
@@ -63,5 +63,5 @@ def _is_own(found: Object | None, group: PodGroup) -> bool:
 
 
 def _is_going(found: Object | None) -> bool:
-    """Whether it is deleted, and Kubernetes keeps it for the Pods that name it."""
+    """Whether the PodGroup is deleted, and kept by Kubernetes for the Pods that name it."""
     return found is not None and "deletionTimestamp" in found["metadata"]

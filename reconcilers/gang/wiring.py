@@ -1,4 +1,4 @@
-"""What wakes a look at a job's PodGroup."""
+"""The controller of jobs' PodGroups, and the changes that trigger it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKERS = 4
 
 
 def add(manager: Manager, tools: Tools, gates: list[Gate]) -> None:
-    """Register the controller with the manager, and the gate that Pods of gangs wait at."""
+    """Register the controller with the manager, and the gate of gangs' Pods."""
     choice = GangChoice(tools.client, tools.cache.store(ELASTICJOBS), tools.clock.monotonic)
     gates.append(GangGate(tools, choice))
     controller = ControllerBuilder(manager, "gang").for_(ELASTICJOBS, predicate=concerns_gang)
@@ -29,7 +29,7 @@ def add(manager: Manager, tools: Tools, gates: list[Gate]) -> None:
 
 
 def concerns_gang(change: Change) -> bool:
-    """What is wanted of a job changed; or the first of its workers' Pods runs, or the last one has gone."""
+    """Whether a job's desired state changed, its first worker's Pod started, or its last one ended."""
     return more_than_status(change) or _starts_or_stops(change)
 
 

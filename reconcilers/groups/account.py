@@ -1,4 +1,4 @@
-"""The account of the time of a job with replica groups: `status.goodput` and `status.history`. Pure."""
+"""Time accounting of a job with replica groups: `status.goodput` and `status.history`. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATES = {
     JobPhase.RESTARTING: JobState.RECOVERING,
     JobPhase.SUSPENDED: JobState.SUSPENDED,
 }
-"""What the job's time goes to, by its phase."""
+"""State to which the job's time is charged, by its phase."""
 
 
 def goodput_of(
@@ -37,7 +37,7 @@ def goodput_of(
     account = before if is_same else in_state(before, state, now)
     accounts = [each.status.goodput for each in groups if each.status.goodput is not None]
     updated = with_steps_of(account, job, accounts, now)
-    # The ratio changes with each moment: it alone is no news.
+    # The ratio changes all the time, and alone is not worth a write.
     is_news = updated.model_copy(update={"ratio": before.ratio}) != before
     return updated if is_news else before
 
@@ -97,7 +97,7 @@ def _reasons(
 
 
 def _why(group: ElasticJob | None, since: datetime) -> str:
-    """Return why a group does not train any more; empty if its status does not say so."""
+    """Return why a group does not train any more; empty if its status has no reason."""
     if group is None:
         return "no longer wanted"
     if group.status.phase is JobPhase.SUCCEEDED:

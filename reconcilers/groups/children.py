@@ -1,4 +1,4 @@
-"""The ElasticJobs of a job's replica groups: what they should be, and the writes that make them so. Pure."""
+"""The ElasticJobs of a job's replica groups: their desired state, and the writes that lead to it. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from reconcilers.runtime.acts import Act, Event, RequestVerb
 from reconcilers.runtime.kinds import ELASTICJOBS
 
 OF_THE_WHOLE = ("ttlSecondsAfterFinished", "activeDeadlineSeconds")
-"""Fields of a runPolicy that end the job with all its groups, and so no single group."""
+"""Fields of a runPolicy that end the whole job, and that its groups do not get."""
 MOST_FALSE = 100
-"""False groups that one look deletes."""
+"""Limit of false groups that one look deletes."""
 
 
 def is_halted(job: Object) -> bool:
-    """Return whether the groups should be suspended: the job is, or it goes or has ended."""
+    """Return whether the groups should be suspended: the job is suspended or deleted, or has ended."""
     return bool(job["spec"].get("suspend") or job["metadata"].get("deletionTimestamp")) or has_ended(job)
 
 
 def is_outdated(job: ElasticJob, index: int, group: ElasticJob, halted: bool) -> bool:
-    """Return whether a group is not what its job wants it to be.
+    """Return whether a group differs from its desired state.
 
-    Its spec is not compared, of which the cache may have a part alone: each write notes the generations that
-    it was made of and leads to.
+    Specs are not compared, since the cache may have only a part of them: each write notes the generation of
+    the job that it is made from, and that of the group to which it leads.
     """
     metadata, whole = group.metadata, job.metadata
     made_of = metadata.annotations.get(names.ANNOTATION_GROUPED_GENERATION)
@@ -41,12 +41,12 @@ def is_outdated(job: ElasticJob, index: int, group: ElasticJob, halted: bool) ->
 
 
 def labels_of(job: Mapping[str, str], group: GroupOf) -> dict[str, str]:
-    """Return all labels of a group: those of its job, by which queues and people know it, and its own."""
+    """Return all labels of a group: its job's, by which queues and people find it, and its own."""
     return {**job, names.LABEL_MANAGED_BY: names.MANAGER, **group.labels}
 
 
 def generations(job: int, group: int) -> str:
-    """Return the annotation of a group of this generation that was made of a job of that one."""
+    """Return the annotation of a group of one generation that was made from a job of another."""
     return f"{job}.{group}"
 
 
@@ -80,10 +80,10 @@ def group_job(job: Object, index: int) -> Object:
 
 
 def renewal(job: Object, index: int, group: Object) -> Act:
-    """Return the write that makes a group what the job wants it to be.
+    """Return the write that brings a group to its desired state.
 
     Args:
-        group: the whole group, as it is stored; the write is refused if it has changed since.
+        group: the whole stored group; the write is refused if it has changed since.
     """
     wanted, metadata = group_job(job, index), group["metadata"]
     spec = merge_patch(group["spec"], wanted["spec"])
@@ -101,9 +101,9 @@ def renewal(job: Object, index: int, group: Object) -> Act:
 
 
 def false_groups(job: ElasticJob, owned: Iterable[Object]) -> list[Act]:
-    """Return the deletions of ElasticJobs that have a group's name and owner, and were not made for it.
+    """Return the deletions of ElasticJobs with a group's name and owner that dlr has not created.
 
-    One of them may be of a controller that died before it wrote the uid; it is as good to make it again.
+    One of them may be from a controller that crashed before it wrote the uid; it is created again.
     """
     acts = []
     for metadata in (each["metadata"] for each in owned):
@@ -111,14 +111,14 @@ def false_groups(job: ElasticJob, owned: Iterable[Object]) -> list[Act]:
         index = index_of(job.metadata.name, name)
         if index is None or metadata.get("deletionTimestamp"):
             continue
-        message = f"the ElasticJob {name} was deleted: dlr has not made it as a group of the job"
+        message = f"the ElasticJob {name} was deleted: dlr has not created it as a group of the job"
         events = (Event("Warning", "FalseGroupDeleted", message),) if index < job.group_count else ()
         acts.append(Act(RequestVerb.DELETE, ELASTICJOBS, name, namespace, uid=metadata["uid"], events=events))
     return acts[:MOST_FALSE]
 
 
 def with_uids(job: Object, made: Mapping[int, str]) -> list[Object]:
-    """Return the groups of a job's status, those that were just made among them: their Pods wait for that."""
+    """Return `groups` of a job's status with the new groups, whose Pods wait for that."""
     groups = {each["index"]: each for each in (job.get("status") or {}).get("groups") or ()}
     groups |= {index: {"index": index, "uid": uid} for index, uid in made.items()}
     return [groups[index] for index in sorted(groups)]

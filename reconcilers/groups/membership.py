@@ -1,4 +1,4 @@
-"""Which groups train together: `decide`. Pure."""
+"""The membership of a job: the groups that train together (`decide`). Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crds.replica_groups import GroupPlace, LateGroup, Membership
 
 @dataclass(frozen=True)
 class GroupView:
-    """A group, as its ElasticJob's status has it."""
+    """The state of a group, from its ElasticJob's status."""
 
     index: int
     phase: JobPhase | None = None
@@ -23,21 +23,21 @@ class GroupView:
     ready_round: int = 0
     """Round whose processes are all ready to take part; 0 for none."""
     version: int = 0
-    """The newest version that they are in."""
+    """Newest version that its processes have joined."""
     broken_version: int = 0
-    """The newest version that they gave up when there was no newer one."""
+    """Newest version that its processes have left as broken, before there was a newer one."""
     left_out_version: int = 0
-    """The newest version that they have seen without their group while they wait for one with it."""
+    """Newest version without the group that its processes have seen while they wait for one with it."""
     late_version: int = 0
-    """The version in which they wait for other groups for longer than their patience."""
+    """Version in which its processes have waited for other groups beyond their time limit."""
     late_groups: frozenset[int] = frozenset()
-    """Indices of the groups that they wait for."""
+    """Indices of the groups for which they wait."""
     step: int | None = None
-    """The furthest step that its job's status has; None before the first."""
+    """Highest step in its job's status; None before the first."""
 
     @property
     def is_able(self) -> bool:
-        """Whether its processes can take part; those of a suspended one do until they have left."""
+        """Whether its processes can take part; those of a suspended group can until they have left."""
         is_whole = self.world is RendezvousPhase.FORMED and self.broken_round < self.round
         is_over = self.phase is not None and self.phase.finished
         return (is_whole or self.leaves) and not is_over and self.ready_round == self.round > 0
@@ -49,23 +49,22 @@ class GroupView:
 
     @property
     def place(self) -> GroupPlace:
-        """Its entry in a membership."""
+        """The group's entry in a membership."""
         return GroupPlace(index=self.index, round=self.round)
 
 
 def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> Membership:
     """Return the groups that train together from now on; the published membership if nothing changes.
 
-    A late group that is deleted is forgotten without a new version: the rounds of the one that is made in its
-    place begin anew.
+    A late group that is deleted is dropped without a new version, since the rounds of its replacement start
+    over.
 
-    A group that others wait for in vain is left out until its processes have seen a version without it, which
-    they do when they come to their next step, or until they are started again. It isn't left out where fewer
-    than the minimum would be left.
+    A group for which others wait in vain is left out until its processes have seen a version without it, at
+    their next step, or until they are started again. It stays if fewer than the minimum would be left.
 
-    Once a group has succeeded, training ends: those that take part go on to the end however few they are, and
-    no other joins them. So do those of a suspended job until each has left after a step of its own: the last
-    of them saves what all have come to.
+    Once a group has succeeded, training ends: the present members go on to the end however few they are, and
+    no other group joins. The same applies to a suspended job until each group has left after a step of its
+    own, the last of them with the newest checkpoint.
     """
     able = sorted((group for group in groups if group.is_able), key=lambda group: group.index)
     by_index = {group.index: group for group in groups}
@@ -100,12 +99,12 @@ def decide(published: Membership, groups: Sequence[GroupView], minimum: int) -> 
 
 
 def _is_still_late(late: LateGroup, group: GroupView | None) -> bool:
-    """Return whether the processes of the group that the others waited for are still away."""
+    """Return whether a late group's processes have not been seen again."""
     return group is not None and group.round <= late.round and group.left_out_version < late.version
 
 
 def _late_in(version: int, taking_part: Sequence[GroupView]) -> frozenset[int]:
-    """Return the indices of groups that others wait for in a version; one that waits itself isn't late."""
+    """Return the indices of groups for which others wait in a version; a waiting group is not late."""
     waiting = [group for group in taking_part if group.late_version == version and group.late_groups]
     named = frozenset[int]().union(*(group.late_groups for group in waiting))
     return named & {group.index for group in taking_part} - {group.index for group in waiting}

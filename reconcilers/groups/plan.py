@@ -1,4 +1,4 @@
-"""What to do about a job with replica groups, from what is seen of it and of its groups. Pure."""
+"""The plan for a job with replica groups, from the job and its groups. Pure."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from reconcilers.runtime.acts import Act, Event, RequestVerb, deleted
 from reconcilers.runtime.kinds import ELASTICJOBS
 
 MOST_ACTS = 100
-"""Groups that one look makes or changes at most, or deletes."""
+"""Limit of groups that one look creates or changes, and of those that it deletes."""
 
 
 @dataclass(frozen=True)
 class GroupsPlan:
-    """What one look comes to. The status comes first, then the ElasticWorld, then all else."""
+    """The writes of one look: the status first, then the ElasticWorld, then all others."""
 
     status_patch: Object
     refused: tuple[Act, ...] = ()
-    """Withdrawal of requests that are for one group."""
+    """Withdrawals of requests that only a single group could carry out."""
     surplus: tuple[Act, ...] = ()
     """Deletions of groups, which the published membership has left out."""
     renewed: tuple[int, ...] = ()
-    """Indices of groups to make, or to make what the job wants them to be."""
+    """Indices of groups to create or to change."""
     events: tuple[Event, ...] = ()
     look_again_seconds: float | None = None
     held_seconds: float | None = None
-    """Time without further groups, since the API server has just refused some; None if none are missing."""
+    """Time until missing groups are created, since the API server has just refused some; else None."""
 
     @property
     def is_for_people(self) -> bool:
@@ -59,13 +59,13 @@ def plan_groups(
     refused: str | None = "",
     refused_seconds: float | None = None,
 ) -> GroupsPlan:
-    """Plan all that is to be done about a job with replica groups after this look.
+    """Plan the writes of one look at a job with replica groups.
 
     Args:
         groups: the ElasticJobs that it owns, by index.
-        taken: indices of groups whose names ElasticJobs have that go.
-        refused: why groups could not be made; None where none was tried yet.
-        refused_seconds: time until any is tried again.
+        taken: indices of groups whose names are taken by ElasticJobs that are being deleted.
+        refused: why groups could not be created; None if none was tried yet.
+        refused_seconds: time until the next try.
     """
     seen = _seen(job, groups)
     published = job.status.membership or Membership()
@@ -109,14 +109,14 @@ def _seen(job: ElasticJob, groups: Mapping[int, ElasticJob]) -> ObservedGroups:
 
 
 def _withdrawn(job: ElasticJob) -> Iterator[Act]:
-    """Yield the write that takes a request for stacks off the job, which has no processes."""
+    """Yield the write that removes a request for stacks from the job, which has no processes."""
     if names.ANNOTATION_STACKS in job.metadata.annotations:
         body = {"metadata": {"annotations": {names.ANNOTATION_STACKS: None}}}
         yield Act(RequestVerb.PATCH, ELASTICJOBS, job.metadata.name, job.metadata.namespace, body)
 
 
 def view_of(index: int, group: ElasticJob) -> GroupView:
-    """Return what the membership depends on."""
+    """Return the parts of a group's status that the membership depends on."""
     status = group.status
     world, part = status.rendezvous, status.replica_group or ReplicaGroupStatus()
     return GroupView(
@@ -138,7 +138,7 @@ def view_of(index: int, group: ElasticJob) -> GroupView:
 
 
 def _end_of(seen: ObservedGroups, published: Membership, now: datetime) -> JobEnd | None:
-    """Return the end of the job. One that has ended stays so."""
+    """Return the end of the job, which is final; None if it goes on."""
     job, before, views = seen.job, seen.job.status, seen.views
     if before.phase is not None and before.finished:
         return JobEnd(before.phase, before.reason, before.message)
@@ -177,7 +177,7 @@ def _events(seen: ObservedGroups, published: Membership, status: ElasticJobStatu
             "Warning" if is_less else "Normal", "GroupsChanged", train_together(membership, seen.count)
         )
     for warning in status.warnings:
-        is_own = warning.type in WARNINGS  # of all others the groups have Events
+        is_own = warning.type in WARNINGS  # for all others, the groups have Events
         if is_own and warning_of(before.warnings, warning.type) is None:
             yield Event("Warning", warning.type, warning.message)
     if phase is before.phase:

@@ -1,7 +1,7 @@
-"""The reconciler of jobs with replica groups: see, plan, apply, as `reconcilers/job/reconciler.py` does.
+"""The reconciler of jobs with replica groups: it observes, plans and writes, as `reconcilers/job` does.
 
-The status comes first, with the resourceVersion that it was decided from, also where nothing in it changes:
-of two controllers one alone goes on to act. Next is the ElasticWorld, a projection of what was written, so a
+The status comes first, with the resourceVersion from which it was decided, even if nothing in it changes, so
+that only one of two controllers goes on to act. Next is the ElasticWorld, a projection of that status, so a
 group is deleted only when the others have a membership without it. The groups' ElasticJobs come last.
 """
 
@@ -36,7 +36,7 @@ WORKERS_OF_A_GROUP = 5
 
 
 class ReplicaGroupsReconciler(WithTools):
-    """Keeps the groups of jobs that have any; other jobs are the ElasticJob reconciler's."""
+    """Reconciles jobs with replica groups; all others are the ElasticJob reconciler's."""
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
@@ -44,10 +44,11 @@ class ReplicaGroupsReconciler(WithTools):
         self._written_at: ObjectMemory[float] = self._jobs.memory()
         """Time of the last write of each job's status, on the monotonic clock."""
         self._made: ObjectMemory[dict[int, str]] = self._jobs.memory()
-        """Uids of the groups that this process has made for each job, by index, until its status has them."""
+        """Uids of the groups that this process has created for each job, by index, until its status has
+        them."""
         self._refused: ObjectMemory[tuple[str, float]] = self._jobs.memory()
-        """Why groups of each job were last refused, empty where none were; and until when none is made, on
-        the monotonic clock."""
+        """Why groups of each job were last refused, empty if none were; and the time of the next try, on the
+        monotonic clock."""
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
@@ -55,7 +56,7 @@ class ReplicaGroupsReconciler(WithTools):
             return Result()
         job, now = self._parse_job.parse(raw), self._clock.now()
         if job.metadata.deletion_timestamp is not None and job.status.finished:
-            return Result()  # garbage collection takes the groups of one that is deleted
+            return Result()  # garbage collection deletes the groups of a deleted job
         metadata = job.metadata
         remaining = seconds_to_expiry(job, now)
         if remaining is not None and remaining <= 0:
@@ -81,7 +82,7 @@ class ReplicaGroupsReconciler(WithTools):
         """Plan a look.
 
         Args:
-            found: the groups that were made for the job.
+            found: the groups that the controller created for the job.
         """
         metadata = job.metadata
         groups = self._groups_of(metadata.name, found)
@@ -94,13 +95,13 @@ class ReplicaGroupsReconciler(WithTools):
         return plan_groups(job, status, groups, now, set(taken), why, held_seconds)
 
     def _uids(self, job: ElasticJob) -> dict[int, str]:
-        """The uids of the ElasticJobs that the controller made for the job's groups, by index."""
+        """The uids of the ElasticJobs that the controller created for the job's groups, by index."""
         known = {each.index: each.uid for each in job.status.groups if each.uid}
         return known | (self._made.get(job.metadata.uid) or {})
 
     def _taken(self, job: ElasticJob) -> dict[int, str]:
-        """The groups that go, of this job or of an earlier one of its name, by index, with what holds each.
-        Their end wakes it."""
+        """The groups, of this job or an earlier one of its name, that are being deleted, by index, with their
+        finalizers as a message. Their deletion triggers a look."""
         mine, taken, uids = job.metadata, dict[int, str](), self._uids(job)
         for index in range(job.group_count):
             found = self._jobs.get(mine.namespace, group_name(mine.name, index)) or {"metadata": {}}
@@ -113,7 +114,7 @@ class ReplicaGroupsReconciler(WithTools):
         return taken
 
     def _groups_of(self, job: str, owned: Sequence[Object]) -> dict[int, ElasticJob]:
-        """The job's groups, by index in ascending order. What the job owns under another name is none."""
+        """The job's groups by index, in ascending order; ElasticJobs with other names are left out."""
         groups: dict[int, ElasticJob] = {}
         for found in owned:
             index = index_of(job, found["metadata"]["name"])
@@ -122,8 +123,8 @@ class ReplicaGroupsReconciler(WithTools):
         return dict(sorted(groups.items()))
 
     def _paced(self, raw: Object, plan: GroupsPlan) -> tuple[GroupsPlan, float | None]:
-        """The plan, without a status that is for people alone and was written a moment ago; the time until
-        that is due."""
+        """The plan, without a status that only informs people and comes too soon after the last one; and the
+        time until that is due."""
         if not plan.is_for_people:
             return plan, None
         written_at = self._written_at.get(raw["metadata"]["uid"])
@@ -145,8 +146,8 @@ class ReplicaGroupsReconciler(WithTools):
         await self._renew_all(raw, plan)
 
     async def _renew_all(self, job: Object, plan: GroupsPlan) -> None:
-        """Make groups, or make them what the job wants. Of those that are made the job has the uids, whatever
-        is refused beside them: else they would be taken for false ones."""
+        """Create or change groups. The job gets the uids of new groups even if others are refused, since
+        groups without one count as false."""
         made: dict[int, str] = {}
         uid = job["metadata"]["uid"]
         try:
@@ -163,7 +164,7 @@ class ReplicaGroupsReconciler(WithTools):
                 await self._write(job, {"groups": with_uids(job, made)})
 
     async def _write(self, raw: Object, status_patch: Object) -> Object:
-        """Write the status, and return the whole job as it is stored now.
+        """Write the status, and return the whole stored job.
 
         Raises:
             Conflict: the job has changed.
@@ -174,15 +175,15 @@ class ReplicaGroupsReconciler(WithTools):
         return written
 
     async def _renew(self, job: Object, index: int, made: dict[int, str]) -> None:
-        """Make a group, or make it what the job wants it to be.
+        """Create a group, or change it to its desired state.
 
         Args:
-            job: the whole of it; of large ones the cache has a part, and of their groups too.
-            made: gets the uid of a group that is made.
+            job: the whole job; the cache has only a part of large jobs and their groups.
+            made: receives the uid of a new group.
 
         Raises:
-            Forbidden: its name is taken by somebody else's.
-            Conflict: the group has changed meanwhile.
+            Forbidden: its name is taken by an ElasticJob of somebody else.
+            Conflict: the group has changed since it was read.
         """
         wanted = group_job(job, index)
         name, namespace = wanted["metadata"]["name"], wanted["metadata"]["namespace"]
@@ -200,14 +201,14 @@ class ReplicaGroupsReconciler(WithTools):
         try:
             found = await self._client.get(ELASTICJOBS, name, namespace)
         except NotFound:
-            return  # its deletion wakes the job
+            return  # its deletion triggers a look
         if found["metadata"].get("deletionTimestamp"):
-            return  # the same
+            return  # so will this one's
         if found["metadata"]["uid"] in (known.get(index), made_group(job, index)):
             await carry_out(self._client, self._recorder, job, [renewal(job, index, found)])
         elif uid in owner_uids(found):
             return  # a false group, which the next look deletes
-        elif not is_leftover(found, wanted):  # a leftover's deletion wakes the job
+        elif not is_leftover(found, wanted):  # a leftover's deletion triggers a look
             message = (
                 f"the ElasticJob {name} is no group of this job: delete it, or use another name for the job"
             )

@@ -1,4 +1,4 @@
-"""What the status of a job with replica groups says of them: counts, conditions, account of time. Pure."""
+"""The status of a job with replica groups: counts, conditions, time accounting. Pure."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class JobEnd:
 
 @dataclass(frozen=True)
 class ObservedGroups:
-    """A job with replica groups, and those of its groups that it wants and has."""
+    """A job with replica groups, and its existing groups."""
 
     job: ElasticJob
     count: int
-    """Number of groups that are wanted."""
+    """Desired number of groups."""
     surplus: Sequence[int]
-    """Indices of groups that are there and not wanted."""
+    """Indices of surplus groups."""
     jobs: Mapping[int, ElasticJob]
-    """Their ElasticJobs, by index."""
+    """ElasticJobs of the desired groups, by index."""
     views: Sequence[GroupView]
 
     @property
@@ -76,7 +76,7 @@ def status_of(
     now: datetime,
     refused: str | None = "",
 ) -> ElasticJobStatus:
-    """Return the status that a look ends with."""
+    """Return the status after this look."""
     job, before, each = groups.job, groups.job.status, list(groups.jobs.values())
     phase, second = end.phase if end else _phase(job, membership), now.replace(microsecond=0)
     restarts = Counter[str]()
@@ -142,7 +142,7 @@ def _why(groups: ObservedGroups, phase: JobPhase) -> tuple[str, str]:
 
 
 def _with_reason(groups: ObservedGroups) -> Iterator[ElasticJob]:
-    """Yields the groups that have a reason why they do not train, in their order."""
+    """Yield the groups that have a reason why they do not train, in order."""
     return (group for _, group in sorted(groups.jobs.items()) if group.status.reason)
 
 
@@ -184,7 +184,7 @@ def _conditions(
     counts: ReplicaStatus,
     now: datetime,
 ) -> list[Condition]:
-    """Return the conditions after this look; those of other writers stay."""
+    """Return the conditions after this look, including those of other writers."""
     job = groups.job
     states = {
         RUNNING: ConditionState(TRUE if phase is JobPhase.RUNNING else FALSE, phase.value),
@@ -217,7 +217,7 @@ def _formed(groups: ObservedGroups, phase: JobPhase, membership: Membership) -> 
 
 
 def train_together(membership: Membership, count: int) -> str:
-    """Return in a sentence which of the groups train together."""
+    """Return a sentence with the groups that train together."""
     members = [place.index for place in membership.groups]
     if not members:
         return f"none of {counted(count, 'group')} trains"
@@ -231,12 +231,12 @@ def train_together(membership: Membership, count: int) -> str:
 def _scaled(
     groups: ObservedGroups, phase: JobPhase, membership: Membership, counts: ReplicaStatus
 ) -> ConditionState | None:
-    """Judge whether the job has the groups, and each of them the resources, that were requested.
+    """Judge whether the job has the requested groups, each with the requested resources.
 
-    A group that is lost does not make it False: nothing was requested then.
+    The loss of a group does not make the condition False, since it is no request.
 
     Returns:
-        None to leave the condition as it is, which there is none of before anything was requested.
+        None to leave the condition as it is; a job has none before the first request.
     """
     if phase.finished or phase is JobPhase.SUSPENDED:
         return None

@@ -1,4 +1,4 @@
-"""Conditions and warnings of all replica groups in one of a type. Pure."""
+"""Conditions and warnings that sum up those of all replica groups. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from reconcilers.findings.reasons import NODES_CHECKED, QUIET
 from reconcilers.observed.conditions import ConditionState, condition_of
 
 MAX_NAMED = 64
-"""Characters that name groups."""
+"""Limit of characters of the groups' names."""
 
 
 def sums_of_warnings(groups: Mapping[int, ElasticJob]) -> list[JobWarning]:
-    """Return one warning for each type that a group has, the gravest first, with the words of the first."""
+    """Return one warning for each type that a group has, with the first group's message, gravest first."""
     found: dict[str, dict[int, JobWarning]] = {}
     for index, group in sorted(groups.items()):
         for warning in group.status.warnings:
@@ -34,7 +34,7 @@ def _sum(warnings: Mapping[int, JobWarning]) -> JobWarning:
 
 
 def nodes_checked(groups: Mapping[int, ElasticJob]) -> ConditionState | None:
-    """Return the worst that the checks of the groups' nodes say; None if no group has any."""
+    """Return the worst of the groups' conditions `NodesChecked`; None if no group has one."""
     found = {
         index: condition
         for index, group in sorted(groups.items())
@@ -63,5 +63,5 @@ def of_some(messages: Mapping[int, str]) -> str:
 
 
 def named(indices: Collection[int]) -> str:
-    """Return such as `group 1` or `groups 0-2`."""
+    """Return the groups in words, such as `group 1` or `groups 0-2`."""
     return shortened(f"group{'s' if len(indices) > 1 else ''} {as_ranges(indices)}", MAX_NAMED)

@@ -1,4 +1,4 @@
-"""What is wrong with a job's replica groups: late ones, and an exchange that breaks. Pure."""
+"""Warnings about a job's replica groups: refused ones, late ones, and a broken exchange. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WARNINGS = (GROUPS_NOT_MADE, GROUPS_LATE, EXCHANGE_BROKEN)
 
 
 def late_groups(membership: Membership, views: Sequence[GroupView]) -> list[int]:
-    """Return the indices of the groups that are left out since the others waited for them in vain."""
+    """Return the indices of the groups that are left out because others waited for them in vain."""
     rounds = {view.index: view.round for view in views}
     return [late.index for late in membership.late if rounds.get(late.index) == late.round]
 
@@ -44,7 +44,7 @@ def warnings_of(
 def _refused(old: JobWarning | None, why: str | None, now: datetime) -> JobWarning | None:
     if not why:
         return old if why is None else None
-    message = f"groups cannot be made: {why}"
+    message = f"groups cannot be created: {why}"
     return JobWarning(type=GROUPS_NOT_MADE, message=message, since=_since(old, now))
 
 
@@ -54,8 +54,8 @@ def _late(
     if not (late := late_groups(membership, views)):
         return None
     message = (
-        f"the other groups waited in vain for {as_ranges(late)}, and train without until these come to "
-        "their next step: see their stacks and logs"
+        f"the other groups waited in vain for {as_ranges(late)}, and train without until these reach their "
+        "next step: see their stacks and logs"
     )
     return JobWarning(type=GROUPS_LATE, message=message, since=_since(old, now))
 
@@ -67,10 +67,10 @@ def _broken(
     views: Sequence[GroupView],
     now: datetime,
 ) -> JobWarning | None:
-    """Return the warning of an exchange that breaks, until the groups have made a step after it.
+    """Return the warning of a broken exchange, until the groups have made a step after it.
 
-    What breaks in each version, such as a state that never reaches a group that is behind, lets the groups
-    meet again and again, and no step be made.
+    An error that recurs in each version, such as a state that never reaches a group that is behind, makes the
+    groups reconnect again and again without a step.
     """
     broke = [view.index for view in views if 0 < published.version == view.broken_version]
     members = {place.index for place in membership.groups}

@@ -1,4 +1,4 @@
-"""What wakes a look at a job with replica groups."""
+"""The controller of jobs with replica groups, and the changes that trigger it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(manager: Manager, tools: Tools) -> None:
 
 
 def more_of_a_grouped_job(change: Change) -> bool:
-    """A job with replica groups, or one that was."""
+    """Whether a job has replica groups, or had them."""
     return any(each is not None and is_grouped(each) for each in (change.old, change.new))
 
 
@@ -38,7 +38,7 @@ _OF_WORLDS = ("round", "phase", "brokenRound", "masterAddress", "masterPort")
 
 @change_of
 def more_of_a_group(group: Object) -> object:
-    """What a job goes by of its replica group: world, progress of the processes, troubles, end, and spec."""
+    """The parts of a replica group that concern its job: world, progress, troubles, end, and spec."""
     status, metadata = group.get("status") or {}, group["metadata"]
     world = status.get("rendezvous") or {}
     conditions = [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or ()]

@@ -1,6 +1,6 @@
-"""What the job's side writes into a Workload's status. Pure.
+"""The job's part of a Workload's status. Pure.
 
-In the words of Kueue's own integrations:
+Reasons and messages are those of Kueue's own integrations:
 https://github.com/kubernetes-sigs/kueue/blob/v0.19.1/pkg/controller/jobframework/reconciler.go
 """
 
@@ -12,7 +12,7 @@ from controller.resources import Object
 from reconcilers.kueue.workload import Workload
 
 REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
-"""Reasons of an eviction after which a Workload may queue again at once; after others Kueue says when."""
+"""Reasons of an eviction after which a Workload may queue again at once; otherwise Kueue decides when."""
 DEACTIVATED = "Deactivated"
 READY_MESSAGE = "All pods reached readiness and the workload is running"
 NOT_READY_MESSAGE = "Not all pods are ready or succeeded"
@@ -27,8 +27,8 @@ def finished(workload: Workload, reason: str, message: str, now: datetime) -> Ob
 def released(workload: Workload, now: datetime) -> Object:
     """Return the status of an evicted Workload that gives its quota back, and queues again.
 
-    Kueue lets it queue again for reasons of its own alone, so one that names the cause of a deactivation
-    would keep it out for ever; and DeactivationTarget, where it stays, undoes each activation.
+    Kueue lets a Workload queue again only for reasons that it knows, so a reason with the cause of a
+    deactivation would keep it out for ever. A DeactivationTarget that stays would undo each activation.
     """
     evicted = workload.conditions["Evicted"]
     reason, message = evicted["reason"], evicted.get("message", "")
@@ -48,9 +48,10 @@ def released(workload: Workload, now: datetime) -> Object:
 
 
 def ready(workload: Workload, is_ready: bool, now: datetime) -> Object | None:
-    """Return the status of a Workload with whether its Pods are ready; None if it says so.
+    """Return the status of a Workload with a new PodsReady condition; None if that is up to date.
 
-    It is evicted when it stays unready for too long: https://kueue.sigs.k8s.io/docs/tasks/manage/setup_wait_for_pods_ready/
+    Kueue evicts a Workload that is not ready for too long:
+    https://kueue.sigs.k8s.io/docs/tasks/manage/setup_wait_for_pods_ready/
     """
     before = workload.conditions.get("PodsReady", {})
     was_ready = before.get("status") == "True"

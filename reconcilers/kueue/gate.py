@@ -1,4 +1,4 @@
-"""The gate of a queue: a Pod is made while it is granted, with what its flavors say."""
+"""The gate of a queue: a Pod is created only if it is granted, and with the settings of its flavors."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ TOPOLOGY_REQUESTS = tuple(
 
 
 def why_not_granted(workloads: JobWorkloads, type_: str, there: int) -> str:
-    """Say why one more Pod of a type may not be made; empty if it may.
+    """Say why one more Pod of a type may not be created; empty if it may.
 
     Args:
-        there: how many there are.
+        there: number of existing Pods of the type.
     """
     held = workloads.held
     if held is None or held.is_deleted or held.is_evicted or not (held.is_admitted and held.is_active):
         return "its queue does not grant it"
     granted = held.granted(type_)
-    return "" if there < granted else f"its queue grants {granted} Pods of type {type_}, which are there"
+    return "" if there < granted else f"its queue grants {granted} Pods of type {type_}, which all exist"
 
 
 def workloads_of(store: Store, namespace: str, job_uid: str) -> list[Workload]:
@@ -61,10 +61,10 @@ class QueueGate:
         self._monotonic = tools.clock.monotonic
         self._flavors: dict[str, tuple[Object, float]] = {}
         self._granted: ObjectMemory[tuple[Workload, list[Object]]] = cache.store(ELASTICWORKERS).memory()
-        """By worker, the Workload that its Pod is charged to, and what is asked of it."""
+        """Workload to which a worker's Pod is charged, and the changes to the Pod, by worker."""
 
     def enlist(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> None:
-        """Give a Pod what its flavors, checks and topology ask for."""
+        """Add to a Pod the settings of its flavors, checks and topology."""
         granted = self._granted.get(worker.metadata.uid) if self._is_queued(job) else None
         if granted is None:
             return
@@ -82,15 +82,15 @@ class QueueGate:
             if not any(each in metadata["annotations"] for each in TOPOLOGY_REQUESTS):
                 metadata["annotations"][TOPOLOGY_REQUESTS[-1]] = "true"
 
-    def made(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
-        """Do nothing: the cache shows it soon."""
+    def note_created(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
+        """Do nothing: the cache shows the Pod soon."""
 
-    def held(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
-        """Return nothing: no Pod that is made waits for its queue."""
+    def hold_of(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
+        """Return None: a Pod that exists does not wait for its queue."""
         return None
 
     async def obstacle(self, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
-        """Return why a worker's Pod cannot come yet; None if it is granted."""
+        """Return why a worker's Pod cannot be created yet; None if it is granted."""
         if not self._is_queued(job):
             return None
         type_ = worker.spec.type
@@ -101,7 +101,7 @@ class QueueGate:
         held = workloads.held
         assert held is not None
         if held.granted(type_) <= workers and (other := self._has_its_grant(worker, job)):
-            refused = f"its queue grants no Pod beside that of {other}, with which it has one place"
+            refused = f"its queue grants one Pod for it and {other}, since one moves to the other"
             return Obstacle(QUEUED, refused, retry_seconds(workers, RETRY_SECONDS))
         if (why := await self._read_flavors(held, type_)) is not None:
             return why
@@ -111,19 +111,19 @@ class QueueGate:
             for key, value in (update.get("nodeSelector") or {}).items():
                 if template.get(key, value) != value:
                     message = (
-                        f"its flavor asks for nodes with {key}={value}, and "
+                        f"its flavor requires nodes with {key}={value}, and "
                         f"spec.replicaSpecs.{type_}.template.spec.nodeSelector for {key}={template[key]}: "
-                        "take that out of the template"
+                        "remove that from the template"
                     )
                     return Obstacle(FLAVOR_CONFLICT, message, retry_seconds(workers))
-        self._pods.is_made(job, worker)
+        self._pods.note_creation(job, worker)
         self._granted.put(worker.metadata.uid, (held, updates))
         return None
 
     def _has_its_grant(self, worker: ElasticWorker, job: ElasticJob) -> str:
-        """Return who has the Pod that is granted to both ends of a move; empty if nobody has.
+        """Return the worker at the other end of a move, if it has the Pod that is granted to both; else "".
 
-        Two Pods of one place would take the grant of another slot, which the world then waits for in vain.
+        Two Pods would take the grant of another slot, for which the world would wait in vain.
         """
         moves = slots_of(job, worker.spec.type).moves
         index = moves.get(worker.spec.index)
@@ -138,17 +138,15 @@ class QueueGate:
         has_pod = (other.get("status") or {}).get("podUid") is not None and not has_ended(other)
         return name if has_pod or self._pods.is_in_flight(job, other["metadata"]["uid"]) else ""
 
-    def _raw(self, job: ElasticJob) -> Object:
-        return self._jobs.get(job.metadata.namespace, job.metadata.name) or {"metadata": {}}
-
     def _is_queued(self, job: ElasticJob) -> bool:
-        return bool(queue_of(self._raw(job)))
+        raw = self._jobs.get(job.metadata.namespace, job.metadata.name)
+        return raw is not None and bool(queue_of(raw))
 
     def _sorted(self, job: ElasticJob) -> JobWorkloads:
         return sorted_workloads(workloads_of(self._workloads, job.metadata.namespace, job.metadata.uid))
 
     def _updates(self, held: Workload, type_: str) -> Iterable[Object]:
-        """What flavors and checks ask of Pods."""
+        """The changes to Pods that flavors and checks require."""
         for name in _flavors_of(held, type_):
             spec = self._flavors[name][0].get("spec") or {}
             yield {"nodeSelector": spec.get("nodeLabels"), "tolerations": spec.get("tolerations")}

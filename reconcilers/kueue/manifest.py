@@ -1,4 +1,4 @@
-"""The Workloads that a job is to have. Pure."""
+"""The Workloads that a job should have. Pure."""
 
 from __future__ import annotations
 
@@ -33,61 +33,61 @@ LONGEST_NAME = 220
 
 @dataclass(frozen=True)
 class PodSet:
-    """How many Pods of a type a Workload asks for."""
+    """The number of Pods of a type that a Workload requests."""
 
     count: int
     least: int = 0
-    """The count with which the job may begin, and which it can shrink to; 0 where that is `count`."""
+    """Minimum with which the job may begin, and to which it can shrink; 0 if that is `count`."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What a job asks of its queue."""
+    """A job's request to its queue."""
 
     sets: Mapping[str, PodSet]
-    """Counts by type, which is the name of the Pod set."""
+    """Pod sets by their names, which are the types of replicas."""
     templates: Mapping[str, Object]
     queue: str
     priority: Object
     """Class and value of the job's priority, as fields of a Workload's spec."""
     growth_priority: Object
-    """The same of a slice by which the job grows."""
+    """Class and value of the priority of a slice by which the job grows."""
     worker: ReplicaSpec | None = None
-    """The spec of the workers; None in a job without any."""
+    """Replica spec of the workers; None in a job without any."""
     unit: int = 1
     """Node unit of the workers that train."""
 
     @cached_property
     def digest(self) -> str:
-        """Digest of all that a change of what is granted cannot change."""
+        """Digest of all that cannot change while the job has quota."""
         fixed = {type_: each.count for type_, each in self.sets.items() if type_ != names.WORKER}
         text = orjson.dumps([self.templates, fixed], option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(text).hexdigest()[:16]
 
     @property
     def workers(self) -> int:
-        """How many Pods of workers the job wants, standby included."""
+        """Number of worker Pods that the job wants, standby included."""
         return self.sets[names.WORKER].count if names.WORKER in self.sets else 0
 
     @property
     def floor(self) -> int:
-        """The least number of them with which the job goes on."""
+        """Minimum of workers with which the job goes on."""
         return self.sets[names.WORKER].least or self.workers if names.WORKER in self.sets else 0
 
     def useful(self, granted: int) -> int:
-        """How many of so many workers the job uses: whole node units, and its standby."""
+        """Number of granted workers that the job uses: whole node units, and its standby."""
         if self.worker is None or granted >= self.workers:
             return self.workers
         fewer = whole_units(self.worker, granted, self.unit)
         return fewer.replicas + fewer.standby
 
     def more_than(self, granted: int) -> int:
-        """The least number of workers beyond these of which the job uses all."""
+        """Smallest number of workers above `granted` of which the job uses all."""
         found = (more for more in range(granted + 1, self.workers) if self.useful(more) == more)
         return next(found, self.workers)
 
     def is_of(self, workload: Workload) -> bool:
-        """Whether a Workload waits in the job's queue, for Pods as the job's."""
+        """Whether a Workload is in the job's queue, and requests Pods with the job's templates."""
         return workload.queue == self.queue and workload.digest == self.digest
 
     def with_workers(self, count: int, least: int) -> Mapping[str, PodSet]:
@@ -95,7 +95,7 @@ class Wish:
 
 
 def wish_of(job: ElasticJob, queue: str, priority: Object, growth_priority: Object) -> Wish:
-    """Return what a job asks of its queue: the minimum of its workers at least."""
+    """Return a job's request to its queue, with the minimum of its workers."""
     sets, least = {}, minimum_workers(job)
     for type_ in training_types(job):
         count = slot_count(job.spec.replica_specs[type_])
@@ -107,7 +107,7 @@ def wish_of(job: ElasticJob, queue: str, priority: Object, growth_priority: Obje
 
 
 def _template(job: ElasticJob, type_: str) -> Object:
-    """What is charged for a Pod of this type, and what says which nodes may take it."""
+    """The part of a type's Pod template that quota and the choice of nodes depend on."""
     spec = job.spec.replica_specs[type_].template["spec"]
     kept = {key: spec[key] for key in _OF_SPEC if spec.get(key)}
     for kind in ("containers", "initContainers"):
@@ -128,7 +128,7 @@ def pod_sets(sets: Mapping[str, PodSet], templates: Mapping[str, Object]) -> lis
 
 
 def counts(pod_sets: Sequence[Object]) -> Mapping[str, PodSet]:
-    """How many Pods a Workload asks for, by Pod set."""
+    """The numbers of Pods that a Workload requests, by Pod set."""
     return {each["name"]: PodSet(int(each["count"]), int(each.get("minCount") or 0)) for each in pod_sets}
 
 
@@ -143,8 +143,8 @@ def workload_of(
     """The Workload to create.
 
     Args:
-        number: its place among those of the job.
-        replaces: the one that it is a slice of.
+        number: its number among the job's Workloads.
+        replaces: the Workload of which it is a slice.
     """
     metadata = companion_metadata(job)
     metadata["name"] = f"{job.metadata.name[:LONGEST_NAME]}-{job.metadata.uid[:8]}-{number}"

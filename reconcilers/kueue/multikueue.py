@@ -1,7 +1,7 @@
-"""Jobs of several clusters: a manager dispatches them, and a worker cluster runs a copy. Pure.
+"""Jobs of several clusters: a manager cluster dispatches them, and a worker cluster runs a copy. Pure.
 
-The manager's job has `spec.managedBy`, and a Workload of ours alone; Kueue copies both to a worker cluster,
-and the copy's status back. There the job names the Workload that was made for it.
+The manager's job has `spec.managedBy`, and we create only its Workload; Kueue copies both to a worker
+cluster, and the copy's status back. The copy names the Workload that was created for it.
 https://github.com/kubernetes-sigs/kueue/blob/v0.19.1/pkg/controller/admissionchecks/multikueue/externalframeworks/adapter.go
 """
 
@@ -23,7 +23,7 @@ def is_dispatched(job: Object) -> bool:
 
 
 def prebuilt_name(job: Object) -> str:
-    """The name of the Workload that was made for a copy; empty for a job that is none."""
+    """The name of the Workload that was created for a copy; empty for a job that is no copy."""
     metadata = job["metadata"]
     for found in (metadata.get("annotations") or {}, metadata.get("labels") or {}):
         if name := found.get(PREBUILT):
@@ -32,13 +32,13 @@ def prebuilt_name(job: Object) -> str:
 
 
 def is_controlled(workload: Workload, *, other_than: str) -> bool:
-    """Whether an owner of another uid controls a Workload: any job can name it, and none may take it."""
+    """Whether another owner controls a Workload, so that a job that names it may not adopt it."""
     owners = workload.raw["metadata"].get("ownerReferences") or ()
     return any(owner.get("controller") and owner["uid"] != other_than for owner in owners)
 
 
 def adoption_of(job: ElasticJob, wish: Wish, prebuilt: Workload) -> Object | None:
-    """Return the patch that makes a Workload the job's own; None if it asks for other Pods."""
+    """Return the patch that makes a Workload the job's own; None if it requests other Pods."""
     if counts(prebuilt.pod_sets) != wish.sets:
         return None
     mine = workload_of(job, wish, wish.sets, 1, {})["metadata"]

@@ -1,7 +1,7 @@
-"""What comes next between a job and its queue, as one pure function.
+"""The next write between a job and its queue, as one pure function.
 
-The order of the writes is the one that was tried on Kueue 0.19.1, and follows from what Kueue does between
-them. One write is planned at a time; each begins with what is stored.
+The order of the writes follows from Kueue's own writes between them, and was tested with Kueue 0.19.1. One
+write is planned at a time, from the stored objects.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from reconcilers.kueue.sorting import JobWorkloads
 from reconcilers.kueue.workload import FINALIZER, PAUSED, PREEMPTED, REPLACED, Workload, is_swappable
 
 KUEUE_FINISHES_SECONDS = 1.0
-"""Time in which Kueue finishes a Workload that is replaced; after that it never does."""
+"""Time in which Kueue finishes a replaced Workload; after that it never does."""
 PREEMPTOR_SECONDS = 10.0
-"""Time in which Kueue admits the slice of a job that has shrunk for a preemptor, if that needs no more."""
+"""Time in which Kueue admits the slice of a job that has shrunk for a preemptor, if that suffices."""
 _ACTIVATE = (
     "kubectl patch workloads.kueue.x-k8s.io -n %s %s --type merge -p " + """'{"spec":{"active":true}}'"""
 )
@@ -49,31 +49,31 @@ class Write:
     body: Object
     """The object to create, a merge patch, or a status."""
     of: Workload | None = None
-    """What it was decided from; None where it is created."""
+    """The Workload from which it was decided; None for a new one."""
 
 
 @dataclass(frozen=True)
 class QueueSeen:
-    """What is seen of a job that waits in a queue, or is to leave it."""
+    """The input of a plan: a job that is in a queue, or leaves it, with its Workloads and Pods."""
 
     job: ElasticJob
     wish: Wish
     workloads: JobWorkloads
     pods: Mapping[str, int] = field(default_factory=dict)
-    """Pods that are not over, by type; also those that are just being made."""
+    """Pods that have not ended, by type; includes those being created."""
     running: Mapping[str, int] = field(default_factory=dict)
     """Pods that run, or have succeeded, by type."""
     slice_seconds: float = 0.0
-    """Time since the slice was first seen for the held one, as that is now."""
+    """Time since the slice was first seen for the held Workload in its present state."""
     replaced_seconds: float = 0.0
-    """Time since the held one and the one before it were first seen charged together."""
+    """Time since the held Workload and the one before it were first seen both charged."""
     forbids_slices: str = ""
     """Why the job cannot grow in this queue; empty if it can."""
     refused: str = ""
-    """Why its Workload was not taken when it was last written; empty if it was."""
+    """Why the last write of its Workload was refused; empty if it was not."""
     is_copy: bool = False
-    """Whether MultiKueue made its Workload, which has to stay as it is in the other cluster. MultiKueue takes
-    its end for the job's."""
+    """Whether MultiKueue created its Workload, which has to stay equal to that in the manager cluster, and
+    whose end counts as the job's."""
 
     @property
     def all_pods(self) -> int:
@@ -81,17 +81,17 @@ class QueueSeen:
 
     @property
     def workers(self) -> int:
-        """Pods of workers that are not over."""
+        """Number of worker Pods that have not ended."""
         return self.pods.get(names.WORKER, 0)
 
 
 @dataclass(frozen=True)
 class QueuePlan:
     admission: QueueAdmission | None
-    """What the job's status has to say; written before the Workload."""
+    """`admission` of the job's status; written before the Workload."""
     write: Write | None = None
     look_again_seconds: float | None = None
-    """Time until something is due that wakes nobody."""
+    """Time until something is due that triggers no look."""
 
 
 def plan_queue(seen: QueueSeen, now: datetime) -> QueuePlan:
@@ -113,7 +113,7 @@ def plan_queue(seen: QueueSeen, now: datetime) -> QueuePlan:
 
 
 def _ending(seen: QueueSeen, now: datetime) -> QueuePlan:
-    """A job that is over, goes, or has left its queue: what is charged is finished when its Pods are gone."""
+    """Plan for a job that has ended, is deleted, or has left its queue: its Pods go, then its quota."""
     workloads, job = seen.workloads, seen.job
     has_left = not seen.wish.queue and not job.status.finished
     admission = job.status.admission
@@ -139,7 +139,7 @@ def _ending(seen: QueueSeen, now: datetime) -> QueuePlan:
 
 
 def _waiting(seen: QueueSeen, workload: Workload) -> QueuePlan:
-    """No quota: what the job wants is what its Workload asks for, and it may be changed freely."""
+    """Plan for a job without quota: its Workload may be changed freely, and requests what the job wants."""
     wish, suspend = seen.wish, seen.job.spec.suspend
     reason, message = _why_it_waits(workload)
     admission = _halted(seen, SUSPENDED if suspend else reason, seen.refused or message, workload)
@@ -163,7 +163,7 @@ def _waiting(seen: QueueSeen, workload: Workload) -> QueuePlan:
 
 
 def _charged(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
-    """The job has quota, or gives it back."""
+    """Plan for a job that has quota, or gives it back."""
     workloads = seen.workloads
     before = seen.job.status.admission
     if workloads.replaced is not None:
@@ -180,22 +180,22 @@ def _charged(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
         return _stopping(seen, held, why, over)
     if held.is_evicted:
         return _evicted(seen, held, now)
-    if not held.is_active:  # Kueue charges nothing any more, and evicts it
+    if not held.is_active:  # Kueue charges it no longer, and evicts it
         return _stopping(seen, held, _why_it_waits(held)[1], None, SUSPENDED)
     if not held.is_admitted:
         if seen.all_pods and before is not None:
             return QueuePlan(before)
         return QueuePlan(_halted(seen, QUEUED, _checks(held), held))
-    pause = _patch(held, _paused(True))  # an inactive one is not charged any more: its Pods go first
+    pause = _patch(held, _paused(True))  # an inactive Workload is not charged, so its Pods go first
     if seen.job.spec.suspend:
         return _stopping(seen, held, "the job is suspended", pause, SUSPENDED)
     if not seen.wish.is_of(held):
-        return _stopping(seen, held, "it queues again, as what it asks was edited", pause, QUEUED)
+        return _stopping(seen, held, "its request was edited, so it queues again", pause, QUEUED)
     return _admitted(seen, held, now)
 
 
 def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
-    """Shrink for a preemptor, as far as the job goes on with fewer; stop for everything else."""
+    """Shrink for a preemptor, if the job can go on with fewer workers; stop for all other evictions."""
     wish, slice_ = seen.wish, seen.workloads.slice
     before = seen.job.status.admission
     reason, message = _evicted_why(held)
@@ -228,7 +228,7 @@ def _evicted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
 def _stopping(
     seen: QueueSeen, held: Workload, why: str, release: Write | None, reason: str = EVICTED
 ) -> QueuePlan:
-    """All Pods save and go; then the quota is given back."""
+    """Make all Pods save and go, then give the quota back."""
     admission = _halted(seen, reason, why, held)
     if seen.workloads.slice is not None:
         return QueuePlan(admission, _removed(seen.workloads.slice))
@@ -257,7 +257,7 @@ def _admitted(seen: QueueSeen, held: Workload, now: datetime) -> QueuePlan:
 
 
 def _is_ready(seen: QueueSeen, held: Workload) -> bool:
-    """Whether as many workers run as the job goes on with, and all of its other types."""
+    """Whether the minimum of workers runs, and all Pods of the other types."""
     needed = {type_: held.granted(type_) for type_ in seen.wish.sets}
     if names.WORKER in needed:
         needed[names.WORKER] = min(needed[names.WORKER], seen.wish.floor)
@@ -265,7 +265,7 @@ def _is_ready(seen: QueueSeen, held: Workload) -> bool:
 
 
 def _shrunk(seen: QueueSeen, held: Workload, least: int, used: int) -> Write | None:
-    """The job uses fewer than are granted: the others are given back when their Pods are gone."""
+    """Give back the granted workers that the job does not use, once their Pods are gone."""
     wish, slice_ = seen.wish, seen.workloads.slice
     sets = wish.with_workers(used, wish.floor)
     if slice_ is not None and counts(slice_.pod_sets) != sets:
@@ -278,9 +278,9 @@ def _shrunk(seen: QueueSeen, held: Workload, least: int, used: int) -> Write | N
 
 
 def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority: Object) -> Write | None:
-    """Make the slice, or have the one that waits ask for this."""
+    """Create the slice, or change the request of the waiting one."""
     wish, slice_ = seen.wish, seen.workloads.slice
-    if slice_ is None and seen.workloads.leaving:  # which may be a slice that Kueue still admits
+    if slice_ is None and seen.workloads.leaving:  # one of them may be a slice that Kueue still admits
         return None
     if slice_ is None:
         return Write(
@@ -295,7 +295,7 @@ def _slice(seen: QueueSeen, held: Workload, sets: Mapping[str, PodSet], priority
 
 
 def _lowered(held: Workload, workers: int) -> list[Object]:
-    """The Pod sets with fewer workers, else as they are stored."""
+    """The stored Pod sets with fewer workers."""
     return [each | {"count": workers} if each["name"] == names.WORKER else each for each in held.pod_sets]
 
 
@@ -313,13 +313,13 @@ def _granted(seen: QueueSeen, held: Workload) -> QueueAdmission:
 
 
 def _why_fixed(seen: QueueSeen, held: Workload) -> str:
-    """Say why no slice may wait for more; empty if one may."""
+    """Say why no slice may wait for more workers; empty if one may."""
     own = "its Workload has admission checks, with which a job cannot wait for more"
     return seen.forbids_slices or (own if held.has_checks else "")
 
 
 def _why_it_waits(workload: Workload) -> tuple[str, str]:
-    """Reason and message, in Kueue's words where there are any."""
+    """The reason and message why a Workload waits, Kueue's own if there are any."""
     found = workload.conditions.get("QuotaReserved", {})
     if not workload.is_active:
         found = workload.conditions.get("Evicted", {})
@@ -337,7 +337,7 @@ def _evicted_why(workload: Workload) -> tuple[str, str]:
 
 
 def _checks(workload: Workload) -> str:
-    """What is missing before a Workload with quota is admitted."""
+    """The message why a Workload with quota is not admitted yet."""
     missing = [
         f"{each['name']}: {each.get('message') or each.get('state')}"
         for each in workload.status.get("admissionChecks") or ()
@@ -368,17 +368,17 @@ def _number(workloads: JobWorkloads) -> int:
 
 
 def _forgotten(workloads: JobWorkloads) -> Write | None:
-    """Remove a Workload that is finished, and followed by another."""
+    """Remove a finished Workload, which others have followed."""
     return next(map(_removed, workloads.finished), None)
 
 
 def _removed(workload: Workload) -> Write:
-    """Delete it, or let go of one that is deleted."""
+    """Delete the Workload, or release it if it is deleted already."""
     return let_go(workload) if workload.is_deleted else Write(Verb.DELETE, {}, workload)
 
 
 def let_go(workload: Workload) -> Write:
-    """Take our finalizer away."""
+    """Release a Workload by removing our finalizer."""
     left = [each for each in workload.raw["metadata"].get("finalizers") or () if each != FINALIZER]
     return _patch(workload, {"metadata": {"finalizers": left}})
 

@@ -1,4 +1,4 @@
-"""The Pods of jobs, as many as there are and are being made."""
+"""Counts the Pods of jobs that exist and that are being created."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from reconcilers.observed.silence import why_not_ready
 from reconcilers.runtime.kinds import ELASTICJOBS
 
 IN_FLIGHT_SECONDS = 30.0
-"""Time in which a Pod that may be made is made, or was refused."""
+"""Time in which a Pod that may be created is created or refused."""
 PODS_PER_SECOND = 5_000
-"""Pods that all looks at a job count in a second."""
+"""Limit of Pods that all looks at a job together count in a second."""
 
 
 @dataclass(frozen=True)
 class PodCounts:
-    """Pods of a job."""
+    """Numbers of a job's Pods."""
 
     there: dict[str, int] = field(default_factory=dict)
-    """Pods that are not over, and those that are being made, by type."""
+    """Pods that have not ended, and those being created, by type."""
     running: dict[str, int] = field(default_factory=dict)
     """Pods that run, or have succeeded, by type."""
     may_vanish: bool = False
-    """Whether any counts no longer without an event of its own: it is deleted, and may be lost with its node;
-    or it is being made, and may be refused."""
+    """Whether the counts can fall without an event of a Pod: a deleted one may be lost with its node, or one
+    that is being created may be refused."""
 
     @property
     def seconds(self) -> float:
-        """Time for which they are taken to be so many, beside those that are made."""
+        """Time for which the counts stay valid, apart from Pods created meanwhile."""
         return sum(self.there.values()) / PODS_PER_SECOND
 
 
 class PodsOfJobs:
-    """Counts the Pods of jobs, and remembers which are just being made."""
+    """Counts the Pods of jobs, and remembers those being created."""
 
     def __init__(self, cache: Cache, monotonic: Callable[[], float]) -> None:
         self._pods = cache.store(PODS)
         self._nodes = cache.store(NODES)
         self._monotonic = monotonic
         self._in_flight: ObjectMemory[dict[str, tuple[str, float]]] = cache.store(ELASTICJOBS).memory()
-        """Of each job, the workers whose Pods may be made, with their type and when that was decided."""
+        """Workers whose Pods are being created, with type and time of that decision, by job."""
         self._counted: ObjectMemory[tuple[float, PodCounts]] = cache.store(ELASTICJOBS).memory()
 
     def count(self, job: ElasticJob) -> PodCounts:
@@ -75,9 +75,9 @@ class PodsOfJobs:
         return self._counted.put(job.metadata.uid, (now, counts))[1]
 
     def beside(self, job: ElasticJob, worker: ElasticWorker) -> int:
-        """How many Pods of a worker's type there are beside its own, which it has no more.
+        """Number of Pods of a worker's type apart from its own.
 
-        Of large jobs they are counted now and then: whoever is gone since counts until then.
+        Large jobs are counted less often, so that a Pod that is gone since then still counts.
         """
         found = self._counted.get(job.metadata.uid)
         is_new = found is not None and found[1].seconds > self._monotonic() - found[0]
@@ -85,25 +85,29 @@ class PodsOfJobs:
         return counts.there.get(worker.spec.type, 0) - self.is_in_flight(job, worker.metadata.uid)
 
     def is_in_flight(self, job: ElasticJob, worker_uid: str) -> bool:
-        """Return whether a worker's Pod is just being made, as far as is known."""
+        """Whether a worker's Pod is being created."""
         return worker_uid in (self._in_flight.get(job.metadata.uid) or {})
 
     def is_left(self, key: str) -> bool:
-        """Whether a job that is gone has Pods, by its namespace and name."""
+        """Whether a deleted job still has Pods.
+
+        Args:
+            key: namespace and name of the job.
+        """
         found = self._pods.by_index(BY_JOB, key)
         return any(not (has_ended(pod) or self._is_lost(pod)) for pod in found)
 
     def _is_lost(self, pod: Object) -> bool:
-        """Whether a Pod is deleted, and on a node that is gone or silent: nobody can say when it has ended,
-        and till then its queue would stand still."""
+        """Whether a Pod is deleted on a node that is gone or silent: nothing reports its end, for which its
+        queue would wait."""
         node = (pod.get("spec") or {}).get("nodeName")
         if "deletionTimestamp" not in pod["metadata"] or not node:
             return False
         found = self._nodes.get(None, node)
         return found is None or bool(why_not_ready(found))
 
-    def is_made(self, job: ElasticJob, worker: ElasticWorker) -> None:
-        """Remember that a worker's Pod is made now, which the cache has yet to show."""
+    def note_creation(self, job: ElasticJob, worker: ElasticWorker) -> None:
+        """Remember that a worker's Pod is being created, until the cache shows it."""
         uid, type_ = job.metadata.uid, worker.spec.type
         in_flight = self._in_flight.get(uid)
         if in_flight is None:

@@ -1,4 +1,4 @@
-"""The reconciler of jobs in queues: see, plan, write."""
+"""The reconciler of jobs in queues: it observes, plans and writes."""
 
 from __future__ import annotations
 
@@ -51,27 +51,28 @@ from reconcilers.runtime.tools import Tools, WithTools
 
 FACTS_SECONDS = 30.0
 AGAIN_SECONDS = 5.0
-"""Time until a write is tried again for which Kueue was away."""
+"""Time until a write is tried again after Kueue did not answer."""
 GONE_SECONDS = 1.0
 LEAVING_SECONDS = 10.0
-"""Time until a look at Pods that leave, or are being made, and may be lost or refused without an event."""
-DISPATCHED = "it was dispatched by MultiKueue, and keeps the size that it began with"
+"""Time between two looks while Pods are leaving or being created: they may be lost or refused without an
+event."""
+DISPATCHED = "it was dispatched by MultiKueue, and keeps its initial size"
 
 
 @dataclass(frozen=True)
 class QueueFacts:
-    """What Kueue's other objects say."""
+    """Facts from Kueue's other objects."""
 
     priority: Object = field(default_factory=dict)
     """Class and value of the job's priority, as fields of a Workload's spec."""
     growth_priority: Object = field(default_factory=dict)
     forbids_slices: str = ""
     unreadable: str = ""
-    """Why they are those of before; empty if they could be read."""
+    """Why the facts could not be read, and are earlier ones; empty if they could."""
 
 
 class KueueReconciler(WithTools):
-    """Keeps the Workloads of one job, and what they grant in its status."""
+    """Keeps the Workloads of one job, and the grant in its status."""
 
     def __init__(self, tools: Tools, pods: PodsOfJobs) -> None:
         super().__init__(tools)
@@ -81,7 +82,7 @@ class KueueReconciler(WithTools):
         self._replaced = Observations(self._jobs, tools.clock.monotonic)
         self._facts: ObjectMemory[tuple[object, float, QueueFacts]] = self._jobs.memory()
         self._refused: ObjectMemory[str] = self._jobs.memory()
-        """Why the last write of a Workload was refused, by job."""
+        """Reason why the last write of a Workload was refused, by job."""
         self._looked_at: ObjectMemory[float] = self._jobs.memory()
 
     async def reconcile(self, request: Request) -> Result:
@@ -96,10 +97,10 @@ class KueueReconciler(WithTools):
         if not (queue or owned or job.status.admission):
             return Result()
         if (why := self._cache.why_not_synced(WORKLOADS)) is not None:
-            if queue and job.status.admission is None:  # one that has begun keeps what it has
+            if queue and job.status.admission is None:  # one that has begun keeps its grant
                 await self._grant_none(job, raw, queue, f"Kueue's Workloads cannot be read: {why}")
             return Result(AGAIN_SECONDS)
-        if (wait_seconds := self._rest(job)) > 0:
+        if (wait_seconds := self._wait_seconds(job)) > 0:
             return Result(wait_seconds)
         await self._let_go_of_earlier(request, job)
         workloads = sorted_workloads(owned)
@@ -136,15 +137,15 @@ class KueueReconciler(WithTools):
         await self._grant(job, raw, QueueAdmission(queue=queue, workers=0, reason=reason, message=message))
 
     async def _adopt(self, job: ElasticJob, raw: Object, wish: Wish, name: str) -> Result:
-        """Take the Workload that was made for the job, or say that it is for another."""
+        """Adopt the Workload that MultiKueue created for the job, or report that it is another job's."""
         try:
             prebuilt = Workload(await self._client.get(WORKLOADS, name, job.metadata.namespace))
         except NotFound:
             prebuilt = None
         is_anothers = prebuilt is not None and is_controlled(prebuilt, other_than=job.metadata.uid)
-        message = f"it waits for the Workload {name}, which MultiKueue makes"
+        message = f"it waits for the Workload {name}, which MultiKueue creates"
         if is_anothers:
-            message = f"the Workload {name} belongs to another job: take the annotation {PREBUILT} away"
+            message = f"the Workload {name} belongs to another job: remove the annotation {PREBUILT}"
         await self._grant_none(job, raw, wish.queue, message, QUEUED)
         if prebuilt is None or is_anothers:
             return Result(AGAIN_SECONDS)
@@ -152,13 +153,13 @@ class KueueReconciler(WithTools):
         if patch is not None:
             await self._carry_out(Write(Verb.PATCH, patch, prebuilt))
         elif not prebuilt.is_finished:
-            why = "the job asks for other Pods than its Workload"
+            why = "the job requests other Pods than its Workload"
             status = finished(prebuilt, OUT_OF_SYNC, why, self._clock.now())
             await self._carry_out(Write(Verb.STATUS, status, prebuilt))
         return Result()
 
     async def _orphans(self, request: Request) -> Result:
-        """Let go of the Workloads of a job that is gone, when its Pods are gone."""
+        """Release the Workloads of a deleted job once its Pods are gone."""
         key = f"{request.namespace}/{request.name}"
         left = [
             found for found in map(Workload, self._workloads.by_index(BY_JOB, key)) if found.has_finalizer
@@ -172,7 +173,7 @@ class KueueReconciler(WithTools):
         return Result()
 
     async def _let_go_of_earlier(self, request: Request, job: ElasticJob) -> None:
-        """Let go of Workloads that garbage collection takes with an earlier job of this name."""
+        """Release the deleted Workloads of an earlier job of this name."""
         key, owner = f"{request.namespace}/{request.name}", job.metadata.uid
         for found in map(Workload, self._workloads.by_index(BY_JOB, key)):
             if not belongs_to(found.raw, owner) and found.is_deleted and found.has_finalizer:
@@ -181,15 +182,14 @@ class KueueReconciler(WithTools):
     async def _facts_of(
         self, job: ElasticJob, raw: Object, queue: str, current: Workload | None
     ) -> QueueFacts:
-        """What the queue and the job's classes are, read now and then. Where a class cannot be read, a job
-        keeps the priority that it has: its queue waits for what it gives back.
-        """
+        """Read the job's queue and classes, at most every FACTS_SECONDS. If a class cannot be read, the job
+        keeps its present priority, so that it can still give quota back."""
         if not queue or job.status.finished or job.metadata.deletion_timestamp is not None:
             return QueueFacts()
         labels, now = raw["metadata"].get("labels") or {}, self._clock.monotonic()
-        asked = (queue, *map(labels.get, (PRIORITY_LABEL, GROWTH_PRIORITY)))
+        key = (queue, *map(labels.get, (PRIORITY_LABEL, GROWTH_PRIORITY)))
         found = self._facts.get(job.metadata.uid)
-        if found is not None and found[0] == asked and now - found[1] < FACTS_SECONDS:
+        if found is not None and found[0] == key and now - found[1] < FACTS_SECONDS:
             return found[2]
         try:
             facts = await self._read_facts(job, labels, queue)
@@ -198,7 +198,7 @@ class KueueReconciler(WithTools):
             self._recorder.event(raw, "Warning", "PriorityUnreadable", why)
             priority = {} if current is None else current.priority
             facts = QueueFacts(priority, priority, why, why)
-        return self._facts.put(job.metadata.uid, (asked, now, facts))[2]
+        return self._facts.put(job.metadata.uid, (key, now, facts))[2]
 
     async def _read_facts(self, job: ElasticJob, labels: Mapping[str, str], queue: str) -> QueueFacts:
         worker = job.spec.replica_specs.get(names.WORKER)
@@ -220,8 +220,8 @@ class KueueReconciler(WithTools):
         return {"priorityClassRef": reference, "priority": int(found.get("value") or 0)}
 
     async def _why_no_slices(self, namespace: str, queue: str) -> str:
-        """Say why no slice may wait in a queue: one at the head of a StrictFIFO queue stops it, and with
-        admission checks Kueue finishes the old Workload before the new one is admitted."""
+        """Say why no slice may wait in a queue: at the head of a StrictFIFO queue it would block all others,
+        and with admission checks Kueue finishes the old Workload before the new one is admitted."""
         try:
             local = await self._client.get(LOCALQUEUES, queue, namespace)
             name = local["spec"].get("clusterQueue", "")
@@ -236,8 +236,8 @@ class KueueReconciler(WithTools):
             return f"the ClusterQueue {name} has admission checks, with which a job cannot wait for more"
         return ""
 
-    def _rest(self, job: ElasticJob) -> float:
-        """Seconds to wait before a look at a job with many Pods, each of which wakes it."""
+    def _wait_seconds(self, job: ElasticJob) -> float:
+        """Seconds until the next look at a job with many Pods, each of which triggers one."""
         now, last = self._clock.monotonic(), self._looked_at.get(job.metadata.uid)
         workers = job.spec.replica_specs.get(names.WORKER)
         wait_seconds = 0.0 if workers is None else workers.replicas / PODS_PER_SECOND
@@ -247,7 +247,7 @@ class KueueReconciler(WithTools):
         return 0.0
 
     async def _apply(self, seen: QueueSeen, raw: Object, plan: QueuePlan) -> Result:
-        """Write what is granted into the job, and then the Workload, each as it was seen.
+        """Write the grant into the job, and then the Workload.
 
         Raises:
             Conflict: job or Workload have changed since they were read.
@@ -256,14 +256,14 @@ class KueueReconciler(WithTools):
         if plan.write is not None:
             try:
                 await self._carry_out(plan.write)
-            except AlreadyExists:  # told if the cache does not show it soon
+            except AlreadyExists:  # reported if the cache does not show it soon
                 why = f"there is another Workload {plan.write.body['metadata']['name']}: delete it"
                 self._refused.put(seen.job.metadata.uid, why)
                 return Result(AGAIN_SECONDS)
             except ApiError as error:
                 if isinstance(error, NotFound) and not not_served(error):
-                    return Result()  # its object is gone, which the cache has yet to show
-                if not is_told(error):
+                    return Result()  # the Workload is gone, and the cache is late
+                if not is_rejection(error):
                     raise
                 message = f"Kueue's Workload could not be written: {error}"
                 if message != seen.refused:
@@ -274,13 +274,13 @@ class KueueReconciler(WithTools):
             self._refused.put(seen.job.metadata.uid, "")
             return Result(0.0)
         if seen.forbids_slices and plan.look_again_seconds is None:
-            return Result(FACTS_SECONDS)  # no change of its queue wakes it
+            return Result(FACTS_SECONDS)  # a change of its queue triggers no look
         return Result(plan.look_again_seconds)
 
     async def _grant(self, job: ElasticJob, raw: Object, admission: QueueAdmission | None) -> None:
         before, stored = job.status.admission, (raw.get("status") or {}).get("admission")
         wire = None if admission is None else all_plain(admission.to_wire())
-        if wire == stored or is_dispatched(raw):  # whose status is the copy's
+        if wire == stored or is_dispatched(raw):  # a dispatched job has its copy's status
             return
         granted = "no limit."
         if admission is not None:
@@ -308,15 +308,15 @@ class KueueReconciler(WithTools):
             )
 
 
-def is_told(error: ApiError) -> bool:
-    """Whether it says that Kueue does not take the write, is away, or is not there."""
+def is_rejection(error: ApiError) -> bool:
+    """Whether an error means that Kueue rejects the write, does not answer, or is not installed."""
     if isinstance(error, Refused):
         return is_refusal(error) or isinstance(error, NotFound)
     return NO_WEBHOOK in str(error)
 
 
 def _slice_state(workloads: JobWorkloads) -> object:
-    """What the time that a slice waits begins with."""
+    """The state whose change restarts the waiting time of a slice."""
     held, slice_ = workloads.held, workloads.slice
     if held is None or slice_ is None:
         return None

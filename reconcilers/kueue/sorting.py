@@ -1,4 +1,4 @@
-"""Which of a job's Workloads is which. Pure."""
+"""The roles of a job's Workloads. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from reconcilers.kueue.workload import Workload
 
 @dataclass(frozen=True)
 class JobWorkloads:
-    """A job's Workloads."""
+    """A job's Workloads by their roles."""
 
     held: Workload | None = None
-    """The one with quota, which the job's Pods are charged to."""
+    """The one with quota, to which the job's Pods are charged."""
     replaced: Workload | None = None
-    """The one before it, that is charged until it is finished."""
+    """The one before `held`, which is charged until it is finished."""
     slice: Workload | None = None
     """The one that waits to replace `held`."""
     waiting: Workload | None = None
-    """The one that waits for quota, where none has it."""
+    """The one that waits for quota, if none has it."""
     others: Sequence[Workload] = ()
-    """Unfinished ones beside these, without quota."""
+    """All other unfinished ones without quota."""
     finished: Sequence[Workload] = ()
     leaving: Sequence[Workload] = ()
-    """Deleted ones of which we have let go, and which others' finalizers keep; without those with quota."""
+    """Deleted ones without quota that we have released, and that others' finalizers keep."""
 
     @property
     def current(self) -> Workload | None:

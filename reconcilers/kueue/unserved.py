@@ -1,7 +1,7 @@
-"""Jobs of queues that nobody serves: the controller runs without `--kueue`, and ran with it before.
+"""Jobs of queues that are not served: the controller runs without `--kueue`, and ran with it before.
 
-Such a job keeps its limit, or all that waited would start at once where the flag is lost by mistake; and it
-says why it waits. Without its label it has left its queue, and has no limit.
+Such a job keeps its limit, so that a flag lost by mistake does not start all waiting jobs at once, and it
+reports why it waits. A job without its label has left its queue, and has no limit.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from reconcilers.runtime.managed_by import is_managed_here
 from reconcilers.runtime.tools import WithTools
 
 _MESSAGE = (
-    "nobody serves the queue: the controller runs without --kueue. Start it with --kueue, or take the label "
-    f"{QUEUE_LABEL} off the job"
+    "the queue is not served: the controller runs without --kueue. Start it with --kueue, or remove the "
+    f"label {QUEUE_LABEL} from the job"
 )
 
 
 class UnservedQueueReconciler(WithTools):
-    """Says in a job with something granted that nobody asks its queue any more."""
+    """Reports in a job with a grant that its queue is not served."""
 
     async def reconcile(self, request: Request) -> Result:
-        """Look at the job of this name, and change what it says of its queue.
+        """Look at the job of this name, and update its `admission`.
 
         Raises:
             Conflict: the job has changed since it was read.
@@ -44,14 +44,14 @@ class UnservedQueueReconciler(WithTools):
             text = f"no limit: the job has left its queue{kept if name else ''}"
             self._recorder.event(raw, "Normal", "Granted", text)
         elif admission.get("reason") != "QueueNotServed":
-            said = {"reason": "QueueNotServed", "message": _MESSAGE, "fixed": True}
-            await write_status(self._client, ELASTICJOBS, raw, {"admission": said})
+            changed = {"reason": "QueueNotServed", "message": _MESSAGE, "fixed": True}
+            await write_status(self._client, ELASTICJOBS, raw, {"admission": changed})
             self._recorder.event(raw, "Warning", "QueueNotServed", _MESSAGE)
         return Result()
 
 
 def granted_to(job: Object) -> Object | None:
-    """What an unfinished job was granted by its queue; None if it is in none, or over."""
+    """The grant of an unfinished job; None if it is in no queue, or has ended."""
     status = job.get("status") or {}
     is_over = status.get("phase") in (JobPhase.SUCCEEDED, JobPhase.FAILED)
     return None if is_over else status.get("admission")

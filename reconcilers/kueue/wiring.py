@@ -1,4 +1,4 @@
-"""What wakes a look at a job in a queue."""
+"""The controller of jobs in queues, and the changes that trigger it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEPT = Shape({"spec": 50_000, "status": 50_000}, metadata=("finalizers",))
 
 
 def add(manager: Manager, tools: Tools, gates: list[Gate], *, is_wanted: bool) -> None:
-    """Register the controller with the manager, and the gate that Pods wait at, where queues are wanted."""
+    """Register the controller with the manager, and the gate of Pods if queues are wanted."""
     cache = manager.cache
     if not is_wanted:
         unserved = UnservedQueueReconciler(tools)
@@ -61,7 +61,7 @@ def _job_of(workload: Object) -> Iterable[str]:
 
 
 def _as_requests(keys_of: Callable[[Object], Iterable[str]]) -> Callable[[Object], Iterable[Request]]:
-    """The looks at the jobs that an index function names."""
+    """The requests for the jobs that an index function names."""
 
     def map_function(obj: Object) -> Iterable[Request]:
         for key in keys_of(obj):
@@ -73,7 +73,7 @@ def _as_requests(keys_of: Callable[[Object], Iterable[str]]) -> Callable[[Object
 
 @change_of
 def _asks(job: Object) -> object:
-    """What a job asks of its queue, and what it was granted."""
+    """A job's request to its queue, and its grant."""
     metadata, status = job["metadata"], job.get("status", {})
     fields = ("labels", "annotations", "deletionTimestamp")
     resources, admission = status.get("resources"), status.get("admission")
@@ -82,12 +82,12 @@ def _asks(job: Object) -> object:
 
 @change_of
 def _has_grant(job: Object) -> object:
-    """What a job was granted, and whether it is still to wait in its queue."""
+    """A job's grant, and its queue."""
     return granted_to(job), queue_of(job)
 
 
 @change_of
 def _counts(pod: Object) -> object:
-    """Whether a Pod is over, runs, or is deleted."""
+    """Whether a Pod has ended, runs, or is deleted."""
     phase, metadata = (pod.get("status") or {}).get("phase"), pod["metadata"]
     return metadata["uid"], has_ended(pod), phase == "Running", "deletionTimestamp" in metadata

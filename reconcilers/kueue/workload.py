@@ -1,4 +1,4 @@
-"""A Workload, as far as decisions read it.
+"""A Workload, with the fields on which decisions depend.
 
 https://github.com/kubernetes-sigs/kueue/blob/v0.19.1/apis/kueue/v1beta2/workload_types.go
 """
@@ -25,34 +25,34 @@ POD_PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "Priorit
 QUEUE_LABEL = f"{GROUP}/queue-name"
 PRIORITY_LABEL = f"{GROUP}/priority-class"
 GROWTH_PRIORITY = f"{names.GROUP}/growth-priority-class"
-"""Label of a job: the WorkloadPriorityClass by which it waits for more than it has."""
+"""Label of a job with the WorkloadPriorityClass with which it waits to grow."""
 JOB_UID_LABEL = f"{GROUP}/job-uid"
 REPLACES = f"{GROUP}/workload-slice-replacement-for"
 FINALIZER = f"{GROUP}/resource-in-use"
 
 DIGEST = f"{names.GROUP}/template-digest"
-"""Digest of all that a queue charges for, or chooses flavors by."""
+"""Annotation with the digest of all that a queue charges for, or chooses flavors by."""
 PAUSED = f"{names.GROUP}/paused"
-"""Set with `active: false` where that is for us to take back."""
+"""Annotation beside an `active: false` that we set, and may take back."""
 
 PREEMPTED = "Preempted"
 REPLACED = "WorkloadSliceReplaced"
 
 
 def queue_of(job: Object) -> str:
-    """The LocalQueue that a job is to wait in; empty if it does not."""
+    """The LocalQueue of a job; empty if it has none."""
     return str((job["metadata"].get("labels") or {}).get(QUEUE_LABEL, ""))
 
 
 def job_uids(workload: Object) -> Iterable[str]:
-    """The jobs that a Workload is for: its owners, and the one that its label names, which has taken its name
-    even if somebody has edited its owners."""
+    """Index function: the jobs of a Workload, which are its owners and the one that its label names, in case
+    somebody has edited the owners."""
     label = (workload["metadata"].get("labels") or {}).get(JOB_UID_LABEL)
     return dict.fromkeys([*owner_uids(workload), *([label] if label else [])])
 
 
 def is_swappable(priority: Object) -> bool:
-    """Whether a Workload with quota may have another class of the same kind in place of this one."""
+    """Whether the class of a Workload with quota may be replaced by another of its kind."""
     return bool((priority.get("priorityClassRef") or {}).get("kind") == PRIORITIES.kind)
 
 
@@ -71,7 +71,7 @@ class Workload:
 
     @property
     def number(self) -> int:
-        """Its place among those that its job has had: the end of its name, which nobody can edit."""
+        """Its number among the job's Workloads, from the end of its name, which nobody can edit."""
         end = self.name.rpartition("-")[2]
         return int(end) if end.isascii() and end.isdecimal() and len(end) < 10 else 0
 
@@ -89,7 +89,7 @@ class Workload:
 
     @property
     def replaces(self) -> str:
-        """The name of the Workload that this one is a slice of; empty if it is none."""
+        """The name of the Workload of which this one is a slice; empty if it is none."""
         return self.annotations.get(REPLACES, "").rpartition("/")[2]
 
     @property
@@ -98,7 +98,7 @@ class Workload:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it is inactive until the job goes on."""
+        """Whether we have made it inactive until the job goes on."""
         return PAUSED in self.annotations
 
     @property
@@ -111,20 +111,20 @@ class Workload:
 
     @property
     def priority(self) -> Object:
-        """Class and value."""
+        """Class and value of the priority, as fields of a Workload's spec."""
         return {
             key: self.raw["spec"][key] for key in ("priorityClassRef", "priority") if key in self.raw["spec"]
         }
 
     def with_priority(self, wanted: Object) -> Object:
-        """Return the merge patch of its spec that gives it this class and value, or none; empty if it has the
-        class: Kueue copies the value of a class that is changed later."""
-        asked = {"priorityClassRef": None, "priority": 0} | wanted
+        """Return the merge patch of the spec that sets this class and value; empty if it has the class, since
+        Kueue itself copies a later change of a class's value."""
+        wanted = {"priorityClassRef": None, "priority": 0} | wanted
         has = {"priorityClassRef": None, "priority": 0} | self.priority
-        is_same = has == asked or (
-            is_swappable(asked) and has["priorityClassRef"] == asked["priorityClassRef"]
+        is_same = has == wanted or (
+            is_swappable(wanted) and has["priorityClassRef"] == wanted["priorityClassRef"]
         )
-        return {} if is_same else asked
+        return {} if is_same else wanted
 
     @property
     def pod_sets(self) -> list[Object]:
@@ -148,7 +148,7 @@ class Workload:
 
     @property
     def is_evicted(self) -> bool:
-        """Whether it is to give its quota back. Evicted stays True until the next reservation."""
+        """Whether it has to give its quota back. Evicted stays True until the next reservation."""
         return self.has_quota and self.is_true("Evicted")
 
     @property
@@ -164,11 +164,11 @@ class Workload:
         return bool(self.status.get("admissionChecks"))
 
     def count(self, pod_set: str) -> int:
-        """The count that is asked for."""
+        """The requested number of Pods."""
         return next((int(each["count"]) for each in self.pod_sets if each["name"] == pod_set), 0)
 
     def floor(self, pod_set: str) -> int:
-        """The least that the count can be lowered to while it has quota."""
+        """The minimum to which the count can be lowered while it has quota."""
         return next((int(each.get("minCount") or 0) for each in self.pod_sets if each["name"] == pod_set), 0)
 
     def assignment(self, pod_set: str) -> Mapping[str, Any]:
@@ -177,9 +177,9 @@ class Workload:
         return next(found, {})
 
     def granted(self, pod_set: str) -> int:
-        """How many Pods are charged; 0 without quota.
+        """Number of charged Pods; 0 without quota.
 
-        A count that is lowered frees its quota at once, and the assignment keeps what it was.
+        A lowered count frees its quota at once, although the assignment stays as it was.
         """
         if not self.has_quota:
             return 0

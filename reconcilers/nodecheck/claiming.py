@@ -1,7 +1,7 @@
-"""Claims of checks on nodes (`claims.py`): looked up in the caches, and taken one check at a time.
+"""Looks up the claims of checks on nodes (`claims.py`), and lets one check at a time take nodes.
 
-A look-up costs about the same however many checks wait, and so does what follows from the end of a check
-(`queues.py`). Checks begin one after the other, so each sees the claims of the one before.
+The cost of a look-up, and of the end of a check (`queues.py`), does not depend on the number of waiting
+checks. Checks begin one after the other, so each sees the claims of the one before.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.reconciler import BY_NODE
 
 BY_CLAIM = "claim"
-"""Index of unfinished NodeChecks: by a node that one has, or by a namespace where one waits for nodes."""
+"""Index of unfinished NodeChecks: by the nodes that they have, or by the namespace in which they wait."""
 MOST_WAITING = 32
-"""Checks of a namespace, its oldest, that others wait for while they wait themselves."""
+"""Limit of waiting checks in a namespace, the oldest first, that others let go first."""
 
 
 def claim_keys(check: Object) -> Iterable[str]:
-    """Index function: where an unfinished check has nodes, or waits for them."""
+    """Index function: the nodes of an unfinished check, or the namespace in which it waits for them."""
     namespace = check["metadata"].get("namespace") or ""
     if is_finished(check) or check["metadata"].get("deletionTimestamp"):
         return []
@@ -86,11 +86,11 @@ class ClaimView:
     async def claims(
         self, mine: NodeClaim, before: Precedence | None = None, waiting_in: Iterable[str] = ()
     ) -> list[NodeClaim]:
-        """The claims of other unfinished checks on the nodes that `mine` wants, cut to these.
+        """The claims of other unfinished checks on the nodes that `mine` wants, limited to these nodes.
 
         Args:
-            before: only those of checks with higher precedence than this.
-            waiting_in: further namespaces whose checks count while they wait.
+            before: limit to checks of higher precedence than this one.
+            waiting_in: further namespaces whose waiting checks count.
         """
         slices, found = Slices(), dict[str, tuple[Object, set[str]]]()
         for node in mine.wanted:
@@ -116,7 +116,7 @@ class ClaimView:
         return precedence_of(raw, job, is_administrators)
 
     async def _waiting_in(self, namespaces: Iterable[str]) -> list[Object]:
-        """The oldest checks of nodes that wait in these namespaces, and in those of administrators."""
+        """The oldest waiting checks of nodes in these namespaces, and in those of administrators."""
         oldest = list[Object]()
         for namespace in {*self._trust.administrators(), *namespaces}:
             waiting = self._checks.by_index(BY_CLAIM, _waiting(namespace))
@@ -124,7 +124,7 @@ class ClaimView:
         return oldest
 
     def _checks_of_jobs_on(self, node: str) -> list[Object]:
-        """The checks that are yet to begin of jobs that have a worker on the node."""
+        """The current checks of jobs with a worker on the node, unless they have begun."""
         found = dict[str, Object]()
         for worker in self._workers.by_index(BY_NODE, node):
             namespace = worker["metadata"]["namespace"]
@@ -156,7 +156,7 @@ class ClaimView:
         return ((raw or {}).get("metadata") or {}).get("labels") or {}
 
     def _has_agent(self, check: NodeCheck, node: str) -> bool:
-        """Whether a worker of the check's own on the node has reported."""
+        """Whether the agent of the check's own worker on the node is ready."""
         metadata = check.metadata
         return any(
             agent_is_ready(raw)
@@ -167,12 +167,12 @@ class ClaimView:
     def _nodes_of_job(
         self, check: NodeCheck, nodes: AbstractSet[str]
     ) -> tuple[frozenset[str], frozenset[str]]:
-        """Returns the nodes where a check of a job wants workers, and those where they are idle already."""
+        """The nodes of the job's workers that the check wants, and those where these are already idle."""
         metadata = check.metadata
         raw = self._jobs.get(metadata.namespace, check.spec.job_name or "")
         job = None if raw is None else self._parse_job.parse_or_none(raw)
         if job is None or job.status.active_check != metadata.name:
-            return frozenset(), frozenset()  # its turn in the job has not come
+            return frozenset(), frozenset()  # it is not the job's current check yet
         theirs = self._parse_worker.readable(
             raw
             for node in nodes
@@ -195,26 +195,26 @@ def _age(check: Object) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Permit:
-    """Whether a check may take its nodes."""
+    """The answer to a check that wants to take its nodes."""
 
     contested: Mapping[str, NodeClaim] = field(default_factory=dict)
-    """The nodes that it does not get, each with the claim that is in the way."""
+    """The nodes that it does not get, each with the claim in the way."""
     rest_seconds: float = 0.0
-    """Time until its namespace may have nodes again that it has just left to others."""
+    """Time until its namespace may take back nodes that it has just left to others."""
 
     @property
     def is_refused(self) -> bool:
         return bool(self.contested or self.rest_seconds)
 
     def reason_to_wait(self, check: NodeCheck) -> str:
-        """What the check waits for, in words."""
+        """The reason why the check waits, as a message."""
         namespace = check.metadata.namespace
         if self.contested:
             return f"waits: {sentence_on(self.contested, namespace)}"
         return f"waits: checks of the namespace {namespace} have just left nodes to others that wait"
 
     def left_out(self, check: NodeCheck) -> dict[str, Out]:
-        """The nodes that a job's check has waited for in vain, each with the reason."""
+        """The nodes for which a job's check has waited in vain, each with the reason."""
         return {
             node: Out(
                 f"{claim.named_in(check.metadata.namespace)} had it for all of timeoutSeconds "
@@ -226,39 +226,39 @@ class Permit:
 
 
 class Claiming:
-    """Lets checks take their nodes, and has those look again that may go on.
+    """Lets checks take their nodes, and wakes those that may go on.
 
     Args:
-        have_looked_at: has a check looked at.
+        wake: makes the controller look at a check.
     """
 
     def __init__(
-        self, cache: Cache, monotonic: Callable[[], float], have_looked_at: Callable[[Request], object]
+        self, cache: Cache, monotonic: Callable[[], float], wake: Callable[[Request], object]
     ) -> None:
         self._view = ClaimView(cache)
         self._checks = cache.store(NODECHECKS)
         self._parse = cache.models(NODECHECKS, NodeCheck)
-        self._have_looked_at = have_looked_at
+        self._wake = wake
         self._monotonic = monotonic
         self._left: dict[tuple[str, str], float] = {}
-        """When a namespace left a node to others, in that order."""
+        """Times when a namespace left a node to others, oldest first."""
         self._held = Observations(self._checks, monotonic)
         self._in_phase = Observations(self._checks, monotonic)
         self._taking = asyncio.Lock()
         self._taker: Request | None = None
-        """The check that takes nodes: until its look is over, and the cache shows that it begins."""
+        """The check that takes nodes, until its look is over and the cache shows its begin."""
         self._taken = frozenset[str]()
         self._queues = Queues()
         self._made_way: set[Request] = set()
-        """Checks that made way since the claims were last read."""
+        """Checks that have made way since the claims were last read."""
 
     async def take(
         self, check: NodeCheck, nodes: Collection[str], *, without_contested: bool = False
     ) -> Permit:
-        """Claim nodes for a check whose begin is written next, unless other checks are in the way.
+        """Claim nodes for a check that is about to begin, unless other checks are in the way.
 
         Args:
-            without_contested: it has waited long enough, and begins without the nodes that it does not get.
+            without_contested: whether it has waited long enough, and begins without contested nodes.
         """
         me = Request(check.metadata.namespace, check.metadata.name)
         await self._taking.acquire()
@@ -272,19 +272,19 @@ class Claiming:
             permit = Permit(contested, self._rest_seconds(mine))
             for claim in claims:
                 if claim.is_fixed and gives_way(claim, mine):
-                    self._have_looked_at(_name_of(claim))
+                    self._wake(_name_of(claim))
             if not permit.is_refused or without_contested:
                 self._taken = mine.wanted - contested.keys()
                 return permit
             if not contested:
-                return permit  # only time has to pass
+                return permit  # it is only too early
             owners = {node: _name_of(claim) for node, claim in contested.items()}
             if self._made_way.isdisjoint(owners.values()):
                 self._queues.wait(me, mine.order, owners)
                 return permit
 
-    def looked(self, check: Request) -> None:
-        """The look at a check is over: its begin is in the cache, or was not written."""
+    def end_look(self, check: Request) -> None:
+        """End the look at a check; its begin is in the cache, or was not written."""
         taken = frozenset[str]()
         if self._taker == check:
             raw = self._checks.get(*check)
@@ -292,11 +292,11 @@ class Claiming:
                 taken = self._taken
             self._taker, self._taken = None, frozenset()
             self._taking.release()
-        for each in self._queues.looked(check, taken):
-            self._have_looked_at(each)
+        for each in self._queues.end_look(check, taken):
+            self._wake(each)
 
     def made_way(self, check: Object) -> list[Request]:
-        """Return the checks that look again after a change of another that makes way."""
+        """Return the checks that look again after a check has made way."""
         metadata = check["metadata"]
         me = Request(metadata.get("namespace"), metadata["name"])
         current = self._checks.get(*me)
@@ -311,7 +311,7 @@ class Claiming:
         """The nodes that a check leaves to others that wait for them.
 
         Returns:
-            the nodes, and otherwise the seconds until it may have to leave some.
+            the nodes; and if there are none, the seconds until it may have to leave some.
         """
         mine = self._view.claim_of(check, set(check.status.nodes) - settled_nodes(check.status))
         if mine.precedence is Precedence.ADMINISTRATORS:
@@ -339,7 +339,7 @@ class Claiming:
         return nodes
 
     def _rest_seconds(self, mine: NodeClaim) -> float:
-        """Time until the namespace may have all the nodes that a check wants: others are to look before."""
+        """Time until the namespace may take back all nodes that a check wants, so that others look first."""
         if mine.precedence is Precedence.ADMINISTRATORS or mine.is_fixed:
             return 0.0
         left_at = (self._left[key] for node in mine.wanted if (key := (mine.namespace, node)) in self._left)

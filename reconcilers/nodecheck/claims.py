@@ -1,13 +1,13 @@
-"""Which of several checks of one node tests it: claims on nodes, who waits, and who leaves a node. Pure.
+"""Claims of checks on nodes: which of several checks tests a node, waits for it or leaves it. Pure.
 
-A claim is a statement, so the rule of `reconcilers/observed/trust.py` holds for it: in its own namespace, and
-if that is an administrator's everywhere, a check claims a node from when it wants it. Elsewhere it claims a
-node only once its agent is ready there, so a check whose Pods never start holds nobody up.
+The rule of `reconcilers/observed/trust.py` applies to claims: within its own namespace, and everywhere if
+that is an administrator's, a check claims a node as soon as it wants it. In other namespaces it claims a node
+only once its agent is ready there, so a check whose Pods never start delays no other.
 
-One order decides between checks: by precedence, then those whose nodes are fixed, then the older one. A check
-waits for those that are testing its nodes, and for those that go before it; never for others, so no two wait
-for each other. One that has held a node for `HOLD_SECONDS` leaves it to a check of higher precedence, and one
-that has tested it for so long to any check of another namespace.
+Checks have an order: by precedence, then those whose nodes are fixed, then the older one. A check waits for
+those that are testing its nodes, and for those before it; never for others, so no two wait for each other. A
+check that has had a node for `HOLD_SECONDS` leaves it to a check of higher precedence, and one that has
+tested it for that long, to any check of another namespace.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ WAITING_FOR_CHECK = "WaitingForCheck"
 WAITING_FOR_AGENTS = "WaitingForAgents"
 
 HOLD_SECONDS = 300.0
-"""Time for which a check that is no administrator's may wait for its agents, keeps nodes that a check of
-higher precedence waits for, and tests nodes that a check of another namespace waits for."""
+"""Time for which a check that is not an administrator's may wait for its agents, keep nodes for which a check
+of higher precedence waits, and test nodes for which a check of another namespace waits."""
 REST_SECONDS = 30.0
-"""Time for which a namespace does not get nodes again that it has left to others, which look meanwhile."""
+"""Time for which a namespace cannot take back nodes that it has left to others, so that they get them."""
 
 YIELDED = Out("it was left to another check, which waited for it", reason="Yielded")
 
 
 class Precedence(IntEnum):
-    """Which checks go first."""
+    """The precedence of checks; the lowest value goes first."""
 
     ADMINISTRATORS = 0
     """Checks in namespaces that may cordon."""
     JOBS = 1
-    """Checks that the controller made for a job, whose world waits for them."""
+    """Checks that the controller created for a job, whose world waits for them."""
     OTHERS = 2
 
 
 @dataclass(frozen=True)
 class NodeClaim:
-    """What an unfinished check has, or wants, of the cluster's nodes."""
+    """The nodes that an unfinished check has or wants."""
 
     uid: str
     namespace: str
@@ -58,30 +58,30 @@ class NodeClaim:
     wanted: frozenset[str] = frozenset()
     """Nodes that it has yet to test."""
     present: frozenset[str] = frozenset()
-    """The wanted nodes on which its agent is ready."""
+    """The wanted nodes on which the check's agent is ready."""
     is_fixed: bool = False
-    """Its nodes are written in its status, or that is under way."""
+    """Whether its status has its nodes, or is about to."""
     tests: bool = False
-    """It tests them now, or that is being written."""
+    """Whether it tests them, or is about to."""
 
     @property
     def order(self) -> tuple[object, ...]:
-        """The smaller goes first."""
+        """Sort key; the smaller goes first."""
         return self.precedence, not self.is_fixed, self.created, self.uid
 
     def counting_in(self, namespace: str) -> frozenset[str]:
-        """The nodes that it claims towards checks of a namespace."""
+        """The nodes on which its claim counts against checks of a namespace."""
         counts = self.namespace == namespace or self.precedence is Precedence.ADMINISTRATORS
         return self.wanted if self.tests or counts else self.present
 
     def named_in(self, namespace: str) -> str:
-        """The check, for a message in a namespace, which must not name objects of others."""
+        """The check as a message in a namespace may name it, which excludes objects of other namespaces."""
         is_ours = self.namespace == namespace
         return f"NodeCheck {self.namespace}/{self.name}" if is_ours else "a check in another namespace"
 
 
 def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> NodeClaim:
-    """The claim of a check, with these fields of `NodeClaim`."""
+    """The claim of a check, with these further fields of `NodeClaim`."""
     metadata, status = check.metadata, check.status
     fields = {"is_fixed": bool(status.nodes), "tests": status.phase is NodeCheckPhase.RUNNING} | more
     created = metadata.creation_timestamp or datetime.min.replace(tzinfo=UTC)
@@ -91,14 +91,14 @@ def claim_of(check: NodeCheck, precedence: Precedence, **more: Any) -> NodeClaim
 def precedence_of(
     check: dict[str, Any] | None, job: dict[str, Any] | None, is_administrators: bool
 ) -> Precedence:
-    """The precedence of a stored check, which may be gone, by the stored job that it names."""
+    """The precedence of a raw check, which may be gone, by the raw job that it names."""
     if is_administrators:
         return Precedence.ADMINISTRATORS
     return Precedence.JOBS if check is not None and is_made_for_job(check, job) else Precedence.OTHERS
 
 
 def in_the_way(mine: NodeClaim, claims: Iterable[NodeClaim]) -> dict[str, NodeClaim]:
-    """The nodes that a check has to wait for before it begins, each with the claim that is in the way."""
+    """The nodes that block the beginning of a check, each with the claim in the way."""
     found: dict[str, NodeClaim] = {}
     left = set(mine.wanted)
     for claim in sorted(claims, key=lambda claim: claim.order):
@@ -110,7 +110,7 @@ def in_the_way(mine: NodeClaim, claims: Iterable[NodeClaim]) -> dict[str, NodeCl
 
 
 def gives_way(mine: NodeClaim, other: NodeClaim) -> bool:
-    """Whether a check leaves nodes to another after a while, if both want the same."""
+    """Whether a check, after a while, leaves nodes to another that wants the same."""
     if other.tests or mine.precedence is Precedence.ADMINISTRATORS:
         return False
     return other.precedence < mine.precedence or (mine.tests and other.namespace != mine.namespace)
@@ -120,7 +120,7 @@ def to_yield(mine: NodeClaim, claims: Iterable[NodeClaim], *, to_anybody: bool =
     """The nodes that a check leaves to others once it has held them for HOLD_SECONDS.
 
     Args:
-        to_anybody: it has tested them for so long.
+        to_anybody: whether it has tested them for that long.
     """
     nodes = frozenset[str]()
     for claim in (each for each in claims if gives_way(mine, each)):
@@ -132,7 +132,7 @@ def to_yield(mine: NodeClaim, claims: Iterable[NodeClaim], *, to_anybody: bool =
 
 
 def sentence_on(contested: Mapping[str, NodeClaim], namespace: str) -> str:
-    """What a check waits for, in words."""
+    """The nodes that a check waits for, in words."""
     node = min(contested)
     claim = contested[node]
     others = len(contested) - 1
@@ -141,7 +141,7 @@ def sentence_on(contested: Mapping[str, NodeClaim], namespace: str) -> str:
 
 
 def agent_is_ready(worker: dict[str, Any]) -> bool:
-    """Whether the agent of a stored check's ElasticWorker is there; not parsed, as there may be thousands."""
+    """Whether the agent of a check's ElasticWorker is ready. The worker is raw, as there may be thousands."""
     status = worker.get("status") or {}
     report = status.get("agent") or {}
     incarnation = worker["spec"].get("incarnation")
@@ -154,10 +154,10 @@ def agent_is_ready(worker: dict[str, Any]) -> bool:
 
 
 def is_made_for_job(check: Object, job: Object | None) -> bool:
-    """Whether the controller has a job's world wait for a stored NodeCheck that it made for that job.
+    """Whether the controller created the raw NodeCheck for the job, whose world waits for it.
 
-    Anybody may write `jobName`, and a reference to a job. That the job carries out a check, and on which of
-    its workers' nodes, is in its status, which the controller alone writes.
+    Anybody may write `jobName` and an owner reference. But the job's current check, and its workers' nodes,
+    are in its status, which only the controller writes.
     """
     if job is None or check["spec"].get("jobName") != job["metadata"]["name"]:
         return False

@@ -1,4 +1,4 @@
-"""Condition `NodesChecked` of a job: the checks of its nodes. Pure."""
+"""Condition `NodesChecked` of a job, about the checks of its nodes. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from reconcilers.observed.slots import named
 from reconcilers.runtime.acts import Event
 
 QUOTED = 3
-"""Verdicts whose evidence is shown; all are in the NodeCheck."""
+"""Limit of verdicts that are quoted with their evidence; all are in the NodeCheck."""
 
 
 def judge(before: Condition | None, look: DesiredJob) -> NextState:
@@ -43,7 +43,7 @@ def judge(before: Condition | None, look: DesiredJob) -> NextState:
 
 
 def event(_: Condition | None, new: Condition) -> Event | None:
-    """An Event when a check begins, ends, or cannot be made."""
+    """An Event when a check begins, ends, or cannot be created."""
     if new.reason in (FRESH, NOT_YET):
         return None
     return Event("Normal" if new.reason in QUIET else "Warning", new.reason, new.message)
@@ -60,12 +60,12 @@ def finding_of(
     unvetted: Collection[int] = (),
     left_out: Collection[int] = (),
 ) -> ConditionState | None:
-    """None if the job has nothing to do with checks.
+    """The state of the condition; None if the job has no checks.
 
     Args:
-        refused: why the check that was wanted could not be made.
-        unvetted: workers that no world is formed with before a check.
-        left_out: workers on slow nodes that the world does without.
+        refused: why a check could not be created.
+        unvetted: workers that need a check before they join a world.
+        left_out: workers on slow nodes that the world excludes.
     """
     finding = _finding(job, finished, active, refused, unvetted)
     if finding is None or not left_out:
@@ -119,7 +119,7 @@ def _progress(check: NodeCheck) -> str:
 
 
 def _tests(check: NodeCheck) -> str:
-    """What a check is of, in words."""
+    """The workers that a check tests, in words."""
     return "all workers" if check.spec.workers is None else named(check.spec.workers)
 
 

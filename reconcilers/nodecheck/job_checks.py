@@ -1,4 +1,4 @@
-"""The NodeChecks of a job (`JobChecks`), and what follows for its workers (`Standing`), purely."""
+"""The NodeChecks of a job (`JobChecks`), and their consequences for its workers (`Standing`). Pure."""
 
 from __future__ import annotations
 
@@ -33,42 +33,42 @@ from reconcilers.runtime.kinds import NODECHECKS
 from reconcilers.world.vetting import UNJUDGED, Claim, Standing, Vetting
 
 VERDICTS_OF_A_WORKER = 4
-"""Verdicts on nodes that take as long to look at as a worker."""
+"""Verdicts on nodes that take as long to process as a worker."""
 
 
 @dataclass(frozen=True)
 class JobChecks(Vetting):
-    """The NodeChecks that concern a job, as one read shows them."""
+    """The NodeChecks that concern a job, from one read."""
 
     of_job: tuple[NodeCheck, ...] = ()
     """Checks that name the job, the oldest first."""
     finished: tuple[FinishedCheck, ...] = ()
     """Checks of `of_job` that have finished."""
     on_node: Mapping[str, Sequence[FinishedCheck]] = field(default_factory=dict)
-    """The checks whose verdicts count for the job, by node: of the workers, and all found faulty. None that
-    had ended before the node was added to the cluster: it tested another machine of that name."""
+    """The checks whose verdicts count for the job, by node: its workers' nodes, and all faulty ones. None
+    that ended before the node was added to the cluster: it tested another machine of that name."""
     nodes_created: Mapping[str, datetime] = field(default_factory=dict)
-    """When these nodes were added to the cluster."""
+    """Times when these nodes were added to the cluster."""
     replaced: frozenset[str] = frozenset()
-    """Nodes of which all verdicts are on another machine of that name."""
+    """Nodes whose verdicts are all about another machine of that name."""
     taken: frozenset[str] = frozenset()
-    """Names that NodeChecks of the namespace have."""
+    """Names of all NodeChecks of the namespace."""
     owned: frozenset[str] = frozenset()
-    """Uids of those that the job made."""
+    """Uids of the NodeChecks that the job owns."""
 
     @property
     def look_size(self) -> int:
-        """Return the number of workers that take as long to look at: a small job may have any number."""
+        """The time to process these checks, in workers: a small job may have many."""
         return len(self.of_job) + sum(map(len, self.on_node.values())) // VERDICTS_OF_A_WORKER
 
     @cached_property
     def active(self) -> NodeCheck | None:
-        """The oldest of the job's that has not finished: they go one at a time."""
+        """The oldest unfinished check of the job, whose checks go one at a time."""
         return active_check(self.of_job)
 
     @cached_property
     def claim(self) -> Claim | None:
-        """The active check."""
+        """The claim of the active check."""
         if self.active is None:
             return None
         workers = self.active.spec.workers
@@ -83,7 +83,7 @@ class JobChecks(Vetting):
         return replace(standing_of(job, workers, self, since, now), suspected_at=since)
 
     def request(self, job: ElasticJob, workers: Sequence[int]) -> Act:
-        """The NodeCheck to create, of these workers."""
+        """The creation of a NodeCheck of these workers."""
         name = job.metadata.name
         return create(NODECHECKS, new_check(job, check_name(name, next_number(name, self.taken)), workers))
 
@@ -113,7 +113,7 @@ def standing_of(
     suspected_at: datetime | None,
     now: datetime,
 ) -> Standing:
-    """Judge the workers; unless checks are `enabled`, only faults that a person's check found count."""
+    """Judge the workers; unless checks are `enabled`, only faults found by a person's check count."""
     policy = job.spec.node_check
     if not policy.enabled and not checks.on_node:
         return UNJUDGED
@@ -149,13 +149,14 @@ def _passed_lately(node: str, checks: JobChecks, since: datetime) -> bool:
 
 
 def _faulty_nodes(checks: JobChecks, verdicts: Mapping[str, Verdict | None]) -> tuple[str, ...]:
-    """The faulty nodes by the time of the verdict, the newest last."""
+    """The faulty nodes in order of their verdicts, the newest last."""
     faulty = [node for node, verdict in verdicts.items() if verdict is Verdict.FAULTY]
     return tuple(sorted(faulty, key=lambda node: (checks.newest[node].ended, node)))
 
 
 def _found_faulty(worker: ElasticWorker, checks: JobChecks) -> str | None:
-    """The finding, if the last verdict on its node is Faulty, and a check that it took part in says so."""
+    """The evidence, if the last verdict on the worker's node is Faulty, as is that of the last check that the
+    worker took part in."""
     node = _node(worker)
     if checks.last_verdict(node) is not Verdict.FAULTY:
         return None
@@ -172,7 +173,7 @@ def _found_faulty(worker: ElasticWorker, checks: JobChecks) -> str | None:
 
 
 def _vouched_for(worker: ElasticWorker, checks: JobChecks, since: datetime) -> bool:
-    """Whether it took part in a check that did not find its node faulty, and no later one did."""
+    """Whether the worker took part in a check that did not find its node faulty, and no later one did."""
     node = _node(worker)
     if checks.last_verdict(node) is Verdict.FAULTY:
         return False
@@ -181,9 +182,9 @@ def _vouched_for(worker: ElasticWorker, checks: JobChecks, since: datetime) -> b
 
 
 def _has_failed_check(worker: ElasticWorker, checks: JobChecks, since: datetime) -> bool:
-    """Whether its last check could not be carried out, which must not keep the job from training for ever.
+    """Whether the worker's last check could not be carried out, which must not stop the job for ever.
 
-    The Pod after the worker's last end gets another try.
+    A check from before the worker's last end does not count, so that its next Pod gets another try.
     """
     last_exit = worker.status.last_exit
     since = max(since, last_exit.time) if last_exit is not None else since
@@ -205,19 +206,19 @@ KEPT_CHECKS = 5
 
 
 def active_check(checks: Iterable[NodeCheck]) -> NodeCheck | None:
-    """The oldest of a job's checks that has not finished: they go one at a time."""
+    """The oldest unfinished one of a job's checks, which go one at a time."""
     unfinished = [c for c in checks if not c.status.finished]
     return min(unfinished, key=_age, default=None)
 
 
 def check_name(job: str, number: int) -> str:
-    """`<job>-check-<n>`; a job's name that is too long is cut, and a digest is added."""
+    """`<job>-check-<n>`; a job's name that is too long is cut, with a digest added."""
     suffix = f"-{names.CHECK}-{number}"
     return stem(job, MAX_STEM - len(suffix)) + suffix
 
 
 def next_number(job: str, taken: Collection[str]) -> int:
-    """1 + the highest that any NodeCheck of the namespace has, or the next free one after."""
+    """The next free number after the highest of the job's NodeChecks in the namespace."""
     numbers = (int(found[1]) for name in taken if (found := re.search(r"-check-([1-9]\d{0,8})$", name)))
     highest = max((number for number in numbers if check_name(job, number) in taken), default=0)
     return next(number for number in count(highest + 1) if check_name(job, number) not in taken)
@@ -245,7 +246,7 @@ def new_check(job: ElasticJob, name: str, workers: Sequence[int]) -> dict[str, A
 
 
 def outdated(checks: Iterable[NodeCheck], owned: Collection[str]) -> list[NodeCheck]:
-    """The finished checks to delete: of those that the job owns (by uid), all but the newest."""
+    """The finished checks to delete: all that the job owns (by uid) except the newest."""
     finished = [check for check in checks if check.metadata.uid in owned and check.status.finished]
     return sorted(finished, key=_age, reverse=True)[KEPT_CHECKS:]
 
@@ -268,7 +269,7 @@ class JobChecksView:
         self._parse = cache.models(NODECHECKS, NodeCheck)
 
     async def of(self, job: ElasticJob, workers: Sequence[ElasticWorker]) -> JobChecks:
-        """All that concern the job and its workers."""
+        """The NodeChecks that concern the job and its workers."""
         namespace = job.metadata.namespace
         named = self._checks.by_index(BY_JOB, f"{namespace}/{job.metadata.name}")
         found, active = await computed(len(named), self._of, job, named)
@@ -294,7 +295,7 @@ class JobChecksView:
     async def _on_each(
         self, nodes: Collection[str], namespace: str, created: Mapping[str, datetime]
     ) -> tuple[dict[str, Sequence[FinishedCheck]], frozenset[str]]:
-        """The checks of these machines, by node, and the nodes that have earlier checks alone."""
+        """The checks of these machines, by node, and the nodes whose checks are all of earlier machines."""
         on_node: dict[str, Sequence[FinishedCheck]] = {}
         replaced, slices = set[str](), Slices()
         for node in nodes:
@@ -308,20 +309,20 @@ class JobChecksView:
     def _of(
         self, job: ElasticJob, named: list[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], NodeCheck | None]:
-        """The checks of these that are not of an earlier job of that name, and the active one."""
+        """Select the checks that are not an earlier job's of that name, and the active one."""
         found = [raw for raw in named if _concerns(raw, job)]
         return found, active_check(self._parse.readable(found))
 
     def _read(self, found: list[dict[str, Any]]) -> tuple[tuple[NodeCheck, ...], tuple[FinishedCheck, ...]]:
-        """These checks, the oldest first, and those that have finished."""
+        """Parse these checks: all, the oldest first, and those that have finished."""
         return tuple(sorted(self._parse.readable(found), key=_age)), self._finished.of(found)
 
     async def _confirmed(
         self, job: ElasticJob, found: list[dict[str, Any]], active: NodeCheck | None
     ) -> list[dict[str, Any]]:
-        """Adds what the API server says of a check that will begin, or is under way and not in the cache.
+        """Read a check from the API server before it begins, or if the cache lacks the current one.
 
-        By an old cache a check that has finished would cost the job its world again.
+        With a stale cache, a finished check would take the job's world apart again.
         """
         published = job.status.active_check
         name = active.metadata.name if active is not None else published

@@ -1,6 +1,6 @@
-"""The nodes of a check and their workers: who is there, who is out and why, and what each has answered.
+"""The nodes of a check and their workers: which are ready, which are out and why, and their answers.
 
-Everything is read from the ElasticWorkers, so a controller that starts in the middle sees the same. Pure.
+All of it is read from the ElasticWorkers, so that a restarted controller sees the same. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_MESSAGE = 500
 POD_ENDED = "PodEnded"
 NO_WORKER = "NoWorker"
 TOO_LATE = "TooLate"
-"""Reason of what was not there when its time was over."""
+"""Reason of a node that missed a time limit."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class CheckedNode:
 
     @property
     def report(self) -> AgentReport | None:
-        """Report of the incarnation that takes part. It stays readable when its Pod has ended."""
+        """Report of the incarnation that takes part; also after its Pod's end."""
         report = None if self.worker is None else self.worker.status.agent
         return report if report is not None and report.incarnation == self.incarnation else None
 
     @property
     def answers(self) -> AgentCheck | None:
-        """Answers of its agent to this check."""
+        """Answers of the node's agent to this check."""
         report = self.report
         answers = None if report is None else report.check
         return answers if answers is not None and answers.uid == self.check_uid else None
@@ -66,7 +66,7 @@ class CheckedNode:
 
     @property
     def is_ready(self) -> bool:
-        """Whether its agent is there."""
+        """Whether the node's agent has reported, and runs."""
         return (
             self.report is not None
             and self.report.state is not AgentState.STOPPED
@@ -82,9 +82,9 @@ class Out:
 
     message: str
     lost: bool = False
-    """The node itself is gone, which is its fault. Otherwise it withdraws."""
+    """Whether the node itself is lost, which counts as its fault. Otherwise it withdraws."""
     reason: str = "NotTested"
-    """CamelCase; the kubelet's or the scheduler's, where one of these gave it."""
+    """Reason in CamelCase; the kubelet's or the scheduler's, if one of these gave it."""
 
 
 def checked_nodes_of(check: NodeCheck, workers: Iterable[ElasticWorker]) -> tuple[CheckedNode, ...]:
@@ -101,7 +101,7 @@ def checked_nodes_of(check: NodeCheck, workers: Iterable[ElasticWorker]) -> tupl
 
 
 def out_of(participant: CheckedNode) -> Out | None:
-    """Whether the node's worker has ended or was replaced, so that no answer will come."""
+    """Why no answer will come: the node's worker has ended or was replaced; None if it has not."""
     worker = participant.worker
     if worker is None or worker.metadata.deletion_timestamp is not None:
         return Out("its worker was deleted", reason="WorkerDeleted")
@@ -123,7 +123,7 @@ def out_of(participant: CheckedNode) -> Out | None:
 
 
 def departure_of(participant: CheckedNode) -> Out | None:
-    """The same of a node whose agent was there: a missing Pod, report or address is gone, not yet to come."""
+    """`out_of` for a node whose agent has been ready: a Pod, report or address that is missing is gone."""
     out, worker, report = out_of(participant), participant.worker, participant.report
     if out is None and worker is not None and worker.status.pod_uid is None:
         return Out("its Pod is gone", reason=POD_ENDED)
@@ -133,7 +133,7 @@ def departure_of(participant: CheckedNode) -> Out | None:
 
 
 def hindrance_of(worker: ElasticWorker) -> Out | None:
-    """Why a worker's Pod does not start, as the scheduler or the kubelet has it; None for no reason given."""
+    """The scheduler's or kubelet's reason why a worker's Pod does not start; None if neither gives one."""
     for type_, what in ((SCHEDULED, "could not be placed"), (STARTED, "does not start")):
         condition = condition_of(worker.status.conditions, type_)
         if condition is not None and condition.status is ConditionStatus.FALSE:
@@ -143,7 +143,7 @@ def hindrance_of(worker: ElasticWorker) -> Out | None:
 
 
 def awaited(participants: Iterable[CheckedNode]) -> str:
-    """What a check of nodes waits for, with what hinders the first Pod that is hindered."""
+    """A message that a check waits for its agents, with the first Pod that does not start, and why."""
     missing = (
         (each.node, each.worker) for each in participants if each.worker is not None and not each.is_ready
     )
@@ -153,10 +153,10 @@ def awaited(participants: Iterable[CheckedNode]) -> str:
 
 
 def absence_of(participant: CheckedNode) -> Out:
-    """Why a node's agent has not come in time.
+    """Why a node's agent was not ready in time.
 
-    That is no fault of the node's unless it was lost (`out_of`): images, quota, scheduling, admission and
-    slow disks keep Pods of healthy nodes from starting.
+    The node is not at fault unless it was lost (`out_of`): images, quota, scheduling, admission and slow
+    disks keep Pods from starting on healthy nodes.
     """
     if participant.worker is None:
         return Out("no worker could be made for it in time, or it was deleted", reason=NO_WORKER)
@@ -179,19 +179,21 @@ UNKNOWN_ACCELERATORS = (
     *("amd.com/", "aws.amazon.com/neuron", "cambricon.com/", "furiosa.ai/", "google.com/tpu"),
     *("gpu.intel.com/", "graphcore.ai/", "habana.ai/", "huawei.com/", "qualcomm.com/"),
 )
-"""Beginnings of the names of resources that no probe can test."""
+"""Prefixes of the resources that no probe can test."""
 
 TESTED_KIND = "nvidia"
-"""Kind of the accelerators that the probes compute on; on all others they test the CPU."""
+"""Kind of the accelerators that the probes test; on nodes with all others they test the CPU."""
 
 CPU_LATENCY_RATIO = 4.0
-"""Over Gloo the latency is that of waking threads: it doubles as cores sleep, or are not shared."""
+"""Ratio of Gloo latencies that makes a node slow. They are dominated by thread wake-ups, and double as cores
+sleep or are shared."""
 
 MAX_NAMED = 5
 
 
 def settings_of(spec: NodeCheckSpec, participants: Iterable[CheckedNode]) -> Settings:
-    """CPUs are shared with anything: without accelerators, only the straggler ratio makes a node slow."""
+    """The settings of a check. Without accelerators, only the straggler ratio makes a node slow, since its
+    CPU is shared with other Pods."""
     ratio = spec.straggler_ratio
     further = spec.screening_rounds - Settings.screening_rounds
     rounds = Settings(
@@ -218,11 +220,11 @@ def fleet_of(
     topology_keys: Sequence[str],
     vouch_ages: Mapping[str, float],
 ) -> tuple[Node, ...]:
-    """The nodes as the diagnosis takes them, in rank order.
+    """The nodes as the diagnosis needs them, in rank order.
 
     Args:
-        vouch_ages: seconds from a node's last pass to the start of the check, by name. A reused node that is
-            missing, since that check is gone, is no witness.
+        vouch_ages: seconds from a node's last pass to the start of the check, by name. A reused node without
+            one is no witness: that check was deleted.
     """
     return tuple(
         Node(
@@ -237,7 +239,7 @@ def fleet_of(
 
 
 def untested_accelerators(nodes: Iterable[Mapping[str, Any]]) -> str:
-    """A sentence on the accelerators of these nodes that no probe knows; empty if there are none."""
+    """A sentence about accelerators of these nodes that no probe supports; empty if there are none."""
     found = {
         resource
         for node in nodes
@@ -255,7 +257,7 @@ def lacks_gpu(node: Mapping[str, Any]) -> bool:
 
 
 def tested_gpus(participants: Iterable[CheckedNode]) -> dict[str, int]:
-    """Return how many GPUs were tested of each node that took part itself."""
+    """Return the number of tested GPUs of each node that was tested itself."""
     here = (participant for participant in participants if not participant.reused)
     return {
         each.node: found.count if (found := _accelerators(each)) and _is_tested(each) else 0 for each in here

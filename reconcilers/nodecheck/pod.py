@@ -1,4 +1,4 @@
-"""The Pods that test nodes for a NodeCheck: what they are made of, when they may go, and who reaches them."""
+"""The Pods that test nodes for a NodeCheck: their template, their deletion, and their NetworkPolicy."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ CHECK_HEARTBEAT_TIMEOUT_SECONDS = 30.0
 CHECK_GRACE_SECONDS = 5
 SHARED_MEMORY = "/dev/shm"
 NOBODYS_USER = 65532
-"""The user of our images, too; it owns nothing."""
+"""User that owns no files; our images run as the same."""
 ANY_TAINT = {"operator": "Exists"}
 
 
 @dataclass(frozen=True)
 class CheckAssignment(OtherAssignment):
-    """To test its node, until the check has its verdicts or was given up."""
+    """A worker that tests its node until the check has its verdicts or cannot be carried out."""
 
     check: NodeCheck
     node: Object | None
@@ -69,8 +69,8 @@ class CheckAssignment(OtherAssignment):
         return PodSource("the Pods of the check", "spec.template", template)
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
-        """Agents leave by themselves, and their logs stay. But a Pod that never started, or hangs on a broken
-        node, would hold the node's GPUs for ever."""
+        """Time until a Pod is deleted that has not ended after the check: it never started, or hangs on a
+        broken node, and would occupy its GPUs for ever. Other Pods stay for their logs."""
         if self.check.metadata.deletion_timestamp is not None:
             return None if pod_ended else 0.0
         template, completed = self.check.spec.template, self.check.status.completion_time
@@ -84,12 +84,12 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
     """The Pod object to create for the worker.
 
     Args:
-        node: the Node to check, for its GPUs; None if it is gone.
+        node: the Node to check, with its number of GPUs; None if it is gone.
     """
     own = check.spec.template
     template = _own_template(image) if own is None else copied(own)
     spec = template["spec"]
-    spec.pop("nodeName", None)  # it would go past the scheduler, which knows whether the GPUs are free
+    spec.pop("nodeName", None)  # it would bypass the scheduler, which knows whether the GPUs are free
     if not spec["containers"][0].get("command"):
         spec["containers"][0]["command"] = CHECK_COMMAND
     spec["tolerations"] = [*(spec.get("tolerations") or ()), ANY_TAINT]
@@ -104,10 +104,10 @@ def build_check_pod(check: NodeCheck, worker: ElasticWorker, node: Object | None
 
 
 def _own_template(image: str) -> Object:
-    """A Pod that every namespace takes, also one that enforces the Pod Security Standard `restricted`.
+    """The default template, which meets the Pod Security Standard `restricted`.
 
-    NCCL exchanges data in /dev/shm, for which container runtimes leave only 64 MiB. Temporary files go
-    there, too: nothing else can be written to.
+    NCCL exchanges data in /dev/shm, which has only 64 MiB by default. Temporary files go there, too, since
+    nothing else is writable.
     """
     container = {
         "name": "check",

@@ -1,9 +1,9 @@
-"""Checks that wait for others (`claims.py`), in queues: one look follows when a check makes way, however many
-wait for it. Pure.
+"""Queues of checks that wait for others (`claims.py`), so that a check that makes way triggers a single look,
+however many wait for it. Pure.
 
 A check waits at one place: a node that it does not get. When another makes way there, the first of the queue
-looks again. If it gets the node, the rest waits for it. If it waits at another
-place now, or for no check any more, the next one looks.
+looks again. If it gets the node, the rest waits for it. If it now waits at another place, or for no check any
+more, the next one looks.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from controller.reconciler import Request
 
 class QueuePlace(NamedTuple):
     namespace: str | None
-    """Namespace of the checks that wait there. Others may begin where these may not."""
+    """Namespace of the checks that wait there, since claims may block one namespace and not another."""
     node: str
 
 
 class Queues:
-    """Which checks wait where, by the names of the checks."""
+    """The places at which checks wait, by the checks' names."""
 
     def __init__(self) -> None:
         self._queues: dict[QueuePlace, list[tuple[Any, Request]]] = {}
-        """Heaps. An entry counts while its check waits at the place."""
+        """Heaps; an entry is valid while its check waits at the place."""
         self._places: dict[Request, QueuePlace] = {}
-        """Where each check waits."""
+        """Place at which each check waits."""
         self._behind: dict[Request, set[QueuePlace]] = {}
-        """Places at which checks wait for a check, by that check."""
+        """Places at which others wait for a check, by that check."""
         self._called: dict[Request, list[QueuePlace]] = {}
-        """Checks that are to look because they were first there."""
+        """Checks that have yet to look, with the places where they were first."""
 
     def wait(self, check: Request, order: Any, in_the_way: Mapping[str, Request]) -> None:
         """Let a check wait until others make way.
 
         Args:
-            order: the smaller looks first.
-            in_the_way: a check that it has to wait for, by node.
+            order: sort key; the smaller looks first.
+            in_the_way: the check that blocks it on each node.
         """
         before = [each.node for each in (self._places.get(check), *self._called.get(check, ())) if each]
         node = next((each for each in before if each in in_the_way), None)
@@ -49,11 +49,11 @@ class Queues:
             self._places[check] = place
             heapq.heappush(self._queues.setdefault(place, []), (order, check))
 
-    def looked(self, check: Request, taken: Collection[str]) -> list[Request]:
-        """Take note that the look of a check is over. Return those that look next.
+    def end_look(self, check: Request, taken: Collection[str]) -> list[Request]:
+        """End the look of a check; return the checks that look next.
 
         Args:
-            taken: nodes that it has got by it.
+            taken: nodes that the check has got.
         """
         called: list[Request] = []
         if taken:
@@ -66,7 +66,7 @@ class Queues:
         return called
 
     def made_way(self, check: Request, kept: Collection[str] = ()) -> list[Request]:
-        """Take note that a check has ended, or is through with nodes. Return those that look next.
+        """Note that a check has ended, or has released nodes; return the checks that look next.
 
         Args:
             kept: nodes that it still has.
@@ -81,12 +81,12 @@ class Queues:
         return self._call_all(places, check.namespace)
 
     def namespaces_behind(self, check: Request) -> set[str]:
-        """Return the namespaces in which checks wait for a check."""
+        """Return the namespaces with checks that wait for this one."""
         return {place.namespace for place in self._behind.get(check, ()) if place.namespace is not None}
 
     def _call_all(self, places: Iterable[QueuePlace], last: str | None) -> list[Request]:
-        """Take the first of each queue out, to look; that of the namespace which has just had the node after
-        the look of another."""
+        """Take the first check of each queue, to look. One of namespace `last`, which has just had the node,
+        comes after one of another namespace."""
         called, first = list[Request](), dict[str, Request]()
         for place in sorted(places, key=lambda place: place.namespace == last):
             if place.namespace == last and (other := first.get(place.node)) is not None:
@@ -98,7 +98,7 @@ class Queues:
         return called
 
     def _call(self, place: QueuePlace) -> list[Request]:
-        """Take the first of a queue out, to look; nobody if it is empty."""
+        """Take the first check of a queue, to look; none if it is empty."""
         queue = self._queues.get(place, [])
         while queue:
             _, check = heapq.heappop(queue)

@@ -1,8 +1,8 @@
-"""The NodeCheck reconciler: who tests with whom, and what follows from it.
+"""The NodeCheck reconciler: which nodes test each other, and with which verdicts.
 
-A check goes in steps: the local tests, then rounds of groups. A step is published in the status, the nodes'
-agents carry it out and report, and when everybody has answered or is out, one status write records what the
-step gave and publishes the next, or the verdicts. All of it is decided from the API objects alone.
+A check goes in steps: the local tests, then rounds of groups. The status publishes a step, the nodes' agents
+carry it out and report, and when every node has answered or is out, one status write records the results
+and publishes the next step, or the verdicts. All decisions are made from the API objects alone.
 """
 
 from __future__ import annotations
@@ -80,24 +80,24 @@ from reconcilers.runtime.tools import Tools, WithTools
 
 SLACK_SECONDS = 0.05
 WAITING_SECONDS = 600.0
-"""Longest time until a check that waits for others looks again. It does sooner when they make way; but nodes
-can become free without that, as when a job's workers move or a Node's labels change."""
+"""Time between two looks at a check that waits for others. They trigger one when they make way; but nodes can
+become free without that, as when a job's workers move or a Node's labels change."""
 BEHIND_SECONDS = 0.5
-"""Time until a look at what the API server has and the cache has yet to show."""
+"""Time until the next look at an object that the API server has and the cache lacks."""
 CONSEQUENCES_SECONDS = 600.0
-"""Time for which a controller keeps a finished check, however old: the nodes' cordons and records have yet to
-follow from it."""
+"""Time for which a controller keeps a finished check, however old, until its nodes' cordons and records are
+written."""
 IDLE, AGENTS = "idle", "agents"
 GATHERING = (IDLE, AGENTS)
-"""Waits before the first step; at most HOLD_SECONDS if the check is no administrator's."""
+"""Waits before the first step; at most HOLD_SECONDS unless the check is an administrator's."""
 MOST_AT_ONCE = 500
-"""Workers that one look makes, so that other checks have their turn."""
-NO_GPU = Out("it has no nvidia.com/gpu, which was asked for", reason="NoGPU")
+"""Limit of workers that one look creates, so that other checks have their turn."""
+NO_GPU = Out("it has no nvidia.com/gpu, which the check requires", reason="NoGPU")
 
 
 @dataclass
 class _Turn:
-    """One look at one check: what was read, and the Events and the next look that follow."""
+    """One look at one check: its input, and the Events and the time of the next look that it results in."""
 
     check: NodeCheck
     raw: dict[str, Any]
@@ -127,17 +127,17 @@ class NodeCheckReconciler(WithTools):
         self._making = CheckWorkers(tools.client, tools.cache, monotonic, most_workers)
         self._since = Observations(checks, monotonic)
         self._waiting = Observations(checks, monotonic)
-        self._claiming = Claiming(tools.cache, monotonic, lambda check: self.have_looked_at(check))
+        self._claiming = Claiming(tools.cache, monotonic, lambda check: self.wake(check))
         self.made_way = self._claiming.made_way
-        """Returns whom a check concerns that makes way."""
-        self.have_looked_at: Callable[[Request], object] = lambda check: None
-        """Has the controller look at another check."""
+        """Function that returns the checks that may go on when one makes way."""
+        self.wake: Callable[[Request], object] = lambda check: None
+        """Function that makes the controller look at another check."""
 
     async def reconcile(self, request: Request) -> Result:
         try:
             return await self._look(request)
         finally:
-            self._claiming.looked(request)
+            self._claiming.end_look(request)
 
     async def _look(self, request: Request) -> Result:
         found = self._view.check(request.namespace, request.name)
@@ -151,7 +151,7 @@ class NodeCheckReconciler(WithTools):
         return Result(turn.look_again_seconds)
 
     async def _expire(self, check: NodeCheck) -> Result:
-        """Delete a finished check when its time is over, and what follows from it has been done."""
+        """Delete a finished check when its time is over, and its consequences are written."""
         left_seconds, metadata = check_status.seconds_to_expiry(check, self._clock.now()), check.metadata
         if left_seconds is None:
             return Result()
@@ -164,7 +164,7 @@ class NodeCheckReconciler(WithTools):
         return Result()
 
     async def _next(self, turn: _Turn) -> NodeCheckStatus:
-        """The status that follows from what is there; the same one while there is something to wait for."""
+        """The next status; the same one while the check waits."""
         if turn.check.spec.job_name is not None:
             lost = lost_job(turn.check, turn.job)
             if lost is not None:
@@ -183,7 +183,7 @@ class NodeCheckReconciler(WithTools):
     # --- before the first step ------------------------------------------------------------------------
 
     async def _begin_nodes(self, turn: _Turn) -> NodeCheckStatus:
-        """Fix the nodes of a check of nodes; their workers come next."""
+        """Fix the nodes of a check of nodes; their workers are created next."""
         slices = Slices()
         wanted = named_nodes(turn.check.spec, self._view.labels(turn.check.spec))
         if isinstance(wanted, CheckRefusal):
@@ -194,7 +194,7 @@ class NodeCheckReconciler(WithTools):
         return await self._begin(turn, replace(scope, participants=one_each(scope.nodes)))
 
     async def _begin_job(self, turn: _Turn, job: ElasticJob) -> NodeCheckStatus:
-        """Fix the nodes of a job check, when the job has given its workers to it and they are idle."""
+        """Fix the nodes of a job check, once the job has released its workers to it and they are idle."""
         check = turn.check
         if job.status.active_check != check.metadata.name:
             message = f"waits until job {job.metadata.name} lets its workers be checked"
@@ -206,7 +206,7 @@ class NodeCheckReconciler(WithTools):
             message = "waits until the workers to be checked are there and have stopped training"
             return check_status.waiting(turn.status, "WaitingForWorkers", message, turn.now)
         if not idle:
-            message = f"none of the workers of job {job.metadata.name} is there to be checked"
+            message = f"job {job.metadata.name} has no workers that can be checked"
             return self._refuse(turn, CheckRefusal(FailedReason.NO_WORKERS, message))
         candidates = speakers(idle)
         fresh = await self._view.fresh(check, [candidate.node for candidate in candidates], turn.now)
@@ -239,7 +239,7 @@ class NodeCheckReconciler(WithTools):
         return status
 
     async def _kept(self, check: NodeCheck, scope: Scope) -> list[Finding]:
-        """The findings on nodes that all passed another check lately."""
+        """The findings on nodes that have all passed another check lately."""
         slices, findings, namespace = Slices(), [], check.metadata.namespace
         for node in scope.nodes:
             newest = newest_on(node, self._view.finished.on(node, namespace))
@@ -250,7 +250,7 @@ class NodeCheckReconciler(WithTools):
         return findings
 
     async def _gather(self, turn: _Turn) -> NodeCheckStatus:
-        """Wait for the agents of a check of nodes; then the local tests begin with those who are there."""
+        """Wait for the agents of a check of nodes, then start the local tests with those that are ready."""
         workers = await self._view.workers_of(turn.check)
         missing = await computed(len(turn.status.nodes), nodes_without_worker, turn.check, workers)
         missing = self._making.not_taken(turn.check, missing)
@@ -276,7 +276,8 @@ class NodeCheckReconciler(WithTools):
         return check_status.waiting(turn.status, WAITING_FOR_CHECK, reason, turn.now)
 
     async def _yield(self, turn: _Turn, nodes: Collection[str]) -> NodeCheckStatus:
-        """Leave nodes to checks that wait for them. The workers go first, so a crash is made good."""
+        """Leave nodes to checks that wait for them. The workers are deleted before the status is written, so
+        that a crash between the two is repaired."""
         if turn.check.spec.job_name is None:
             workers = await self._view.workers_of(turn.check)
             await self._making.delete(worker for worker in workers if worker.spec.node_name in nodes)
@@ -294,14 +295,15 @@ class NodeCheckReconciler(WithTools):
     # --- steps ----------------------------------------------------------------------------------------
 
     async def _carry_on(self, turn: _Turn) -> NodeCheckStatus:
-        """The next step, or the verdicts, once all nodes have answered the current one or are out."""
+        """Publish the next step, or the verdicts, once all nodes have answered the current one or are out."""
         participants, ended = await self._ended(turn, turn.status.round, ended_step)
         return turn.status if ended is None else await self._after(turn, participants, ended)
 
     async def _ended(
         self, turn: _Turn, step: object, judge: Callable[..., StepResult | None]
     ) -> tuple[Sequence[CheckedNode], StepResult | None]:
-        """What a step gave, if it is over. No node drops out by our cache alone, which may lag."""
+        """The participants, and the step's result if it is over. Before a node drops out, workers are read
+        from the API server, since the cache may lag."""
         check, count, overdue = turn.check, len(turn.status.nodes), self._is_overdue(turn, step)
         participants = await computed(count, checked_nodes_of, check, await self._view.workers_of(check))
         ended = await computed(count, judge, turn.status, participants, overdue=False)
@@ -330,7 +332,7 @@ class NodeCheckReconciler(WithTools):
         nodes: Mapping[str, dict[str, Any]],
         vouch_ages: Mapping[str, float],
     ) -> NodeCheckStatus:
-        """Pure, but for the turn's Events."""
+        """Decide on the next step; pure, except for the turn's Events."""
         labels = {name: raw["metadata"].get("labels") or {} for name, raw in nodes.items()}
         turn.event("Normal", "RoundFinished", check_status.describe_step(ended, len(turn.status.nodes)))
         status = check_status.settled(turn.status, ended, turn.now)
@@ -367,7 +369,7 @@ class NodeCheckReconciler(WithTools):
         return check_status.concluded(status, findings, healthy, turn.now)
 
     async def _refuse_unless_behind(self, turn: _Turn, refusal: CheckRefusal) -> NodeCheckStatus:
-        """A refusal is final, and what was made a moment before the check may not be in our cache yet."""
+        """Refuse the check, which is final; but not for an object that our cache may only lack so far."""
         if await self._view.is_behind(turn.check):
             turn.look_again_seconds = BEHIND_SECONDS
             return turn.status
@@ -380,9 +382,9 @@ class NodeCheckReconciler(WithTools):
     # --- what is read and written ---------------------------------------------------------------------
 
     def _is_overdue(self, turn: _Turn, step: object, since: Observations | None = None) -> bool:
-        """Whether a step has lasted timeoutSeconds; if not, it is looked at again by then.
+        """Whether a step has lasted timeoutSeconds; if not, the next look is due by then.
 
-        Only time in contact with the API server counts, so that its outage makes no node late.
+        Only time in contact with the API server counts, so that an outage makes no node late.
         """
         age = (since or self._since).age_seconds(turn.check.metadata.uid, str(step))
         age = min(age, self._clock.monotonic() - self._contact.since)
@@ -395,7 +397,7 @@ class NodeCheckReconciler(WithTools):
         return False
 
     async def _write(self, turn: _Turn, status: NodeCheckStatus) -> None:
-        """The one status write, if anything changed; then the Events of what has happened."""
+        """Write the status if anything changed, then the Events."""
         if status is turn.status:
             return
         metadata = turn.check.metadata
@@ -409,12 +411,12 @@ class NodeCheckReconciler(WithTools):
 
 
 def size_of_step(status: NodeCheckStatus) -> int:
-    """Return the number of nodes whose first step takes as long to decide: all rounds are weighed again."""
+    """Return the work of a step in nodes times rounds, since every step weighs all rounds again."""
     return len(status.nodes) * max(1, len(status.rounds))
 
 
 def rotation_of(uid: str) -> int:
-    """Another one for each check, the same after a restart of the controller."""
+    """Return a rotation that differs between checks, and stays after a restart of the controller."""
     return zlib.crc32(uid.encode())
 
 

@@ -1,4 +1,4 @@
-"""The nodes of a check, those of them that take part, and the worker that speaks for each. Pure."""
+"""The nodes of a check, those that take part, and the worker that tests each. Pure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from reconcilers.observed.worker_state import current_report
 from reconcilers.runtime.clock import LONG_AGO
 
 LEAST_PARTNERS = Settings().failed.witnesses
-"""Witnesses that it takes to find one new node faulty."""
+"""Witnesses required to find one new node faulty."""
 
 MAX_STEM = 45
-"""Characters of a check's name in those of its Pods: `-check-`, an index and a number follow, 63 in all."""
+"""Characters of a check's name in its Pods' names: `-check-`, an index and a number follow, 63 in all."""
 
 IDLE = (AgentState.READY, AgentState.FAILED)
 
@@ -50,7 +50,7 @@ class CheckRefusal:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node that may take part, and the worker that would speak for it."""
+    """A node that may take part, and the worker that would test it."""
 
     node: str
     worker: int
@@ -64,14 +64,14 @@ class Scope:
     reused: tuple[str, ...]
     """Nodes that passed a check which is still fresh."""
     left_out: tuple[str, ...] = ()
-    """Nodes that are not tested, because they passed lately and nobody needs them as partners."""
+    """Nodes that are not tested, since they passed lately and are not needed as partners."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(participant.node for participant in self.participants)
 
     def __str__(self) -> str:
-        """Describes the scope for people."""
+        """The scope in words, for an Event."""
         text = f"{len(self.participants)} nodes" if len(self.participants) > 1 else f"node {self.nodes[0]}"
         if self.reused:
             text += f", {len(self.reused)} of them have passed lately"
@@ -84,7 +84,7 @@ def named_nodes(
     """The nodes of a check by nodes or nodeSelector, by name.
 
     Args:
-        labels: of the cluster's nodes, by name; of a check by nodes, those of its own will do.
+        labels: labels of the cluster's nodes, by name; a check by nodes needs only its own.
     """
     if spec.nodes is not None:
         unknown = sorted({*spec.nodes} - labels.keys())
@@ -102,15 +102,15 @@ def named_nodes(
 
 
 def lost_job(check: NodeCheck, job: ElasticJob | None) -> CheckRefusal | None:
-    """Why the job that the check names cannot be checked (any more); None if it can."""
+    """Why the check's job cannot be checked, or not any more; None if it can."""
     name = check.spec.job_name
     if job is None:
         return CheckRefusal(FailedReason.JOB_NOT_FOUND, f"there is no job {name}")
     if (job.metadata.creation_timestamp or LONG_AGO) > (check.metadata.creation_timestamp or LONG_AGO):
-        message = f"job {name} was made after the check, which was for an earlier one of its name"
+        message = f"job {name} is newer than the check, which was for an earlier job of that name"
         return CheckRefusal(FailedReason.JOB_NOT_FOUND, message)
     if job.status.finished:
-        message = f"job {name} has finished: nobody is there to be checked"
+        message = f"job {name} has finished, and has no workers to check"
         return CheckRefusal(FailedReason.JOB_FINISHED, message)
     if job.spec.elastic_policy.replica_groups is not None:
         group = group_name(job.metadata.name, 0)
@@ -120,21 +120,21 @@ def lost_job(check: NodeCheck, job: ElasticJob | None) -> CheckRefusal | None:
 
 
 def too_many(nodes: int) -> CheckRefusal:
-    """The refusal of a check of so many nodes."""
+    """The refusal of a check that has too many nodes."""
     message = (
-        f"one NodeCheck has no room for {nodes} nodes with names as long as theirs, and for {MAX_NODES} "
-        "at most: check them in several, by nodes or nodeSelector"
+        f"{nodes} nodes do not fit into one NodeCheck, which takes {MAX_NODES}, or fewer with long names: "
+        "check them in several, by nodes or nodeSelector"
     )
     return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
 
 
 def one_each(nodes: Iterable[str]) -> tuple[Candidate, ...]:
-    """A worker of its own for each node."""
+    """One candidate for each node, with a worker of its own."""
     return tuple(Candidate(node, index, 1) for index, node in enumerate(nodes))
 
 
 def wanted_workers(spec: NodeCheckSpec, workers: Iterable[ElasticWorker]) -> tuple[ElasticWorker, ...]:
-    """The job's workers that the check is of, by index."""
+    """The job's workers that the check tests, by index."""
     wanted = None if spec.workers is None else set(spec.workers)
     chosen = (
         worker
@@ -145,7 +145,7 @@ def wanted_workers(spec: NodeCheckSpec, workers: Iterable[ElasticWorker]) -> tup
 
 
 def is_idle(worker: ElasticWorker, world: Rendezvous) -> bool:
-    """Whether its agent is there, and has nothing to run."""
+    """Whether the worker's agent has reported, and runs no training."""
     report = current_report(worker)
     if report is None or report.state not in IDLE:
         return False
@@ -165,7 +165,7 @@ def speakers(workers: Iterable[ElasticWorker]) -> tuple[Candidate, ...]:
 
 
 def choose(candidates: Sequence[Candidate], fresh: Collection[str]) -> Scope:
-    """All nodes that are not fresh, with as many fresh ones for partners; all, if all are fresh."""
+    """All nodes that are not fresh, with as many fresh ones as partners; all nodes, if all are fresh."""
     stale = {candidate.node for candidate in candidates if candidate.node not in fresh}
     passed = [candidate.node for candidate in candidates if candidate.node in fresh]
     partners = passed[: max(len(stale), LEAST_PARTNERS)] if stale else passed
@@ -178,7 +178,7 @@ def choose(candidates: Sequence[Candidate], fresh: Collection[str]) -> Scope:
 
 
 def stem(name: str, most: int = MAX_STEM) -> str:
-    """Return a name to begin others with: as it is, or without dots, cut and with a digest."""
+    """Return a prefix for other names: the name itself, or without dots, cut and with a digest."""
     if len(name) <= most and "." not in name:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:6]
@@ -186,7 +186,7 @@ def stem(name: str, most: int = MAX_STEM) -> str:
 
 
 def worker_name(check: str, index: int) -> str:
-    """The name of the ElasticWorker for a place in a check of nodes."""
+    """The name of the ElasticWorker at this index of a check of nodes."""
     return f"{stem(check)}-{names.CHECK}-{index}"
 
 

@@ -1,4 +1,4 @@
-"""How a NodeCheck's status is written, and whether there is room for it: etcd takes 1.5 MiB. Pure."""
+"""The wire form of a NodeCheck's status, and whether it fits into etcd, which takes 1.5 MiB. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from crds.texts import json_bytes, shortened
 from reconcilers.nodecheck.scope import Scope
 
 MAX_TEXTS = 60_000
-"""Bytes of JSON of all their messages together, of verdicts and of leavings each."""
+"""Bytes of JSON for all messages of the verdicts, and as many for those of the withdrawals."""
 MAX_BYTES = 1_350_000
-"""Of a check that publishes another round; etcd takes 1.5 MiB."""
+"""Limit of a check that publishes another round."""
 FOUND_BYTES = 450_000
-"""More than verdicts, evidence, links, racks and withdrawals take, whatever is found."""
+"""Upper bound of all verdicts, evidence, links, racks and withdrawals."""
 MAX_BYTES_AT_THE_END = 1_550_000
 FIRST_ROUND_BYTES_A_NODE = 44
-"""Its index and incarnation, and its half of a group's address, port and keys."""
+"""Bytes of a node's index and incarnation, and of its half of a group's address, port and keys."""
 
 
 Entry = TypeVar("Entry", Finding, Withdrawal)
 
 
 def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
-    """The wire form, with texts as long as there is room for."""
+    """The wire form, with messages shortened to fit."""
     update = {
         "withdrawn": _within_budget(status.withdrawn),
         "node_results": _within_budget(status.node_results),
@@ -39,7 +39,7 @@ def to_wire(status: NodeCheckStatus) -> dict[str, Any]:
 
 
 def _within_budget(entries: Sequence[Entry]) -> list[Entry]:
-    """Shorten the messages where there are many."""
+    """Shorten the messages, so that all together keep to MAX_TEXTS."""
     most = MAX_TEXTS // max(1, sum(bool(entry.message) for entry in entries))
     return [
         entry
@@ -55,16 +55,16 @@ def has_no_room(spec: NodeCheckSpec, scope: Scope) -> bool:
 
 
 def has_room_for_round(spec: NodeCheckSpec, published: NodeCheckStatus) -> bool:
-    """Whether there is room for a round's groups now, and for the verdicts in their place."""
+    """Whether there is room for a round's groups now, and later for the verdicts in their place."""
     wire = to_wire(published)
-    # What etcd stores, but for the metadata.
+    # Spec and status, as etcd stores them.
     now = json_bytes(spec.to_wire()) + json_bytes(wire)
     kept = now - json_bytes(wire["groups"]) + json_bytes([])
     return now <= MAX_BYTES and kept + FOUND_BYTES <= MAX_BYTES_AT_THE_END
 
 
 def first_round_bytes(spec: NodeCheckSpec, scope: Scope) -> int:
-    """About how many bytes a check of these nodes takes in its first round, most of them names."""
+    """Approximate size of a check of these nodes in its first round; most of it is names."""
     copies = 3 if spec.nodes is not None else 2  # in `spec.nodes`, in `nodes`, and in `groups`
     names = copies * _bytes_of_names(scope.nodes) + _bytes_of_names(scope.reused)
     return names + len(scope.nodes) * FIRST_ROUND_BYTES_A_NODE

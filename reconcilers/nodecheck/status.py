@@ -1,4 +1,4 @@
-"""What a NodeCheck's status says at each step of the check, in fields, conditions and sentences. Pure."""
+"""The status of a NodeCheck at each step: its fields, conditions and sentences. Pure."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ NODES_ALIKE = "NodesAlike"
 
 MAX_REASON = 64
 MAX_PLACES = 100
-"""Links and domains that the status names."""
+"""Limit of links, and of domains, in the status."""
 MAX_NAMED = 10
-"""Names in a sentence."""
+"""Limit of names in a sentence."""
 NOWHERE = ("", 1)
-"""Where a group meets of which no agent is left: none of them reads it."""
+"""Address of a group without a live agent, which none reads."""
 REPLACED = Out("its Node was deleted during the check, and is another one now", reason="NodeReplaced")
 
 
 def waiting(status: NodeCheckStatus, reason: str, message: str, now: datetime) -> NodeCheckStatus:
-    """Say why the check has not begun yet."""
+    """Report why the check has not begun yet."""
     phase = status.phase or NodeCheckPhase.PENDING
     return _with(status, now, {RUNNING: ConditionState(ConditionStatus.FALSE, reason, message)}, phase=phase)
 
 
 def refused(status: NodeCheckStatus, refusal: CheckRefusal, now: datetime) -> NodeCheckStatus:
-    """End the check, which cannot be carried out."""
+    """End a check that cannot be carried out."""
     failed = ConditionState(ConditionStatus.TRUE, refusal.reason, refusal.message)
     states = {RUNNING: replace(failed, status=ConditionStatus.FALSE), FAILED: failed}
     return _with(status, now, states, phase=NodeCheckPhase.FAILED, groups=[], completion_time=now)
@@ -65,10 +65,10 @@ def refused(status: NodeCheckStatus, refusal: CheckRefusal, now: datetime) -> No
 def scoped(
     status: NodeCheckStatus, scope: Scope, withdrawn: Mapping[str, Out], as_of: datetime, now: datetime
 ) -> NodeCheckStatus:
-    """Fix who takes part.
+    """Fix the participants.
 
     Args:
-        as_of: the newest creation of the check and its nodes.
+        as_of: the latest creation time of the check and its nodes.
     """
     status = status.model_copy(update={"nodes": list(scope.nodes)})
     return _with(
@@ -91,7 +91,7 @@ def with_untested_accelerators(status: NodeCheckStatus, message: str, now: datet
 
 
 def with_classes(status: NodeCheckStatus, classes: Sequence[ClassFinding], now: datetime) -> NodeCheckStatus:
-    """Add what is wrong with whole classes of hardware, if anything is: it speaks against no node."""
+    """Add the findings on whole classes of hardware, which are not held against a node."""
     if not classes:
         return status
     message = "; ".join(f"{found.evidence} ({first_names(found.nodes)})" for found in classes)[:MAX_TEXT]
@@ -105,7 +105,7 @@ def started(status: NodeCheckStatus, now: datetime) -> NodeCheckStatus:
 
 
 def settled(status: NodeCheckStatus, ended: StepResult, now: datetime) -> NodeCheckStatus:
-    """Add what a step gave: a finished round, and who withdrew."""
+    """Add the result of a step: the finished round, and the nodes that withdrew or were lost."""
     rounds = status.rounds
     if ended.round is not None:
         rounds = [*rounds, round_to_record(ended.round, status.nodes)]
@@ -115,7 +115,7 @@ def settled(status: NodeCheckStatus, ended: StepResult, now: datetime) -> NodeCh
 
 
 def with_local_failures(status: NodeCheckStatus, history: CheckHistory) -> NodeCheckStatus:
-    """Add the nodes that failed their own tests, so that it is kept even if their Pods go."""
+    """Add the nodes that failed their local tests, so that the results outlive their Pods."""
     present = {node for cause in DROPPED for node in status.nodes_in(cause)}
     failures = [
         dropped(node, Cause.LOCAL_TEST, result.reason, result.action)
@@ -167,7 +167,7 @@ def seconds_to_expiry(check: NodeCheck, now: datetime) -> float | None:
 
 
 def with_places(status: NodeCheckStatus, diagnosis: Diagnosis) -> NodeCheckStatus:
-    """Adds the links and racks at fault: the first ones, where there are many."""
+    """Add the faulty links and domains, at most MAX_PLACES of each."""
     domains = [
         domain.model_copy(update={"nodes": domain.nodes[:MAX_NAMED_IN_DOMAIN]})
         for domain in diagnosis.domains[:MAX_PLACES]
@@ -182,7 +182,7 @@ def without_replaced(
     nodes: Mapping[str, Mapping[str, Any]],
     now: datetime,
 ) -> tuple[NodeCheckStatus, list[Finding]]:
-    """Withdraws nodes whose name belongs to another machine by now: nothing was found out about that one."""
+    """Withdraw nodes whose name now belongs to another machine, which was not tested."""
     as_of = status.nodes_as_of
     replaced = {name for name, raw in nodes.items() if as_of is not None and created_at(raw) > as_of}
     replaced -= {*status.nodes_in(Cause.WITHDRAWN)}
@@ -194,7 +194,7 @@ def without_replaced(
 
 
 def _detailed(findings: Sequence[Finding]) -> list[Finding]:
-    """Returns the findings that are kept, in rank order: of many, the worst."""
+    """The findings that the status keeps, in rank order: if there are too many, the worst."""
     by_need = sorted(range(len(findings)), key=lambda at: WORST_FIRST.index(findings[at].verdict))
     return [findings[at] for at in sorted(by_need[:MOST_NAMED])]
 
@@ -221,7 +221,7 @@ def _with_withdrawn(status: NodeCheckStatus, withdrawn: Mapping[str, Out]) -> No
 
 
 def _with_dropped(status: NodeCheckStatus, cause: Cause, found: Sequence[Finding]) -> NodeCheckStatus:
-    """Add nodes that drop out at their local tests; of many, those with an action stay in the list."""
+    """Add nodes that drop out at their local tests; of too many, those with an action come first."""
     if not found:
         return status
     status = _with_set(status, cause, [*status.nodes_in(cause), *(finding.node for finding in found)])
@@ -230,7 +230,7 @@ def _with_dropped(status: NodeCheckStatus, cause: Cause, found: Sequence[Finding
 
 
 def _nodes_tested(status: NodeCheckStatus) -> dict[str, ConditionState]:
-    """That some nodes could not be tested, with the commonest reason: the check's trouble, not the nodes'."""
+    """The condition that some nodes could not be tested, with the commonest reason."""
     withdrawn = status.withdrawn
     if not withdrawn:
         return {}
@@ -253,7 +253,7 @@ def _with(
 
 
 def _group(members: Sequence[CheckedNode]) -> CheckGroup:
-    """A group, and where it meets: a silent member's agent may be gone, or speak for another Pod by now."""
+    """A group, with the address of one of its agents: others may be gone, or of another Pod by now."""
     reports = (member.report for member in members)
     places = ((report.address, report.store_port) for report in reports if report is not None)
     address, port = next((place for place in places if all(place)), NOWHERE)
@@ -269,7 +269,7 @@ def summary_of(
     links: Sequence[FaultyLink] = (),
     domains: Sequence[FaultyDomain] = (),
 ) -> ConditionState:
-    """The state of condition Healthy, the worst first, by the verdicts on all nodes and the kept findings."""
+    """The state of condition Healthy, by the verdicts on all nodes and the kept findings; the worst first."""
     faulty, slow, open_, _ = (
         [node for node, found in verdicts.items() if found is verdict] for verdict in WORST_FIRST
     )
@@ -297,7 +297,7 @@ def summary_of(
 
 
 def describe_round(step: ProbeRound) -> str:
-    """Describe a round that begins; nodes alone test no other."""
+    """Describe a round that begins; a group of one node measures that node again."""
     alone = sum(len(group) == 1 for group in step.groups)
     meeting = len(step.groups) - alone
     parts = [f"{counted(meeting, 'group')} of nodes that test each other"] if meeting else []
@@ -306,7 +306,7 @@ def describe_round(step: ProbeRound) -> str:
 
 
 def describe_step(ended: StepResult, nodes: int) -> str:
-    """Describe what one step gave."""
+    """Describe the result of a step."""
     if ended.round is None:
         out = len(ended.withdrawn) + len(ended.unanswered)
         return f"local tests: {nodes - out} of {counted(nodes, 'node has', 'nodes have')} answered"

@@ -1,7 +1,7 @@
-"""What a check has found out so far: what its current step gave, and all finished steps for the diagnosis.
+"""The results of a check so far: of its current step, and of all finished steps for the diagnosis.
 
-It follows from the NodeCheck's status and the agents' reports alone, so a controller that starts in the
-middle comes to the same conclusions as the one before it. Pure.
+They follow from the NodeCheck's status and the agents' reports alone, so that a restarted controller comes to
+the same conclusions. Pure.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from reconcilers.nodecheck.nodes import (
 )
 
 UNTESTABLE = (ProbeEnding.UNAVAILABLE, ProbeEnding.SKIPPED)
-"""Endings of a pair test that never took place."""
+"""Endings of a pair test that did not run."""
 
 UNTESTED = "ProbeUnavailable"
-"""Reason of a node that could not make its test."""
+"""Reason of a node that could not run its test."""
 
 OWN_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
-"""Signals that no partner sends: torch aborts itself (SIGABRT)."""
+"""Signals that no partner causes; with SIGABRT, torch ends itself for a partner's failure."""
 
 NOT_KEPT = "the reason was not kept"
-"""Stands for the result of a failed local test for which the status has no room."""
+"""Message of a failed local test whose result did not fit into the status."""
 
 MAX_GROUP_MESSAGE = 200
 MAX_GROUP_MESSAGES = 50
-"""In a round. Thousands of groups may fail at once, and every agent of the check watches the object."""
+"""Limit for a round: thousands of groups may fail at once, and every agent watches the object."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step of the check gave, when it is over."""
+    """The result of a finished step."""
 
     withdrawn: Mapping[str, Out]
-    """Nodes that withdrew since the step before, and why."""
+    """Nodes that withdrew since the step before, with the reasons."""
     unanswered: Mapping[str, str]
-    """Nodes that were lost before they answered the local tests, with the end of their Pods."""
+    """Nodes that were lost before they answered the local tests, with their Pods' ends."""
     round: RoundResult | None = None
-    """None after the local tests."""
+    """Result of the round; None for the local tests."""
 
     @property
     def everybody_answered(self) -> bool:
@@ -75,9 +75,9 @@ class StepResult:
 def ended_gathering(
     status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
 ) -> StepResult | None:
-    """Name the nodes that are out once all agents of a check are there, or none is waited for; None to wait.
+    """The nodes that are out, once all other agents are ready or the time is over; None to wait.
 
-    A missing worker was made just now.
+    A worker that the cache lacks was created just now.
     """
     settled = settled_nodes(status)
     missing = [p for p in participants if p.node not in settled and not p.is_ready]
@@ -93,10 +93,10 @@ def ended_gathering(
 def ended_step(
     status: NodeCheckStatus, participants: Sequence[CheckedNode], *, overdue: bool
 ) -> StepResult | None:
-    """What the current step gave; None while there is a node to wait for.
+    """The result of the current step; None while there is a node to wait for.
 
     Args:
-        overdue: the time for the step has passed; a node that has not answered will not.
+        overdue: whether the time for the step is over, so that no further answer is expected.
     """
     settled = settled_nodes(status)
     present = [participant for participant in participants if participant.node not in settled]
@@ -106,7 +106,7 @@ def ended_step(
     ended = _ended_round(status.round, status.groups, present, silent, overdue=overdue)
     if ended is None or silent.isdisjoint(ended.withdrawn):
         return ended
-    faulty = _faulty_by_silence(status)  # whatever becomes of their Pods
+    faulty = _faulty_by_silence(status)  # these nodes stay faulty, even if their Pods end
     return replace(ended, withdrawn={n: out for n, out in ended.withdrawn.items() if n not in faulty})
 
 
@@ -117,7 +117,7 @@ def _faulty_by_silence(status: NodeCheckStatus) -> frozenset[str]:
 
 
 def nodes_without_worker(check: NodeCheck, workers: Sequence[ElasticWorker]) -> list[tuple[int, str]]:
-    """Nodes to test that have no worker yet, each with its place in the check."""
+    """Nodes without a worker that have yet to be tested, each with its place in the check."""
     made = {p.node for p in checked_nodes_of(check, workers) if p.worker is not None}
     needless = made | settled_nodes(check.status)
     return [(index, node) for index, node in enumerate(check.status.nodes) if node not in needless]
@@ -129,7 +129,8 @@ def settled_nodes(status: NodeCheckStatus) -> frozenset[str]:
 
 
 def _ended_local(present: Sequence[CheckedNode], *, overdue: bool) -> StepResult | None:
-    """A single late answer blames no node: agents and reports get lost. A lost node shows by its Pod."""
+    """The result of the local tests. A late answer is no fault of the node, since agents and reports get
+    lost; a lost node is recognized by its Pod."""
     withdrawn: dict[str, Out] = {}
     unanswered: dict[str, str] = {}
     for participant in present:
@@ -200,12 +201,12 @@ def _was_killed(answer: PairOutcome) -> bool:
 
 
 def _compared(members: Sequence[str]) -> Iterable[Metric]:
-    """A group of one has measured the node's own figures again."""
+    """The metrics of a group's members; a group of one repeats the local measurements."""
     return COMPARED_IN_PAIRS if len(members) > 1 else Metric
 
 
 def _slowest(answers: Collection[PairOutcome], metrics: Iterable[Metric]) -> dict[Metric, float]:
-    """Every member reports the group's figures; should they differ, the worst counts."""
+    """The group's figures, which every member reports; the worst counts if they differ."""
     figures: dict[Metric, float] = {}
     for metric in metrics:
         reported = (answer.figures[metric] for answer in answers if metric in answer.figures)
@@ -216,7 +217,7 @@ def _slowest(answers: Collection[PairOutcome], metrics: Iterable[Metric]) -> dic
 
 
 def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
-    """What could not be tested of a node whose other tests passed."""
+    """The reason why a node could not be tested fully, if its other tests have passed; else empty."""
     outcomes = list(outcomes)
     missing = [outcome for outcome in outcomes if outcome.ending is ProbeEnding.UNAVAILABLE]
     if not missing or not local_result(outcomes).passed:
@@ -225,7 +226,7 @@ def _untested(outcomes: Iterable[ProbeOutcome]) -> str:
 
 
 def history_of(status: NodeCheckStatus, participants: Sequence[CheckedNode]) -> CheckHistory:
-    """All finished steps, as the diagnosis takes them."""
+    """All finished steps, as the diagnosis needs them."""
     by_node = {participant.node: participant for participant in participants}
     lost = {found.node: found.message for found in status.node_results}
     left = {each.node: each.message for each in status.withdrawn}
@@ -238,7 +239,7 @@ def history_of(status: NodeCheckStatus, participants: Sequence[CheckedNode]) -> 
 
 
 def _with_own_figures(round_: RoundResult, by_node: Mapping[str, CheckedNode]) -> RoundResult:
-    """Add the figures of groups of one: like those of local tests, only the agents' reports have them."""
+    """Add the figures of groups of one, which like those of local tests are only in the agents' reports."""
     groups = list(round_.groups)
     for place, group in enumerate(groups):
         alone = by_node.get(group.members[0]) if len(group.members) == 1 and group.passed else None
@@ -263,7 +264,7 @@ def _local_results(status: NodeCheckStatus, participants: Iterable[CheckedNode])
 
 
 def round_to_record(result: RoundResult, nodes: Sequence[str]) -> CheckRound:
-    """What the status keeps of a round: nodes by their places, and the tests that failed."""
+    """The record of a round in the status: nodes by their places, and the tests that failed."""
     places = {node: place for place, node in enumerate(nodes)}
     failed = {number: group for number, group in enumerate(result.groups) if not group.passed}
     reasons = [
@@ -284,7 +285,7 @@ def round_to_record(result: RoundResult, nodes: Sequence[str]) -> CheckRound:
 
 
 def rounds_of(status: NodeCheckStatus) -> tuple[RoundResult, ...]:
-    """The finished rounds, as the diagnosis takes them."""
+    """The finished rounds, as the diagnosis needs them."""
     return tuple(_round_result(done, status.nodes) for done in status.rounds)
 
 

@@ -1,4 +1,4 @@
-"""When hardware was last suspected: from then on, no earlier check of the job's nodes counts. Pure."""
+"""The time when hardware was last suspected; checks of the job's nodes before it do not count. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from reconcilers.observed.workers import Workers
 
 
 def suspected_at(job: ElasticJob, workers: Workers, now: datetime) -> datetime | None:
-    """When hardware was last suspected, by this look; None if never.
+    """The time when hardware was last suspected; None if never.
 
-    A node may be why steps take longer, so a check comes at the next pause. The time is ours, of the look
-    that publishes the news: an agent's clock may be far ahead.
+    A node may be the reason why steps take longer, so the next pause has a check. The time is our own, when
+    the slowdown is published: an agent's clock may be far ahead.
     """
     if news_of(job, workers) is not None:
         return now
@@ -32,16 +32,16 @@ def suspected_at(job: ElasticJob, workers: Workers, now: datetime) -> datetime |
 def suspected_by_failures(
     known: datetime | None, workers: Sequence[ElasticWorker], published: Rendezvous, now: datetime
 ) -> datetime | None:
-    """When something last failed that smells of hardware.
+    """The time of the last failure that suggests faulty hardware.
 
-    Level-triggered: asked again, it says the same. A failure in place counts while its round is the published
-    one, whether it broke the world or was told later; and once a round, since `known` is then after the
-    round's beginning.
+    Level-triggered: a second call returns the same. A failure in place counts while its round is the
+    published one, whether it broke the world or was reported later; and once per round, since `known` is then
+    later than the round's beginning.
     """
     failed = [w for w in workers if w.spec.type == names.WORKER and _has_failed(w)]
     ends = [w.status.last_exit for w in failed if w.status.last_exit is not None]
     times = [end.time for end in ends if end.suspects_hardware]
-    if known is not None:  # what is later than now was counted before the clock was set back
+    if known is not None:  # times in the future were counted before the clock was set back
         times = [time for time in times if time <= now or known > now]
     accounted = known is not None and published.formed_at is not None and known >= published.formed_at
     if not accounted and any(_failed_in(worker, published) for worker in failed):

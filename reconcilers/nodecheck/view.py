@@ -1,4 +1,4 @@
-"""The job, workers and nodes of a check, as the caches show them, and the workers that are made for it."""
+"""Reads the job, workers and nodes of a check from the caches, and creates its workers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CheckView:
         self._parse_worker = cache.models(ELASTICWORKERS, ElasticWorker)
 
     def check(self, namespace: str | None, name: str) -> tuple[NodeCheck, dict[str, Any]] | None:
-        """The model with the raw object; None if it is gone or going."""
+        """The model with the raw object; None if it is gone or being deleted."""
         raw = self._checks.get(namespace, name)
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             return None
@@ -64,14 +64,14 @@ class CheckView:
         return None if raw is None else self._parse_job.parse_or_none(raw)
 
     async def workers_of(self, check: NodeCheck) -> list[ElasticWorker]:
-        """The job's workers, or those that were made for the check."""
+        """The workers of the check's job, or those created for the check."""
         uid = self._owner_uid(check)
         if uid is None:
             return []
         return await self._parsed(workers_owned_by(self._workers, check.metadata.namespace, uid))
 
     async def workers_now(self, check: NodeCheck) -> list[ElasticWorker]:
-        """The same, read from the API server itself: a stalled watch of ours must condemn no node."""
+        """`workers_of`, as the API server has them, so that no stalled watch makes a node faulty."""
         metadata, job = check.metadata, check.spec.job_name
         label = f"{names.LABEL_CHECK}={metadata.name}" if job is None else f"{names.LABEL_JOB}={job}"
         there = await self._client.list(
@@ -86,7 +86,7 @@ class CheckView:
         return await self._parsed(raw for raw in cached.values() if raw and owner in owner_uids(raw))
 
     async def is_behind(self, check: NodeCheck) -> bool:
-        """Whether the API server has the job or the nodes for whose lack the check would be refused."""
+        """Whether the API server has the job or nodes that the cache lacks, and the check needs."""
         spec = check.spec
         try:
             if spec.job_name is not None:
@@ -103,21 +103,21 @@ class CheckView:
             )
         except (NotFound, Invalid):
             return False
-        # A value may have a comma in it, and then the selector says something else.
+        # A value with a comma in it changes the meaning of the selector.
         return any(wanted <= (raw["metadata"].get("labels") or {}).items() for raw in found["items"])
 
     def labels(self, spec: NodeCheckSpec) -> Labels:
-        """The labels of the nodes that a check names, as far as they are there, or of all."""
+        """The labels of the existing nodes that a check names, or of all nodes if it names none."""
         found = self._nodes.list() if spec.nodes is None else self.nodes(spec.nodes).values()
         return {raw["metadata"]["name"]: raw["metadata"].get("labels") or {} for raw in found}
 
     def nodes(self, wanted: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """The raw Nodes, by name, as far as they are there."""
+        """The raw Nodes of these names that exist, by name."""
         found = ((name, self._nodes.get(None, name)) for name in wanted)
         return {name: raw for name, raw in found if raw is not None}
 
     async def fresh(self, check: NodeCheck, nodes: Sequence[str], now: datetime) -> frozenset[str]:
-        """The nodes that need no test, because they passed another check lately enough."""
+        """The nodes that need no test, since they passed another check recently enough."""
         seconds = check.spec.fresh_seconds
         if not seconds:
             return frozenset()
@@ -129,7 +129,7 @@ class CheckView:
         return frozenset(name for name, is_fresh in found.items() if is_fresh)
 
     async def last_passes(self, check: NodeCheck, nodes: Mapping[str, dict[str, Any]]) -> dict[str, datetime]:
-        """Times at which these raw Nodes passed the newest check that counts here, by name."""
+        """The times when these raw Nodes passed the newest check that counts here, by name."""
         found = await self._judged(check, nodes, last_pass)
         return {name: passed for name, passed in found.items() if passed is not None}
 
@@ -139,7 +139,7 @@ class CheckView:
         nodes: Mapping[str, dict[str, Any]],
         judge: Callable[[str, Sequence[FinishedCheck], datetime | None], Judgement],
     ) -> dict[str, Judgement]:
-        """Return what `judge` makes of the checks on each of these raw Nodes that count here, by name."""
+        """Return the results of `judge` by name, for the checks of each raw Node that count here."""
         slices, found, reader = Slices(), dict[str, Judgement](), check.metadata.namespace
         for name, raw in nodes.items():  # each may have been in many checks
             found[name] = judge(name, self.finished.on(name, reader), created_at(raw))
@@ -157,7 +157,7 @@ class CheckView:
         return None if job is None else job.metadata.uid
 
     async def _parsed(self, found: Iterable[dict[str, Any]]) -> list[ElasticWorker]:
-        """Others have a turn on the event loop meanwhile: there may be thousands, none of them parsed yet."""
+        """Parse workers with pauses for the event loop: there may be thousands, none of them parsed yet."""
         workers, slices = list[ElasticWorker](), Slices()
         for raw in found:
             workers += self._parse_worker.readable([raw])
@@ -175,11 +175,12 @@ def _version(obj: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class WorkersRefused:
-    """The API server, a quota or a policy refuses workers of a check."""
+    """The refusal of a check's workers by the API server, a quota or a policy."""
 
     message: str
     retry_at: float
-    """Time of the next try, on the monotonic clock. Looks before it create nothing: each agent causes one."""
+    """Time of the next try, on the monotonic clock. Looks before it, of which each agent triggers one, create
+    nothing."""
 
 
 class CheckWorkers:
@@ -191,14 +192,14 @@ class CheckWorkers:
         self._refused: ObjectMemory[WorkersRefused] = cache.store(NODECHECKS).memory()
 
     def not_taken(self, check: NodeCheck, missing: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Return the places and nodes whose names no worker has: one of an earlier check wakes this one
-        when it goes."""
+        """Return the places and nodes whose worker's name is free. When a worker of an earlier check goes, it
+        wakes this one."""
         metadata = check.metadata
         names_ = ((place, worker_name(metadata.name, place[0])) for place in missing)
         return [place for place, name in names_ if self._workers.get(metadata.namespace, name) is None]
 
     async def make(self, check: NodeCheck, missing: Sequence[tuple[int, str]]) -> WorkersRefused | None:
-        """Make workers for these places and nodes of the check; return why they are not made, if so."""
+        """Create workers for these places and nodes of the check; return the refusal, if there is one."""
         uid, refused = check.metadata.uid, self._refused.get(check.metadata.uid)
         if missing and refused is not None and self._monotonic() < refused.retry_at:
             return refused
@@ -220,7 +221,7 @@ class CheckWorkers:
         return None
 
     async def delete(self, workers: Iterable[ElasticWorker]) -> None:
-        """Delete workers of a check, and with them their Pods."""
+        """Delete workers of a check, with their Pods."""
         await in_parallel(self._delete_one(worker) for worker in workers)
 
     async def _delete_one(self, worker: ElasticWorker) -> None:
@@ -229,5 +230,5 @@ class CheckWorkers:
             await self._client.delete(ELASTICWORKERS, metadata.name, metadata.namespace, uid=metadata.uid)
 
     async def _make_one(self, check: NodeCheck, index: int, node: str) -> None:
-        with contextlib.suppress(AlreadyExists):  # made before; the cache has yet to show it
+        with contextlib.suppress(AlreadyExists):  # created before; the cache is late
             await self._client.create(ELASTICWORKERS, new_check_worker(check, index, node))

@@ -1,4 +1,4 @@
-"""What wakes a look at a check, at its NetworkPolicy, and at the job whose workers it tests."""
+"""The controllers of checks and of their NetworkPolicies, and the checks' part in the job's controller."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from reconcilers.worker.reconciler import job_keys
 
 WORKERS = 2
 TIMEOUT_SECONDS = 600.0
-"""A check of 10,000 nodes makes as many workers in one look."""
+"""Time limit of one look, which decides on up to 10,000 nodes."""
 
 
 def add(
     manager: Manager, tools: Tools, options: PodOptions, strategies: Strategies, owners: list[OtherOwner]
 ) -> None:
-    """Register both controllers with the manager, and what jobs and workers have to do with checks."""
+    """Register both controllers with the manager, and the checks with the controllers of jobs and workers."""
     cache = manager.cache
     add_indexes(cache)
     strategies.vetter = vetter_of(tools.client, cache)
@@ -58,7 +58,7 @@ def add(
 
 
 def add_indexes(cache: Cache) -> None:
-    """Index what is looked up besides names."""
+    """Add the index of claims."""
     cache.add_index(NODECHECKS, BY_CLAIM, claim_keys)
 
 
@@ -67,7 +67,7 @@ def _add_checks(manager: Manager, tools: Tools, options: PodOptions) -> None:
     jobs, checks = cache.store(ELASTICJOBS), cache.store(NODECHECKS)
 
     def active_check(worker: Object) -> Iterable[Request]:
-        """The check that the worker's job carries out now."""
+        """The worker's job's current check."""
         namespace = worker["metadata"]["namespace"]
         job = jobs.get(namespace, worker["spec"].get("jobName") or "")
         active = (job or {}).get("status", {}).get("activeCheck")
@@ -91,17 +91,17 @@ def _add_checks(manager: Manager, tools: Tools, options: PodOptions) -> None:
         .with_timeout(TIMEOUT_SECONDS)
         .build(OfOurJobs(reconciler, cache, NODECHECKS, job_keys))
     )
-    reconciler.have_looked_at = controller.look_at
+    reconciler.wake = controller.look_at
 
 
 def checked_job(check: Object) -> Iterable[Request]:
-    """The job whose workers a NodeCheck is of."""
+    """The job whose workers a NodeCheck tests."""
     job = check["spec"].get("jobName")
     return [Request(check["metadata"].get("namespace"), job)] if job else []
 
 
 def vetter_of(client: AsyncClient, cache: Cache) -> Vetter:
-    """What the checks of a job mean for it."""
+    """The feature that vets a job's nodes by its checks."""
     wake = Wake(NODECHECKS, checked_job, begins_or_ends)
     return Vetter(JobChecksView(client, cache).of, (KIND,), (wake,))
 
@@ -110,7 +110,7 @@ def owner_of(cache: Cache, image: str) -> OtherOwner:
     """NodeChecks as owners of ElasticWorkers.
 
     Args:
-        image: of the Pods of checks without a template.
+        image: image of Pods whose check has no template.
     """
     nodes, parse = cache.store(NODES), cache.models(NODECHECKS, NodeCheck)
 
@@ -123,7 +123,7 @@ def owner_of(cache: Cache, image: str) -> OtherOwner:
 
 
 def makes_way(change: Change) -> bool:
-    """A check has finished, is gone, or is through with some of its nodes: others may begin."""
+    """Whether a check has finished, is gone, or has released some of its nodes, so that others may begin."""
     old, new = change.old, change.new
     if old is None:
         return False
@@ -131,15 +131,14 @@ def makes_way(change: Change) -> bool:
 
 
 def ends(change: Change) -> bool:
-    """A check has just finished, or is deleted and stays, which releases its own workers; those of a job are
-    the job's."""
+    """Whether a check has just finished or been marked for deletion, which releases its own workers."""
     old, new = change.old, change.new
     return new is not None and _is_over(new) and not (old is not None and _is_over(old))
 
 
 @change_of
 def begins_or_ends(check: Object) -> object:
-    """A job goes by the end of a check, its verdicts, and a wait for another; not by its rounds."""
+    """The parts of a check that concern its job: its end, its verdicts, and a wait for another check."""
     status = check.get("status", {})
     waits = _waits_for_check(check)
     return status.get("phase"), waits, status.get("nodeSets"), check["metadata"].get("deletionTimestamp")
@@ -147,17 +146,17 @@ def begins_or_ends(check: Object) -> object:
 
 @change_of
 def more_of_an_answer(worker: Object) -> object:
-    """What a check wants to know of a worker: where its Pod is, how it is, and what its agent found out."""
+    """The parts of a worker that concern a check: the state and node of its Pod, and its agent's answers."""
     status = worker.get("status", {})
     report = status.get("agent") or {}
-    said = [report.get(key) for key in ("incarnation", "podUid", "state", "check")]
-    known = [status.get(key) for key in ("observedIncarnation", "phase", "podUid", "nodeName", "conditions")]
-    return worker["spec"]["incarnation"], worker["metadata"].get("deletionTimestamp"), *said, *known
+    reported = [report.get(key) for key in ("incarnation", "podUid", "state", "check")]
+    of_pod = [status.get(key) for key in ("observedIncarnation", "phase", "podUid", "nodeName", "conditions")]
+    return worker["spec"]["incarnation"], worker["metadata"].get("deletionTimestamp"), *reported, *of_pod
 
 
 @change_of
 def more_of_a_jobs_checks(job: Object) -> object:
-    """Which check the job carries out, whether it still has a world, and whether it has ended."""
+    """The parts of a job that concern its checks: its current one, its phase, and its world's phase."""
     status = job.get("status", {})
     return status.get("activeCheck"), status.get("phase"), (status.get("rendezvous") or {}).get("phase")
 
@@ -175,6 +174,6 @@ def _waits_for_check(check: Object) -> bool:
 
 
 def _left_behind(check: Object) -> object:
-    """The nodes that an unfinished check is through with."""
+    """The nodes that an unfinished check has released."""
     status = check.get("status", {})
     return status.get("nodeSets") or {}  # the first status has an empty one

@@ -1,4 +1,4 @@
-"""When a cordoned node is tested again, and beside which nodes: pure functions."""
+"""Decides when a cordoned node is tested again, and with which nodes. Pure."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ LONGEST_SECONDS = 86_400.0
 MOST_FAILURES = 5
 """Failed checks in a row after which only a sign of repair leads to another."""
 PARTNERS = 3
-"""Healthy nodes beside the cordoned one, which tests with each: with so many, it shows whose fault it is."""
+"""Healthy nodes that the cordoned one tests with, enough to tell which node is at fault."""
 TTL_SECONDS = 7 * 86_400
 UNTESTABLE = frozenset({Cause.HARDWARE_ERROR, Cause.NODE_CONDITION})
-"""What the tests of a check did not find, so that to pass them proves no repair."""
+"""Causes that no test of a check has found, so that passed tests prove no repair."""
 
 
 @dataclass(frozen=True)
 class CordonedNode:
-    """A node that is cordoned by a verdict, and what came after it."""
+    """A node that is cordoned by a verdict, with its later checks."""
 
     acted: Finding
-    """The finding that the cordon follows from."""
+    """The finding that led to the cordon."""
     record: Sequence[Finding] = ()
     """Findings of the node's last checks, the oldest first."""
     ends: Sequence[datetime] = ()
-    """Ends of the checks that were made for it by this policy, as far as they are kept."""
+    """Ends of the checks by this policy that still exist."""
     repaired_at: datetime = LONG_AGO
     """Newest sign of repair."""
 
     @property
     def last(self) -> datetime:
-        """Time of the newest word on the node."""
+        """Time of the newest finding or check."""
         return max([self.acted.time, *(finding.time for finding in self.record), *self.ends])
 
     @property
     def failures(self) -> int:
-        """Checks in a row that the node did not pass, since its last sign of repair."""
+        """Number of checks in a row that the node has failed, since its last sign of repair."""
         count = 0
         for finding in reversed(self.record):
             if finding.healthy or finding.time <= self.repaired_at:
@@ -61,13 +61,13 @@ class CordonedNode:
 
     @property
     def vain(self) -> int:
-        """Checks since the last sign of repair that did not pass the node, or could not test it."""
+        """Number of checks since the last sign of repair that have left no finding."""
         recorded = sum(finding.time > max(self.repaired_at, self.acted.time) for finding in self.record)
         return max(sum(end > self.repaired_at for end in self.ends) - recorded, 0)
 
 
 def due_at(cordoned: CordonedNode) -> datetime | None:
-    """The time of the next check; None while there is to be none without a sign of repair."""
+    """The time of the next check; None if a sign of repair has to come first."""
     if cordoned.repaired_at <= cordoned.last and not _shows_by_tests(cordoned):
         return None
     doublings = min(max(cordoned.vain, cordoned.failures - 1, 0), 16)
@@ -75,12 +75,12 @@ def due_at(cordoned: CordonedNode) -> datetime | None:
 
 
 def _shows_by_tests(cordoned: CordonedNode) -> bool:
-    """Whether a check would still see the fault, and has not seen it too often."""
+    """Whether a check would find the fault, and has not found it too often."""
     return UNTESTABLE.isdisjoint(cordoned.acted.causes) and cordoned.failures <= MOST_FAILURES
 
 
 def is_left_to_us(node: Mapping[str, Any]) -> bool:
-    """Whether nobody else keeps a cordoned node out, and it reports no fault itself."""
+    """Whether no one else keeps a cordoned node out, and it reports no fault."""
     is_kept_out = names.TAINT_UNSCHEDULABLE in taint_keys(node) and not is_cordoned_for_our_verdict(node)
     return is_ready(node) and not is_kept_out and not reports_fault(node)
 
@@ -93,9 +93,9 @@ def repaired_at(node: Mapping[str, Any]) -> datetime:
 def partners(
     node: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]], busy: Collection[str], turn: str
 ) -> list[str]:
-    """Choose healthy nodes of the same kind on which no worker of dlr's is; others at each turn.
+    """Choose healthy nodes of the same kind without workers of dlr; different ones at each turn.
 
-    Those that announce evictions come last: the check would be evicted with them.
+    Those that announce evictions come last, since the check would be evicted with them.
     """
     own, borne = node["metadata"]["name"], taint_keys(node) - {names.TAINT_UNHEALTHY}
     fit = (
@@ -114,7 +114,7 @@ def partners(
 def check_of(
     node: Mapping[str, Any], beside: Sequence[str], namespace: str, cordoned: CordonedNode
 ) -> dict[str, Any]:
-    """The NodeCheck to create; while nothing new is found of the node, it has the same name."""
+    """The NodeCheck to create; its name stays the same until there is a newer finding on the node."""
     name = f"recheck-{_digest(node['metadata']['uid'], cordoned.last.isoformat())[:16]}"
     labels = {names.LABEL_RECHECK: "true", names.LABEL_MANAGED_BY: names.MANAGER}
     spec = {
@@ -131,7 +131,7 @@ def taint_keys(node: Mapping[str, Any]) -> set[str]:
 
 
 def _kind(node: Mapping[str, Any]) -> tuple[int, str]:
-    """What two nodes share that can test each other."""
+    """The hardware that two nodes have to share to test each other."""
     return gpus_of(node), (node["metadata"].get("labels") or {}).get(f"{NVIDIA}.product", "")
 
 

@@ -1,4 +1,4 @@
-"""The reconciler of cordoned Nodes that makes their checks after repair."""
+"""The reconciler of cordoned Nodes, which creates their checks after repair."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from reconcilers.runtime.kinds import NODECHECKS
 from reconcilers.runtime.tools import Tools, WithTools
 
 BY_NODE = "recheck"
-"""Index of our NodeChecks by the cordoned node; those that have not ended are under `UNFINISHED`, too."""
+"""Index of our NodeChecks by the cordoned node; unfinished ones are also under `UNFINISHED`."""
 UNFINISHED = ""
 MOST_AT_ONCE = 4
-"""Such checks under way in the cluster: each takes up to three healthy nodes."""
+"""Limit of such checks under way in the cluster: each takes up to three healthy nodes."""
 WAIT_SECONDS = 300.0
-"""Time until a node looks again for partners, or for its turn."""
+"""Time between two looks at a node that waits for partners, or for its turn."""
 
 
 class RecheckReconciler(WithTools):
-    """Must not look at two nodes at once, which would choose the same partners."""
+    """Creates checks; one worker alone may run it, since two would choose the same partners."""
 
     def __init__(self, tools: Tools, namespace: str) -> None:
         super().__init__(tools)
@@ -64,7 +64,7 @@ class RecheckReconciler(WithTools):
         return await self._make(raw, cordoned)
 
     def _cordoned(self, raw: Object) -> CordonedNode | None:
-        """A raw Node as it is cordoned; None if dlr has not cordoned it, or a check of it is under way."""
+        """The cordon of a raw Node; None if dlr has not cordoned it, or a check of it is under way."""
         acted, checks = read_acted(raw), self._own_checks(raw)
         if acted is None or acted.healthy or unhealthy_taint(raw) is None:
             return None
@@ -74,12 +74,12 @@ class RecheckReconciler(WithTools):
         return CordonedNode(acted, read_record(raw), ends, repaired_at(raw))
 
     def _own_checks(self, raw: Object) -> list[Object]:
-        """The checks of this machine that were made for its repair."""
+        """The checks after repair of this machine."""
         found, since = self._counting(raw["metadata"]["name"]), created_at(raw)
         return [c for c in found if datetime.fromisoformat(c["metadata"]["creationTimestamp"]) >= since]
 
     def _counting(self, key: str) -> list[Object]:
-        """Checks under a key of the index. Where a namespace does not count, the label proves nothing."""
+        """Checks under a key of the index, in namespaces that count; in others, anybody may set the label."""
         return self._trust.counting(self._checks.by_index(BY_NODE, key), CLUSTER)
 
     async def _make(self, raw: Object, cordoned: CordonedNode) -> Result:
@@ -96,7 +96,7 @@ class RecheckReconciler(WithTools):
         try:
             await self._client.create(NODECHECKS, check)
         except AlreadyExists:
-            return Result(WAIT_SECONDS)  # made by a look before, and not in the cache yet
+            return Result(WAIT_SECONDS)  # an earlier look has created it, and the cache is late
         self._recorder.event(
             raw,
             "Normal",
@@ -118,7 +118,7 @@ def _end(check: Object) -> str:
 
 
 def check_keys(check: Object) -> list[str]:
-    """Index function of NodeChecks."""
+    """Index function of `BY_NODE`."""
     if (check["metadata"].get("labels") or {}).get(names.LABEL_RECHECK) != "true":
         return []
     nodes = check["spec"].get("nodes") or ()
@@ -126,7 +126,7 @@ def check_keys(check: Object) -> list[str]:
 
 
 def _node_of(worker: Object) -> str | None:
-    """The node that an ElasticWorker's Pod is on, while it has not ended."""
+    """The node of an ElasticWorker's Pod, unless that has ended."""
     return None if has_ended(worker) else (worker.get("status") or {}).get("nodeName")
 
 

@@ -1,4 +1,4 @@
-"""What wakes a look at a cordoned node's next check."""
+"""The controller of checks after repair, and the changes that trigger it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from reconcilers.runtime.kinds import NODECHECKS
 from reconcilers.runtime.tools import Tools
 
 WORKERS = 1
-"""No more: two looks at once could choose the same partners."""
+"""One, since two looks at once could choose the same partners."""
 
 
 def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
-    """Register the controller, where dlr cordons nodes."""
+    """Register the controller if dlr cordons nodes."""
     if options.mode is not CordonMode.ENFORCE:
         return
     cache = manager.cache

@@ -1,4 +1,4 @@
-"""What is stated otherwise of a job with parameter servers than of one with a world. Pure."""
+"""Conditions and warnings of a job with parameter servers that differ from a world's. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from reconcilers.roles.progress import missing
 
 PARAMETER_SERVER_HOT, TF_CONFIG_KEPT = "ParameterServerHot", "TFConfigKept"
 NAMED = 3
-"""The others are counted."""
+"""Limit of names in a message, which counts the others."""
 HOT_RATIO = 2.0
 """CPU of a hot parameter server, in units of the others' median."""
 HOT_RATIO_TO_STAY = 1.5
 HOT_CORES = 0.5
 HOT_LOOK_SECONDS = 30.0
-"""Agents report their use every 30 s, and that leads to no look at the job."""
+"""Time between two looks at the servers' use, which agents report every 30 s without triggering one."""
 
 
 def cluster_formed(_: Condition | None, look: DesiredJob) -> ConditionState:
-    """Judges whether all that training needs runs."""
+    """Judge whether all Pods that training needs are running."""
     lacking = missing(look.job, look.workers)
     if not lacking:
         return ConditionState(ConditionStatus.TRUE, "Complete")
@@ -40,20 +40,20 @@ def cluster_formed(_: Condition | None, look: DesiredJob) -> ConditionState:
 
 
 def cluster_at_end(before: Condition | None, look: DesiredJob) -> NextState:
-    """What was missing may be why the job has ended, so it stays."""
+    """Keep what was missing, which may be why the job has ended."""
     is_incomplete = before is not None and before.status is ConditionStatus.FALSE
     return before if is_incomplete else life.world_at_end(before, look)
 
 
 def is_scaled(before: Condition | None, look: DesiredJob) -> NextState:
-    """Judges the job's size and resources by the Pods of all types."""
+    """Judge the job's size and resources by the Pods of all types."""
     return scaled.judge_by(lambda look: scaled.too_few_pods(look, training_types(look.job)), before, look)
 
 
 def parameter_server_hot(before: JobWarning | None, look: DesiredJob) -> WarningState | JobWarning | None:
-    """Judges whether one parameter server works far more than its siblings; its first figures stay.
+    """Judge whether one parameter server works far more than the others; its first figures stay.
 
-    The variables that all workers read are on it, and the others wait for it.
+    It has the variables that all workers read, so that they wait for it.
     """
     found = hottest(
         cores_by_server(look.job, look.workers), HOT_RATIO if before is None else HOT_RATIO_TO_STAY
@@ -72,7 +72,7 @@ def parameter_server_hot(before: JobWarning | None, look: DesiredJob) -> Warning
 
 
 def cores_by_server(job: ElasticJob, workers: Workers) -> dict[int, float]:
-    """Return the CPU cores that each parameter server used lately, as far as it is reported."""
+    """Return the last reported use of CPU cores of each parameter server."""
     cluster = job.status.cluster
     tasks = cluster.tasks.get(names.PS, []) if cluster is not None else []
     found = {index: workers.by_slot.get((names.PS, index)) for index in tasks}
@@ -80,8 +80,8 @@ def cores_by_server(job: ElasticJob, workers: Workers) -> dict[int, float]:
     return {i: r.usage.cpu_cores for i, r in reports.items() if r is not None and r.usage is not None}
 
 
-def hottest(cores: Mapping[int, float], ratio: float = HOT_RATIO) -> tuple[int, float, float] | None:
-    """Return the slot, its cores, and the median of the others', if that is far less."""
+def hottest(cores: Mapping[int, float], ratio: float) -> tuple[int, float, float] | None:
+    """Return the slot with the highest use, its cores, and the others' median, if the ratio is that high."""
     if len(cores) < 2:
         return None
     index = max(cores, key=lambda each: (cores[each], -each))
@@ -90,12 +90,12 @@ def hottest(cores: Mapping[int, float], ratio: float = HOT_RATIO) -> tuple[int, 
 
 
 def seconds_to_hot_look(job: ElasticJob) -> float | None:
-    """Return the time until the next look at what the servers use, which no change shows."""
+    """Return the time until the next look at the servers' use; None for a single server."""
     return HOT_LOOK_SECONDS if job.spec.replica_specs[names.PS].replicas > 1 else None
 
 
 def tf_config_kept(_: JobWarning | None, look: DesiredJob) -> WarningState | None:
-    """Judges whether the user sets the variable that Pods learn their cluster from."""
+    """Judge whether the user sets TF_CONFIG, from which Pods learn their cluster."""
     kept = own_tf_config(look.job)
     if not kept:
         return None

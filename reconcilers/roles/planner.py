@@ -1,6 +1,6 @@
-"""What to do about a job with parameter servers, from an `ObservedJob` to a `JobPlan`. Pure.
+"""The plan for a job with parameter servers, from an `ObservedJob` to a `JobPlan`. Pure.
 
-It is to these jobs what `reconcilers/job/plan.py` is to those with a world, and is carried out likewise.
+It is the counterpart of `reconcilers/job/plan.py`, and carried out in the same way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from reconcilers.world.participants import bounds_of
 
 
 def plan_cluster(seen: ObservedJob, now: datetime) -> JobPlan:
-    """Plans all that is to be done after this look about a job that has a cluster of roles."""
+    """Plan the writes of one look at a job with a cluster of roles."""
     seen = replace(seen, job=with_times_by_our_clock(seen.job, now))
     if seen.job.status.finished:
         return plan_finished(seen, now)
@@ -55,7 +55,7 @@ def plan_cluster(seen: ObservedJob, now: datetime) -> JobPlan:
 
 
 def _train(look: DesiredJob) -> JobPlan:
-    """The plan of a job that runs: its cluster, and what its failures come to."""
+    """The plan for a running job: its cluster, and the consequences of failures."""
     look = with_standing(look, spare_workers(look.job, look.workers))
     job, workers = look.job, look.workers
     failures = assess(job, workers, look.spare, (), look.now)
@@ -73,5 +73,5 @@ def _go_on(look: DesiredJob, failures: Assessment, waits: tuple[float | None, ..
     cluster = dated(known, next_cluster(job, look.workers.by_slot), look.now)
     look = replace(look, job=job.having(cluster=cluster))
     status = going_on(look, failures, phase_of(job, look.workers), None)
-    told = (*events_of_job.of_moves(moved), *events(known, cluster))
-    return written(look, status, look_again=(*waits, seconds_to_hot_look(job)), events=told)
+    all_events = (*events_of_job.of_moves(moved), *events(known, cluster))
+    return written(look, status, look_again=(*waits, seconds_to_hot_look(job)), events=all_events)

@@ -1,4 +1,4 @@
-"""A job with parameter servers: its phase, its end, and whether all that it needs runs. Pure."""
+"""The progress of a job with parameter servers: its phase, its end, and missing Pods. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.observed.workers import Workers
 
 VITAL = (names.CHIEF, names.PS)
-"""Types without all of whose Pods nothing is trained."""
+"""Types of which all Pods have to run for training."""
 SPARE = (names.WORKER, names.EVALUATOR)
-"""Types of which one that has spent its budget does not fail the job."""
+"""Types of which a Pod that has spent its budget does not fail the job."""
 _HAS_RUN = (JobPhase.RUNNING, JobPhase.SCALING, JobPhase.RESTARTING)
 
 
 def phase_of(job: ElasticJob, workers: Workers) -> JobPhase:
-    """Returns the phase of an unfinished job that runs: a worker more or less makes no difference."""
+    """The phase of an unfinished job that runs, whatever its number of workers."""
     if not missing(job, workers):
         return JobPhase.RUNNING
     return JobPhase.RESTARTING if job.status.phase in _HAS_RUN else JobPhase.PENDING
 
 
 def missing(job: ElasticJob, workers: Workers) -> list[str]:
-    """What does not run that training needs: `ps 1`."""
+    """The Pods that training needs and that do not run, such as `ps 1`."""
     vital = [(type_, index) for type_ in VITAL for index in wanted_slots(job, type_)]
     lacking = [f"{slot[0]} {slot[1]}" for slot in vital if not _does_its_part(workers.by_slot.get(slot))]
     wanted = wanted_slots(job, names.WORKER)
@@ -48,7 +48,7 @@ def _is_done(worker: ElasticWorker | None) -> bool:
 
 
 def ending(job: ElasticJob, workers: Workers) -> str:
-    """Says whose end is the job's; empty if training goes on. Without a chief all workers end it."""
+    """Message about the end of training: the chief's, or without one, all workers'; empty if it goes on."""
     ender = names.CHIEF if names.CHIEF in job.spec.replica_specs else names.WORKER
     slots = wanted_slots(job, ender)
     done = bool(slots) and all(_is_done(workers.by_slot.get((ender, index))) for index in slots)
@@ -56,7 +56,8 @@ def ending(job: ElasticJob, workers: Workers) -> str:
 
 
 def spare_workers(job: ElasticJob, workers: Workers) -> dict[str, Overdrawn]:
-    """Return the workers that have spent their budget, by uid; the last ones of type worker are not spare."""
+    """Return the workers that have spent their budget, by uid, and that the job can do without: the last ones
+    of type worker it cannot."""
     spent = spent_workers(job, (each for each in workers.exceptional if each.spec.type in SPARE))
     wanted = frozenset(wanted_slots(job, names.WORKER))
     if any(w.spec.index in wanted and w.metadata.uid not in spent for w in workers.training):

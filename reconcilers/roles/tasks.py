@@ -1,7 +1,7 @@
-"""`status.cluster`: which slot is which task, and when that is another version. Pure.
+"""`status.cluster`: the task of each slot, and the version. Pure.
 
-A slot keeps its task for as long as it is wanted, and who comes into its place takes it over: so what others
-were told of it when they started stays true.
+A slot keeps its task for as long as it is wanted, and its successor takes it over, so that the variables of
+others stay correct after their start.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from reconcilers.observed.worker_state import current_report, runs
 from reconcilers.runtime.acts import Event
 
 MANY = 3
-"""The others are counted."""
+"""Limit of changes in a message, which counts the others."""
 FOLLOW_SECONDS = 60.0
-"""An agent has heard of a version by then, also after an API server that was away for some time."""
+"""Time in which an agent receives a version, even if the API server was down for some time."""
 
 
 def cluster_of(job: ElasticJob) -> wire.Cluster:
-    """What Pods are told: as it is published, or as it will be at first."""
+    """The published cluster, or before that the first one, for the variables of Pods."""
     return _cluster(job, job.status.cluster or next_cluster(job, {}))
 
 
@@ -45,26 +45,26 @@ def _cluster(job: ElasticJob, status: ClusterStatus) -> wire.Cluster:
 
 
 def counts_fault(job: ElasticJob, counts: Mapping[str, int]) -> str:
-    """Why nobody could be told of a cluster with these counts; empty if everybody can, or it only shrinks."""
+    """Why a cluster with these counts does not fit into TF_CONFIG; empty if it does, or only shrinks."""
     grows = any(count > job.spec.replica_specs[type_].replicas for type_, count in counts.items())
     return (config_fault(job, counts) or "") if grows else ""
 
 
 def config_fault(job: ElasticJob, counts: Mapping[str, int] | None = None) -> str | None:
-    """Why nobody could be told of the cluster that the job asks for; None if everybody can.
+    """Why the job's cluster does not fit into TF_CONFIG; None if it does.
 
     Args:
-        counts: by type, that are asked for instead of the job's.
+        counts: counts in place of the job's, by type.
     """
-    asked = {type_: spec.replicas for type_, spec in job.spec.replica_specs.items()} | dict(counts or {})
-    tasks = {type_: list(range(asked[type_])) for type_ in wire.ROLES if type_ in asked}
+    wanted = {type_: spec.replicas for type_, spec in job.spec.replica_specs.items()} | dict(counts or {})
+    tasks = {type_: list(range(wanted[type_])) for type_ in wire.ROLES if type_ in wanted}
     if _fits(job, tasks):
         return None
     number, job_bytes = sum(map(len, tasks.values())), len(job.metadata.name)
     return (
         f"the addresses of {number} tasks do not fit into {names.ENV_TF_CONFIG}, which may have "
-        f"{wire.MAX_CONFIG_BYTES >> 10} KiB. In each is the name of the job twice ({job_bytes} characters), "
-        f"and that of its namespace ({len(job.metadata.namespace)}): shorten them, or ask for fewer workers"
+        f"{wire.MAX_CONFIG_BYTES >> 10} KiB. Each has the job's name twice ({job_bytes} characters), and "
+        f"its namespace's ({len(job.metadata.namespace)}): shorten them, or request fewer workers"
     )
 
 
@@ -83,8 +83,8 @@ def next_cluster(job: ElasticJob, by_slot: Mapping[Slot, ElasticWorker]) -> Clus
     }
     known_workers = frozenset(known.tasks.get(names.WORKER, ()) if known else tasks.get(names.WORKER, ()))
     if not known_workers.issuperset(tasks.get(names.WORKER, ())) and not _fits(job, tasks):
-        # who comes to a cluster that is full has no task: with a variable too long, nobody could start anew;
-        # but who takes over another's task has its place, for which `MAX_CONFIG_BYTES` leaves room
+        # A worker that joins a full cluster gets no task, since no process could start with a longer
+        # variable. One that takes over another's task does: `MAX_CONFIG_BYTES` leaves room for that.
         tasks[names.WORKER] = tasks[names.WORKER][: len(known_workers)]
     servers = tasks[names.PS]
     found = [by_slot.get((names.PS, index)) for index in servers]
@@ -102,9 +102,9 @@ def next_cluster(job: ElasticJob, by_slot: Mapping[Slot, ElasticWorker]) -> Clus
 
 
 def _absent(known: ClusterStatus | None, index: int) -> int:
-    """The incarnation of a server without an ElasticWorker: its next one begins at 1 again.
+    """The incarnation of a server without an ElasticWorker, whose next one starts at 1 again.
 
-    One that ran was deleted, so whoever comes is another Pod; any other is still to be made.
+    0 after one that ran, since its next Pod is another; for any other, nothing changes.
     """
     servers = known.tasks.get(names.PS, []) if known is not None else []
     if known is None or index not in servers:
@@ -115,7 +115,7 @@ def _absent(known: ClusterStatus | None, index: int) -> int:
 def _tasks(
     job: ElasticJob, type_: str, known: Sequence[int] | None, by_slot: Mapping[Slot, ElasticWorker]
 ) -> list[int]:
-    """One that is new takes the task of one that is gone, or the next number, once it can serve."""
+    """The tasks of a type: a new slot, for servers once it runs, takes a free task, or the next number."""
     wanted = wanted_slots(job, type_)
     if known is None:
         return list(wanted)
@@ -128,7 +128,7 @@ def _tasks(
 
 
 def dated(known: ClusterStatus | None, cluster: ClusterStatus, now: datetime) -> ClusterStatus:
-    """Adds when its version was published first."""
+    """Return the cluster with the time when its version was first published."""
     is_same = known is not None and known.version == cluster.version
     since = known.since if known is not None and is_same else None
     return cluster.model_copy(update={"since": since or now})
@@ -136,18 +136,18 @@ def dated(known: ClusterStatus | None, cluster: ClusterStatus, now: datetime) ->
 
 @dataclass(frozen=True)
 class Served:
-    """Servers that have lost their task, or lose it now, and are to stay: the chief works with them, and may
-    save."""
+    """Servers without a task that stay, since the chief still works with them, and may save."""
 
     uids: frozenset[str] = frozenset()
     seconds: float | None = None
-    """Longest time that they are still served; None until the version without them is published."""
+    """Longest time that they still stay; None until the version without them is published."""
 
 
 def still_served(
     job: ElasticJob, surplus: Iterable[ElasticWorker], chiefs: Iterable[ElasticWorker], now: datetime
 ) -> Served:
-    """A chief that does not act on the next version within its grace, and `FOLLOW_SECONDS`, keeps none."""
+    """The servers that stay for the chief until it has followed the next version, at most for its grace
+    period and `FOLLOW_SECONDS`."""
     cluster, chief = job.status.cluster, job.spec.replica_specs.get(names.CHIEF)
     servers = [worker for worker in surplus if worker.spec.type == names.PS]
     if cluster is None or chief is None or not servers:
@@ -166,7 +166,7 @@ def still_served(
 
 
 def events(before: ClusterStatus | None, after: ClusterStatus) -> Iterator[Event]:
-    """That there is another version, and why."""
+    """The Event of a new version, with its changes."""
     if before is None or before.version == after.version:
         return
     servers, earlier = after.tasks[names.PS], before.tasks.get(names.PS, [])

@@ -1,4 +1,4 @@
-"""What sets jobs with parameter servers apart, and how they train."""
+"""The strategy of jobs with parameter servers, and the test for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Counts and resources that change: requests, whatever makes them, and rolling new resources out.
+"""Changes of counts and resources: requests of any origin, and the rolling update to new resources.
 
-`writer.py` writes a request (`request.py`) into the job together with the counts, as far as the job may be
-scaled by itself (`permission.py`); `uptake.py` merges the rest into the job's status, in the look that sees
-the counts; `rolling.py` chooses whose Pod is renewed next. Above are worker, job, and what makes requests:
+`writer.py` writes a request (`request.py`) into the job together with its counts, if the job allows automatic
+scaling (`permission.py`); `uptake.py` merges the rest into the job's status, in the look that sees the
+counts; `rolling.py` chooses the Pods to replace next. Above are worker, job, and the origins of requests:
 autoscaling, scaleplan and shards; below are roles and world.
 """

@@ -1,4 +1,4 @@
-"""Whether a job's scale may change by itself: its autoScale, its resourceLimits, the nodes. Pure."""
+"""Whether dlr may change a job's scale by itself: its autoScale, its resourceLimits, the nodes. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from reconcilers.scale.request import Origin, RefusedRequest, ScaleRequest, Scal
 @dataclass(frozen=True)
 class ScaleRefusal:
     reason: str
-    """Reason, as a condition has one."""
+    """Reason for a condition."""
     message: str
 
 
 CountsFault = Callable[[ElasticJob, Mapping[str, int]], str]
-"""Says why a job cannot have these counts, by type; empty if it can."""
+"""Function that returns why a job cannot have these counts, by type; empty if it can."""
 
 
 def no_fault(_: ElasticJob, __: Mapping[str, int]) -> str:
-    """The `CountsFault` of jobs whose counts the API server alone may refuse."""
+    """The `CountsFault` of jobs whose counts only the API server may refuse."""
     return ""
 
 
@@ -38,12 +38,12 @@ def own_write(
     *,
     is_free: bool = False,
 ) -> tuple[ScaleWrite | None, float | None]:
-    """The write of a request of dlr's own; or, if the same was refused, the seconds until it is repeated.
+    """The write of dlr's own request; or, if the same was refused, the seconds until it is repeated.
 
     Args:
-        nodes: all Nodes, if it asks for resources.
-        event: recorded once it is written.
-        is_free: the request needs no permission.
+        nodes: all Nodes, if it requests resources.
+        event: Event to record once it is written.
+        is_free: whether the request needs no permission.
     """
     if refused is not None and refused.request.asks_same(request):
         return None, refused.left_seconds
@@ -51,12 +51,12 @@ def own_write(
 
 
 def refusal_of(refused: RefusedRequest | None, origin: Origin) -> str:
-    """Why the last request of this origin was refused, for as long as that counts."""
+    """Why the last request was refused, if it has this origin and the refusal still counts."""
     return refused.message if refused is not None and refused.request.origin is origin else ""
 
 
 def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mapping[str, Any]]) -> str:
-    """Why dlr may not ask for this by itself; empty if it may."""
+    """Why dlr may not make this request by itself; empty if it may."""
     sizes = Sizes(nodes)
     for type_, asked in request.resources.items():
         path = f"the {request.origin}, resources of type {type_}"
@@ -67,7 +67,7 @@ def own_refusal(job: ElasticJob, request: ScaleRequest, nodes: Collection[Mappin
 
 
 def not_automatic(job: ElasticJob, request: ScaleRequest) -> ScaleRefusal | None:
-    """Refuses what a job does not allow to be asked for automatically."""
+    """The refusal of a request that the job does not allow to be made automatically."""
     for type_ in sorted(request.types):
         if job.spec.replica_specs[type_].auto_scale is False:
             message = f"the job's replicaSpecs[{type_}].autoScale is false"

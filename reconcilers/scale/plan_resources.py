@@ -1,4 +1,4 @@
-"""The resources that a ScalePlan asks for a type: as a container's, and against what there is. Pure."""
+"""The resources that a ScalePlan requests for a type: as a container's, and whether they fit. Pure."""
 
 from __future__ import annotations
 
@@ -24,16 +24,20 @@ Quantities = Mapping[str, str | int]
 
 @dataclass(frozen=True)
 class Amounts:
-    """What is asked, by resource name."""
+    """Requested amounts, by resource name."""
 
     path: str
-    """The field."""
-    said: Quantities
+    """Path of the field, for messages."""
+    quantities: Quantities
     parsed: Mapping[str, Fraction]
 
     @classmethod
     def parse(cls, asked: Quantities, path: str) -> Amounts:
-        """Raises ValueError with the field's name if one is not a quantity."""
+        """Parse quantities.
+
+        Raises:
+            ValueError: one is no quantity that a Pod can have; the message has its path.
+        """
         parsed = {}
         for name, quantity in asked.items():
             try:
@@ -41,14 +45,14 @@ class Amounts:
             except ValueError as error:
                 raise ValueError(f"{path}[{name}]: {error}") from error
             if parsed[name] < 0:
-                raise ValueError(f"{path}[{name}]: {quantity} is less than nothing")
-            if "/" in name and parsed[name].denominator != 1:  # else the API server takes no Pod with it
+                raise ValueError(f"{path}[{name}]: {quantity} is negative")
+            if "/" in name and parsed[name].denominator != 1:  # the API server would refuse Pods with it
                 raise ValueError(f"{path}[{name}]: {quantity} is not a whole number")
         return cls(path, asked, parsed)
 
 
 def requirements(job: ElasticJob, type_: str, asked: Quantities) -> ResourceRequirements:
-    """The amounts as request and as limit, where the container names both or neither of a resource."""
+    """The amounts as requests and limits: as both, unless the container has only one of a resource."""
     present = resources_of(job, type_, None)
     kinds: dict[str, dict[str, str | int]] = {kind: {} for kind in KINDS}
     for name, quantity in asked.items():
@@ -58,7 +62,9 @@ def requirements(job: ElasticJob, type_: str, asked: Quantities) -> ResourceRequ
     return ResourceRequirements.model_validate(kinds)
 
 
-def laid_over(present: ResourceRequirements | None, asked: ResourceRequirements) -> ResourceRequirements:
+def merged_resources(
+    present: ResourceRequirements | None, asked: ResourceRequirements
+) -> ResourceRequirements:
     present = present or ResourceRequirements()
     return ResourceRequirements(
         limits={**present.limits, **asked.limits}, requests={**present.requests, **asked.requests}
@@ -66,13 +72,13 @@ def laid_over(present: ResourceRequirements | None, asked: ResourceRequirements)
 
 
 def too_large(job: ElasticJob, type_: str, amounts: Amounts, sizes: Sizes) -> str:
-    """Why no node of the cluster could ever take such a Pod; empty if one could, or none is known."""
+    """Why no node of the cluster could ever run such a Pod; empty if one could, or there are no nodes."""
     beside = amounts_of(others_of(job.spec.replica_specs[type_].template["spec"]))
     needed = {name: amount + beside.get(name, Fraction(0)) for name, amount in amounts.parsed.items()}
     for name, amount in needed.items():
         if not sizes.nodes or not amount:
             continue
-        asked = f"{amounts.path}[{name}]: no node has {amounts.said[name]}"
+        asked = f"{amounts.path}[{name}]: no node has {amounts.quantities[name]}"
         most = sizes.largest.get(name)
         if most is None or not allocatable(most, name):
             return f"{asked}: none has any {name}"
@@ -82,16 +88,16 @@ def too_large(job: ElasticJob, type_: str, amounts: Amounts, sizes: Sizes) -> st
         had = (most.get("status") or {})["allocatable"][name]
         return f"{asked}{more}; {most['metadata']['name']} has most, {had}"
     if sizes.nodes and next(sizes.with_room_for(needed), None) is None:
-        together = " and ".join(f"{name} {amounts.said[name]}" for name in needed)
+        together = " and ".join(f"{name} {amounts.quantities[name]}" for name in needed)
         return f"{amounts.path}: no node has {together} together"
     return ""
 
 
 def too_small(job: ElasticJob, type_: str, asked: Quantities) -> str:
-    """Why the job's checkpoints in memory have no room in a Pod with these amounts; empty if they have."""
+    """Why the job's in-memory checkpoints do not fit into a Pod with these amounts; empty if they do."""
     if "memory" not in asked:
         return ""
-    merged = laid_over(job.status.resources.get(type_), requirements(job, type_, asked))
+    merged = merged_resources(job.status.resources.get(type_), requirements(job, type_, asked))
     changed = job.having(resources={**job.status.resources, type_: merged})
     return memory_checkpoint_fault(changed, type_) or ""
 
@@ -99,13 +105,13 @@ def too_small(job: ElasticJob, type_: str, asked: Quantities) -> str:
 def too_much_in_all(
     job: ElasticJob, replicas: Mapping[str, int], resources: Mapping[str, ResourceRequirements]
 ) -> str:
-    """How the job would pass its `resourceLimits` with these counts and resources; empty if it would not, or
-    asks for more than them already, and for no more than that."""
+    """Message that the job would exceed its `resourceLimits` with these counts and resources; empty if it
+    would not, or exceeds them already and would request no more than now."""
     present, total = _in_all(job, {}, {}), _in_all(job, replicas, resources)
     for name, limit in job.spec.resource_limits.items():
         amount = total.get(name, Fraction(0))
         if amount > max(amount_of(limit), present.get(name, Fraction(0))):
-            has = f"the job would ask for {_said(amount)} of {name} in all"
+            has = f"the job would request {_text_of(amount)} of {name} in total"
             return f"{has}, more than its resourceLimits, {limit}"
     return ""
 
@@ -113,10 +119,10 @@ def too_much_in_all(
 def _in_all(
     job: ElasticJob, replicas: Mapping[str, int], resources: Mapping[str, ResourceRequirements]
 ) -> dict[str, Fraction]:
-    """What the job asks for with these counts and resources instead of its own."""
+    """All resources that the job requests with these counts and resources in place of its own."""
     merged = {**job.status.resources}
     for type_, asked in resources.items():
-        merged[type_] = laid_over(merged.get(type_), asked)
+        merged[type_] = merged_resources(merged.get(type_), asked)
     changed = job.having(resources=merged)
     total: dict[str, Fraction] = {}
     for type_ in training_types(job):
@@ -129,5 +135,5 @@ def _in_all(
     return total
 
 
-def _said(amount: Fraction) -> str:
+def _text_of(amount: Fraction) -> str:
     return format_bytes(int(amount)) if amount.denominator == 1 else str(float(amount))

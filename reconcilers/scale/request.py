@@ -1,9 +1,8 @@
-"""A scale request: what a ScalePlan, or dlr itself, asks of a job's counts, slots and resources. Pure.
+"""A scale request: a change of a job's counts, slots and resources by a ScalePlan or dlr itself. Pure.
 
-A request is written into the job as one annotation, in the same write as the counts that it asks for. So the
-job alone says what is asked of it: nothing has to be read, or to survive, until the rest of the request is
-merged into the job's status (`uptake.py`). The counts stay in the job's spec, where `kubectl scale` and
-autoscalers find them.
+A request is written into the job as one annotation, in the same write as its counts. So the job has the whole
+request, and nothing else needs to be read, or to survive, until the rest of the request is merged into the
+job's status (`uptake.py`). The counts stay in the job's spec, for `kubectl scale` and autoscalers.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from crds.model import Indices, Model, Name, ResourceRequirements
 from reconcilers.runtime.acts import Event
 
 MAX_CHARACTERS = 16_384
-"""Length of a request in its annotation."""
+"""Limit of characters of a request in its annotation."""
 MAX_REMOVED = 1_000
-"""Number of slots that one request of dlr's own names; the rest goes with the next."""
+"""Limit of slots that one of dlr's own requests names; the others go with the next."""
 REFUSED_SECONDS = 3_600.0
-"""Time for which a refused request of dlr's own is not repeated."""
+"""Time after which dlr repeats a refused request of its own."""
 
 
 class Origin(StrEnum):
-    """What a request comes from, in the words of `status.scaling.by`."""
+    """The origin of a request, as in `status.scaling.by`."""
 
     PLAN = "ScalePlan"
     GROWTH = "growth into free room"
@@ -46,7 +45,7 @@ class ScaleRequest(Model):
     id: Annotated[str, Field(max_length=64)]
     """The plan's uid, or a name that is unique among the job's requests."""
     job: Annotated[str, Field(max_length=64)]
-    """The job's uid: a job may be made from the manifest of another, with its annotations."""
+    """The job's uid: a job may be created from another's manifest, with its annotations."""
     origin: Origin
     plan: Name = ""
     """Name of the ScalePlan."""
@@ -57,17 +56,17 @@ class ScaleRequest(Model):
     moved: dict[str, Indices] = Field(default_factory=dict)
     """Slots that others replace."""
     kept: dict[str, Indices] = Field(default_factory=dict)
-    """Slots that others replace already, by an earlier request, and go on to."""
+    """Slots whose replacement by an earlier request goes on."""
     resources: dict[str, ResourceRequirements] = Field(default_factory=dict)
-    """Amounts laid over those that are in force for the type."""
+    """Amounts that override the type's present ones."""
     edits_from: int = 0
-    """Generation of the job from which on counts other than these are a later edit's. Until then they are a
-    webhook's, which refuses these."""
+    """Generation of the job from which other counts are a later edit's. Before, they are a webhook's, which
+    has refused these."""
     last_plan: Annotated[str, Field(max_length=64)] = ""
-    """The uid of the last ScalePlan that was written into the job before this request."""
+    """Uid of the last ScalePlan that was written into the job before this request."""
     base: int | None = None
-    """How many of the workers are needed, if not all: no world waits for the rest. Without a count, of those
-    that the job has."""
+    """Number of needed workers, if not all are: no world waits for the others. Without a count in the
+    request, a number of the job's present workers."""
 
     @property
     def types(self) -> frozenset[str]:
@@ -82,17 +81,17 @@ class ScaleRequest(Model):
         return self.model_copy(update=beside) == other
 
     def to_text(self) -> str:
-        """The value of the annotation."""
+        """Return the value of the annotation."""
         return json.dumps(self.to_wire(), separators=(",", ":"))
 
     def to_patch(self) -> Object:
-        """The merge patch of the job, but for the resourceVersion."""
+        """Return the merge patch of the job, without the resourceVersion."""
         counts = {type_: {"replicas": count} for type_, count in self.replicas.items()}
         patch: Object = {"metadata": {"annotations": {names.ANNOTATION_SCALE: self.to_text()}}}
         return patch | ({"spec": {"replicaSpecs": counts}} if counts else {})
 
     def in_words(self) -> str:
-        """The request, for people."""
+        """Return the request as text for a message."""
         parts = [f"{count} of type {type_}" for type_, count in sorted(self.replicas.items())]
         for verb, slots in (("without", self.removed), ("moving", self.moved)):
             parts += [
@@ -107,29 +106,29 @@ class ScaleRequest(Model):
 
 @dataclass(frozen=True)
 class ScaleWrite:
-    """A request of dlr's own to write into its job."""
+    """One of dlr's own requests, to write into its job."""
 
     request: ScaleRequest
     refusal: str = ""
-    """Why it is not written."""
+    """Why it is not written; empty if it is."""
     event: Event | None = None
-    """Event of the job, once it is written."""
+    """Event to record once it is written."""
 
 
 @dataclass(frozen=True)
 class RefusedRequest:
-    """The last request of dlr's own that was refused."""
+    """The last of dlr's own requests that was refused."""
 
     request: ScaleRequest
     generation: int
-    """The job's."""
+    """Generation of the job at that time."""
     message: str
     left_seconds: float
     """Time until it is repeated."""
 
 
 def own_request(job: ElasticJob, origin: Origin, replicas: int | None = None, **more: Any) -> ScaleRequest:
-    """A request of dlr's own, one for each generation of the job, origin and count."""
+    """One of dlr's own requests, with an id for each generation of the job, origin and count."""
     counts = {} if replicas is None else {names.WORKER: replicas}
     identity = "-".join(map(str, (origin.name.lower(), job.metadata.generation, *counts.values())))
     return ScaleRequest(
@@ -144,20 +143,20 @@ def own_request(job: ElasticJob, origin: Origin, replicas: int | None = None, **
 
 
 def edits_from(job: ElasticJob, counts: Mapping[str, int]) -> int:
-    """The generation that an edit gives the job, once these counts are written into it."""
+    """The generation that the first edit after a write of these counts gives the job."""
     specs = job.spec.replica_specs
     is_change = any(type_ in specs and specs[type_].replicas != counts[type_] for type_ in counts)
     return job.metadata.generation + is_change + 1
 
 
 def pending(job: ElasticJob) -> ScaleRequest | None:
-    """The request that has been written into the job, and is not in its status yet."""
+    """The request that is written into the job, and not merged into its status yet."""
     found = _waiting(job)
     return found if found is not None and not _is_refused(job, found) else None
 
 
 def last_plan(job: ElasticJob) -> str:
-    """The uid of the last ScalePlan whose request was written into the job; empty if none was."""
+    """The uid of the last ScalePlan whose request was written into the job; empty if there was none."""
     found = written(job)
     if found is None:
         return ""
@@ -165,23 +164,27 @@ def last_plan(job: ElasticJob) -> str:
 
 
 def is_merged(job: ElasticJob) -> bool:
-    """Whether the job's status has all that was written into the job, so that more can be asked of it."""
+    """Whether the job's status has merged the last request, so that another may follow."""
     return _waiting(job) is None
 
 
 def is_left_over(job: ElasticJob) -> bool:
-    """Whether the job has a request whose counts a webhook has refused as it was written."""
+    """Whether the job still has a request whose counts a webhook has refused."""
     found = _waiting(job)
     return found is not None and _is_refused(job, found)
 
 
 def overridden(job: ElasticJob, id_: str) -> str:
-    """Which counts of the request, the last one, an edit of the spec has changed since; empty if none."""
+    """Message about the counts of the job's last request that an edit has since changed; empty if none.
+
+    Args:
+        id_: id of the request; another than the last one has no message.
+    """
     request = written(job)
     changed = _changed(job, request) if request is not None and request.id == id_ else {}
     each = [
-        f"{present} of type {type_} hold, and not {asked}"
-        for type_, (asked, present) in sorted(changed.items())
+        f"{present} of type {type_} in place of {requested}"
+        for type_, (requested, present) in sorted(changed.items())
     ]
     return f"the job's spec was changed: {', '.join(each)}" if each else ""
 
@@ -196,7 +199,7 @@ def _is_refused(job: ElasticJob, request: ScaleRequest) -> bool:
 
 
 def _changed(job: ElasticJob, request: ScaleRequest) -> dict[str, tuple[int, int]]:
-    """The counts asked for and present, by type, where the spec has others."""
+    """The requested and present counts that differ, by type."""
     present = {type_: spec.replicas for type_, spec in job.spec.replica_specs.items()}
     return {
         type_: (count, present[type_])
@@ -206,7 +209,7 @@ def _changed(job: ElasticJob, request: ScaleRequest) -> dict[str, tuple[int, int
 
 
 def written(job: ElasticJob) -> ScaleRequest | None:
-    """The last request that has been written into the job."""
+    """The last request that was written into the job."""
     text = job.metadata.annotations.get(names.ANNOTATION_SCALE)
     if text is None or len(text) > MAX_CHARACTERS:
         return None
@@ -218,10 +221,10 @@ def written(job: ElasticJob) -> ScaleRequest | None:
 
 
 def differing(stored: Object, counts: Mapping[str, int]) -> str:
-    """Which count a webhook has changed while it was written; empty if none. To write again is no help."""
+    """Message about a count that a webhook changes as it is written, again and again; empty if none."""
     for type_, count in counts.items():
         present = stored["spec"]["replicaSpecs"].get(type_, {}).get("replicas")
         if present != count:
             path = f"spec.replicaSpecs[{type_}].replicas"
-            return f"a webhook made {path} {present}, where {count} was asked for"
+            return f"a webhook set {path} to {present} in place of the requested {count}"
     return ""

@@ -1,8 +1,8 @@
-"""New resources go through a type's workers one node unit at a time, while the others train. Pure.
+"""The rolling update of a type's workers to new resources, one node unit at a time. Pure.
 
-Where the world is allowed without the unit, it goes first: a smaller world is published, its workers get new
-Pods, and join again. Where it is not, others come up in its place before it goes (`settle`). The next unit
-has its turn when all train together again.
+If the world may do without the unit, a smaller one is published, the unit's workers get new Pods, and join
+again. Otherwise replacements come up before the unit goes (`settle`). The next unit follows when all train
+together again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ REASON = "its resources were changed"
 
 @dataclass(frozen=True)
 class Freshness:
-    """Workers whose Pods lack the resources that their next ones will have."""
+    """Workers whose Pods have other resources than their next ones will have."""
 
     outdated: frozenset[Slot] = frozenset()
     unknown: frozenset[Slot] = frozenset()
-    """The Pod is there, but not in the cache yet."""
+    """Workers whose Pods exist, and are not in the cache yet."""
 
     def of(self, type_: str) -> frozenset[int]:
         return frozenset(index for t, index in self.outdated if t == type_)
@@ -40,17 +40,17 @@ class Freshness:
 
 @dataclass(frozen=True)
 class Roll:
-    """The next step."""
+    """The next step of the update."""
 
     leaving: frozenset[int] = frozenset()
-    """Workers to be in no world until they have their new Pods."""
+    """Workers that are in no world until they have new Pods."""
     relaunches: tuple[ElasticWorker, ...] = ()
-    """Workers to get new Pods now."""
+    """Workers that get new Pods now."""
     sources: frozenset[int] = frozenset()
-    """Workers in whose place others are to come up first."""
+    """Workers whose replacements come up first."""
 
     def marked(self, participants: Sequence[Participant]) -> Sequence[Participant]:
-        """Return the participants, with those who are to leave marked."""
+        """Return the participants, with the leaving ones marked."""
         if not self.leaving:
             return participants
         return [
@@ -60,7 +60,8 @@ class Roll:
 
 
 def freshness(job: ElasticJob, workers: Iterable[ElasticWorker], pods: Mapping[str, str | None]) -> Freshness:
-    """What has ended, or was made before Pods told of their resources, is up to date."""
+    """The workers with outdated Pods. Pods that have ended, or have no digest of their resources, since an
+    earlier version of dlr created them, count as up to date."""
     outdated, unknown = set(), set()
     of_type = {t: resources_digest(resources_of(job, t, None)) for t in job.spec.replica_specs}
     for worker in workers:
@@ -83,11 +84,11 @@ def freshness(job: ElasticJob, workers: Iterable[ElasticWorker], pods: Mapping[s
 def plan_roll(
     job: ElasticJob, workers: Workers, there: Assembly, fresh: Freshness, without: Collection[int] = ()
 ) -> Roll:
-    """What to do next for those that are outdated.
+    """The next step for outdated workers.
 
     Args:
-        fresh: by `freshness`, of the job as published, since that is what new Pods are built with.
-        without: workers that the world does without, however long.
+        fresh: `freshness` by the published job, from which new Pods are built.
+        without: workers that the world excludes.
     """
     if not fresh.outdated:
         return Roll()
@@ -106,15 +107,15 @@ def plan_roll(
     beside = expected.intersection(present_slots(job, names.WORKER)).difference(members, without)
     ready = {p.index for p in there.joinable}.intersection(beside - waiting)
     if bounds.standby and len(ready) < len(unit) <= len(beside):
-        return Roll(waiting, tuple(relaunches))  # they are on their way, with the new amounts
+        return Roll(waiting, tuple(relaunches))  # replacements with the new amounts are coming up
     if bounds.floor(len(published.members) - len(unit) + len(ready)):
         return Roll(waiting.union(unit), tuple(relaunches))
     return Roll(waiting, tuple(relaunches), frozenset(unit))
 
 
 def roll_without_world(job: ElasticJob, workers: Workers, fresh: Freshness) -> Roll:
-    """What to do next where there is no world: each type gets its new Pods one by one, and at once where they
-    have not started."""
+    """The next step for a job without a world: each type gets new Pods one by one; Pods that have not started
+    are replaced at once."""
     present = all_present_slots(job) if fresh.outdated else set[Slot]()
     old = [w for w in workers if slot_of(w) in fresh.outdated] if fresh.outdated else []
     idle = [w for w in old if slot_of(w) in present and w.status.phase is WorkerPhase.PENDING]
@@ -126,13 +127,13 @@ def roll_without_world(job: ElasticJob, workers: Workers, fresh: Freshness) -> R
 def is_complete(
     members: Collection[int], wanted: Collection[int], bounds: Bounds, without: Collection[int]
 ) -> bool:
-    """Whether the world has as many of the wanted slots as it can have without some of them."""
+    """Whether the world has as many of the wanted slots as it can have without the excluded ones."""
     left_out = set(wanted).intersection(without).difference(members)
     return len(set(wanted).intersection(members)) >= bounds.without(len(left_out)).desired
 
 
 def _loses_nothing(worker: ElasticWorker, published: Rendezvous, members: Collection[int]) -> bool:
-    """Whether its Pod can be replaced at once: it has not started, or its agent waits beside a world."""
+    """Whether the worker's Pod can be replaced at once: it has not started, or is in no world."""
     if worker.status.phase is WorkerPhase.PENDING:
         return True
     if worker.status.phase is not WorkerPhase.RUNNING or worker.spec.type != names.WORKER:
@@ -143,12 +144,12 @@ def _loses_nothing(worker: ElasticWorker, published: Rendezvous, members: Collec
 
 
 def _in_world(worker: ElasticWorker, published: Rendezvous) -> bool:
-    """Whether it is, or was, a member: then it gets its new Pod when it has left."""
+    """Whether the worker is, or was, in a world, and so gets its new Pod only after it has left."""
     return worker.spec.type == names.WORKER and published.phase is not RendezvousPhase.FORMING
 
 
 def _one_each(job: ElasticJob, workers: Workers, lonely: Iterable[ElasticWorker]) -> list[ElasticWorker]:
-    """Returns the first of each type that has no world, if all of its type are running."""
+    """The first worker of each type without a world, if all of its type are running."""
     first: dict[str, ElasticWorker] = {}
     for worker in lonely:
         first.setdefault(worker.spec.type, worker)
@@ -161,7 +162,7 @@ def _all_run(job: ElasticJob, type_: str, workers: Workers) -> bool:
 
 
 def _all_train(job: ElasticJob, there: Assembly, without: Collection[int]) -> bool:
-    """Whether the world is complete, everybody in it has begun, and nobody in it is done."""
+    """Whether the world is complete, all its members have started training, and none has finished."""
     members, round_ = there.members, there.published.round
     complete = is_complete(members, wanted_slots(job, names.WORKER), there.bounds, without)
     if not there.is_formed or not complete or slots_of(job, names.WORKER).moves:

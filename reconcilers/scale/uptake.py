@@ -1,7 +1,7 @@
-"""The origin of a job's count, and what of a scale request becomes desired state. Pure.
+"""The origin of a job's count, and the merge of a scale request into desired state. Pure.
 
-Counts arrive in the job's spec, whoever asks. The rest of a request comes with them in an annotation
-(`request.py`), and is merged into the job's status here: once, in the look that sees both.
+Counts arrive in the job's spec, whatever their origin. The rest of a request comes with them in an annotation
+(`request.py`), and is merged into the job's status here, once, in the look that sees both.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from reconcilers.observed.slots import (
     with_slots,
 )
 from reconcilers.observed.worker_state import current_report, runs
-from reconcilers.scale.plan_resources import laid_over
+from reconcilers.scale.plan_resources import merged_resources
 from reconcilers.scale.request import Origin, ScaleRequest, pending, written
 from reconcilers.scale.rolling import Freshness
 
 Vacant = Mapping[str, frozenset[int]]
-"""By type, retired slots of which nothing is left."""
+"""Retired slots without workers and Pods, by type."""
 NO_SLOTS: Vacant = {}
 
 SPEC = "spec"
@@ -47,11 +47,10 @@ def take_up(
     now: datetime,
     vacant: Vacant = NO_SLOTS,
 ) -> tuple[ElasticJob, ScaleRequest | None, int | None]:
-    """The job with the requested scale; the request that is merged in this look; the count, where it changed
-    from that.
+    """The job with the requested scale; the request that this look merges; and the count before a change.
 
     Args:
-        fresh: workers with outdated resources: their moves go on, whatever is asked.
+        fresh: workers with outdated resources, whose moves go on whatever is requested.
         vacant: slots that may be used again.
     """
     request = pending(job)
@@ -67,7 +66,7 @@ def take_up(
 
 
 def without_profile(job: ElasticJob, refusal: PodRefusal | None) -> ElasticJob:
-    """The job without the amounts that come from earlier jobs, if its first Pods are refused for them."""
+    """The job without the amounts from earlier jobs' profile, if its first Pods are refused for them."""
     request = written(job)
     if refusal is None or refusal.has_begun or request is None:
         return job
@@ -81,7 +80,7 @@ def without_profile(job: ElasticJob, refusal: PodRefusal | None) -> ElasticJob:
 
 
 def with_sources(job: ElasticJob, sources: frozenset[int], vacant: Vacant = NO_SLOTS) -> ElasticJob:
-    """Training workers in whose place others are to come, beside those that are known."""
+    """The job with further training workers that others replace."""
     slots, count = slots_of(job, names.WORKER), slot_count(job.spec.replica_specs[names.WORKER])
     moving = slots.moving({*slots.moves, *sources}, count, vacant.get(names.WORKER, frozenset()))
     return with_slots(job, {names.WORKER: moving})
@@ -90,7 +89,8 @@ def with_sources(job: ElasticJob, sources: frozenset[int], vacant: Vacant = NO_S
 def with_moves_done(
     job: ElasticJob, workers: Sequence[ElasticWorker], rendezvous: Rendezvous | None
 ) -> tuple[ElasticJob, list[Migration]]:
-    """The job after the moves that this world completes, and those; without one, a running target does."""
+    """The job after completed moves, and these moves. The world completes a move; without one, the target's
+    start does."""
     moves = migrations_of(job)
     if not moves:
         return job, []
@@ -114,7 +114,7 @@ def with_moves_done(
     return with_slots(job, changed) if done else job, done
 
 
-def asked_through_scale(managed_fields: Sequence[Mapping[str, Any]]) -> bool:
+def is_from_scale_subresource(managed_fields: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the worker count was last written through the scale subresource."""
     writers = [entry for entry in managed_fields if wrote_count(entry)]
     last = max(writers, key=lambda entry: str(entry.get("time", "")), default=None)
@@ -132,12 +132,12 @@ def _merged(job: ElasticJob, request: ScaleRequest, fresh: Freshness, vacant: Va
     resources = dict(job.status.resources)
     for type_, asked in request.resources.items():
         if type_ in job.spec.replica_specs:
-            resources[type_] = laid_over(resources.get(type_), asked)
+            resources[type_] = merged_resources(resources.get(type_), asked)
     return with_slots(job.having(resources=resources, scale_request=request.id), slots)
 
 
 def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:
-    """To the count of now. A job that is suspended loses all its Pods: there is nothing to move."""
+    """The type's slots for the present count. A suspended job loses all its Pods, so nothing moves."""
     spec, before = job.spec.replica_specs[type_], _count_before(job, type_)
     count = slot_count(spec)
     by = count - slot_count(spec, before) if before is not None else 0
@@ -146,7 +146,7 @@ def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:
 
 
 def _count_before(job: ElasticJob, type_: str = names.WORKER) -> int | None:
-    """The count of the last look; of workers as it was asked for, of which a queue may grant fewer."""
+    """The count of the last look; for workers the requested one, of which a queue may grant fewer."""
     if type_ == names.WORKER and job.status.scaling is not None:
         return job.status.scaling.replicas
     known = job.status.replica_statuses.get(type_)
@@ -156,11 +156,11 @@ def _count_before(job: ElasticJob, type_: str = names.WORKER) -> int | None:
 def _scaling(
     job: ElasticJob, request: ScaleRequest | None, managed_fields: Sequence[Mapping[str, Any]], now: datetime
 ) -> Scaling | None:
-    """The scaling: the count and its origin.
+    """The count and its origin.
 
     Args:
-        request: merged in this look. It may ask for the very count that the job has, of which not all were
-            needed before; and an edit may have followed it already.
+        request: the request that this look merges. It may have the job's present count with another `base`;
+            and an edit may have followed it already.
     """
     worker, known = job.spec.replica_specs.get(names.WORKER), job.status.scaling
     is_asked = request is not None and names.WORKER in request.replicas
@@ -170,14 +170,14 @@ def _scaling(
         return known.model_copy(update={"base": request.base})
     if request is not None and request.replicas.get(names.WORKER) != worker.replicas:
         request = None
-    by = SCALE_SUBRESOURCE if asked_through_scale(managed_fields) else SPEC
+    by = SCALE_SUBRESOURCE if is_from_scale_subresource(managed_fields) else SPEC
     if request is None:
         return Scaling(replicas=worker.replicas, by=by, at=now)
     return Scaling(replicas=worker.replicas, by=request.by, at=now, base=request.base)
 
 
 def _stands_by(job: ElasticJob, worker: ElasticWorker, members: Collection[int]) -> bool:
-    """Whether it could train, and the world is complete: another who stood by is in the place it came for."""
+    """Whether a target has become a standby: it could train, but another standby has taken its place."""
     is_complete = len(members) >= job.spec.replica_specs[worker.spec.type].replicas
     return is_complete and current_report(worker) is not None
 

@@ -1,4 +1,4 @@
-"""Requests written into jobs, and what of a job's slots can be used again."""
+"""Writes requests into jobs, and finds the slots of a job that can be used again."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from reconcilers.scale.uptake import Vacant
 
 
 class VacantSlots:
-    """Reads from the cache which slots of a job can be used again."""
+    """Finds in the cache the slots of a job that can be used again."""
 
     def __init__(self, cache: Cache) -> None:
         self._pods = cache.store(PODS)
         self._workers = cache.store(ELASTICWORKERS)
 
     def of(self, job: ElasticJob) -> Vacant:
-        """The job's retired slots of which nothing is left, and what is being deleted is still left."""
+        """The job's retired slots without workers and Pods, not even ones that are being deleted."""
         if not job.status.retired:
             return {}
         key = f"{job.metadata.namespace}/{job.metadata.name}"
@@ -44,7 +44,7 @@ class VacantSlots:
 
 
 def pods_job(pod: dict[str, Any]) -> Iterable[str]:
-    """Index function: the job that a worker's Pod is of."""
+    """Index function: the job of a worker's Pod."""
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     ours = {names.LABEL_JOB, names.LABEL_TYPE, names.LABEL_INDEX} <= labels.keys()
@@ -58,7 +58,7 @@ async def write_into(client: AsyncClient, job: ElasticJob, version: str, request
         version: the job's resourceVersion after the last write.
 
     Returns:
-        why the API server does not take it, or a webhook changes it; empty if it is written.
+        why the API server refuses it, or a webhook changes it; empty if it is written.
 
     Raises:
         Conflict: the job has changed since it was read.
@@ -79,21 +79,21 @@ async def write_into(client: AsyncClient, job: ElasticJob, version: str, request
 
 
 async def withdraw(client: AsyncClient, job: ElasticJob, version: str) -> None:
-    """Take out of its job a request whose counts a webhook has refused: the rest is not to be merged."""
+    """Remove from its job a request whose counts a webhook has refused, so that the rest is not merged."""
     metadata = {"resourceVersion": version, "annotations": {names.ANNOTATION_SCALE: None}}
     await client.patch(ELASTICJOBS, job.metadata.name, {"metadata": metadata}, job.metadata.namespace)
 
 
 class ScaleWriter:
-    """Writes requests of dlr's own, and remembers which were refused."""
+    """Writes dlr's own requests, and remembers those refused."""
 
     def __init__(self, tools: Tools) -> None:
         self._client, self._recorder, self._clock = tools.client, tools.recorder, tools.clock
         self._refused: ObjectMemory[tuple[RefusedRequest, float]] = tools.cache.store(ELASTICJOBS).memory()
-        """The job's last request that was refused, and when, on the monotonic clock."""
+        """The job's last refused request, and the time of that, on the monotonic clock."""
 
     def refused(self, job: ElasticJob) -> RefusedRequest | None:
-        """The request that is not to be repeated for this generation of the job."""
+        """The refused request that is not repeated yet for this generation of the job."""
         refused, at = self._refused.get(job.metadata.uid) or (None, 0.0)
         left_seconds = REFUSED_SECONDS - (self._clock.monotonic() - at)
         if refused is None or refused.generation != job.metadata.generation or left_seconds <= 0:
@@ -101,7 +101,7 @@ class ScaleWriter:
         return replace(refused, left_seconds=left_seconds)
 
     async def write(self, job: ElasticJob, raw: Object, version: str, write: ScaleWrite) -> bool:
-        """Write a request into its job, or say why it cannot be.
+        """Write a request into its job, or report why it is refused.
 
         Args:
             version: the job's resourceVersion after the last write.

@@ -1,4 +1,4 @@
-"""The reconciler of ScalePlans, a job's together: see, choose, write."""
+"""The reconciler of a job's ScalePlans: it observes, chooses and writes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.scale.permission import CountsFault, no_fault
 from reconcilers.scale.request import is_merged
 from reconcilers.scale.writer import write_into
-from reconcilers.scaleplan.asked import request_of
+from reconcilers.scaleplan.plan_request import request_of
 from reconcilers.scaleplan.verdicts import PlanVerdict, applied, choose_plan, refused_by_server, without_job
 
 BY_OWNER_JOB = "owner-job"
 MOST_VERDICTS = 100
-"""Number of ends of plans that one look writes. Each of them wakes the job's plans, so others follow."""
+"""Limit of verdicts that one look writes. Each of them triggers the next look."""
 
 
 class ScalePlanReconciler(WithTools):
-    """Judges the ScalePlans of one job, and writes the newest that can be carried out into the job."""
+    """Judges the ScalePlans of one job, and writes the newest feasible one into the job."""
 
     def __init__(self, tools: Tools, counts_fault: CountsFault = no_fault) -> None:
         super().__init__(tools)
@@ -37,7 +37,7 @@ class ScalePlanReconciler(WithTools):
         self._parse = tools.cache.models(SCALEPLANS, ScalePlan)
 
     async def reconcile(self, request: Request) -> Result:
-        """Look at the plans of the job of this name."""
+        """Reconcile the plans of the job of this name."""
         found = self._plans.by_index(BY_OWNER_JOB, f"{request.namespace}/{request.name}")
         if not found:
             return Result()
@@ -47,7 +47,7 @@ class ScalePlanReconciler(WithTools):
             return Result()
         job = self._parse_job.parse(raw)
         if not (is_merged(job) or job.status.finished or is_grouped(raw)):
-            return Result()  # the job's next status wakes this
+            return Result()  # the job's next status triggers a look
         plans = await computed(len(found), self._unjudged, found, job.metadata.uid)
         if not plans:
             return Result()
@@ -61,11 +61,11 @@ class ScalePlanReconciler(WithTools):
         return Result()
 
     def _unjudged(self, found: Sequence[Object], job_uid: str | None) -> list[ScalePlan]:
-        """The plans for a job that have no verdict yet; without the job, those that no earlier one owns."""
+        """The job's plans without a verdict; if there is no job, those that no earlier one owns."""
         return list(self._parse.readable(r for r in found if not is_judged(r) and is_for(r, job_uid)))
 
     async def _named(self, job: ElasticJob, plans: Sequence[ScalePlan]) -> list[ElasticWorker]:
-        """The job's workers, where a plan names any."""
+        """The job's workers, if a plan names any."""
         if not any(plan.spec.migrate_pods for plan in plans):
             return []
         metadata = job.metadata
@@ -73,7 +73,7 @@ class ScalePlanReconciler(WithTools):
         return await computed(len(found), lambda: list(self._parse_worker.readable(staying(found))))
 
     async def _written(self, job: ElasticJob, plan: ScalePlan) -> PlanVerdict:
-        """Write a plan's request into its job. By the request, a look after a crash here sees that it is.
+        """Write a plan's request into its job, which names the plan, so that a look after a crash sees it.
 
         Raises:
             Conflict: the job or the plan has changed since they were read.
@@ -84,7 +84,7 @@ class ScalePlanReconciler(WithTools):
         except NotFound:
             stored = {"metadata": {"resourceVersion": None}}
         if stored["metadata"]["resourceVersion"] != metadata.resource_version:
-            # A cache that lags may show a plan that has its verdict already, and would be applied twice.
+            # A stale cache may show a plan without the verdict that it has, which would be applied twice.
             raise Conflict(409, "Conflict", f"the ScalePlan {metadata.name} has changed")
         request = request_of(plan, job)
         refusal = self._counts_fault(job, request.replicas)
@@ -99,7 +99,7 @@ class ScalePlanReconciler(WithTools):
                 await carry_out(self._client, self._recorder, raw, [verdict.act(self._clock.now())])
 
     async def _refuse_for(self, request: Request, plans: Sequence[ScalePlan]) -> None:
-        """Refuse the plans of a job that the cache does not show; the server may have one that is new."""
+        """Refuse the plans of a job that the cache lacks, unless the API server has it, as a new one."""
         if not plans:
             return
         try:
@@ -116,19 +116,19 @@ def is_judged(plan: Object) -> bool:
 
 
 def is_for(plan: Object, job_uid: str | None) -> bool:
-    """Whether it is for this job: neither on its way out, nor owned by an earlier one of the same name."""
+    """Whether the plan is for this job: neither being deleted, nor owned by an earlier job of its name."""
     metadata = plan["metadata"]
     owners = {o["uid"] for o in metadata.get("ownerReferences") or () if o["kind"] == ELASTICJOBS.kind}
     return not metadata.get("deletionTimestamp") and (not owners or job_uid in owners)
 
 
 def owner_job(plan: Object) -> Iterable[str]:
-    """Index function: the job that a ScalePlan is for."""
+    """Index function: the job of a ScalePlan."""
     return [f"{plan['metadata']['namespace']}/{plan['spec']['ownerJob']}"]
 
 
 def planned_job(plan: Object) -> Iterable[Request]:
-    """The job that a ScalePlan is for, to which looks at plans belong."""
+    """The job of a ScalePlan, by which its plans are reconciled together."""
     return [Request(plan["metadata"].get("namespace"), plan["spec"]["ownerJob"])]
 
 

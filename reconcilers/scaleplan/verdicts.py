@@ -1,10 +1,10 @@
-"""What becomes of a job's ScalePlans: which one to apply, and what each says in its status. Pure.
+"""The verdicts on a job's ScalePlans: the plan to apply, and the status of each. Pure.
 
-A verdict follows from the job, and its plans that have none yet: a plan is applied once its request is
-written into the job, superseded if a newer one is not refused, refused for what it asks. A plan that comes
-after the verdict on another is applied over it. Newer is what was made later, also within one second, in the
-order of a watch: so the same plan holds in the end, whether two are seen together or one by one (while the
-API servers' clocks agree).
+A verdict follows from the job and its plans without one: a plan is applied once its request is written into
+the job, superseded if a newer one is not refused, or refused for its request. A plan that comes after the
+verdict on another is applied over it. The newer plan is the one created later, even within the same second,
+in the order of a watch: so the same plan applies in the end, whether two are seen together or one by one
+(while the API servers' clocks agree).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from reconcilers.runtime.kinds import SCALEPLANS
 from reconcilers.runtime.reconciled import RECONCILED
 from reconcilers.scale.permission import ScaleRefusal
 from reconcilers.scale.request import last_plan, overridden
-from reconcilers.scaleplan.asked import impossible, refusal
+from reconcilers.scaleplan.plan_request import impossible, refusal
 
 APPLIED = "Applied"
 """Type of the condition."""
 MOST_REFUSALS = 10
-"""Plans that a look refuses: each is compared with all nodes, and the refusals lead to the next look."""
+"""Limit of plans that a look refuses: each is compared with all nodes. Refusals trigger the next look."""
 
 
 @dataclass(frozen=True)
 class PlanVerdict:
-    """The end of one plan."""
+    """The verdict on a plan."""
 
     plan: ScalePlan
     phase: ScalePlanPhase
@@ -47,12 +47,12 @@ class PlanVerdict:
     message: str
 
     def act(self, now: datetime) -> Act:
-        """The write of the plan's status, refused if the plan was changed since it was read."""
+        """The write of the plan's status, which is refused if the plan has changed since it was read."""
         metadata, conditions = self.plan.metadata, self.plan.status.conditions
         applied = self.phase is ScalePlanPhase.APPLIED
         status = ConditionStatus.TRUE if applied else ConditionStatus.FALSE
         conditions = with_condition(conditions, APPLIED, status, self.reason, self.message, now)
-        if is_false(conditions, RECONCILED):  # it can be read again
+        if is_false(conditions, RECONCILED):  # the plan can be read again
             conditions = with_condition(conditions, RECONCILED, ConditionStatus.TRUE, "Recovered", "", now)
         observed = [c.model_copy(update={"observed_generation": metadata.generation}) for c in conditions]
         body = {
@@ -75,7 +75,7 @@ def refused_by_server(plan: ScalePlan, error: str) -> PlanVerdict:
 
 
 def without_job(plans: Iterable[ScalePlan]) -> list[PlanVerdict]:
-    """The verdicts on plans whose job is not there."""
+    """The verdicts on plans whose job does not exist."""
     return [refused(plan, why) for plan in plans if (why := impossible(plan, None)) is not None]
 
 
@@ -85,10 +85,10 @@ def choose_plan(
     workers: Sequence[ElasticWorker],
     nodes: Collection[Mapping[str, Any]],
 ) -> tuple[ScalePlan | None, list[PlanVerdict]]:
-    """Return the plan to write into the job, and verdicts on others: on all, or on the newest.
+    """Return the plan to write into the job, and verdicts on the others, or on the newest if many fail.
 
-    They come from the oldest plan to the newest: a crash between their writes leaves no older plan to be
-    applied over a newer one.
+    Verdicts are in order from the oldest plan to the newest, so that after a crash between their writes no
+    older plan is applied over a newer one.
     """
     chosen: ScalePlan | None = None
     newer: ScalePlan | None = None
@@ -114,13 +114,13 @@ def choose_plan(
 
 def applied(plan: ScalePlan, job: ElasticJob) -> PlanVerdict:
     why = overridden(job, plan.metadata.uid)
-    wants = f"the job {job.metadata.name} wants it" + (f", but {why}" if why else "")
-    message = f"{wants}; its condition Scaled says what is missing"
+    written = f"written into the job {job.metadata.name}" + (f", but {why}" if why else "")
+    message = f"{written}; the job's condition Scaled has the progress"
     return PlanVerdict(plan, ScalePlanPhase.APPLIED, APPLIED, message)
 
 
 def age(plan: ScalePlan) -> tuple[datetime, int, str]:
-    """The greater, the newer; of those made within one second, by the last write of each."""
+    """Sort key of plans by age, the newest last; within one second, by the last write of each."""
     metadata = plan.metadata
     written = version_number(metadata.resource_version) or 0
     return metadata.creation_timestamp or LONG_AGO, written, metadata.name

@@ -1,4 +1,4 @@
-"""What wakes a look at the ScalePlans of a job."""
+"""The controller of ScalePlans, and the changes that trigger it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ WORKERS = 2
 def add(manager: Manager, tools: Tools, counts_fault: CountsFault) -> None:
     """Register the controller with the manager."""
     manager.cache.add_index(SCALEPLANS, BY_OWNER_JOB, owner_job)
-    controller = ControllerBuilder(manager, "scaleplan").for_(ELASTICJOBS, predicate=asked_or_over)
-    controller.watches(SCALEPLANS, planned_job, predicate=plans_otherwise)
+    controller = ControllerBuilder(manager, "scaleplan").for_(ELASTICJOBS, predicate=more_of_a_scaled_job)
+    controller.watches(SCALEPLANS, planned_job, predicate=more_of_a_plan)
     build_for_jobs(controller, ScalePlanReconciler(tools, counts_fault), tools, WORKERS)
 
 
 @change_of
-def plans_otherwise(plan: Object) -> object:
-    """A plan is new, changed or gone, or has its verdict."""
+def more_of_a_plan(plan: Object) -> object:
+    """The parts of a plan that lead to a look: its spec, its verdict, and its deletion."""
     return generation_of(plan), plan.get("status", {}).get("phase"), plan["metadata"].get("deletionTimestamp")
 
 
 @change_of
-def asked_or_over(job: Object) -> object:
-    """What was asked of a job's scale, how far that is merged, and whether the job goes on."""
+def more_of_a_scaled_job(job: Object) -> object:
+    """The parts of a job that concern its plans: its last request, whether it is merged, and its end."""
     status, metadata = job.get("status", {}), job["metadata"]
     asked = (metadata.get("annotations") or {}).get(names.ANNOTATION_SCALE)
     return (

@@ -1,6 +1,6 @@
-"""Worker count that a job's shard sets have work for (`elasticPolicy.shardScaling`, docs/shards.md). Pure.
+"""Number of workers that a job's shard sets need (`elasticPolicy.shardScaling`, docs/shards.md). Pure.
 
-What is decided here becomes a scale request of the job's own, which keeps within the job's limits.
+The result becomes a scale request of the job's own, within the job's limits.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from crds.intervals import common, count, minus
 from crds.job_spec import ReplicaSpec, ShardScaling
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.scale.request import MAX_REMOVED
-from reconcilers.shards.sets import SetState, Voice
+from reconcilers.shards.sets import PullReport, SetState
 
 
 @dataclass(frozen=True)
 class Sizing:
     replicas: int | None = None
-    """A count of workers that is not the job's."""
+    """New number of workers; None if it stays."""
     removed: tuple[int, ...] = ()
-    """Slots that leave, where the count is smaller."""
+    """Slots that leave, if the number is smaller."""
     look_again_seconds: float | None = None
-    """Until a worker has been idle for long enough."""
+    """Time until a worker has been idle for long enough."""
 
 
 @dataclass(frozen=True)
 class IdleWorker:
-    """A worker that holds no lease."""
+    """A worker without a lease."""
 
     index: int
     incarnation: int
     seconds: float
-    """Time for which it has held none."""
+    """Time for which it has had none."""
 
 
 def scaling_of(job: ElasticJob) -> tuple[ShardScaling, ReplicaSpec] | None:
-    """What the job says of it, if it asks for it."""
+    """The job's policy with the spec of its workers; None if it does not scale by shards."""
     policy, worker = job.spec.elastic_policy.shard_scaling, job.spec.replica_specs.get(names.WORKER)
     if policy is None or worker is None or worker.auto_scale is False:
         return None
@@ -46,52 +46,53 @@ def scaling_of(job: ElasticJob) -> tuple[ShardScaling, ReplicaSpec] | None:
 
 
 def limits_of(worker: ReplicaSpec, unit: int) -> tuple[int, int]:
-    """The least and the most workers, in whole units."""
+    """The minimum and maximum of workers, in whole units."""
     most = (worker.max_replicas or worker.replicas) // unit * unit
     least = -(-(worker.min_replicas or 1) // unit) * unit
     return min(least, most), most
 
 
 def workers_for(elements: int, policy: ShardScaling, worker: ReplicaSpec, unit: int) -> int:
-    """How many workers so many elements keep busy, within what the job allows."""
+    """Number of workers that these elements keep busy, within the job's limits."""
     least, most = limits_of(worker, unit)
     needed = -(-elements // policy.slots_per_worker)
     return max(least, min(-(-needed // unit) * unit, most))
 
 
-def expected_workers(job: ElasticJob, sets: Sequence[SetState], voices: Iterable[Voice]) -> int:
-    """How many are to share what is left, though some are yet to come; 0 where the job does not say."""
+def expected_workers(job: ElasticJob, sets: Sequence[SetState], reports: Iterable[PullReport]) -> int:
+    """Number of workers that will share the remaining elements, some of which may not exist yet; 0 if the job
+    does not scale by shards."""
     found = scaling_of(job)
     if found is None:
         return 0
     unit = job.spec.elastic_policy.node_unit
     if not sets:
         return limits_of(found[1], unit)[1]
-    return workers_for(left_of(sets, voices), *found, unit)
+    return workers_for(left_of(sets, reports), *found, unit)
 
 
 def holders_of(sets: Iterable[SetState]) -> frozenset[tuple[int, int]]:
-    """Number and incarnation of the workers that hold a lease."""
+    """Numbers and incarnations of the workers with a lease."""
     return frozenset((lease.worker, lease.incarnation) for each in sets for lease in each.leases)
 
 
 def size_of(
-    job: ElasticJob, sets: Sequence[SetState], voices: Iterable[Voice], idle: Iterable[IdleWorker]
+    job: ElasticJob, sets: Sequence[SetState], reports: Iterable[PullReport], idle: Iterable[IdleWorker]
 ) -> Sizing:
-    """The count that the work asks for, if it is not the job's own.
+    """The number of workers that the work needs, if it is not the job's own.
 
-    More come at once. Who goes holds no lease by now, and had held none for `idleSeconds`: nothing that is
-    under way is lost by it.
+    More workers come at once. A worker goes only if it has had no lease for `idleSeconds`, and has none now,
+    so that no work is lost.
 
     Args:
-        sets: as they are after this look, which may have leased to some of the idle.
+        sets: the sets after this look, which may have leased to idle workers.
     """
     found = scaling_of(job)
     if found is None or not sets:
         return Sizing()
     policy, worker = found
     unit = job.spec.elastic_policy.node_unit
-    wanted = workers_for(left_of(sets, voices), policy, worker, unit)
+    wanted = workers_for(left_of(sets, reports), policy, worker, unit)
     if wanted >= worker.replicas:
         return Sizing(wanted if wanted > worker.replicas else None)
     slots, holders = set(wanted_slots(job, names.WORKER)), holders_of(sets)
@@ -104,17 +105,19 @@ def size_of(
     return Sizing(worker.replicas - number, tuple(sorted(long_idle[:number])))
 
 
-def left_of(sets: Iterable[SetState], voices: Iterable[Voice]) -> int:
-    """How many elements are not done, as far as workers have said."""
-    said = {(each.definition, each.worker, each.incarnation, each.lease, each.uid): each for each in voices}
+def left_of(sets: Iterable[SetState], reports: Iterable[PullReport]) -> int:
+    """Number of elements that are not done, by the workers' reports."""
+    by_lease = {
+        (each.definition, each.worker, each.incarnation, each.lease, each.uid): each for each in reports
+    }
     left = 0
     for each in sets:
         left += count(each.waiting) + each.to_try_again
         for lease in each.leases:
-            voice = said.get((each.definition, lease.worker, lease.incarnation, lease.number, each.uid))
+            report = by_lease.get((each.definition, lease.worker, lease.incarnation, lease.number, each.uid))
             rest = lease.elements
-            if voice is not None:
-                rest = common(rest, voice.rest)
-                left += count(minus(voice.failed, rest))
+            if report is not None:
+                rest = common(rest, report.rest)
+                left += count(minus(report.failed, rest))
             left += count(rest)
     return left

@@ -1,9 +1,9 @@
-"""Leases of a job's shard sets, as one pure function: which worker works on what next.
+"""Leases of a job's shard sets, as one pure function that decides which worker works on what next.
 
-A status write carries the resourceVersion that it was decided from, so a range is given out once, or not at
-all. What workers report (`Voice`) counts only for the lease whose number it names. Sizes follow factoring: a
-lease is half of what is left, divided by the workers (Flynn Hummel, Schonberg and Flynn, CACM 35(8), 1992);
-where elements are short, work for three seconds.
+A status write carries the resourceVersion from which it was decided, so a range is leased once, or not at
+all. A worker's report (`PullReport`) counts only for the lease whose number it names. Sizes follow factoring:
+a lease is half of the remaining elements, divided by the workers (Flynn Hummel, Schonberg and Flynn, CACM
+35(8), 1992); for short elements, it is work for three seconds.
 """
 
 from __future__ import annotations
@@ -16,90 +16,90 @@ from crds.intervals import NONE, Intervals, common, count, first, minus, union, 
 from crds.leases import Lease, leases_to_text
 from crds.shard_set import MAX_SHARD_REASON, MAX_SHARD_SETS
 from crds.shard_set_status import MAX_LEASES_TEXT
-from reconcilers.shards.sets import SetState, ShardPullers, Tried, Voice, merged, nameless, part_of
+from reconcilers.shards.sets import PullReport, SetState, ShardPullers, Tried, merged, nameless, part_of
 
 FULL_TEXT = 12_000
-"""Characters of a set's leases: beyond them nothing is leased until some are done. Each write goes to all
-agents that pull."""
+"""Limit of characters of a set's leases, beyond which nothing is leased until some are done. Each write goes
+to all agents that pull."""
 MANY_LEASES = 500
-"""With more of them, what is done of a lease counts by whole grants, so that leases stay short to name."""
+"""Number of leases above which a lease shrinks by whole intervals only, so that its text stays short."""
 MAX_LEASE_INTERVALS = 8
-"""Of one grant. What is scattered more goes to several."""
+"""Limit of intervals in one grant."""
 LEAST_SECONDS = 3.0
-"""No lease is for less work than that, by the pace so far. By so much workers may end one after the other.
+"""Least work of a lease, by the pace so far, and so the most by which workers end one after the other.
 
-A lease is never more than an even share of what is left. So where later elements are slower than the pace
-says, it is guided self-scheduling at worst.
+A lease is never more than an even share of the remaining elements. So if later elements are slower than the
+pace so far, the result is guided self-scheduling at worst.
 """
 _SURELY_FITTING = MAX_LEASES_TEXT // 52
-"""Ranges in all leases of a set. One has at most 39 bytes with a lease of its own, and 52 in base64."""
+"""Ranges in all leases of a set that always fit: one takes at most 39 bytes with its lease, 52 in base64."""
 MAX_HISTORIES = 64
-"""With more of them, it is kept no longer who an element failed on, but only how often."""
+"""Limit of histories with workers; with more, only the number of an element's failures is kept."""
 
 
 def lease(sets: Sequence[SetState], crew: ShardPullers, now: datetime) -> tuple[SetState, ...]:
-    """The sets after what the workers say, with what is given out to those that want more."""
-    by_name: dict[str, list[Voice]] = {}
-    for voice in sorted(crew.voices, key=lambda voice: voice.worker):
-        by_name.setdefault(voice.definition.name, []).append(voice)
-    known = [_continued(each, by_name.get(each.definition.name, ()), crew, now) for each in sets]
+    """The sets after the workers' reports, with leases to workers that want more."""
+    by_name: dict[str, list[PullReport]] = {}
+    for report in sorted(crew.reports, key=lambda report: report.worker):
+        by_name.setdefault(report.definition.name, []).append(report)
+    present = [_continued(each, by_name.get(each.definition.name, ()), crew, now) for each in sets]
     names = {each.definition.name for each in sets}
     begun = [
-        _begun(voices, crew, now)
-        for name, voices in sorted(by_name.items())
-        if name not in names and any(crew.alive.get(v.worker) == v.incarnation for v in voices)
+        _begun(reports, crew, now)
+        for name, reports in sorted(by_name.items())
+        if name not in names and any(crew.alive.get(v.worker) == v.incarnation for v in reports)
     ]
     found = []
-    for each in [*known, *begun][:MAX_SHARD_SETS]:
-        voices = by_name.get(each.definition.name, [])
-        found.append(_fitting(_step(_restored(each, voices, crew), voices, crew, now)))
+    for each in [*present, *begun][:MAX_SHARD_SETS]:
+        reports = by_name.get(each.definition.name, [])
+        found.append(_fitting(_step(_restored(each, reports, crew), reports, crew, now)))
     return tuple(found)
 
 
-def _begun(voices: Iterable[Voice], crew: ShardPullers, now: datetime) -> SetState:
-    """A set as the first worker that lives names it."""
-    voice = next(v for v in voices if crew.alive.get(v.worker) == v.incarnation)
-    return SetState(voice.definition, whole(voice.definition.size), started_at=now)
+def _begun(reports: Iterable[PullReport], crew: ShardPullers, now: datetime) -> SetState:
+    """A new set, by the report of the first live worker."""
+    report = next(v for v in reports if crew.alive.get(v.worker) == v.incarnation)
+    return SetState(report.definition, whole(report.definition.size), started_at=now)
 
 
-def _continued(known: SetState, voices: Iterable[Voice], crew: ShardPullers, now: datetime) -> SetState:
-    """The set, or its next epoch if this one is over and somebody asks for that."""
-    if not known.is_over or known.has_failed:
-        return known
+def _continued(state: SetState, reports: Iterable[PullReport], crew: ShardPullers, now: datetime) -> SetState:
+    """The set, or its next epoch if this one is over and a worker requests that."""
+    if not state.is_over or state.has_failed:
+        return state
     later = [
-        voice
-        for voice in voices
-        if voice.definition.epoch > known.definition.epoch
-        and crew.alive.get(voice.worker) == voice.incarnation
+        report
+        for report in reports
+        if report.definition.epoch > state.definition.epoch
+        and crew.alive.get(report.worker) == report.incarnation
     ]
     if not later:
-        return known
-    epoch = min(voice.definition.epoch for voice in later)
-    begun = _begun([voice for voice in later if voice.definition.epoch == epoch], crew, now)
-    return replace(begun, last_lease=known.last_lease, restoration=known.restoration, uid=known.uid)
+        return state
+    epoch = min(report.definition.epoch for report in later)
+    begun = _begun([report for report in later if report.definition.epoch == epoch], crew, now)
+    return replace(begun, last_lease=state.last_lease, restoration=state.restoration, uid=state.uid)
 
 
-def _restored(known: SetState, voices: Iterable[Voice], crew: ShardPullers) -> SetState:
-    """The set as a checkpoint has it, if a process that went back to one asks for that.
+def _restored(state: SetState, reports: Iterable[PullReport], crew: ShardPullers) -> SetState:
+    """The set as a checkpoint has it, if a process that has loaded one requests that.
 
-    Nobody's lease goes on: what was done of it is done or undone by the checkpoint alone. Numbers of leases
-    are given once, so what is said of the old ones counts no more.
+    All leases end: the checkpoint alone decides which of their elements are done. Lease numbers are unique,
+    so that reports on old leases do not count.
     """
     asking = [
-        voice
-        for voice in voices
-        if voice.restoration > known.restoration
-        and (voice.definition.size, voice.definition.digest)
-        == (known.definition.size, known.definition.digest)
-        and crew.alive.get(voice.worker) == voice.incarnation
+        report
+        for report in reports
+        if report.restoration > state.restoration
+        and (report.definition.size, report.definition.digest)
+        == (state.definition.size, state.definition.digest)
+        and crew.alive.get(report.worker) == report.incarnation
     ]
-    if not asking or known.has_failed:
-        return known
-    newest = max(asking, key=lambda voice: voice.restoration)  # of several, the first: they say the same
-    undone = minus(common(newest.undone, whole(known.definition.size)), known.failed)
+    if not asking or state.has_failed:
+        return state
+    newest = max(asking, key=lambda report: report.restoration)  # those of one restoration are alike
+    undone = minus(common(newest.undone, whole(state.definition.size)), state.failed)
     return replace(
-        known,
-        definition=replace(known.definition, epoch=newest.definition.epoch),
+        state,
+        definition=replace(state.definition, epoch=newest.definition.epoch),
         restoration=newest.restoration,
         waiting=undone,
         leases=(),
@@ -109,17 +109,17 @@ def _restored(known: SetState, voices: Iterable[Voice], crew: ShardPullers) -> S
     )
 
 
-def _step(known: SetState, voices: Iterable[Voice], crew: ShardPullers, now: datetime) -> SetState:
+def _step(state: SetState, reports: Iterable[PullReport], crew: ShardPullers, now: datetime) -> SetState:
     spoken = {
-        (voice.worker, voice.incarnation): voice if voice.uid == known.uid else _without_lease(voice)
-        for voice in voices
-        if voice.definition == known.definition
+        (report.worker, report.incarnation): report if report.uid == state.uid else _without_lease(report)
+        for report in reports
+        if report.definition == state.definition
     }
-    settled = _settled(known, spoken, crew)
+    settled = _settled(state, spoken, crew)
     if not settled.has_failed:
-        numbers = {(each.worker, each.incarnation): each.number for each in known.leases}
-        alive = [voice for key, voice in spoken.items() if crew.alive.get(key[0]) == key[1]]
-        # A lease that its holder does not know of yet is the answer to what it asked for.
+        numbers = {(each.worker, each.incarnation): each.number for each in state.leases}
+        alive = [report for key, report in spoken.items() if crew.alive.get(key[0]) == key[1]]
+        # A request from before the worker has seen its newest lease is answered by that lease.
         asking = [v for v in alive if v.wants and numbers.get((v.worker, v.incarnation), v.lease) == v.lease]
         pulling = frozenset(v.worker for v in alive if not v.leaves or (v.worker, v.incarnation) in numbers)
         least = _least(settled, len(pulling), now)
@@ -129,51 +129,51 @@ def _step(known: SetState, voices: Iterable[Voice], crew: ShardPullers, now: dat
     return settled
 
 
-def _without_lease(voice: Voice) -> Voice:
-    """What a worker says that has yet to see this ShardSet, though it may know one that was deleted."""
-    return replace(voice, lease=0, rest=NONE, failed=NONE)
+def _without_lease(report: PullReport) -> PullReport:
+    """The report of a worker that has not seen this ShardSet, although it may have seen a deleted one."""
+    return replace(report, lease=0, rest=NONE, failed=NONE)
 
 
-def _fitting(known: SetState) -> SetState:
-    """The set, without its leases where they are scattered over more ranges than a status can name."""
-    if sum(len(each.elements) for each in known.leases) <= _SURELY_FITTING:
-        return known
-    return known if len(leases_to_text(known.leases)) <= MAX_LEASES_TEXT else _without_leases(known)
+def _fitting(state: SetState) -> SetState:
+    """The set; without its leases, if these have more ranges than fit into a status."""
+    if sum(len(each.elements) for each in state.leases) <= _SURELY_FITTING:
+        return state
+    return state if len(leases_to_text(state.leases)) <= MAX_LEASES_TEXT else _without_leases(state)
 
 
-def _without_leases(known: SetState) -> SetState:
-    """What was leased waits again, where ranges of several workers join. Elements that a worker was at are
-    done twice."""
-    leased = union(*(each.elements for each in known.leases))
-    untried = minus(leased, union(*(each.elements for each in known.again)))
+def _without_leases(state: SetState) -> SetState:
+    """The set with all leased elements waiting again, so that ranges of several workers join. Elements that
+    are being worked on are done twice."""
+    leased = union(*(each.elements for each in state.leases))
+    untried = minus(leased, union(*(each.elements for each in state.again)))
     return replace(
-        known,
-        waiting=union(known.waiting, untried),
+        state,
+        waiting=union(state.waiting, untried),
         leases=(),
-        tried=_few(merged([*known.tried, *known.again])),
+        tried=_few(merged([*state.tried, *state.again])),
         again=(),
     )
 
 
-def _settled(known: SetState, spoken: Mapping[tuple[int, int], Voice], crew: ShardPullers) -> SetState:
-    """What workers say of their leases, taken over once."""
-    leases, waiting, tried = [], [known.waiting], list(known.tried)
-    last_lease, reason = known.last_lease, known.reason
-    again = known.again
-    for held in known.leases:
-        voice = spoken.get((held.worker, held.incarnation))
-        if voice is not None and voice.lease != held.number:
-            voice = None  # of an earlier lease
-        is_silent = (held.worker, known.definition.name) in crew.silent
+def _settled(state: SetState, spoken: Mapping[tuple[int, int], PullReport], crew: ShardPullers) -> SetState:
+    """The set after the workers' reports on their leases, each of which counts once."""
+    leases, waiting, tried = [], [state.waiting], list(state.tried)
+    last_lease, reason = state.last_lease, state.reason
+    again = state.again
+    for held in state.leases:
+        report = spoken.get((held.worker, held.incarnation))
+        if report is not None and report.lease != held.number:
+            report = None  # it is about an earlier lease
+        is_silent = (held.worker, state.definition.name) in crew.silent
         is_there = crew.alive.get(held.worker) == held.incarnation and not is_silent
-        ended = not is_there or (voice is not None and voice.leaves)
-        if not ended and (voice is None or not (voice.wants or voice.failed)):
+        ended = not is_there or (report is not None and report.leaves)
+        if not ended and (report is None or not (report.wants or report.failed)):
             leases.append(held)
             continue
-        failed = common(held.elements, voice.failed) if voice else NONE
-        rest = minus(common(held.elements, voice.rest), failed) if voice else held.elements
-        if failed and voice is not None:
-            reason = reason or voice.reason[:MAX_SHARD_REASON]
+        failed = common(held.elements, report.failed) if report else NONE
+        rest = minus(common(held.elements, report.rest), failed) if report else held.elements
+        if failed and report is not None:
+            reason = reason or report.reason[:MAX_SHARD_REASON]
             histories = part_of(again, failed)
             fresh = Tried((), minus(failed, union(*(each.elements for each in histories))))
             tried += [Tried((*each.workers, held.worker), each.elements) for each in (*histories, fresh)]
@@ -181,81 +181,81 @@ def _settled(known: SetState, spoken: Mapping[tuple[int, int], Voice], crew: Sha
             histories = part_of(again, rest)
             tried += histories
             waiting.append(minus(rest, union(*(each.elements for each in histories))))
-        elif (rest := _kept(held, rest, failed, known)) != held.elements:
+        elif (rest := _kept(held, rest, failed, state)) != held.elements:
             last_lease += 1
             leases += [replace(held, number=last_lease, elements=rest)] if rest else []
         else:
             leases.append(held)
     leased = union(*(each.elements for each in leases)) if again else NONE
-    given_up = [each for each in tried if len(each.workers) > known.definition.retries]
-    histories = merged(each for each in tried if len(each.workers) <= known.definition.retries)
+    given_up = [each for each in tried if len(each.workers) > state.definition.retries]
+    histories = merged(each for each in tried if len(each.workers) <= state.definition.retries)
     return replace(
-        known,
+        state,
         waiting=union(*waiting),
         leases=tuple(leases),
         tried=_few(histories),
         again=_few(part_of(again, leased)),
-        failed=union(known.failed, *(each.elements for each in given_up)),
+        failed=union(state.failed, *(each.elements for each in given_up)),
         last_lease=last_lease,
         reason=reason,
     )
 
 
-def _kept(held: Lease, rest: Intervals, failed: Intervals, known: SetState) -> Intervals:
-    """What goes on to be leased of a lease whose `rest` is not done."""
-    if failed or len(known.leases) <= MANY_LEASES:
+def _kept(held: Lease, rest: Intervals, failed: Intervals, state: SetState) -> Intervals:
+    """The elements that stay leased, of a lease whose `rest` is not done."""
+    if failed or len(state.leases) <= MANY_LEASES:
         return rest
     return tuple(each for each in held.elements if common((each,), rest))
 
 
 def _fully_granted(
-    known: SetState,
-    asking: Sequence[Voice],
+    state: SetState,
+    asking: Sequence[PullReport],
     pulling: frozenset[int],
     crew: ShardPullers,
     least: int,
 ) -> SetState:
-    """Leases more to as many of those that ask as can be named, those without a lease first."""
-    holders = {each.worker for each in known.leases}
-    asking = sorted(asking, key=lambda voice: (voice.worker in holders, voice.worker))
+    """Lease to as many of the asking workers as the text has room for, those without a lease first."""
+    holders = {each.worker for each in state.leases}
+    asking = sorted(asking, key=lambda report: (report.worker in holders, report.worker))
     while True:
-        found = _granted(known, asking, pulling, crew, least)
+        found = _granted(state, asking, pulling, crew, least)
         if not asking or len(leases_to_text(found.leases)) <= FULL_TEXT:
             return found
         asking = asking[: len(asking) * 2 // 3]
 
 
-def _least(known: SetState, pulling: int, now: datetime) -> int:
-    """The elements that one worker does in `LEAST_SECONDS`; 0 where the pace is not known."""
-    if known.started_at is None or known.restoration or not pulling:
+def _least(state: SetState, pulling: int, now: datetime) -> int:
+    """Number of elements that one worker does in `LEAST_SECONDS`; 0 while there is no pace."""
+    if state.started_at is None or state.restoration or not pulling:
         return 0
-    seconds = (now - known.started_at).total_seconds()
-    return int(known.done * LEAST_SECONDS / (seconds * pulling)) if seconds > LEAST_SECONDS else 0
+    seconds = (now - state.started_at).total_seconds()
+    return int(state.done * LEAST_SECONDS / (seconds * pulling)) if seconds > LEAST_SECONDS else 0
 
 
 def _granted(
-    known: SetState,
-    asking: Sequence[Voice],
+    state: SetState,
+    asking: Sequence[PullReport],
     pulling: frozenset[int],
     crew: ShardPullers,
     least: int,
 ) -> SetState:
-    """Leases more to those that ask, in this order.
+    """Lease to the asking workers, in this order.
 
     Args:
-        least: elements of a lease, unless then some would have none.
+        least: minimum of elements in a lease, unless some workers would then have none.
     """
-    held = {each.worker: each for each in known.leases}
+    held = {each.worker: each for each in state.leases}
     shares = 2 * max(len(pulling), crew.members, 1)
-    waiting, tried, again, last_lease = known.waiting, known.tried, [*known.again], known.last_lease
-    left = count(waiting) + known.to_try_again
-    # Who could do with more before all others have begun gets no more than its part: elements may take hours.
-    part = -(-2 * (left + sum(count(each.elements) for each in known.leases)) // shares)
-    for voice in asking:
-        before = held.get(voice.worker)
+    waiting, tried, again, last_lease = state.waiting, state.tried, [*state.again], state.last_lease
+    left = count(waiting) + state.to_try_again
+    # A worker that wants more before all others have begun gets only its part, since elements may take hours.
+    part = -(-2 * (left + sum(count(each.elements) for each in state.leases)) // shares)
+    for report in asking:
+        before = held.get(report.worker)
         room = part - (count(before.elements) if before else 0)
         most = max(-(-left // shares), min(least, 2 * left // shares))
-        taken = _to_try(tried, voice, pulling, most)
+        taken = _to_try(tried, report, pulling, most)
         retaken = union(*(each.elements for each in taken))
         fresh = first(waiting, min(most, room) - count(retaken), MAX_LEASE_INTERVALS)
         if not (retaken or fresh):
@@ -267,10 +267,10 @@ def _granted(
         left -= count(retaken) + count(fresh)
         last_lease += 1
         elements = union(before.elements if before else NONE, retaken, fresh)
-        held[voice.worker] = Lease(voice.worker, voice.incarnation, last_lease, elements)
+        held[report.worker] = Lease(report.worker, report.incarnation, last_lease, elements)
     leases = tuple(held[worker] for worker in sorted(held))
     return replace(
-        known, waiting=waiting, leases=leases, tried=tried, again=_few(merged(again)), last_lease=last_lease
+        state, waiting=waiting, leases=leases, tried=tried, again=_few(merged(again)), last_lease=last_lease
     )
 
 
@@ -278,19 +278,21 @@ def _few(histories: tuple[Tried, ...]) -> tuple[Tried, ...]:
     return histories if len(histories) <= MAX_HISTORIES else nameless(histories)
 
 
-def _to_try(tried: Iterable[Tried], voice: Voice, pulling: frozenset[int], most: int) -> tuple[Tried, ...]:
-    """Failed elements for this worker: those of others; its own only where all have tried them.
+def _to_try(
+    tried: Iterable[Tried], report: PullReport, pulling: frozenset[int], most: int
+) -> tuple[Tried, ...]:
+    """Failed elements for this worker to retry: other workers' first, its own only if all have tried them.
 
-    What it still says has failed is not for it yet, though the job has heard it: its agent would take the
-    next lease of that for failed, too. One without it tells the agent that it was heard.
+    Elements that it still reports as failed are left out: its agent would take the next lease of them for
+    failed, too. A lease without them acknowledges its report.
 
     Args:
-        most: how many.
+        most: limit of elements.
     """
     taken: list[Tried] = []
     for each in tried:
-        if voice.worker not in each.workers or pulling <= set(each.workers):
-            part = first(minus(each.elements, voice.failed), most, MAX_LEASE_INTERVALS)
+        if report.worker not in each.workers or pulling <= set(each.workers):
+            part = first(minus(each.elements, report.failed), most, MAX_LEASE_INTERVALS)
             most -= count(part)
             taken.append(Tried(each.workers, part))
     return merged(taken)

@@ -1,4 +1,4 @@
-"""Metric `dlr_job_shard_elements`: the elements of all shard sets, as their ShardSets have them."""
+"""Metric `dlr_job_shard_elements`: the elements of all shard sets, from the ShardSets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ShardMetrics(Collector):
     """Reads the cache whenever the metrics are read.
 
     Args:
-        leads: whether this process is the one to tell.
+        leads: whether this process is the leader, which alone reports.
     """
 
     def __init__(self, cache: Cache, leads: Callable[[], bool]) -> None:

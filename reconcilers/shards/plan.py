@@ -15,16 +15,16 @@ from reconcilers.observed.status_patch import patch_of
 from reconcilers.runtime.acts import Event
 from reconcilers.scale.permission import own_write
 from reconcilers.scale.request import Origin, RefusedRequest, ScaleWrite, own_request, pending
-from reconcilers.shards import telling
+from reconcilers.shards import messages
 from reconcilers.shards.by_shards import IdleWorker, expected_workers, holders_of, size_of
 from reconcilers.shards.lease import lease
 from reconcilers.shards.sets import Puller, SetState, ShardPullers, crew_of
 
 SECONDS_PER_WORKER = 0.001
-"""Between two writes of leases, for each worker that pulls: with 1,000 of them, one second. Agents ask early
-enough."""
+"""Time between two writes of leases for each worker that pulls, so a second for 1,000 of them. Agents request
+leases early enough."""
 LEAST_SECONDS = 0.05
-"""Shorter pauses are not worth a look of their own."""
+"""Shortest pause between two writes that is kept."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class StoredSet:
     uid: str
     status: Object
     state: SetState | None
-    """What its status says; None before the first."""
+    """The state in its status; None before its first status."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class ShardsSeen:
     pullers: Sequence[Puller] = ()
     """Workers whose agents have reported sets, of all the job's groups."""
     idle: Sequence[IdleWorker] = ()
-    """Workers without a lease, if the count of workers follows the sets."""
+    """Workers without a lease, if the job scales by shards."""
     age_seconds: float = float("inf")
     """Time since leases were last written."""
     scale_refused: RefusedRequest | None = None
-    """The scale request that is not to be repeated yet."""
+    """The refused scale request, which is not repeated at once."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SetWrite:
 
     state: SetState
     stored: StoredSet | None
-    """None for a set that has no ShardSet yet."""
+    """Its ShardSet; None for a set that has none yet."""
 
     @property
     def patch(self) -> Object:
@@ -69,29 +69,29 @@ class SetWrite:
 
 @dataclass(frozen=True)
 class ShardsPlan:
-    """What one look comes to, in the order in which it is written."""
+    """The writes of one look, in their order."""
 
     sets: tuple[SetWrite, ...] = ()
     events: tuple[Event, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    """All of the job's, if one of them changes."""
+    """All conditions of the job, if one of them changes."""
     scale: ScaleWrite | None = None
     look_again_seconds: float | None = None
 
 
 def plan_shards(seen: ShardsSeen, now: datetime) -> ShardsPlan:
-    """Plan all that is to be done about a job's shard sets after this look."""
-    known = tuple(each.state for each in seen.sets if each.state is not None)
+    """Plan the writes of one look at a job's shard sets."""
+    stored = tuple(each.state for each in seen.sets if each.state is not None)
     if seen.job.status.finished:
-        return ShardsPlan(conditions=_conditions(seen.job, known, now))
-    crew = crew_of(seen.pullers, known, _running(seen.job))
+        return ShardsPlan(conditions=_conditions(seen.job, stored, now))
+    crew = crew_of(seen.pullers, stored, _running(seen.job))
     wait = seconds_to_lease(seen)
-    sets = known if wait is not None else _dealt(seen, known, crew, now)
+    sets = stored if wait is not None else _dealt(seen, stored, crew, now)
     scale, scale_wait = _scaled(seen, sets, crew)
     waits = [each for each in (wait, scale_wait) if each is not None]
     return ShardsPlan(
         sets=tuple(_writes(seen, sets)),
-        events=tuple(telling.events(known, sets)),
+        events=tuple(messages.events(stored, sets)),
         conditions=_conditions(seen.job, sets, now),
         scale=scale,
         look_again_seconds=min(waits, default=None),
@@ -99,10 +99,10 @@ def plan_shards(seen: ShardsSeen, now: datetime) -> ShardsPlan:
 
 
 def seconds_to_lease(seen: ShardsSeen) -> float | None:
-    """Return the time until leases may be written again, which all agents that pull are told of.
+    """Return the time until leases may be written again, since each write goes to all agents that pull.
 
     Returns:
-        None if it may be now, as when a worker goes, whose report will not be there later.
+        None if they may be written now; so, too, when a worker goes, whose report is lost later.
     """
     wanted = len(seen.pullers) * SECONDS_PER_WORKER
     if wanted < LEAST_SECONDS or seen.age_seconds >= wanted:
@@ -113,17 +113,18 @@ def seconds_to_lease(seen: ShardsSeen) -> float | None:
 
 
 def _dealt(
-    seen: ShardsSeen, known: tuple[SetState, ...], crew: ShardPullers, now: datetime
+    seen: ShardsSeen, stored: tuple[SetState, ...], crew: ShardPullers, now: datetime
 ) -> tuple[SetState, ...]:
-    """The sets after this look. The ShardSet of a new one is there if an earlier look died after that."""
-    members = max(crew.members, expected_workers(seen.job, known, crew.voices))
+    """The sets after this look. A new set has a ShardSet already if an earlier look crashed after creating
+    it."""
+    members = max(crew.members, expected_workers(seen.job, stored, crew.reports))
     uids = {each.set_name: each.uid for each in seen.sets}
-    sets = lease(known, replace(crew, members=members), now)
+    sets = lease(stored, replace(crew, members=members), now)
     return tuple(replace(each, uid=uids.get(each.definition.name, "")) for each in sets)
 
 
 def _running(job: ElasticJob) -> int:
-    """How many workers run, of all types that may pull."""
+    """Number of running workers, of all types, any of which may pull."""
     return sum(each.active for each in job.status.replica_statuses.values())
 
 
@@ -136,12 +137,12 @@ def _writes(seen: ShardsSeen, sets: Sequence[SetState]) -> Iterator[SetWrite]:
 
 
 def _conditions(job: ElasticJob, sets: Sequence[SetState], now: datetime) -> tuple[Condition, ...]:
-    """The job's conditions after this look; none if nothing changes in them."""
+    """The job's conditions after this look; empty if none changes."""
     states = dict[str, ConditionState]()
     if sets:
-        states[telling.SHARDS_DONE] = telling.judge(sets, has_ended=job.status.finished)
-    if not job.status.finished and (why := telling.ending(sets)):
-        states[FAILURE_TARGET] = ConditionState(ConditionStatus.TRUE, telling.ENDED, why)
+        states[messages.SHARDS_DONE] = messages.judge(sets, has_ended=job.status.finished)
+    if not job.status.finished and (why := messages.ending(sets)):
+        states[FAILURE_TARGET] = ConditionState(ConditionStatus.TRUE, messages.ENDED, why)
     before = job.status.conditions
     after = {each.type: each for each in before}
     for type_, state in states.items():
@@ -164,7 +165,7 @@ def _scaled(
     job = seen.job
     if job.spec.suspend or pending(job) is not None:
         return None, None
-    sized = size_of(job, sets, crew.voices, seen.idle)
+    sized = size_of(job, sets, crew.reports, seen.idle)
     if sized.replicas is None:
         return None, sized.look_again_seconds
     removed = {names.WORKER: list(sized.removed)} if sized.removed else {}

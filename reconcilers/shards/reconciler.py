@@ -1,7 +1,7 @@
-"""The reconciler of a job's shard sets: see, plan, write.
+"""The reconciler of a job's shard sets: it observes, plans and writes.
 
-Each ShardSet is written with the resourceVersion that its leases were decided from; the job's conditions and
-its scale request follow from what is stored by then, so a look after a crash writes what is missing.
+Each ShardSet is written with the resourceVersion from which its leases were decided. The job's conditions and
+scale request follow from the stored ShardSets, so a look after a crash writes what is missing.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from reconcilers.shards.sets import Puller, look_size, of_status
 BY_PULLED_JOB = "pulled job"
 """Index of ElasticWorkers whose agents have reported shard sets, by `owners_of_pullers`."""
 LEFTOVER_RETRY_SECONDS = 1.0
-"""Time that garbage collection is given to take a ShardSet of an earlier job of the name."""
+"""Time between two tries while garbage collection has to delete an earlier job's ShardSet."""
 _STATUS: TypeAdapter[ShardSetStatus] = TypeAdapter(ShardSetStatus)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What the cache has for one look."""
+    """The objects in the cache for one look."""
 
     job: ElasticJob
     sets: Sequence[Object]
     pulling: Sequence[tuple[Object, int | None, bool]]
-    """Workers that have reported sets, with the index of their group, and whether they get nothing more."""
+    """Workers that have reported sets, with their group's index, and whether they get no more leases."""
     idle: Sequence[Object]
-    """All workers of the job that are not on their way out, if their count follows the sets."""
+    """All workers of the job that stay, if it scales by shards."""
 
 
 class ShardsReconciler(WithTools):
@@ -69,28 +69,28 @@ class ShardsReconciler(WithTools):
         self._scale = ScaleWriter(tools)
         self._leased = Observations(self._jobs, tools.clock.monotonic)
         self._idle = Observations(self._workers, tools.clock.monotonic)
-        self._last_words: defaultdict[Request, dict[str, Object]] = defaultdict(dict)
-        """Workers that were deleted since the last look at their job, by uid. What they have done of a lease
-        is done once more if the controller dies before that look."""
+        self._deleted: defaultdict[Request, dict[str, Object]] = defaultdict(dict)
+        """Workers that were deleted since the last look at their job, by uid. The work in their last reports
+        is done once more if the controller crashes before the next look."""
 
     def note_deletion(self, change: Change) -> None:
-        """Remember the report of a worker that is deleted until the next look at its job."""
+        """Keep the report of a deleted worker until the next look at its job."""
         if change.new is None and change.old is not None and owners_of_pullers(change.old):
             for request in job_of_puller(change.old):
-                self._last_words[request][change.old["metadata"]["uid"]] = change.old
+                self._deleted[request][change.old["metadata"]["uid"]] = change.old
 
     async def reconcile(self, request: Request) -> Result:
-        gone = self._last_words.pop(request, {})
+        gone = self._deleted.pop(request, {})
         raw = self._jobs.get(request.namespace, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp") or group_of(raw) is not None:
-            return Result()  # garbage collection takes the sets of one that is deleted
+            return Result()  # garbage collection deletes the sets of a deleted job
         found = self._find(raw, gone.values())
         if not (found.sets or found.pulling):
             return Result()
         try:
             return await self._look(raw, found)
         except BaseException:
-            self._last_words[request] |= gone
+            self._deleted[request] |= gone
             raise
 
     async def _look(self, raw: Object, found: _Found) -> Result:
@@ -151,12 +151,12 @@ class ShardsReconciler(WithTools):
                 yield IdleWorker(spec["index"], spec["incarnation"], seconds)
 
     async def _write_set(self, job: Object, there: Sequence[Object], write: SetWrite) -> None:
-        """Make the ShardSet, if there is none, and write its status.
+        """Create the ShardSet, if there is none, and write its status.
 
         Raises:
             Conflict: it has changed.
-            Leftover: an earlier job's is yet to go.
-            Forbidden: a stranger's has its name.
+            Leftover: an earlier job's ShardSet of that name still exists.
+            Forbidden: another owner's ShardSet has that name.
         """
         if (stored := write.stored) is not None:
             kept = next(each for each in there if each["metadata"]["uid"] == stored.uid)
@@ -171,19 +171,19 @@ class ShardsReconciler(WithTools):
         await write_status(self._client, SHARDSETS, kept, write.patch)
 
     async def _conclude(self, raw: Object, seen: ShardsSeen, plan: ShardsPlan) -> Result:
-        """Write what follows from the sets into the job."""
+        """Write the job's conditions and scale request."""
         version = raw["metadata"]["resourceVersion"]
         if plan.conditions:
             status = {"conditions": [each.to_wire() for each in plan.conditions]}
             written = await write_status(self._client, ELASTICJOBS, raw, status)
             version = written["metadata"]["resourceVersion"]
         if plan.scale is not None and not await self._scale.write(seen.job, raw, version, plan.scale):
-            return Result(0.0)  # it is refused, and another look says when it is repeated
+            return Result(0.0)  # it was refused, and the next look decides when to repeat it
         return Result(plan.look_again_seconds)
 
 
 def new_set(job: Object, set_name: str, taken: Iterable[str]) -> Object:
-    """The ShardSet to create, under the first number that is free.
+    """The ShardSet to create, with the first free number.
 
     Args:
         taken: names of the job's other ShardSets.
@@ -202,7 +202,7 @@ def owners_of_pullers(worker: Object) -> list[str]:
 
 
 def job_of_puller(worker: Object) -> Iterable[Request]:
-    """The job whose sets a worker pulls from: of a replica group, the job that it belongs to."""
+    """The job whose sets a worker pulls from; for a replica group, the job that owns the group."""
     metadata = worker["metadata"]
     name = (metadata.get("labels") or {}).get(names.LABEL_GROUPED_JOB) or worker["spec"].get("jobName")
     return [Request(metadata["namespace"], name)] if name else []
@@ -221,7 +221,7 @@ def stored_set(raw: Object) -> StoredSet:
     """Read a ShardSet.
 
     Raises:
-        ValueError: its status is none that `to_status` writes.
+        ValueError: its status is malformed.
     """
     uid, status = raw["metadata"]["uid"], raw.get("status") or {}
     state = of_status(_STATUS.validate_python(status), uid) if status else None

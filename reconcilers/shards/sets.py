@@ -1,7 +1,7 @@
-"""A shard set, and what workers say of it: plain data, and its form in the status of its ShardSet.
+"""A shard set with the workers' reports on it: plain data, and its form in the status of its ShardSet.
 
-Every element of a set is in exactly one of five places: waiting, leased to a worker, failed but to be tried
-again, failed for good, or done. Done is what is in none of the others, so nothing can be in no place at all.
+Every element of a set is in exactly one of five states: waiting, leased to a worker, failed and to be
+retried, failed for good, or done. An element is done if it is in none of the others, so none can be lost.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from crds.shard_set_status import ShardSetStatus
 from reconcilers.observed.worker_state import current_report
 
 _PACKED_SIZE, _SIZE_CHARACTERS = 20, 200
-"""Workers that take as long to look at as a packed text, and characters of another one that a worker does."""
+"""Workers that take as long to process as a packed text, and characters that take as long as a worker."""
 _TEXTS = ("rest", "leases", "tried", "again", "failedElements")
 MAX_SCATTERED = 4_000
-"""Ranges of elements that failed; a set with more of them fails."""
+"""Limit of ranges of failed elements; a set with more fails."""
 MAX_WAITING = 16_000
-"""Ranges of elements that wait; a set with more of them fails."""
-MAX_HEARD = 100 * MAX_SHARD_RANGES
-"""Ranges in the reports of all workers of a job, which take 45 MB. What is in more is not heard in a look."""
+"""Limit of ranges of waiting elements; a set with more fails."""
+MAX_REPORTED = 100 * MAX_SHARD_RANGES
+"""Limit of ranges in the reports of all workers of a job, which take 45 MB; a look reads no more."""
 
 
 @dataclass(frozen=True)
-class Voice:
-    """What one worker's agent says of a set that its processes pull from: one of `status.agent.shards`."""
+class PullReport:
+    """A worker's report on a set from which its processes pull: one of `status.agent.shards`."""
 
     worker: int
     incarnation: int
     definition: SetDefinition
-    """It has to be the set's, but for the epoch; else its agent tells the process that it cannot pull."""
+    """Definition of the set. If it differs from the set's in more than the epoch, the process cannot pull."""
     lease: int
-    """The number of the lease that the rest speaks of; 0 if it knows of none."""
+    """Number of the lease that the report is about; 0 if the worker has seen none."""
     rest: Intervals
-    """What of the lease is neither done nor failed."""
+    """Elements of the lease that are neither done nor failed."""
     failed: Intervals
-    """What of the lease has failed here."""
+    """Elements of the lease that have failed on this worker."""
     reason: str = ""
-    """Why the first of these failed."""
+    """Error of the first failed element."""
     wants: bool = False
-    """It could do with more."""
+    """Whether the worker wants more elements."""
     leaves: bool = False
-    """Nobody works there on this lease any more: the rest goes back."""
+    """Whether the worker has left the lease, so that the rest waits again."""
     restoration: int = 0
-    """The number of the restoration that it asks for; 0 if for none."""
+    """Number of the requested restoration; 0 for none."""
     undone: Intervals = NONE
-    """What is to be done after that."""
+    """Elements that are not done after the restoration."""
     uid: str = ""
-    """Uid of the ShardSet that the lease is in; empty if it knows of none."""
+    """Uid of the lease's ShardSet; empty if the worker has seen none."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class Puller:
     """A worker whose agent has reported a shard set."""
 
     number: int
-    """The number that leases name it by."""
+    """Its number in leases."""
     worker: ElasticWorker
     goes: bool = False
-    """Nothing more is leased to it, though its Pod may not have ended."""
+    """Whether it gets no more leases, although its Pod may not have ended."""
 
     @property
     def is_alive(self) -> bool:
@@ -76,61 +76,61 @@ class Puller:
 
     @property
     def named(self) -> frozenset[str]:
-        """The sets that its agent's report names, whatever it says of them."""
+        """Names of the sets in its agent's report."""
         report = self.worker.status.agent
         if report is None or not _is_its_own(self.worker):
             return frozenset()
-        return frozenset(said.name for said in report.shards or ())
+        return frozenset(each.name for each in report.shards or ())
 
 
 @dataclass(frozen=True)
 class ShardPullers:
-    """The workers of a job."""
+    """The workers of a job that pull, with their reports."""
 
     alive: Mapping[int, int]
-    """The incarnation of each worker whose Pod has not ended, by the number that leases name it by."""
-    voices: Sequence[Voice]
-    """What their agents said last, of Pods that have ended too."""
+    """Incarnations of the workers whose Pods have not ended, by their numbers in leases."""
+    reports: Sequence[PullReport]
+    """Last reports of all workers, also of those whose Pods have ended."""
     members: int = 0
-    """How many run, though some of them may not pull yet."""
+    """Number of running workers, some of which may not pull yet."""
     silent: frozenset[tuple[int, str]] = frozenset()
-    """Workers that are alive, with a set that they have a lease of and that their agent does not name."""
+    """Live workers, each with a set that it has a lease of and that its agent does not report."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Elements that failed on these workers, one entry for each time, and are to be tried again."""
+    """Elements that have failed, and wait for a retry."""
 
     workers: tuple[int, ...]
+    """Workers on which they failed, one entry for each time."""
     elements: Intervals
 
 
 @dataclass(frozen=True)
 class SetState:
-    """A shard set as its job deals from it."""
+    """The state of a shard set."""
 
     definition: SetDefinition
     waiting: Intervals
-    """Untouched, or given back."""
+    """Elements that have not been leased, or wait again."""
     leases: tuple[Lease, ...] = ()
-    """One a worker at most, in the order of the workers."""
+    """Leases, at most one for a worker, in the order of the workers."""
     tried: tuple[Tried, ...] = ()
-    """Beside each other: each element has its own history. What of them is leased again is not here, but in
-    `again`."""
+    """Disjoint histories of failed elements that wait for a retry."""
     again: tuple[Tried, ...] = ()
-    """The histories of elements that are leased for another try."""
+    """Histories of failed elements that are leased for a retry."""
     failed: Intervals = NONE
-    """Tried as often as may be."""
+    """Elements that have failed for good."""
     last_lease: int = 0
-    """The number of the newest lease. Numbers are given once."""
+    """Number of the newest lease; each number is used once."""
     restoration: int = 0
-    """The number of the last restoration. They rise."""
+    """Number of the last restoration; they ascend."""
     reason: str = ""
-    """Why the first element failed for good."""
+    """Error of the first element that failed for good."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     uid: str = ""
-    """Uid of its ShardSet; empty before that is made."""
+    """Uid of its ShardSet; empty before that is created."""
 
     @property
     def to_try_again(self) -> int:
@@ -138,20 +138,20 @@ class SetState:
 
     @property
     def done(self) -> int:
-        """How many elements are."""
+        """Number of elements that are done."""
         leased = sum(count(lease.elements) for lease in self.leases)
         others = count(self.waiting) + leased + self.to_try_again + count(self.failed)
         return max(0, self.definition.size - others)  # see `to_status`
 
     @property
     def is_over(self) -> bool:
-        """Every element is done, or failed for good."""
+        """Whether every element is done or has failed for good."""
         return not (self.waiting or self.leases or self.tried)
 
     @property
     def has_failed(self) -> bool:
-        """More has failed for good than the script allows, or elements are so scattered that the status could
-        not name them any more."""
+        """Whether more elements have failed for good than the script allows, or elements are too scattered
+        for a status."""
         return count(self.failed) > self.definition.max_failed or bool(self.scattered)
 
     @property
@@ -165,10 +165,10 @@ class SetState:
         return ""
 
     def to_status(self) -> ShardSetStatus:
-        """Return its form in the status; of a set that is too scattered, as much as shows that it is.
+        """Return its form in the status; for a set that is too scattered, as much as shows that it is.
 
-        What that does not name waits in it, if need be with what is in between: who goes by the status does
-        some elements twice, and misses none.
+        Elements that do not fit wait, together with those between them, so that some may be done twice, and
+        none is missed.
         """
         tried, failed, waiting = _first(self.tried), self.failed[: MAX_SCATTERED + 1], self.waiting
         if self.scattered:
@@ -198,18 +198,18 @@ class SetState:
 
 _leases_from_text = lru_cache(maxsize=MAX_SHARD_SETS)(leases_from_text)
 _elements_from_text = lru_cache(maxsize=MAX_SHARD_SETS)(from_text)
-"""One look at a job asks for the same leases several times, and most looks find those of the one before."""
+"""Cached, since one look reads the same leases several times, and most looks those of the one before."""
 
 
-def definition_of(said: ShardSetStatus | ShardsReport) -> SetDefinition:
-    return SetDefinition(said.name, said.epoch, said.size, said.digest, said.retries, said.max_failed)
+def definition_of(of: ShardSetStatus | ShardsReport) -> SetDefinition:
+    return SetDefinition(of.name, of.epoch, of.size, of.digest, of.retries, of.max_failed)
 
 
 def of_status(status: ShardSetStatus, uid: str = "") -> SetState:
-    """Read a set back.
+    """Read a set from its status.
 
     Raises:
-        ValueError: its elements are no sets, or of more ranges than `to_status` writes.
+        ValueError: elements are malformed, or have more ranges than `to_status` writes.
     """
     try:
         return SetState(
@@ -231,7 +231,7 @@ def of_status(status: ShardSetStatus, uid: str = "") -> SetState:
 
 
 def merged(histories: Iterable[Tried]) -> tuple[Tried, ...]:
-    """Merges the histories of the same workers, and drops empty ones."""
+    """Merge histories of the same workers, and drop empty ones."""
     found: dict[tuple[int, ...], list[Intervals]] = {}
     for each in histories:
         if each.elements:
@@ -242,13 +242,13 @@ def merged(histories: Iterable[Tried]) -> tuple[Tried, ...]:
     )
 
 
-SOMEBODY = -1
-"""In a history: a worker of which it is not kept who it was."""
+ANY_WORKER = -1
+"""Stands in a history for a worker that is not kept."""
 
 
 def nameless(histories: Iterable[Tried]) -> tuple[Tried, ...]:
-    """The histories with no more than how often each element has failed."""
-    return merged(Tried((SOMEBODY,) * len(each.workers), each.elements) for each in histories)
+    """The histories with only the number of failures of each element."""
+    return merged(Tried((ANY_WORKER,) * len(each.workers), each.elements) for each in histories)
 
 
 def part_of(histories: Sequence[Tried], elements: Intervals) -> tuple[Tried, ...]:
@@ -257,7 +257,7 @@ def part_of(histories: Sequence[Tried], elements: Intervals) -> tuple[Tried, ...
 
 
 def _first(histories: Sequence[Tried]) -> tuple[Tried, ...]:
-    """The histories of as many ranges as the status names."""
+    """The histories of as many ranges as fit into the status."""
     found, left = [], MAX_SCATTERED + 1
     for each in histories:
         if part := each.elements[:left]:
@@ -267,7 +267,7 @@ def _first(histories: Sequence[Tried]) -> tuple[Tried, ...]:
 
 
 def _histories_to_text(histories: Sequence[Tried]) -> str:
-    """Such as `3:17;3+0:40-41`: 17 failed on worker 3, 40 and 41 on workers 3 and 0."""
+    """Write histories, such as `3:17;3+0:40-41`: 17 failed on worker 3, 40 and 41 on workers 3 and 0."""
     return ";".join(f"{'+'.join(map(str, each.workers))}:{to_text(each.elements)}" for each in histories)
 
 
@@ -282,71 +282,68 @@ def _histories_from_text(text: str) -> tuple[Tried, ...]:
 
 
 def crew_of(pullers: Iterable[Puller], sets: Iterable[SetState], members: int) -> ShardPullers:
-    """The workers as far as shard sets go, under the numbers that leases name them by.
-
-    Args:
-        members: how many run.
-    """
-    hearing, voices = Hearing(), list[Voice]()
+    """The workers that pull, with their reports, and the number of all running workers."""
+    reader, reports = ReportReader(), list[PullReport]()
     alive: dict[int, int] = {}
     named: dict[int, frozenset[str]] = {}
     for each in pullers:
         if each.is_alive:
             alive[each.number] = each.worker.spec.incarnation
             named[each.number] = each.named
-        voices += hearing.voices_of(each)
-    holders = ((lease.worker, known.definition.name) for known in sets for lease in known.leases)
+        reports += reader.reports_of(each)
+    holders = ((lease.worker, each.definition.name) for each in sets for lease in each.leases)
     silent = (each for each in holders if each[0] in alive and each[1] not in named[each[0]])
-    return ShardPullers(alive, voices, members, frozenset(silent))
+    return ShardPullers(alive, reports, members, frozenset(silent))
 
 
-def voice_of(
-    number: int, incarnation: int, said: ShardsReport, read: Callable[[str], Intervals] = from_text
-) -> Voice:
-    """
+def report_of(
+    number: int, incarnation: int, wire: ShardsReport, read: Callable[[str], Intervals] = from_text
+) -> PullReport:
+    """Parse a worker's report.
+
     Args:
-        read: reads a text of elements.
+        read: parser of elements.
 
     Raises:
-        ValueError: what it says of its elements is no set, or of too many ranges.
+        ValueError: its elements are malformed, or have too many ranges.
     """
-    return Voice(
+    return PullReport(
         worker=number,
         incarnation=incarnation,
-        definition=definition_of(said),
-        lease=said.lease,
-        rest=read(said.rest),
-        failed=read(said.failed),
-        reason=said.reason,
-        wants=said.wants,
-        leaves=said.leaves,
-        restoration=said.restoration,
-        undone=read(said.undone),
-        uid=said.uid,
+        definition=definition_of(wire),
+        lease=wire.lease,
+        rest=read(wire.rest),
+        failed=read(wire.failed),
+        reason=wire.reason,
+        wants=wire.wants,
+        leaves=wire.leaves,
+        restoration=wire.restoration,
+        undone=read(wire.undone),
+        uid=wire.uid,
     )
 
 
-class Hearing:
-    """Reads what the workers report in one look, as far as it can be held: some bytes may be many ranges."""
+class ReportReader:
+    """Reads the workers' reports in one look, with a limit on ranges: a short text may hold many."""
 
     def __init__(self) -> None:
-        self._left = MAX_HEARD
+        self._left = MAX_REPORTED
         self._known: dict[str, Intervals] = {}
-        """Ranges by their text: all that go back to a checkpoint report the same."""
+        """Ranges by their text: all workers that load a checkpoint report the same."""
 
-    def voices_of(self, puller: Puller) -> Iterator[Voice]:
-        """Yields what the worker reports; the last report of an ended incarnation counts too."""
+    def reports_of(self, puller: Puller) -> Iterator[PullReport]:
+        """Yield a worker's reports; the last report of an ended incarnation counts too."""
         report = puller.worker.status.agent
         if report is None or not _is_its_own(puller.worker):
             return
         left = MAX_SHARD_RANGES
-        for said in report.shards or ():
+        for wire in report.shards or ():
             try:
-                voice = voice_of(puller.number, report.incarnation, said, partial(self._read, left))
+                parsed = report_of(puller.number, report.incarnation, wire, partial(self._read, left))
             except ValueError:
-                continue  # nothing is taken from a worker that says what makes no sense: its lease stays
-            left = max(0, left - len(voice.rest) - len(voice.failed) - len(voice.undone))
-            yield voice
+                continue  # a malformed report does not count, and the worker's lease stays
+            left = max(0, left - len(parsed.rest) - len(parsed.failed) - len(parsed.undone))
+            yield parsed
 
     def _read(self, most: int, text: str) -> Intervals:
         known = self._known.get(text)
@@ -355,7 +352,7 @@ class Hearing:
             try:
                 known = self._known[text] = from_text(text, most)
             except ValueError:
-                self._left -= most if text.startswith("z") else 0  # it may have taken as long
+                self._left -= most if text.startswith("z") else 0  # it may have cost as much
                 raise
             self._left -= len(known)
         elif len(known) > most:
@@ -364,30 +361,25 @@ class Hearing:
 
 
 def look_size(workers: Sequence[Object], sets: Iterable[Object]) -> int:
-    """Return the number of workers of one short report each that take as long to look at.
-
-    Args:
-        workers: ElasticWorkers, as the cache has them.
-        sets: ShardSets, likewise.
-    """
+    """Return the time to process these raw ElasticWorkers and ShardSets, in workers with one short report."""
     if len(workers) >= LARGE:
         return len(workers)
     stored = [(each.get("status") or {}).get(field) or "" for each in sets for field in _TEXTS]
     if any(text.startswith("z") for text in stored):  # packed, and of any size
         return LARGE
     reports = ((worker.get("status") or {}).get("agent") or {} for worker in workers)
-    said = (each for report in reports for each in report.get("shards") or ())
-    texts = (str(each.get(field) or "") for each in said for field in ("rest", "failed", "undone"))
+    shards = (each for report in reports for each in report.get("shards") or ())
+    texts = (str(each.get(field) or "") for each in shards for field in ("rest", "failed", "undone"))
     return len(workers) + sum(
         _PACKED_SIZE if text[:1] == "z" else len(text) // _SIZE_CHARACTERS for text in (*stored, *texts)
     )
 
 
 def _is_its_own(worker: ElasticWorker) -> bool:
-    """Whether the report is of this worker, in this life or an earlier one.
+    """Whether the report is this worker's, in this incarnation or an earlier one.
 
-    Not so a report of this incarnation by a Pod that is not its own: one of an earlier job of this name, say,
-    which is on its way out.
+    A report of this incarnation by a Pod that is not the worker's is not: it may be from an earlier job of
+    this name, whose Pod is leaving.
     """
     report = worker.status.agent
     is_of_this_life = report is not None and report.incarnation == worker.spec.incarnation
@@ -395,8 +387,8 @@ def _is_its_own(worker: ElasticWorker) -> bool:
 
 
 def _has_ended(worker: ElasticWorker) -> bool:
-    """A worker of a suspended job awaits its next Pod in the same incarnation, and that Pod knows nothing of
-    the lease: what the Pod before has said must have been counted by then."""
+    """Whether the incarnation, or its Pod before a suspension, has ended. The next Pod of the same
+    incarnation does not know the lease, so the report of the one before has to count now."""
     status, incarnation = worker.status, worker.spec.incarnation
     if status.observed_incarnation != incarnation:
         return False

@@ -1,4 +1,4 @@
-"""What wakes a look at the shard sets of a job."""
+"""The controller of shard sets, and the changes that trigger it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add(manager: Manager, tools: Tools) -> None:
 
 @change_of
 def more_of_a_pulled_job(job: Object) -> object:
-    """What shard sets depend on: the job's spec, end and groups, and the request that it has taken up."""
+    """The parts of a job that concern its shard sets: spec, end, groups, and the last scale request."""
     status, metadata = job.get("status") or {}, job["metadata"]
     groups = [(each.get("uid"), each.get("phase")) for each in status.get("groups") or ()]
     seen = (metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"))
@@ -51,13 +51,13 @@ def more_of_a_pulled_job(job: Object) -> object:
 
 @change_of
 def more_of_a_puller(worker: Object) -> object:
-    """What a set depends on of a worker that pulls: its life, and what it asks for."""
+    """The parts of a worker that concern the sets from which it pulls: its life, and its requests."""
     report = (worker.get("status") or {}).get("agent") or {}
-    return (without_report(worker), _asked(report)) if report.get("shards") else None
+    return (without_report(worker), _requests(report)) if report.get("shards") else None
 
 
-def _asked(report: Object) -> list[Object]:
-    """How far a worker is with its lease matters only when it wants another, or lets go of it."""
+def _requests(report: Object) -> list[Object]:
+    """The sets in a report, with the progress of a lease only if the worker wants another or leaves it."""
     return [
         each if each.get("wants") or each.get("leaves") else {k: v for k, v in each.items() if k != "rest"}
         for each in report.get("shards") or ()

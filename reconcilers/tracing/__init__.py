@@ -1,1 +1,1 @@
-"""A job's life as spans: for `dlr job trace`, and for OpenTelemetry where a collector is named."""
+"""A job's life as spans, for `dlr job trace`, and for OpenTelemetry if a collector is configured."""

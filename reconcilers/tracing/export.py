@@ -1,7 +1,7 @@
-"""Spans on their way to a collector, by OpenTelemetry's own SDK, which is imported here alone.
+"""Sends spans to a collector with OpenTelemetry's SDK, which only this module imports.
 
-The SDK sends from a thread of its own and keeps a bounded queue: a collector that is away costs spans, and
-never a look at a job. https://opentelemetry.io/docs/specs/otel/trace/sdk/#batching-processor
+The SDK sends from a thread of its own and has a bounded queue: if the collector is down, spans are lost, and
+looks at jobs go on. https://opentelemetry.io/docs/specs/otel/trace/sdk/#batching-processor
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from crds.trace import span_id, trace_id
 from reconcilers.tracing.spans import TraceSpan
 
 SERVICE = "dlr"
-NANOSECONDS = 1_000_000_000
 
 
 class Collector:
-    """The collector that the environment names (`OTEL_EXPORTER_OTLP_ENDPOINT` and its likes)."""
+    """The collector of the environment (`OTEL_EXPORTER_OTLP_ENDPOINT` and related variables)."""
 
     def __init__(self) -> None:
         self._processor = BatchSpanProcessor(OTLPSpanExporter())
         self._resource = Resource({"service.name": SERVICE}).merge(Resource.create())
 
     def send(self, job_uid: str, spans: Iterable[TraceSpan]) -> None:
-        """Have spans that have ended sent soon."""
+        """Queue spans that have ended."""
         for span in spans:
             self._processor.on_end(self._readable(job_uid, span))
 
@@ -54,4 +53,4 @@ def _context(job_uid: str, key: str) -> SpanContext:
 
 
 def _nanoseconds(at: datetime) -> int:
-    return int(at.timestamp() * 1e6) * (NANOSECONDS // 1_000_000)
+    return int(at.timestamp() * 1e6) * 1_000

@@ -1,10 +1,10 @@
-"""The reconciler of jobs' traces: each span is sent once, when it has been over for a while."""
+"""The reconciler of jobs' traces: it sends each span once, some time after its end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import TypeAlias
 
 from controller.reconciler import Request, Result
 from controller.store import ObjectMemory
@@ -13,20 +13,20 @@ from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.tracing.spans import TraceSpan, spans_of
 
 SETTLED = timedelta(seconds=15)
-"""Agents report every few seconds, so what a span is made of may come after its end."""
+"""Time after a span's end for the agents' reports on it, which come every few seconds."""
 
 
-class SendSpans(Protocol):
-    def __call__(self, job_uid: str, spans: Iterable[TraceSpan]) -> None: ...
+SendSpans: TypeAlias = Callable[[str, Iterable[TraceSpan]], None]
+"""Function that sends the spans of a job, by its uid."""
 
 
 class TracingReconciler(WithTools):
-    """Has the spans of a job sent.
+    """Sends the spans of jobs.
 
-    A controller that begins to lead sends those of all jobs (again), under the same identifiers.
+    A new leader sends those of all jobs again, under the same identifiers.
 
     Args:
-        send: takes spans that are over, and must not block.
+        send: function that receives finished spans, and must not block.
     """
 
     def __init__(self, tools: Tools, send: SendSpans) -> None:
@@ -36,7 +36,7 @@ class TracingReconciler(WithTools):
         """Keys of spans that were sent, by job."""
 
     async def reconcile(self, request: Request) -> Result:
-        """Look at the job of this name."""
+        """Reconcile the job of this name."""
         job = self._jobs.get(request.namespace, request.name)
         if job is None:
             return Result()
@@ -46,7 +46,7 @@ class TracingReconciler(WithTools):
         due, wait_seconds = due_spans(spans, sent, now)
         self._send(uid, due)
         known = sent | {each.key for each in due}
-        # What the histories have forgotten does not come back.
+        # Spans that the histories have dropped do not come back.
         self._sent.put(uid, known & {each.key for each in spans})
         return Result(wait_seconds)
 
@@ -54,8 +54,8 @@ class TracingReconciler(WithTools):
 def due_spans(
     spans: Iterable[TraceSpan], sent: frozenset[str], now: datetime
 ) -> tuple[list[TraceSpan], float | None]:
-    """Return the spans to send now, and the seconds until there is another; None without any."""
-    # Not the time of the span's end plus this: what an agent says may be the last second of all.
+    """Return the spans to send now, and the seconds until the next; None without any."""
+    # Subtracting first: an agent's time plus SETTLED may be beyond the last datetime.
     over = [
         (each, (each.end - now) + SETTLED) for each in spans if each.end is not None and each.key not in sent
     ]

@@ -1,17 +1,17 @@
 """Spans of a job's life, from the histories in its objects and its agents' reports. Pure.
 
-A recovery has up to eight parts, one after the other. Each ends when the last of those that take part in it
-is through: `detect` when the controller has recorded the failure, `publish` when there is a new world,
-`observe` when the last agent knows that its round is over, `stop` when that agent's processes have ended,
-`start` when the new ones were started, `import` when they call `init_process_group`, `init` when that is
-through, `first step` when the job trains. A part of whose end nothing is kept is in the next one: agents keep
-their newest start alone, and processes that were not forked note nothing.
+A recovery has up to eight parts, one after the other. Each ends when its last participant is done: `detect`
+when the controller has recorded the failure, `publish` when there is a new world, `observe` when the last
+agent has seen that its round is over, `stop` when that agent's processes have ended, `start` when the new
+ones have started, `import` when they call `init_process_group`, `init` when that returns, `first step` when
+the job trains. A part without a recorded end is included in the next one: agents record only their newest
+start, and processes that were not forked record nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 
@@ -22,9 +22,9 @@ from crds.wire import parse_time
 from reconcilers.goodput.goodput import AFTER_A_FAILURE
 
 MOST_WORKERS = 64
-"""Workers whose Pods have spans."""
+"""Limit of workers whose Pods have spans."""
 STATES, ROUNDS, RECOVERIES, SAVES = "states", "rounds", "recoveries", "saves"
-"""Tracks; each worker has one more, by its name. On a track, spans are apart or within each other."""
+"""Tracks; each worker has another one, with its name. On a track, spans are disjoint or nested."""
 PARTS = ("detect", "publish", "observe", "stop", "start", "import", "init", "first step")
 MARKS = ("seen", "joined", "started", "imported", "initialized")
 """Fields of an agent's report with the ends of the parts that agents see, in their order."""
@@ -32,17 +32,17 @@ MARKS = ("seen", "joined", "started", "imported", "initialized")
 
 @dataclass(frozen=True)
 class TraceSpan:
-    """A stretch of time; a moment if it ends as it begins."""
+    """A period of time; a moment if its end is its beginning."""
 
     key: str
-    """Name of the span within its job, the same at every look."""
+    """Key of the span within its job, the same at every look."""
     name: str
     track: str
     begin: datetime
     end: datetime | None
-    """None while it goes on."""
+    """End of the span; None while it goes on."""
     parent: str = JOB_SPAN
-    """Key of the span that it is part of; "" for the job's own."""
+    """Key of the parent span; empty for the job's own."""
     attributes: Mapping[str, str | int] = field(default_factory=dict)
 
 
@@ -58,7 +58,7 @@ class _Episode:
 
 
 def spans_of(job: Object, workers: Sequence[Object]) -> list[TraceSpan]:
-    """Return the job's own span, and after each span those that are part of it."""
+    """Return the job's own span, and after each span its children."""
     metadata, status = job["metadata"], job.get("status") or {}
     submitted, completed = _time(metadata.get("creationTimestamp")), _time(status.get("completionTime"))
     if submitted is None:
@@ -81,7 +81,7 @@ def spans_of(job: Object, workers: Sequence[Object]) -> list[TraceSpan]:
 
 
 def _time(text: object) -> datetime | None:
-    """Return the time; None for another text: any process of a Pod may write a report."""
+    """Parse a time; None for any other text, since any process of a Pod may write a report."""
     try:
         return parse_time(str(text)) if text else None
     except (TypeError, ValueError, OverflowError):
@@ -89,7 +89,7 @@ def _time(text: object) -> datetime | None:
 
 
 def _within(span: TraceSpan, whole: TraceSpan) -> TraceSpan:
-    """Clocks of nodes differ: nothing begins before its job, or ends before it begins or after its job."""
+    """Return the span within its job, and with its end after its beginning, since nodes' clocks differ."""
     begin = max(span.begin, whole.begin)
     if whole.end is not None:
         begin = min(begin, max(whole.begin, whole.end))
@@ -97,7 +97,7 @@ def _within(span: TraceSpan, whole: TraceSpan) -> TraceSpan:
     if whole.end is not None and end is not None:
         end = min(end, whole.end)
     end = None if end is None else max(begin, end)
-    return TraceSpan(span.key, span.name, span.track, begin, end, span.parent, span.attributes)
+    return replace(span, begin=begin, end=end)
 
 
 def _episodes(history: Iterable[Object], completed: datetime | None) -> list[_Episode]:
@@ -127,7 +127,7 @@ def _states(episodes: Sequence[_Episode]) -> Iterator[TraceSpan]:
 
 
 def _rounds(episodes: Sequence[_Episode], job: Object) -> Iterator[TraceSpan]:
-    """Yield each round, from its world on to the next world; of a job with replica groups, each version."""
+    """Yield each round, from its world to the next one; for a job with replica groups, each version."""
     world = (job.get("status") or {}).get("rendezvous") or {}
     for round_, stretch in groupby(episodes, key=lambda each: each.round):
         together = [*stretch]
@@ -168,7 +168,7 @@ def _recoveries(episodes: Sequence[_Episode], job: Object, workers: Sequence[Obj
 
 
 def _outages(episodes: Sequence[_Episode]) -> Iterator[tuple[list[_Episode], _Episode | None]]:
-    """Yield the episodes of each recovery, and the one after it. Nodes may be checked meanwhile."""
+    """Yield the episodes of each recovery, which may include node checks, and the episode after it."""
     together: list[_Episode] = []
     for each in (*episodes, None):
         is_check = each is not None and each.state == JobState.CHECKING and bool(together)
@@ -186,7 +186,7 @@ def _marks(
     job: Object,
     workers: Sequence[Object],
 ) -> list[datetime | None]:
-    """Return when each of PARTS was over; None where nothing is kept of it."""
+    """Return the end of each of PARTS; None for one without a recorded end."""
     begin, round_ = together[0].begin, (after or together[-1]).round
     world = (job.get("status") or {}).get("rendezvous") or {}
     formed = _time(world.get("formedAt")) if world.get("round") == round_ else None
@@ -199,7 +199,7 @@ def _marks(
     for mark in MARKS:
         times = [time for each in starts if (time := _time(each.get(mark))) is not None]
         marks.append(max(times, default=None))
-    # What was before the failure belongs to the round that broke.
+    # Times before the failure belong to the broken round.
     return [*(mark if mark is not None and mark > begin else None for mark in marks), together[-1].end]
 
 
@@ -213,7 +213,7 @@ def _parts(whole: TraceSpan, marks: Sequence[datetime | None]) -> Iterator[Trace
 
 
 def _saves(workers: Sequence[Object]) -> Iterator[TraceSpan]:
-    """Yield the newest save that the script has reported; earlier ones are kept nowhere."""
+    """Yield the newest save that the script has reported; earlier ones are not recorded."""
     reports = (((each.get("status") or {}).get("agent") or {}).get("progress") or {} for each in workers)
     saved = [(each["checkpointStep"], each) for each in reports if each.get("checkpointStep") is not None]
     step, progress = max(saved, key=lambda each: each[0], default=(0, {}))
@@ -222,7 +222,7 @@ def _saves(workers: Sequence[Object]) -> Iterator[TraceSpan]:
 
 
 def _lives(worker: Object, completed: datetime | None) -> Iterator[TraceSpan]:
-    """Yield the Pods of a worker, each with the time until it ran."""
+    """Yield the Pods of a worker, each with its time to start."""
     name, lives = worker["metadata"]["name"], (worker.get("status") or {}).get("history") or ()
     begins = [_time(each.get("createdAt")) for each in lives]
     for number, (life, begin) in enumerate(zip(lives, begins, strict=True)):

@@ -1,4 +1,4 @@
-"""What wakes a look at the trace of a job."""
+"""The controller of jobs' traces, and the changes that trigger it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def add(manager: Manager, tools: Tools, environ: Mapping[str, str] = os.environ) -> None:
-    """Register the controller with the manager, where the environment names a collector."""
+    """Register the controller with the manager if the environment names a collector."""
     if not environ.get(ENV_ENDPOINT):
         return
     try:
@@ -35,21 +35,22 @@ def add(manager: Manager, tools: Tools, environ: Mapping[str, str] = os.environ)
     reconciler = TracingReconciler(tools, Collector().send)
     (
         ControllerBuilder(manager, "tracing")
-        .for_(ELASTICJOBS, predicate=has_another_past)
-        .owns(ELASTICWORKERS, predicate=has_saved_or_another_life)
+        .for_(ELASTICJOBS, predicate=more_of_a_history)
+        .owns(ELASTICWORKERS, predicate=more_of_lives_or_saves)
         .build(OfOurJobs(reconciler, manager.cache, ELASTICJOBS, own_key))
     )
 
 
 @change_of
-def has_another_past(job: Object) -> object:
+def more_of_a_history(job: Object) -> object:
+    """A job's history and end."""
     status = job.get("status") or {}
     return job["metadata"]["uid"], status.get("history"), status.get("completionTime")
 
 
 @change_of
-def has_saved_or_another_life(worker: Object) -> object:
-    """Its Pods, and what the first worker's script has saved: the others save the same steps."""
+def more_of_lives_or_saves(worker: Object) -> object:
+    """A worker's Pods, and the last save of worker 0's script, since the others save the same steps."""
     status = worker.get("status") or {}
     progress = (status.get("agent") or {}).get("progress") or {}
     return status.get("history"), progress.get("checkpointStep") if worker["spec"]["index"] == 0 else None

@@ -1,9 +1,9 @@
-"""What the Pods of a job or check have of their own: an account, Role and RoleBinding, and a key.
+"""The ServiceAccount, Role, RoleBinding and key of the Pods of one job or check.
 
 RBAC limits what the agent in a Pod reads to its ElasticWorld or its check and the NodeChecks of its
 namespace; the admission policies in deploy/ limit what it writes. The key is a Secret, which the controller
-may create and not read. It is replaced only while no Pod runs with it, or later Pods could not talk to the
-others.
+may create and not read. It is replaced only while no Pod runs with it, since Pods with different keys could
+not talk to each other.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from reconcilers.observed.ownership import BY_OWNER
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, ELASTICWORLDS, NODECHECKS, SHARDSETS
 
 MOST_FOUND = 1_000
-"""Objects without our label that are remembered as there."""
+"""Objects without our label that are remembered as existing."""
 KEY_BYTES = 32
 _DEFAULT_ACCOUNT = Shape({PULL_SECRETS: 500})
 MISSED_RECHECK_SECONDS = 5.0
-"""Time between two looks at a Secret that Pods wait for: of many such Pods not each makes one."""
+"""Time between two attempts to create a Secret for which Pods wait, however many wait for it."""
 
 
 class WorkerAccess:
-    """Makes the account, Role and RoleBinding that are missing."""
+    """Creates the ServiceAccounts, Roles and RoleBindings that are missing."""
 
     def __init__(self, client: AsyncClient, cache: Cache) -> None:
         self._client = client
         kinds = (SERVICEACCOUNTS, ROLES, ROLEBINDINGS)
         self._cached = {resource: cache.store(resource) for resource in kinds}
         self._found = set[tuple[str, str, str]]()
-        """Kind, namespace and name of objects that are there without our label."""
+        """Kind, namespace and name of objects that exist without our label, so that no cache has them."""
         self._making = SharedCalls[None]()
-        """By object, which many workers that begin at once may want."""
+        """Creations under way, by object, shared by workers that start at the same time."""
 
     async def ensure(self, owner: Object, account: str, *, missed: bool = False) -> None:
-        """Make what is not there.
+        """Create what is missing.
 
         Args:
-            missed: a Pod was refused, so that the cache may be wrong.
+            missed: whether a Pod was refused, so that the cache may be wrong.
         """
         for resource, wanted in access_of(owner, account):
             namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
@@ -73,7 +73,7 @@ class WorkerAccess:
             self._found.add(key)
 
     async def _pull_secrets(self, namespace: str) -> Object:
-        """The pull secrets of the namespace's default account, as which Pods would run without dlr."""
+        """The pull secrets of the namespace's default account, under which Pods would run without dlr."""
         by_name = "metadata.name=default"
         page = await self._client.list_page(
             SERVICEACCOUNTS, namespace, field_selector=by_name, shape=_DEFAULT_ACCOUNT, page_size=1
@@ -83,7 +83,7 @@ class WorkerAccess:
 
 
 class OwnerKeys:
-    """Makes the Secret before its owner's first Pod."""
+    """Creates the Secret before its owner's first Pod."""
 
     def __init__(self, client: AsyncClient, cache: Cache, monotonic: Callable[[], float]) -> None:
         self._client = client
@@ -94,15 +94,15 @@ class OwnerKeys:
         self._made: dict[str, ObjectMemory[float]] = {
             resource.kind: cache.store(resource).memory() for resource in (ELASTICJOBS, NODECHECKS)
         }
-        """When an owner's Secret was found or made last, by kind and uid."""
+        """Time when an owner's Secret was last found or created, by kind and uid."""
         self._making = SharedCalls[None]()
-        """By uid of the owner, whose workers may all begin at once."""
+        """Creations under way, by uid of the owner, shared by its workers."""
 
     async def ensure(self, owner: Object, *, missed: bool = False) -> None:
-        """Make the Secret, unless it is there or a Pod runs with its key.
+        """Create the Secret, unless it exists or a Pod runs with its key.
 
         Args:
-            missed: a Pod waits for it, so that it is not there any more.
+            missed: whether a Pod waits for it, so that it does not exist any more.
         """
         uid = owner["metadata"]["uid"]
         if self._is_there(owner, missed=missed):
@@ -116,16 +116,16 @@ class OwnerKeys:
         self._made[owner["kind"]].put(owner["metadata"]["uid"], self._monotonic())
 
     def forget(self, owner: Object) -> None:
-        """Ask again before the next Pod: the owner has none any more, so it may have a new key."""
+        """Check again before the next Pod: the owner has none any more, so it may get a new key."""
         self._made[owner["kind"]].forget(owner["metadata"]["uid"])
 
     def _is_there(self, owner: Object, *, missed: bool) -> bool:
-        """Whether nothing is to be asked for now."""
+        """Whether the Secret counts as existing for now."""
         made_at = self._made[owner["kind"]].get(owner["metadata"]["uid"])
         return made_at is not None and (not missed or self._monotonic() - made_at < MISSED_RECHECK_SECONDS)
 
     def _is_in_use(self, owner: Object) -> bool:
-        """Whether a Pod runs with the key. Pods in other namespaces have none, whatever owner they name."""
+        """Whether a Pod runs with the key; those in other namespaces cannot, even if they name the owner."""
         namespace = owner["metadata"]["namespace"]
         jobs = self._jobs.by_index(BY_OWNER, key_uid(owner))
         owners = {owner["metadata"]["uid"], *(job["metadata"]["uid"] for job in jobs)}
@@ -142,7 +142,7 @@ class OwnerKeys:
 def access_of(owner: Object, account: str) -> Iterator[tuple[Resource, Object]]:
     """The objects to create, in order: the API server compares a binding with the Role that it names.
 
-    An account that a template names is the user's to make, and gets a binding to the same Role.
+    An account that the template names belongs to the user, and gets a binding to the same Role.
     """
     name = owned_name(owner["metadata"]["uid"])
     ours = account == name
@@ -156,7 +156,7 @@ def access_of(owner: Object, account: str) -> Iterator[tuple[Resource, Object]]:
 
 
 def rules_of(owner: Object) -> list[Object]:
-    """What an agent needs. The controller holds all of it: nobody gives away rights that he does not have."""
+    """The rights of an agent. The controller has them all, since RBAC lets it grant only its own."""
     followed = ELASTICWORLDS if owner["kind"] == ELASTICJOBS.kind else NODECHECKS
     group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
     mine = {"resourceNames": [owner["metadata"]["name"], *([group.name] if group is not None else ())]}
@@ -179,7 +179,7 @@ def _rule(resource: Resource, verbs: list[str], subresource: str = "") -> Object
 
 
 def _keyholder(owner: Object) -> Object:
-    """The owner whose key it is: a replica group's is that of the job that it belongs to."""
+    """The owner of the key; for a replica group, the job that it belongs to."""
     group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
     if group is None:
         return owner

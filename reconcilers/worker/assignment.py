@@ -1,7 +1,7 @@
-"""What a worker is there for: the training of an ElasticJob, or what another owner has it do.
+"""The purpose of a worker: the training of an ElasticJob, or the task of another owner.
 
-The Worker reconciler keeps Pods; what it has to know of their owner for that is an Assignment: the Pod that
-the worker gets (`job_pod.py`), when it may go, and what has to be there before it.
+An Assignment is all that the Worker reconciler has to know about a worker's owner: the Pod that the worker
+gets (`job_pod.py`), and when that may go.
 """
 
 from __future__ import annotations
@@ -32,35 +32,36 @@ from reconcilers.worker.job_pod import build_job_pod
 from reconcilers.worker.pod_refusal import PodSource
 
 STARTS_PER_SECOND = 250
-"""Pods that a cluster's scheduler manages at least; those of more workers may take as much longer."""
+"""Pods that any cluster's scheduler places in a second; larger jobs get proportionally more time."""
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a Pod is not made now."""
+    """The reason why a Pod is not created now."""
 
     reason: str
     message: str
     retry_seconds: float
-    worth_telling: bool = True
+    is_reported: bool = True
+    """Whether the worker's status shows it."""
     counts_ended: bool = False
-    """Whether a Pod that has ended is in the way, by a quota that counts it."""
+    """Whether it is a quota that counts ended Pods too."""
 
 
 class Gate(Protocol):
-    """A feature that Pods of some jobs wait for."""
+    """A feature for which the Pods of some jobs wait."""
 
     async def obstacle(self, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
-        """Return why the worker's Pod cannot come yet; None if it may."""
+        """Return why the worker's Pod cannot be created yet; None if it may."""
 
     def enlist(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> None:
-        """Mark a Pod that is about to be made."""
+        """Mark a Pod that is about to be created."""
 
-    def made(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
-        """See what the API server made of a Pod."""
+    def note_created(self, wanted: Object, pod: Object, job: ElasticJob) -> None:
+        """Note the Pod as the API server has stored it."""
 
-    def held(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
-        """Return why nobody looks for a node for the worker's Pod; None if the feature does not hold it."""
+    def hold_of(self, pod: Object, worker: ElasticWorker, job: ElasticJob) -> Obstacle | None:
+        """Return why the feature keeps the worker's Pod from being scheduled; None if it does not."""
 
 
 _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase.FAILED}
@@ -68,53 +69,53 @@ _ENDS = {JobPhase.SUCCEEDED: WorkerPhase.SUCCEEDED, JobPhase.FAILED: WorkerPhase
 
 @dataclass(frozen=True)
 class JobAssignment:
-    """To train, until the job is suspended or finished. One that is resumed stays suspended until its status
-    says otherwise: until then its reconciler has to see which Pods are on their way out."""
+    """A worker that trains until its job is suspended or finished. A resumed job counts as suspended until
+    its status changes: before that, its reconciler has to see which Pods are leaving."""
 
     worker: ElasticWorker
     owner: Object
-    """The job as the API server has it, for Events."""
+    """The raw job, for Events."""
     job: ElasticJob
     trains: ClassVar[bool] = True
     resource: ClassVar[Resource] = ELASTICJOBS
 
     @property
     def _replica(self) -> ReplicaSpec | None:
-        """None once the worker's type is removed from the job."""
+        """Replica spec of the worker's type; None once that is removed from the job."""
         return self.job.spec.replica_specs.get(self.worker.spec.type)
 
     @property
     def released(self) -> bool:
-        """Whether the worker may go: it gets no new Pod, and to lose the one it has is no failure."""
+        """Whether the worker may go: it gets no new Pod, and the loss of its present one is no failure."""
         status = self.job.status
         is_halted = status.finished or status.phase is JobPhase.SUSPENDED
         return self.job.stops or is_halted or self._replica is None
 
     @property
     def ended(self) -> WorkerPhase | None:
-        """How the job has ended, if it has."""
+        """Final phase of workers that end with the job; None while it goes on."""
         phase = self.job.status.phase
         return None if phase is None else _ENDS.get(phase)
 
     @property
     def heartbeat_timeout_seconds(self) -> float:
-        """Time for which its agent may be silent."""
+        """Time for which the worker's agent may be silent."""
         return float(self.job.spec.elastic_policy.heartbeat_timeout_seconds)
 
     @property
     def waits_for_world(self) -> bool:
-        """Whether the processes of its next Pod start with a world, by what its agents did until now. All
-        others start with the Pod."""
+        """Whether the next Pod's processes start only with a world: an agent of the worker has reported.
+        All others start with the Pod."""
         return self.worker.status.agent is not None and self.worker.spec.type == names.WORKER
 
     @property
     def workers(self) -> int:
-        """How many of its kind start with it, itself included."""
+        """Number of workers of its type, which start at the same time, itself included."""
         return 0 if self._replica is None else slot_count(self._replica)
 
     @property
     def is_probe(self) -> bool:
-        """Whether its Pod looks for free room: the job waits for its node, and no Event reports it."""
+        """Whether its Pod probes for free nodes: the job waits for its node, which no Event reports."""
         return is_extra(self.job, self.worker)
 
     @property
@@ -123,7 +124,7 @@ class JobAssignment:
 
     @property
     def restart_count(self) -> int:
-        """How many failures of one class the worker's budget allows."""
+        """Number of failures of one class that the worker's budget allows."""
         return 0 if self._replica is None else self._replica.restart_count
 
     @property
@@ -141,7 +142,7 @@ class JobAssignment:
 
     @property
     def topology_keys(self) -> Sequence[str]:
-        """Node labels that name what nodes share, as far as the agent needs them."""
+        """Node labels that name what nodes share, where the agent places copies by them."""
         memory = None if self._replica is None else self._replica.memory_checkpoint
         if memory is None or not memory.replicas:
             return ()
@@ -149,7 +150,7 @@ class JobAssignment:
 
     @property
     def domain_policy(self) -> str | None:
-        """Node label that names the node's domain, as the job has it."""
+        """Node label that names the node's domain, from the job."""
         return self.job.spec.elastic_policy.domain if self.has_agent else None
 
     def build_pod(self) -> Object:
@@ -158,7 +159,7 @@ class JobAssignment:
 
     @property
     def source(self) -> PodSource:
-        """What the Pod is made of."""
+        """The user's fields of which the Pod is made."""
         type_ = self.worker.spec.type
         path = "spec.elasticPolicy.opportunistic.priorityClassName"
         priority_class = priority_class_of(self.job, self.worker)
@@ -172,12 +173,12 @@ class JobAssignment:
 
     @property
     def wants_agent(self) -> bool:
-        """Whether the agent is injected into its Pod."""
+        """Whether the agent is injected into the worker's Pod."""
         return self.has_agent and self.job.spec.agent.inject
 
     @property
     def has_agent(self) -> bool:
-        """Whether its Pod is expected to have an agent."""
+        """Whether the worker's Pod should have an agent."""
         return self.worker.spec.type == names.WORKER
 
     def seconds_to_cleaning(self, *, pod_ended: bool, now: datetime) -> float | None:
@@ -190,7 +191,7 @@ class JobAssignment:
 
 @dataclass(frozen=True)
 class OtherAssignment(ABC):
-    """What an owner other than a job has its worker do: its agent reports nothing of training."""
+    """The task of an owner other than a job, whose workers' agents report no training."""
 
     worker: ElasticWorker
     owner: Object
@@ -219,12 +220,12 @@ class OtherAssignment(ABC):
     @property
     @abstractmethod
     def workers(self) -> int:
-        """How many start with it, itself included."""
+        """Number of workers that start at the same time, itself included."""
 
     @property
     @abstractmethod
     def source(self) -> PodSource:
-        """What the Pod is made of."""
+        """The user's fields of which the Pod is made."""
 
     @abstractmethod
     def build_pod(self) -> Object:
@@ -241,17 +242,17 @@ AssignToJob: TypeAlias = Callable[[ElasticWorker, Object, ElasticJob], JobAssign
 
 @dataclass(frozen=True)
 class OtherOwner:
-    """A kind of a feature whose objects own ElasticWorkers."""
+    """A feature's kind whose objects own ElasticWorkers."""
 
     resource: Resource
     assign: Callable[[ElasticWorker, Object], OtherAssignment | None]
     """The assignment of a worker by its owner; None while the owner cannot be read."""
     ends: Callable[[Change], bool]
-    """Whether the change of such an object releases its workers."""
+    """Whether the change of an object of this kind releases its workers."""
 
 
 class Assignments:
-    """Finds the owners in the cache."""
+    """Finds the owners of workers in the cache."""
 
     def __init__(
         self, cache: Cache, to_job: AssignToJob = JobAssignment, owners: Sequence[OtherOwner] = ()
@@ -262,11 +263,12 @@ class Assignments:
         self._owners = owners
 
     def of(self, worker: ElasticWorker, raw: Object) -> Assignment | None:
-        """None if the owner is gone, or goes without its workers: garbage collection takes the worker and its
-        Pods, or lets go of it. And while the owner cannot be read, which its own reconciler reports.
+        """The worker's assignment; None if the owner is gone, is deleted without its workers, or cannot be
+        read. Garbage collection handles the first two, the owner's own reconciler reports the third.
 
         Args:
-            raw: as the API server has it. A job that is applied again has workers of the same names.
+            raw: the worker with its owner's uid, since a job that is applied again has workers of the same
+                names.
         """
         if worker.spec.job_name is not None:
             found = self._owner(ELASTICJOBS, worker, raw)

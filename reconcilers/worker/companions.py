@@ -1,9 +1,9 @@
-"""What a job needs beside its Pods: a NetworkPolicy, a PodDisruptionBudget, and a Service where its Pods have
+"""The objects beside a job's Pods: a NetworkPolicy, a PodDisruptionBudget, and a Service if its Pods have
 names.
 
-A NetworkPolicy is there as long as its owner, since Pods may take their time to leave. The others are there
-while the job is to run, follow its minimum, and go when it is suspended, deleted or has finished. What an
-earlier job of the same name has left is replaced.
+A NetworkPolicy exists as long as its owner, since Pods may take their time to leave. The others exist while
+the job runs, follow its minimum, and go when it is suspended, deleted or finished. Leftovers of an earlier
+job of the same name are replaced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from reconcilers.runtime.refused import is_refusal, not_served
 from reconcilers.runtime.tools import Tools, WithTools
 
 RECHECK_SECONDS = 60.0
-"""Time between two looks at kinds that are not watched: they are few, or a cluster need not know them."""
+"""Time between two looks at kinds that are not watched, since they are few or may not be served."""
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 """Label with the name of a namespace, which Kubernetes sets."""
 CONTROLLER_APP = "dlr-controller"
@@ -40,21 +40,21 @@ ServiceOf = Callable[[ElasticJob], Object | None]
 
 
 def no_service(_: ElasticJob) -> None:
-    """The `ServiceOf` jobs whose Pods have no names."""
+    """The `ServiceOf` for a controller whose jobs' Pods have no names."""
 
 
 @dataclass(frozen=True)
 class EvictionHold:
-    """A reason to let none of a job's workers be evicted, as long as nothing else is known."""
+    """A reason for which, for some time, none of a job's workers may be evicted."""
 
     held_seconds: Callable[[ElasticJob], Awaitable[float]]
-    """Time for which the hold of a job lasts; infinite where no end is in sight, 0.0 without a hold."""
+    """Time for which the hold of a job lasts; infinite if no end is in sight, 0.0 without a hold."""
     watch: Callable[[ControllerBuilder], None]
-    """Has a controller of jobs look at those whose holds may end."""
+    """Makes a controller of jobs reconcile those whose holds may end."""
 
 
 class Companions:
-    """Keeps one object beside the Pods of an owner as it is wanted."""
+    """Keeps objects beside the Pods of an owner in their desired state."""
 
     def __init__(self, tools: Tools) -> None:
         self._client, self._recorder = tools.client, tools.recorder
@@ -62,20 +62,20 @@ class Companions:
     async def keep(
         self, resource: Resource, owner: Object, found: Object | None, wanted: Object | None
     ) -> None:
-        """Create, patch, replace or delete, if there is a need to.
+        """Create, patch, replace or delete the object, if it needs that.
 
         Raises:
-            AlreadyExists: there was one, which has just gone, or is yet to go.
-            Forbidden: the name is taken by one that is not the owner's.
+            AlreadyExists: there was one of that name, which is gone by now, or about to go.
+            Forbidden: the name is taken by an object of somebody else.
         """
         if wanted is not None and found is None:
             try:
                 await self._client.create(resource, wanted)
                 return
-            except AlreadyExists:  # the cache is late, or does not see it for want of our label
+            except AlreadyExists:  # the cache is late, or does not have it because it lacks our label
                 found = await self.get(resource, wanted["metadata"]["name"], wanted["metadata"]["namespace"])
                 if found is None:
-                    raise  # gone meanwhile, of which nobody would tell us: it is made with the next try
+                    raise  # gone meanwhile, without an event for us: the next try creates it
         if found is None:
             return
         metadata = found["metadata"]
@@ -98,10 +98,10 @@ class Companions:
             await self._client.delete(resource, metadata["name"], metadata["namespace"], uid=metadata["uid"])
 
     async def get(self, resource: Resource, name: str, namespace: str | None) -> Object | None:
-        """Read it from the API server; None if it is not there.
+        """Read the object from the API server; None if it does not exist.
 
         Raises:
-            NotFound: the API server knows no such kind.
+            NotFound: the API server does not serve the kind.
         """
         try:
             return await self._client.get(resource, name, namespace)
@@ -112,7 +112,7 @@ class Companions:
 
     @contextlib.contextmanager
     def reporting(self, owner: Object, kind: str, failures: list[Refused]) -> Iterator[None]:
-        """Put a refusal into an Event on the owner, and collect it; the other objects do not wait."""
+        """Report a refusal in an Event on the owner, and collect it, so that other objects can be kept."""
         try:
             yield
         except Refused as error:
@@ -141,7 +141,7 @@ class CompanionReconciler(WithTools):
 
     async def reconcile(self, request: Request) -> Result:
         raw = self._jobs.get(request.namespace, request.name)
-        if raw is None or spares_its_own(raw) or is_grouped(raw):  # groups have what they need
+        if raw is None or spares_its_own(raw) or is_grouped(raw):  # groups have companions of their own
             return Result()
         job, companions = self._parse_job.parse(raw), self._companions
         runs = not (job.stops or job.status.finished)
@@ -151,7 +151,7 @@ class CompanionReconciler(WithTools):
             found = self._budgets.get(job.metadata.namespace, job.metadata.name)
             budget = budget_of(job, is_held=held_seconds > 0) if runs else None
             await companions.keep(PODDISRUPTIONBUDGETS, raw, found, budget)
-        if job.metadata.deletion_timestamp is None:  # then it stays, and goes with the job
+        if job.metadata.deletion_timestamp is None:  # a deleted job's policy goes with it
             with companions.reporting(raw, NETWORKPOLICIES.kind, failures):
                 found = self._policies.get(job.metadata.namespace, owned_name(job.metadata.uid))
                 wanted = network_policy_of(raw, self._controller_namespace)
@@ -170,8 +170,8 @@ class CompanionReconciler(WithTools):
 
 
 def network_policy_of(owner: Object, controller_namespace: str = "") -> Object:
-    """The NetworkPolicy to create: the Pods of a job or check are reached by each other alone, and of a job
-    by the controller, which asks whether a silent worker answers (`reach.py`).
+    """The NetworkPolicy to create: it admits traffic from Pods of the same job or check, and for a job from
+    the controller, which tries whether a silent worker answers (`reach.py`).
 
     https://kubernetes.io/docs/concepts/services-networking/network-policies/
     """
@@ -189,14 +189,13 @@ def network_policy_of(owner: Object, controller_namespace: str = "") -> Object:
 
 
 def budget_of(job: ElasticJob, *, is_held: bool = False) -> Object | None:
-    """The PodDisruptionBudget to create: evictions leave the job the workers that it needs to go on training,
-    or while it is held all that it has, and others that come up in their places.
+    """The PodDisruptionBudget to create: evictions leave the job the workers that it needs to go on training;
+    while it is held, all workers and their replacements.
 
-    None if it needs all of them and is not held. Then a budget would let no drain end, and save nothing: the
-    first eviction stops the training whatever becomes of the others, and one restart for all is better than
-    one for each.
+    None if it needs all workers and is not held. A budget would then let no drain end, and save nothing: the
+    first eviction stops the training anyway, and one restart for all is better than one for each.
 
-    An integer `minAvailable` is the only form that counts Pods of a controller that Kubernetes does not know:
+    An integer `minAvailable` is the only form that counts Pods of a custom controller:
     https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors
     """
     minimum, worker = minimum_workers(job), job.spec.replica_specs.get(names.WORKER)
@@ -206,16 +205,16 @@ def budget_of(job: ElasticJob, *, is_held: bool = False) -> Object | None:
     spec = {
         "minAvailable": 2 * slots if is_held else minimum,
         "selector": {"matchLabels": {names.LABEL_JOB: job.metadata.name, names.LABEL_TYPE: names.WORKER}},
-        "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a Pod that is broken anyway holds no drain up
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a broken Pod does not delay a drain
     }
     return PODDISRUPTIONBUDGETS.manifest(companion_metadata(job), spec=spec)
 
 
 def _difference(found: Object, wanted: Object) -> Object:
-    """The patch of what we say; a scheduler's webhook may have filled in the rest."""
+    """The patch of the fields that we set; a webhook may have set others."""
     has = found["metadata"].get("labels") or {}
     labels = {key: value for key, value in wanted["metadata"]["labels"].items() if has.get(key) != value}
-    said = wanted["spec"]
-    spec = merge_patch({key: value for key, value in found["spec"].items() if key in said}, said)
+    fields = wanted["spec"]
+    spec = merge_patch({key: value for key, value in found["spec"].items() if key in fields}, fields)
     patch = {"metadata": {"labels": labels} if labels else {}, "spec": spec}
     return {part: change for part, change in patch.items() if change}

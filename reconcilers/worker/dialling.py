@@ -1,4 +1,4 @@
-"""Tries whether the agents of silent workers take connections, beside the looks that ask for it."""
+"""Tries in the background whether the agents of silent workers accept connections."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from controller import clock
 from reconcilers.observed.reach import Address
 
 DIAL_SECONDS = 0.5
-"""Time limit of an attempt: an address that does not answer at once does not before the kernel asks again, a
-second later."""
+"""Time limit of an attempt. The kernel repeats an unanswered SYN only after a second."""
 KEPT_SECONDS = 1.0
-"""Age up to which an outcome is given."""
+"""Age up to which an outcome is valid."""
 MOST_AT_ONCE = 64
-"""Attempts under way, of all namespaces together."""
+"""Limit of attempts under way, for all namespaces together."""
 
 
 class Dials(Protocol):
     def answers(self, namespace: str, host: str, port: int) -> bool | None:
-        """Whether somebody takes connections there; None until that is found out, within DIAL_SECONDS.
+        """Whether the address accepts connections; None until the outcome is there, within DIAL_SECONDS.
 
         Args:
-            namespace: of the worker.
+            namespace: namespace of the worker.
         """
 
 
@@ -32,21 +31,21 @@ class Dials(Protocol):
 class _Outcome:
     is_connected: bool
     at: float
-    """Time when it was found out."""
+    """Time of the outcome, on the monotonic clock."""
 
 
 class TcpDials:
-    """Connects, says nothing, and closes.
+    """Connects, sends nothing, and closes.
 
-    A namespace may have as many attempts under way as places are free besides: so it leaves some to others,
-    however many jobs it has, and however many of their workers are silent.
+    A namespace may have at most as many attempts under way as remain free, so that it always leaves some to
+    others, however many of its workers are silent.
     """
 
     def __init__(self, monotonic: Callable[[], float] = clock.monotonic) -> None:
         self._monotonic = monotonic
         self._outcomes: dict[Address, _Outcome] = {}
         self._under_way: dict[Address, tuple[str, asyncio.Task[None]]] = {}
-        """With the namespace of each."""
+        """Attempts under way, each with its namespace."""
 
     def answers(self, namespace: str, host: str, port: int) -> bool | None:
         """See `Dials`."""

@@ -1,4 +1,4 @@
-"""How an incarnation ended, and what is remembered of it: `status.lastExit`, the counts, and the budget."""
+"""The end of an incarnation in the status: `status.lastExit`, the history, the counts and the budget."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from reconcilers.observed.worker_state import HARDWARE_WELL, REPLACED
 from reconcilers.worker.leavers import may_train
 
 RELEASED = "Released"
-"""The Pod was taken away because the job was suspended, or has ended."""
+"""Reason of a Pod that was deleted because the job was suspended or has ended."""
 
 
 def with_lives(worker: ElasticWorker, status: ElasticWorkerStatus, now: datetime) -> ElasticWorkerStatus:
-    """The new status with its history brought up to date, from the one that is stored."""
+    """The new status, with the stored status's history brought up to date."""
     lives = list(worker.status.history)
     last = lives[-1] if lives else None
     if last is None or last.incarnation != status.observed_incarnation:
-        if last is not None and last.ended_at is None:  # its Pod lived when it was replaced
+        if last is not None and last.ended_at is None:  # its Pod was replaced before it had ended
             lives[-1] = _ended(last, status.last_exit, now)
-        lives.append(SlotLife(incarnation=worker.spec.incarnation, created_at=_asked_for(worker, now)))
+        lives.append(SlotLife(incarnation=worker.spec.incarnation, created_at=_created_at(worker, now)))
     elif last.ended_at is not None:
         if not _lives(status):
             return status.model_copy(update={"history": lives})
@@ -55,7 +55,7 @@ def with_lives(worker: ElasticWorker, status: ElasticWorkerStatus, now: datetime
     return status.model_copy(update={"history": lives[-MAX_LIVES:]})
 
 
-def _asked_for(worker: ElasticWorker, now: datetime) -> datetime:
+def _created_at(worker: ElasticWorker, now: datetime) -> datetime:
     created = worker.metadata.creation_timestamp
     return created if created is not None and not worker.status.history else now
 
@@ -79,29 +79,27 @@ def _as_observed(
     if status.phase is not WorkerPhase.FAILED:
         return life
     if status.last_exit is None or status.last_exit.incarnation != life.incarnation:
-        return life.model_copy(update={"ended_at": now, "reason": RELEASED})  # its end counts no more
+        return life.model_copy(update={"ended_at": now, "reason": RELEASED})  # its end is not counted
     return _ended(life, status.last_exit, now)
 
 
 def _ended(life: SlotLife, end: WorkerExit | None, now: datetime) -> SlotLife:
     if end is None or end.incarnation != life.incarnation:
         return life.model_copy(update={"ended_at": now})
-    said = first_line(end.message)
-    reason = shortened(f"{end.reason}: {said}" if said else end.reason, MAX_LIFE_REASON)
+    message = first_line(end.message)
+    reason = shortened(f"{end.reason}: {message}" if message else end.reason, MAX_LIFE_REASON)
     update = {"ended_at": end.time, "exit_class": end.exit_class, "planned": end.planned, "reason": reason}
     return life.model_copy(update=update)
 
 
 QUICK_EXIT_SECONDS = 60.0
-
-
 MAX_REASON = 256
 MOST_AT_ONCE = 16
-"""Of the failures that one look finds in a Pod, so many are charged to the budget; it allows fewer."""
+"""Failures of one Pod that are charged to the budget at once; no budget allows as many."""
 
 
-def taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
-    """The end of an incarnation whose node was found or reported faulty; it has none of its own."""
+def faulty_node_exit(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
+    """The end of an incarnation whose node was found or reported faulty, so that its Pod was replaced."""
     status = worker.status
     fault = condition_of(status.conditions, HARDWARE_WELL)
     if status.node_name in worker.spec.faulty_nodes:
@@ -123,10 +121,10 @@ def taken_off(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
     )
 
 
-def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
-    """The end of an incarnation that gave way for a failure of its processes, of which its agent has told.
+def replacement_exit(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
+    """The end of an incarnation that was replaced for a process failure that its agent has reported.
 
-    Whatever else its Pod is replaced for, such as a suspension, is not its processes' doing.
+    None if its Pod was replaced for another reason, such as a suspension.
     """
     status, report = worker.status, worker.status.agent
     if report is None or report.failure is None:
@@ -152,17 +150,17 @@ def replaced(worker: ElasticWorker, now: datetime) -> WorkerExit | None:
 
 
 def is_counted(status: ElasticWorkerStatus, incarnation: int) -> bool:
-    """Whether the end of this incarnation is counted: they end in their order, and each once."""
+    """Whether the end of this incarnation is counted: incarnations end in order, each once."""
     end = status.last_exit
     if end is None or end.incarnation < incarnation:
         return False
     return end.incarnation > incarnation or end.failures_in_pod is None
 
 
-def counted(
+def end_counts(
     status: ElasticWorkerStatus, end: WorkerExit, times: int = 1, *, is_failure: bool = True
 ) -> dict[str, Any]:
-    """The fields that remember one more end, or so many alike."""
+    """The status fields for one more end, or several of one kind."""
     end_of_class = Counter({end.exit_class.value: times})
     restarts = dict(Counter(status.restarts) + end_of_class)
     failures = dict(Counter(status.failures) + end_of_class) if is_failure else status.failures
@@ -170,7 +168,7 @@ def counted(
     return of_all | {"last_exit": end}
 
 
-def ended(
+def failed_status(
     worker: ElasticWorker,
     status: ElasticWorkerStatus,
     end: PodEnd,
@@ -181,7 +179,7 @@ def ended(
     times: int = 1,
     counted_round: int | None = None,
 ) -> ElasticWorkerStatus:
-    """The status of a worker whose incarnation has ended so.
+    """The status of a worker whose incarnation has ended like this.
 
     Args:
         times: how many ends like this one are counted.
@@ -223,19 +221,19 @@ def ended(
             "message": (end.message or text)[:MAX_MESSAGE],
             "quick_exits": (status.quick_exits or 0) + 1 if _was_quick(pod, now) else 0,
             "failure_budget": spent,
-            **counted(status, last_exit, times, is_failure=not (is_counted or last_exit.planned)),
+            **end_counts(status, last_exit, times, is_failure=not (is_counted or last_exit.planned)),
         }
     )
 
 
 def _never_ran(worker: ElasticWorker, end: PodEnd) -> bool:
-    """Whether the Pod was taken away before it ran."""
+    """Whether the Pod was deleted before it ran."""
     is_taken = meaning_of(end.exit_class).taken and end.exit_class is not ExitClass.NODE_LOST
     return is_taken and worker.status.phase is not WorkerPhase.RUNNING
 
 
 def _stops_in_good_order(pod: dict[str, Any] | None, end: PodEnd) -> bool:
-    """Whether it runs, and has the time between its deletion and SIGKILL to save."""
+    """Whether the deleted Pod still runs, and has until SIGKILL to save."""
     return end.exit_class is not ExitClass.NODE_LOST and _is_deleted(pod) and may_train(pod)
 
 
@@ -244,20 +242,20 @@ def _is_deleted(pod: dict[str, Any] | None) -> bool:
 
 
 def _with_last_line(end: PodEnd) -> str:
-    """Describes the exit of a process with the last line of its log, which mostly says why."""
+    """The exit of a process in words, with the last line of its log, which usually has the reason."""
     text, line = exit_words(end.exit_code), last_line(end.log)
     if end.other_container:
         text = f"{end.role} {end.container}: {text}"
-    left = line and end.exit_class is ExitClass.USER_ERROR
-    return shortened(f"{text}: {line}", MAX_MESSAGE) if left else text
+    is_user_error = end.exit_class is ExitClass.USER_ERROR
+    return shortened(f"{text}: {line}", MAX_MESSAGE) if line and is_user_error else text
 
 
 def _words(failure: AgentFailure | None, message: str = "", log: str = "") -> dict[str, Any]:
-    """What there is to say of an end: the training process's own words before the Pod's."""
+    """Rank, message and log of an end: the training process's own if there are any, else the Pod's."""
     if failure is None:
         return {"rank": None, "message": message[:MAX_MESSAGE], "log_tail": log[-MAX_MESSAGE:]}
-    said = (failure.message or message)[:MAX_MESSAGE]
-    return {"rank": failure.rank, "message": said, "log_tail": failure.log_tail[-MAX_MESSAGE:]}
+    message = (failure.message or message)[:MAX_MESSAGE]
+    return {"rank": failure.rank, "message": message, "log_tail": failure.log_tail[-MAX_MESSAGE:]}
 
 
 def _was_quick(pod: dict[str, Any] | None, now: datetime) -> bool:

@@ -1,9 +1,9 @@
 """Whether worker Pods get the agent by an image volume, without an init container and its emptyDir.
 
-Image volumes are GA in Kubernetes 1.36 (`volumes[].image`). All nodes have to have them, since nobody knows
-yet where a Pod will run. A kubelet is never newer than its API server, so the server has them too
-(https://kubernetes.io/releases/version-skew-policy/). Kubernetes' API says that nothing may be executed from
-one: so only commands that start a launcher get the agent that way, by a shell; others look for an executable.
+Image volumes are GA in Kubernetes 1.36 (`volumes[].image`). All nodes have to support them, since a Pod may
+run on any. A kubelet is never newer than its API server, so the server supports them too
+(https://kubernetes.io/releases/version-skew-policy/). They are mounted noexec: so only commands that start a
+launcher get the agent that way, through a shell; all others need an executable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RUNTIMES = {"containerd": (2, 1), "cri-o": (1, 33)}
 """The first version of each container runtime that mounts images."""
 
 BY_IMAGE_VOLUMES = "image-volumes"
-"""Index of Nodes: under `CAN` those that can mount images, under `CANNOT` the others."""
+"""Index of Nodes: `CAN` for those that can mount images, `CANNOT` for the others."""
 CAN, CANNOT = "can", "cannot"
 
 _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})")
@@ -43,11 +43,11 @@ def image_volume_keys(node: Object) -> Iterable[str]:
 
 
 def images_mount(nodes: Store) -> bool:
-    """Whether a Pod may have an image volume, wherever it comes up."""
+    """Whether a Pod may have an image volume on whichever node it runs."""
     return nodes.count(BY_IMAGE_VOLUMES, CAN) > 0 and not nodes.count(BY_IMAGE_VOLUMES, CANNOT)
 
 
 def _version(text: str) -> tuple[int, int]:
-    """The first two numbers of a version; zeros for none."""
+    """The first two numbers of a version; zeros if it has none."""
     found = _VERSION.match(text)
     return (int(found[1]), int(found[2])) if found else (0, 0)

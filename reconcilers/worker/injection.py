@@ -1,9 +1,9 @@
-"""Brings the agent into an image that has nothing of ours: it needs Python and torch alone.
+"""Injects the agent into a Pod whose image needs Python and torch alone, and nothing of dlr.
 
-The first container mounts a volume with the agent, one zip and its launchers: the agent's image itself, or a
-copy that an init container makes of it. That container's command then finds `dlr`, `torchrun` and
-`dlrover-run` there before any of the image's own. Kubernetes runs `command` and `args` one behind the other,
-without a shell (https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/).
+The first container mounts a volume with the agent, a zip and its launchers: the agent's image itself, or a
+copy that an init container makes of it. The container's command finds `dlr`, `torchrun` and `dlrover-run`
+there before any of the image's own. Kubernetes runs `command` followed by `args`, without a shell
+(https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from reconcilers.observed.options import AgentSource
 VOLUME = "dlr-agent"
 INIT_CONTAINER = "dlr-agent"
 ENV_PYTHON = "DLR_PYTHON"
-"""Which Python the launchers start the agent with, if not the `python3` on PATH."""
+"""Environment variable with the launchers' Python; without it they use the `python3` on PATH."""
 
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
-"""Names the volumes whose loss does not matter, so that the autoscaler may drain a node in spite of them.
+"""Annotation with the volumes in spite of which the cluster autoscaler may drain the node.
 https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md"""
 
 
@@ -37,7 +37,7 @@ def inject_agent(pod: Object, source: AgentSource, *, images_mount: bool = False
     """Change a Pod so that its first container has the agent.
 
     Args:
-        images_mount: the nodes can mount images (`image_volumes.py`).
+        images_mount: whether all nodes can mount images (`image_volumes.py`).
     """
     container = pod["spec"]["containers"][0]
     if launcher := launcher_of(container):
@@ -53,7 +53,7 @@ def inject_agent(pod: Object, source: AgentSource, *, images_mount: bool = False
     else:
         _mount_copy(pod, source)
     if command or (words and _is_program(words[0])):
-        # Without a command there is no entrypoint, or one that runs its arguments.
+        # Without a command, the image has no entrypoint, or one that runs its arguments.
         container["command" if command else "args"], python = with_agent(words, home, is_image=is_image)
     if command:
         container.pop("args", None)
@@ -62,7 +62,7 @@ def inject_agent(pod: Object, source: AgentSource, *, images_mount: bool = False
 
 
 def _mount_image(spec: Object, source: AgentSource) -> None:
-    """Add the agent's image as a volume. Its root is mounted: some runtimes ignore a subPath.
+    """Add the agent's image as a volume, mounted at its root, since some runtimes ignore a subPath.
 
     https://kubernetes.io/docs/concepts/storage/volumes/#image
     """
@@ -80,13 +80,12 @@ def _mount_copy(pod: Object, source: AgentSource) -> None:
 
 
 def with_agent(words: Sequence[str], home: str, *, is_image: bool = False) -> tuple[list[str], str | None]:
-    """A container's command that runs with the agent, and the Python that it names for it, if it names one.
+    """The container's command with the agent, and the Python that the command names, if any.
 
     Args:
         words: `command` and `args`, not empty.
-        home: where the container sees the agent's files.
-        is_image: that is an image volume, from which nothing may be executed, and the command starts a
-            launcher.
+        home: mount path of the agent's files.
+        is_image: whether that is a noexec image volume; the command then starts a launcher.
     """
     launched = _launched(words, home)
     if launched is not None:
@@ -96,47 +95,47 @@ def with_agent(words: Sequence[str], home: str, *, is_image: bool = False) -> tu
     text = _place_of_login_text(words) if SHELL.fullmatch(posixpath.basename(words[0])) else None
     if text is not None:
         return [*words[:text], paths + words[text], *words[text + 1 :]], None
-    # Elsewhere no word is changed: a shell whose text is one command becomes that command, so that it is the
-    # agent which gets the Pod's SIGTERM. With another command in front, some shells stay.
+    # All other words stay as they are: a shell whose text is a single command execs it, so the agent gets the
+    # Pod's SIGTERM. With another command in front of it, some shells do not.
     return ["/bin/sh", "-c", f'{paths}exec "$0" "$@"', *words], None
 
 
 def _launched(words: Sequence[str], home: str) -> tuple[list[str], str | None] | None:
-    """A command that starts torchrun or us by name, with our launcher in its place; None for any other."""
+    """A command that names torchrun or dlr, with our launcher in its place; None for any other."""
     started = launched(words)
     if started is None:
         return None
     folder, program = posixpath.split(words[0])
-    # Beside an absolute path is the Python that it belongs to.
+    # A program with an absolute path belongs to the Python beside it.
     python = words[0] if PYTHON.fullmatch(program) else posixpath.join(folder, "python3") if folder else None
     return [f"{home}/bin/{started.name}", *started.arguments], python
 
 
 def _is_program(word: str) -> bool:
-    """Whether this is a command's first word, and no argument of an image's own program."""
+    """Whether this word starts a command, and is no argument of the image's entrypoint."""
     name = posixpath.basename(word)
     return name in (*LAUNCHERS, "dlr") or any(kind.fullmatch(name) for kind in (SHELL, PYTHON))
 
 
 def _place_of_login_text(words: Sequence[str]) -> int | None:
-    """Which word of a login shell's command is the text that it runs; None for other shells and commands.
+    """Position of the text that a login shell's command runs; None for other shells and commands.
 
-    A login shell's profile may set PATH, and comes before the text.
+    A login shell reads its profile, which may set PATH, before it runs the text.
     """
     place, is_login = place_of_text(words)
     return place if is_login else None
 
 
 def _paths(home: str) -> str:
-    """The beginning of a shell's text: our launchers come first, and `import dlr` works in any Python."""
+    """Shell text that puts our launchers first on PATH, and makes `import dlr` work in any Python."""
     python_path = f"${{PYTHONPATH:+$PYTHONPATH:}}{home}/{names.AGENT_ZIP}"
     return f'export PATH="{home}/bin:$PATH" PYTHONPATH="{python_path}"\n'
 
 
 def _init_container(container: Object, source: AgentSource) -> Object:
-    """A container that runs as the training container's user, who reads its files, and with no more rights.
+    """The init container. It runs as the training container's user, who reads the copy, with no more rights.
 
-    It leaves alone what the Pod sets for all its containers, and what admission sets for each.
+    It sets nothing that the Pod sets for all its containers, or that admission sets for each.
     """
     context = container.get("securityContext") or {}
     kept = ("runAsUser", "runAsGroup", "runAsNonRoot", "seccompProfile")
@@ -157,14 +156,14 @@ def _init_container(container: Object, source: AgentSource) -> Object:
 
 
 def _resources(container: Object) -> Object:
-    """CPU and memory of the training container.
+    """CPU and memory of the training container, which does not use them yet.
 
-    They are free by then. So the Pod keeps its quality of service, and meets every LimitRange and quota that
-    it meets without us. https://kubernetes.io/docs/concepts/workloads/pods/init-containers/
+    So the Pod keeps its quality of service, and fits every LimitRange and quota that it fits without us.
+    https://kubernetes.io/docs/concepts/workloads/pods/init-containers/
     """
-    asked = container.get("resources") or {}
+    resources = container.get("resources") or {}
     return {
-        kind: {name: amount for name, amount in (asked.get(kind) or {}).items() if name in ("cpu", "memory")}
+        kind: {name: amount for name, amount in resources[kind].items() if name in ("cpu", "memory")}
         for kind in ("requests", "limits")
-        if asked.get(kind)
+        if resources.get(kind)
     }

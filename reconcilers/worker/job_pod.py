@@ -1,4 +1,4 @@
-"""The Pod of a job's worker: the template of its type with what torchrun and DLRover scripts look for."""
+"""The Pod of a job's worker: the template of its type with the variables of torchrun and DLRover scripts."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def job_pod(
 
 
 def _keep_in_domain(pod: Object, job: ElasticJob, worker: ElasticWorker) -> None:
-    """Have the scheduler prefer one domain for the first Pods of a unit, and for later ones that of the
+    """Make the scheduler prefer one domain for the first Pods of a unit. Later Pods prefer the domain of the
     slot's last Pod, unless its switch failed.
 
-    Without `nodeUnit` the first Pods have no preference: schedulers that know the topology place them, and
-    the default one would look at all Pods of the cluster for each.
+    Without `nodeUnit` the first Pods have no preference: topology-aware schedulers place them, and the
+    default one would look at all Pods of the cluster for each.
     """
     policy, excluded, last = job.spec.elastic_policy, worker.spec.excluded_domain, worker.status.domain
     labels = labels_of(policy.domain)
@@ -117,7 +117,7 @@ def _environment(
 
 
 def _policy(job: ElasticJob, type_: str) -> Variables:
-    """Returns the owner of the Pod, and what its agent has to know of the job beforehand."""
+    """Return the variables with the Pod's owner and the settings that its agent needs at its start."""
     variables = {names.ENV_JOB_NAME: plain(job.metadata.name)}
     if (group := group_of(job)) is not None:
         variables[names.ENV_GROUPED_JOB] = plain(group.name)
@@ -135,7 +135,7 @@ def _policy(job: ElasticJob, type_: str) -> Variables:
 
 
 def _torchrun_environment(job: ElasticJob, worker: ElasticWorker) -> Variables:
-    """torchrun takes its flags from `PET_<FLAG>` too, so plain `torchrun train.py` joins the world.
+    """Return torchrun's flags as `PET_<FLAG>` variables, so that plain `torchrun train.py` joins the world.
 
     https://docs.pytorch.org/docs/stable/elastic/run.html
     """
@@ -153,7 +153,7 @@ def _torchrun_environment(job: ElasticJob, worker: ElasticWorker) -> Variables:
 
 
 def _job_variable(value: Any) -> Object:
-    """An entry of `spec.envs`: an EnvVar without its name, a text, or another value as it is in JSON."""
+    """An entry of `spec.envs`: an EnvVar without its name, a text, or another value as JSON."""
     if isinstance(value, dict):
         return {key: value[key] for key in ("value", "valueFrom") if key in value}
     return plain(value if isinstance(value, str) else orjson.dumps(value).decode())

@@ -1,9 +1,9 @@
-"""Pods of a slot that leave while their training processes may still run: whom the slot's next Pod waits for.
+"""Leaving Pods of a slot whose training processes may still run, and for which the slot's next Pod waits.
 
-A Pod that is deleted has its grace to save. Its successor may be made at once, but it joins no world before
-these processes have ended: else two of them would train as one rank, and the second would not find what the
-first one saves. A Pod whose container has ended, that has no grace left, or whose node is lost is not waited
-for, nor is one whose grace is over.
+A deleted Pod has its grace period to save. Its successor may be created at once, but joins no world before
+these processes have ended: otherwise two would train as one rank, and the second would miss the first one's
+checkpoint. There is no wait for a Pod whose container has ended, whose grace is over or zero, or whose node
+is lost.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from reconcilers.runtime.tools import Tools
 BY_SLOT = "slot"
 """Index of Pods, by `slot_keys`."""
 OVERDUE_SECONDS = 5.0
-"""Time after a Pod's grace in which a kubelet that works says that the Pod has ended."""
+"""Time after a Pod's grace in which a working kubelet reports that the Pod has ended."""
 LOOK_SECONDS = 5.0
-"""Time between two looks at a Pod that leaves: that its node is lost wakes nobody."""
+"""Time between two looks at a leaving Pod: the loss of its node triggers none."""
 
 
 def slot_keys(pod: Object) -> Iterable[str]:
-    """Index function: namespace and name of the ElasticWorker that controls a Pod, or did: the slot's worker
-    may have been made again since."""
+    """Index function: namespace and name of the ElasticWorker that controls a Pod. The slot may have another
+    worker of that name by now."""
     metadata = pod["metadata"]
     return [
         f"{metadata.get('namespace')}/{owner['name']}"
@@ -42,7 +42,7 @@ def slot_keys(pod: Object) -> Iterable[str]:
 
 
 def may_train(pod: Object | None) -> bool:
-    """Whether the training container of a Pod runs, as far as is known, and has time to save.
+    """Whether the Pod's training container may run, and has time to save.
 
     https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
     """
@@ -54,12 +54,12 @@ def may_train(pod: Object | None) -> bool:
 
 @dataclass(frozen=True)
 class Leavers:
-    """The Pods of a slot, as one look finds them."""
+    """The Pods of a slot at one look."""
 
     training: frozenset[str] = frozenset()
     """Names of the Pods whose training processes may run, the present one included."""
     of_earlier: frozenset[str] = frozenset()
-    """Names of those among them that an earlier worker of the slot's name controls."""
+    """Names of those that an earlier worker of the same name controls."""
     look_again_seconds: float | None = None
 
 
@@ -67,8 +67,8 @@ NOBODY_LEAVES = Leavers()
 
 
 class SlotPods:
-    """The Pods of slots in the cache. A grace counts from when we first saw that the Pod leaves, and is never
-    over before our own contact with the API server has lasted as long: a kubelet may have had none either."""
+    """Finds the Pods of slots in the cache. A grace counts from when we first saw that the Pod leaves, and is
+    not over before our contact with the API server has lasted as long: a kubelet may have had none either."""
 
     def __init__(self, tools: Tools) -> None:
         self._pods, self._nodes = tools.cache.store(PODS), tools.cache.store(NODES)
@@ -95,7 +95,7 @@ class SlotPods:
         return Leavers(frozenset(training), frozenset(of_earlier), look_again_seconds)
 
     def _seconds_left(self, pod: Object) -> float:
-        """Return the longest time for which its processes may still run."""
+        """Return the longest time for which the Pod's processes may still run."""
         metadata = pod["metadata"]
         grace = metadata.get("deletionGracePeriodSeconds")
         limit_seconds = (grace_seconds(pod["spec"]) if grace is None else grace) + OVERDUE_SECONDS
@@ -104,18 +104,18 @@ class SlotPods:
 
 
 def _leaves(pod: Object, worker: ElasticWorker) -> bool:
-    """Whether it is any other than the incarnation's Pod that goes on."""
+    """Whether the Pod is any other than the incarnation's live one."""
     metadata = pod["metadata"]
     is_present = metadata["name"] == pod_name(worker) and belongs_to(pod, worker.metadata.uid)
     return not is_present or "deletionTimestamp" in metadata or worker.status.phase in ENDED
 
 
 def still_leaving(worker: ElasticWorker, status: ElasticWorkerStatus, leavers: Leavers) -> list[str]:
-    """Return `leavingPods` of the new status. A Pod that was found to have left once is not added again,
-    but one of an earlier worker, whose names are those of this one's Pods.
+    """Return `leavingPods` of the new status. A Pod that has left once is not added again, except for Pods of
+    an earlier worker, which have the same names.
 
     Args:
-        status: the new status otherwise.
+        status: the rest of the new status.
     """
     before, report, training = worker.status, worker.status.agent, leavers.training
     if before.observed_incarnation is None:

@@ -1,6 +1,6 @@
-"""What a worker needs of the API server, made where it is missing: rights, key, Lease and Pod.
+"""Creates the missing objects of a worker: rights, key, Lease and Pod.
 
-A Pod comes last, since its agent begins with the others. What is refused is tried again, now and then.
+The Pod comes last, since its agent needs the others at once. A refused object is tried again after a while.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from reconcilers.worker.pod_refusal import PodRefused, PodSource, refused_pod, w
 from reconcilers.worker.silences import lease_of
 
 MOST_EVENTS = 50
-"""Events of a Pod that are read."""
+"""Limit of Events that are read for a Pod."""
 _EVENT = Shape(
     dict.fromkeys(("type", "reason", "message", "reportingComponent", "lastTimestamp", "eventTime"), 1_000)
     | {"source": 100}
@@ -51,19 +51,19 @@ _EVENT = Shape(
 
 
 class LatePods:
-    """The Events of Pods that are late."""
+    """Finds out why Pods start late, from their Events."""
 
     def __init__(self, tools: Tools) -> None:
         self._client = tools.client
         self._monotonic = tools.clock.monotonic
         self._starting = Observations(tools.cache.store(PODS), tools.clock.monotonic)
-        self._asked: ObjectMemory[EventsRead] = tools.cache.store(ELASTICJOBS).memory()
+        self._reads: ObjectMemory[EventsRead] = tools.cache.store(ELASTICJOBS).memory()
 
     async def hindrance_of(self, pod: Object, owner: Object) -> tuple[Hindrance | None, float | None]:
-        """Why it does not start, if it is late; and seconds until it might be, or is to be looked at again.
+        """Why a late Pod does not start, and seconds until the next look at it.
 
-        A container that runs before training is the reason, or what its Events say: None if they were not
-        read, `NOTHING` if they say of nothing that lasts.
+        The reason is a container that runs before training, or an Event: None if Events were not read,
+        `NOTHING` if they name no lasting reason.
         """
         if not is_starting(pod):
             return None, None
@@ -73,14 +73,14 @@ class LatePods:
         if (container := unfinished_before_training(pod)) is not None:
             return container, None
         uid = owner["metadata"]["uid"]
-        reading = next_reading(self._asked.get(uid), pod["metadata"]["uid"], self._monotonic())
+        reading = next_reading(self._reads.get(uid), pod["metadata"]["uid"], self._monotonic())
         if reading is None:
             return None, AGAIN_SECONDS
-        self._asked.put(uid, reading)
+        self._reads.put(uid, reading)
         return await self._warning(pod), AGAIN_SECONDS
 
     async def _warning(self, pod: Object) -> Hindrance | None:
-        """None if we may not read Events, or they are too large."""
+        """The reason in the Pod's Events; None if we may not read them, or they are too large."""
         metadata = pod["metadata"]
         selector = f"involvedObject.uid={metadata['uid']}"
         try:
@@ -93,10 +93,10 @@ class LatePods:
 
 
 LEFTOVER_RETRY_SECONDS = 10.0
-"""What is left over is watched, and leads to a look when it goes; this is for what we do not see."""
+"""Time between two tries while leftovers exist. Their deletion triggers one, unless it is not watched."""
 WAITING_FOR_JOB_SECONDS = 0.2
 STUCK_SECONDS = 30.0
-"""Time after its grace period in which a Pod that is deleted goes, unless its node is gone."""
+"""Time after its grace period in which a deleted Pod is gone, unless its node is lost."""
 
 
 class PodMaker:
@@ -114,10 +114,10 @@ class PodMaker:
         self._random = options.random
 
     async def start(self, assignment: Assignment) -> tuple[Object | None, Obstacle | None]:
-        """The Pod of the incarnation, or why it cannot come yet."""
+        """Create the Pod of the incarnation; or return why that cannot be done yet."""
         if is_unknown_to(assignment.owner, self._grouped_job(assignment.owner)):
             message = "the status of its job does not have this replica group yet"
-            return None, Obstacle("WaitingForJob", message, WAITING_FOR_JOB_SECONDS, worth_telling=False)
+            return None, Obstacle("WaitingForJob", message, WAITING_FOR_JOB_SECONDS, is_reported=False)
         if assignment.job is not None:
             for gate in self._gates:
                 if (obstacle := await gate.obstacle(assignment.worker, assignment.job)) is not None:
@@ -139,7 +139,7 @@ class PodMaker:
             return None, self._refused(assignment, POD_REFUSED, message)
 
     def _is_stuck(self, found: Object | None, worker: ElasticWorker) -> bool:
-        """Whether what is left over is a Pod that no kubelet ends: it stays for as long as its Node."""
+        """Whether the leftover is a Pod that no kubelet ends; it stays until its Node is deleted."""
         if found is None or found["kind"] != PODS.kind:
             return False
         metadata = found["metadata"]
@@ -151,18 +151,18 @@ class PodMaker:
         return Obstacle(reason, shortened(message, MAX_MESSAGE), self._refused_retry_seconds(assignment))
 
     def _refused_retry_seconds(self, assignment: Assignment) -> float:
-        """Returns a random wait: tries must not coincide again and again with others that use up a quota at
-        regular times, such as a job that probes for room (`reconcilers/autoscaling`)."""
+        """Return a random wait, so that tries do not coincide with a job that uses up a quota at regular
+        times, such as one that probes for free nodes (`reconcilers/autoscaling`)."""
         return retry_seconds(assignment.workers) * self._random.uniform(0.5, 1.0)
 
     async def _create(self, assignment: Assignment) -> Object:
         """Create the Pod, after its rights, its key and its Lease.
 
         Raises:
-            Leftover: an earlier worker's Lease or Pod is still there.
-            Forbidden: the owner calls itself a replica group of a job that does not want it.
-            PodRefused: the API server does not take the Pod.
-            ApiError: the API server refuses something else.
+            Leftover: an earlier worker's Lease or Pod still exists.
+            Forbidden: the owner claims to be a replica group of a job that has no such group.
+            PodRefused: the API server refuses the Pod.
+            ApiError: the API server refuses another object.
         """
         owner = assignment.owner
         if owner["kind"] == ELASTICJOBS.kind and (why := stranger_to(owner, self._grouped_job(owner))):
@@ -184,14 +184,14 @@ class PodMaker:
         except PodRefused as refused:
             if not isinstance(refused.__cause__, Forbidden):
                 raise
-        await self._access.ensure(assignment.owner, account, missed=True)  # the account may have gone
+        await self._access.ensure(assignment.owner, account, missed=True)  # the account may be gone
         return await self._make(pod, source, assignment.job)
 
-    def held(self, assignment: Assignment, pod: Object | None) -> Obstacle | None:
-        """Why nobody looks for a node for the Pod, if a feature holds it."""
+    def hold_of(self, assignment: Assignment, pod: Object | None) -> Obstacle | None:
+        """Why a feature keeps the Pod from being scheduled; None if none does."""
         if pod is None or assignment.job is None:
             return None
-        found = (gate.held(pod, assignment.worker, assignment.job) for gate in self._gates)
+        found = (gate.hold_of(pod, assignment.worker, assignment.job) for gate in self._gates)
         return next(filter(None, found), None)
 
     async def _make(self, pod: Object, source: PodSource, job: ElasticJob | None) -> Object:
@@ -203,21 +203,24 @@ class PodMaker:
             raise refused from error
         if job is not None:
             for gate in self._gates:
-                gate.made(pod, made, job)
+                gate.note_created(pod, made, job)
         return made
 
     def _grouped_job(self, owner: Object) -> Object | None:
-        """The job whose replica group an owner calls itself."""
+        """The job of which the owner claims to be a replica group."""
         group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
         return None if group is None else self._jobs.get(owner["metadata"]["namespace"], group.name)
 
     async def ensure_lease(
         self, assignment: Assignment, pod: Object | None
     ) -> tuple[Object | None, float | None]:
-        """Make sure of the Lease, the rights and the key of a Pod that is there; seconds until the next try.
+        """Create the Lease, rights and key of a Pod where they are missing.
 
         Args:
-            pod: None of a worker that has none, or whose Pod has ended: then nothing is made.
+            pod: None for a worker without a Pod, or with an ended one: then nothing is created.
+
+        Returns:
+            the Lease, and seconds until the next try.
         """
         worker, lease = assignment.worker, self._lease(assignment)
         if assignment.released:
@@ -236,7 +239,7 @@ class PodMaker:
         except Refused as error:
             if not is_refusal(error):
                 raise
-            message = f"what the agent of {pod_name(worker)} needs could not be made again: {error}"
+            message = f"the Lease, rights or key of {pod_name(worker)} could not be created again: {error}"
             self._recorder.event(assignment.owner, "Warning", "AgentAccessRefused", message)
             return lease, self._refused_retry_seconds(assignment)
         again_seconds = retry_seconds(assignment.workers, MISSED_RECHECK_SECONDS)

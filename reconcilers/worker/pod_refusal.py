@@ -1,4 +1,4 @@
-"""Why the API server does not take a worker's Pod, in the fields of what its owner's user wrote. Pure."""
+"""Explains why the API server refuses a worker's Pod, by the fields that the owner's user wrote. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_INVALID, POD_RE
 from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal
 
 MAX_FAULTS = 8
-"""Fields that are named of those that the API server refuses."""
+"""Limit of refused fields that a message names."""
 MAX_WHY = 320
-"""Characters of the API server's reason: with what we say around it, it has to fit into a condition."""
+"""Limit of characters of the API server's reason, which has to fit into a condition with our text."""
 
 _POD_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 _METADATA_FIELDS = frozenset(
@@ -32,23 +32,24 @@ _UNKNOWN_FIELD = re.compile(r'unknown field "((?:[^"\\]|\\.)*)"')
 _CONTAINER_FIELD = re.compile(r"spec\.(initContainers|containers)\[(\d+)\](?:\.env\[(\d+)\])?")
 _NO_PRIORITY_CLASS = "no PriorityClass"
 _QUOTA_OF_PODS = "count/pods="
-"""The quota `pods` counts none that has ended: https://kubernetes.io/docs/concepts/policy/resource-quotas/."""
+"""The quota that counts ended Pods too; `pods` does not
+(https://kubernetes.io/docs/concepts/policy/resource-quotas/)."""
 _NOT_OF_THE_TEMPLATE = (
     "exceeded quota",
     "status unknown for quota",
     "not yet ready to handle request",
     "cannot create resource",
 )
-"""What is forbidden for no fault of the template: a quota is used up, or not counted yet, an admission plugin
-is not ready since the API server's start, or dlr lacks the right."""
+"""Texts of Forbidden errors for which the template is not at fault: a quota is used up or not counted yet, an
+admission plugin is not ready since the API server's start, or dlr lacks the right."""
 
 
 @dataclass(frozen=True)
 class PodSource:
-    """What a Pod is made of, as its user wrote it."""
+    """The user's fields of which a Pod is made."""
 
     pods: str
-    """The Pods, in a sentence."""
+    """The Pods, as a message names them."""
     path: str
     """The template's path in its owner."""
     template: Object
@@ -60,12 +61,12 @@ class PodSource:
 
 
 class PodRefused(Exception):
-    """The API server does not take the Pod.
+    """The API server refuses the Pod.
 
     Args:
         reason: reason of the worker's condition.
         message: why, in one sentence.
-        counts_ended: a quota is used up that counts Pods which have ended, too.
+        counts_ended: whether a quota that counts ended Pods too is used up.
     """
 
     def __init__(self, reason: str, message: str, *, counts_ended: bool = False) -> None:
@@ -75,10 +76,8 @@ class PodRefused(Exception):
 
 
 def refused_pod(error: ApiError, source: PodSource, pod: Object) -> PodRefused | None:
-    """Return what an error says of the Pod's template: invalid, forbidden, or nothing, as for a quota.
-
-    None for an error that is no refusal.
-    """
+    """Return an error as the refusal of a Pod: its template is invalid, forbidden, or, as for a quota, not at
+    fault. None for an error that is no refusal."""
     is_refused = isinstance(error, Refused) and is_refusal(error)
     if not is_refused and NO_WEBHOOK not in str(error):
         return None
@@ -100,7 +99,7 @@ def refused_pod(error: ApiError, source: PodSource, pod: Object) -> PodRefused |
 
 
 def with_unknown_fields(pod: Object, template: Object) -> Object:
-    """Return the Pod with the template's fields that no Pod has, so that the API server names them."""
+    """Return the Pod with the template's unknown fields, so that the API server names them."""
     metadata = template.get("metadata") or {}
     unknown = {field: value for field, value in metadata.items() if field not in _METADATA_FIELDS}
     others = {field: value for field, value in template.items() if field not in _POD_FIELDS}
@@ -108,7 +107,7 @@ def with_unknown_fields(pod: Object, template: Object) -> Object:
 
 
 def _faults(error: Invalid, source: PodSource, pod: Object) -> list[str]:
-    """Return each field that is wrong, by its path in the owner, with what is wrong."""
+    """Return the faulty fields, each by its path in the owner, with its fault."""
     found = islice((cause for cause in error.causes if cause.field), MAX_FAULTS)
     wrong = [(cause.field, cause.message) for cause in found]
     unknown = islice(_UNKNOWN_FIELD.finditer(str(error)), MAX_FAULTS) if error.status == 400 else ()
@@ -117,7 +116,7 @@ def _faults(error: Invalid, source: PodSource, pod: Object) -> list[str]:
 
 
 def users_path(field: str, source: PodSource, pod: Mapping[str, Object]) -> str:
-    """Return a field of the Pod as one of its owner: our containers and variables come before the user's."""
+    """Return the owner's path of a Pod's field: our containers and variables come before the user's."""
     found = _CONTAINER_FIELD.match(field)
     if found is None:
         return f"{source.path}.{field}"

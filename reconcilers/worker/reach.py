@@ -1,6 +1,6 @@
-"""Asks about a worker that its peers cannot reach, and has it judged (`reconcilers/observed/reach.py`).
+"""Collects evidence about a worker that its peers cannot reach (judged by `reconcilers/observed/reach.py`).
 
-No report says where to connect: that is the address of the worker's Pod, as its kubelet has it.
+The address to connect to is the Pod's, from its kubelet, and not one from a report.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from reconcilers.worker.dialling import Dials
 BY_SILENT_PEER = "silent-peer"
 """Index of ElasticWorkers, by `silent_peer_keys`."""
 CONTACT_SECONDS = 3.0
-"""Contact with the API server that is needed for a judgement: after an outage the reports of both sides of a
-broken link have to come first."""
+"""Contact with the API server before a verdict: after an outage, the reports of both sides of a broken link
+have to arrive first."""
 LOOK_SECONDS = 2.0
-"""Time between two looks at a worker that lives and that peers cannot reach."""
+"""Time between two looks at a worker that lives though peers cannot reach it."""
 DIALLED_PEERS = 2
-"""Peers that the controller connects to, to see whether it reaches any."""
+"""Peers to which the controller connects, to see whether it reaches any."""
 
 
 def silent_peer_keys(worker: Object) -> Iterable[str]:
@@ -61,7 +61,7 @@ def _key(owner_uid: str, index: int, incarnation: int) -> str:
 
 
 class Reach:
-    """The workers that peers cannot reach."""
+    """Judges workers that peers cannot reach."""
 
     def __init__(self, tools: Tools, dials: Dials) -> None:
         self._client, self._contact = tools.client, tools.contact
@@ -69,7 +69,7 @@ class Reach:
         self._monotonic = tools.clock.monotonic
         self._dials = dials
         self._since: ObjectMemory[tuple[int, float]] = self._workers.memory()
-        """Incarnation, and when peers of it were first seen to report it as silent."""
+        """Incarnation, and time when peers were first seen to report it as silent."""
 
     async def judge(
         self, namespace: str, name: str, unheard_seconds: float, renewal_seconds: float
@@ -77,7 +77,7 @@ class Reach:
         """Judge a worker.
 
         Args:
-            unheard_seconds: how long its Lease was not renewed.
+            unheard_seconds: time since its Lease was renewed.
             renewal_seconds: period of the renewals.
 
         Returns:

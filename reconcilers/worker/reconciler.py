@@ -1,10 +1,10 @@
-"""The Worker reconciler: one Pod for each ElasticWorker's incarnation, and a status that says how it is.
+"""The Worker reconciler: one Pod for each incarnation of an ElasticWorker, and the status of that Pod.
 
-Desired state is `spec.incarnation`; what becomes of it is told in `status`, and the owner's reconciler (of a
-job or a check) decides what follows. The Pod's name carries the incarnation, so it cannot be made twice.
+The desired state is `spec.incarnation`. `status` reports its Pod, and the owner's reconciler (of a job or a
+check) decides what follows. The Pod's name contains the incarnation, so it cannot be created twice.
 
-Every look makes sure of the Pod, its Lease and its rights: what is missing is made, and what an earlier
-worker of the same name has left is waited for. While all is there, a look makes no request.
+Every reconciliation ensures the Pod, its Lease and its rights: it creates what is missing, and waits for
+leftovers of an earlier worker of the same name. It makes no request if everything exists.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ BY_NODE = "node"
 _OF_OTHERS = ("agent", "standby")
 """Fields of the status that the agent and the job's reconciler write."""
 START_SECONDS = 3.0
-"""For so long a worker's first Pod may be on its way before the status says that it is."""
+"""Time that a worker's first Pod has to start before the status reports it as pending."""
 
 
 @dataclass(frozen=True)
 class UnrecordedPod:
-    """A Pod that is there, and not in its worker's status yet."""
+    """A Pod that exists, and that its worker's status does not name yet."""
 
     life: tuple[str, int]
     """Uid of the worker, and incarnation."""
@@ -93,7 +93,7 @@ class WorkerReconciler(WithTools):
         self._slots = SlotPods(tools)
         self._unrecorded: dict[Request, UnrecordedPod] = {}
         self._ending: dict[Request, Object] = {}
-        """Pods whose end was seen and could not be written yet: once they are gone, nothing else says why."""
+        """Ended Pods whose end is not written yet: once they are deleted, nothing else has the reason."""
 
     async def reconcile(self, request: Request) -> Result:
         namespace = request.namespace or ""
@@ -120,16 +120,16 @@ class WorkerReconciler(WithTools):
             if obstacle is not None:
                 if obstacle.counts_ended:
                     await self._delete_earlier_pods(assignment, even_last=True)
-                if obstacle.worth_telling:
+                if obstacle.is_reported:
                     await self._write_unscheduled(worker, raw, obstacle, leavers)
                 return Result(obstacle.retry_seconds)
-            lease, again = None, None  # just made, and nobody is heard by it yet
+            lease, again = None, None  # the Lease is new, and no agent has renewed it yet
         else:
             living = pod if pod is not None and not has_ended(pod) else None
             lease, again = await self._maker.ensure_lease(assignment, living)
         silence, overdue_in = await self._silence(assignment, lease, pod)
         warning, late_in = await self._warning(assignment, pod)
-        held = None if assignment.released else self._maker.held(assignment, pod)
+        hold = None if assignment.released else self._maker.hold_of(assignment, pod)
         seen = Observation(
             pod=pod if pod is not None else self._gone_with_its_end(request, assignment),
             leavers=leavers,
@@ -141,7 +141,7 @@ class WorkerReconciler(WithTools):
             topology_keys=assignment.topology_keys,
             domain_policy=assignment.domain_policy,
             warning=warning,
-            held=Hindrance(held.reason, held.message) if held is not None and held.worth_telling else None,
+            hold=Hindrance(hold.reason, hold.message) if hold is not None and hold.is_reported else None,
             rules=assignment.failure_rules,
             restart_count=assignment.restart_count,
             released=assignment.released,
@@ -152,8 +152,8 @@ class WorkerReconciler(WithTools):
         )
         start_in = await self._record(request, assignment, raw, seen)
         clean_in = await self._clean(assignment, pod)
-        held_in, leave_in = held.retry_seconds if held is not None else None, leavers.look_again_seconds
-        all_in = (delete_in, again, overdue_in, late_in, start_in, clean_in, held_in, leave_in)
+        hold_in, leave_in = hold.retry_seconds if hold is not None else None, leavers.look_again_seconds
+        all_in = (delete_in, again, overdue_in, late_in, start_in, clean_in, hold_in, leave_in)
         waits = [wait for wait in all_in if wait is not None]
         is_heard = silence is not None and silence.verdict is SilenceVerdict.HEARD and waits == [overdue_in]
         lacks_node = seen.node is None and bool(assignment.topology_keys or assignment.domain_policy)
@@ -161,18 +161,18 @@ class WorkerReconciler(WithTools):
         return Result(min(waits, default=None), seconds_left)
 
     def _unless_it_waits(self, assignment: Assignment, leavers: Leavers) -> Obstacle | None:
-        """Why a Pod that would train at once is not made yet; None of one whose agent waits for a world."""
+        """Why a Pod that would train at once has to wait; None for a Pod whose agent waits for a world."""
         if not leavers.training or assignment.waits_for_world:
             return None
         status = observe(assignment.worker, Observation(pod=None, leavers=leavers), self._clock.now())
         others = [name for name in status.leaving_pods if name != pod_name(assignment.worker)]
         if not others:
-            return None  # what has the name of the next one is gone before that can be made
+            return None  # a leaving Pod of the same name has to be gone anyway
         message = f"processes of {others[0]} still run, and the next ones would run beside them"
         return Obstacle("WaitingForDeletion", message, LOOK_SECONDS)
 
     def _earlier(self, request: Request, assignment: Assignment) -> UnrecordedPod | None:
-        """What an earlier look saw of the incarnation's Pod, as long as the status does not say it."""
+        """The incarnation's Pod as an earlier reconciliation saw it, until the status names it."""
         known, worker = self._unrecorded.get(request), assignment.worker
         if known is None:
             return None
@@ -182,19 +182,19 @@ class WorkerReconciler(WithTools):
         return known
 
     def _gone_with_its_end(self, request: Request, assignment: Assignment) -> Object | None:
-        """The incarnation's Pod as it was last seen, if its end was seen and is not written."""
+        """The incarnation's Pod as last seen, if it ended and that is not written yet."""
         pod, status = self._ending.get(request), assignment.worker.status
         if pod is None or assignment.released or pod["metadata"]["uid"] != status.pod_uid:
             return None
         return pod
 
     async def _find_pod(self, worker: ElasticWorker, earlier: UnrecordedPod | None) -> Object | None:
-        """The incarnation's Pod; asked of the API server itself before a known one is called gone.
+        """The incarnation's Pod, read from the API server before a recorded Pod counts as gone.
 
-        And before one that is not known counts as ended: it may be the one from before a suspension.
+        So, too, before an unrecorded one counts as ended: it may be the one from before a suspension.
         """
-        pod = self._pods.get(worker.metadata.namespace, pod_name(worker))
-        if pod is None or not _owned(pod, worker):
+        uid, pod = worker.metadata.uid, self._pods.get(worker.metadata.namespace, pod_name(worker))
+        if pod is None or not belongs_to(pod, uid):
             is_doubtful = earlier is not None or _is_recorded(worker)
         else:
             is_doubtful = _ends_unknown(pod, worker)
@@ -202,12 +202,12 @@ class WorkerReconciler(WithTools):
             pod = None
             with contextlib.suppress(NotFound):
                 pod = await self._client.get(PODS, pod_name(worker), worker.metadata.namespace)
-        return pod if pod is not None and _owned(pod, worker) else None
+        return pod if pod is not None and belongs_to(pod, uid) else None
 
     async def _warning(
         self, assignment: Assignment, pod: Object | None
     ) -> tuple[Hindrance | None, float | None]:
-        """What keeps a job's Pod from starting, by its Events; and seconds until the next look at them."""
+        """The hindrance in a late Pod's Events; and seconds until they are read again."""
         if pod is None or assignment.released or assignment.worker.spec.job_name is None:
             return None, None
         return await self._late.hindrance_of(pod, assignment.owner)
@@ -217,15 +217,15 @@ class WorkerReconciler(WithTools):
         return self._nodes.get(None, name) if name else None
 
     async def _delete_earlier_pods(self, assignment: Assignment, *, even_last: bool = False) -> float | None:
-        """Earlier incarnations leave in their own grace period, beside the new one.
+        """Delete the Pods of earlier incarnations, which leave in their own grace period beside the new one.
 
-        The last one's Pod stays if it has ended by itself: its log may be the only witness.
+        The last one's Pod stays if it has ended by itself: the reason may be in its log alone.
 
         Args:
-            even_last: delete that, too, since the new one cannot be made beside it.
+            even_last: delete that Pod, too, since the new one cannot be created beside it.
 
         Returns:
-            seconds until the next try, if one may not be deleted.
+            seconds until the next try, if the API server refuses to delete one.
         """
         worker, waits = assignment.worker, list[float]()
         last = worker.spec.incarnation - 1
@@ -239,13 +239,13 @@ class WorkerReconciler(WithTools):
         return min(waits, default=None)
 
     async def _delete_pods_of(self, worker: Object) -> None:
-        """Delete the Pods of a worker that is deleted: a finalizer may hold it, and them, for ever."""
+        """Delete the Pods of a deleted worker, since a finalizer may keep worker and Pods for ever."""
         namespace = worker["metadata"]["namespace"]
         pods = self._pods.by_index(BY_OWNER, worker["metadata"]["uid"])
         await in_parallel(self._delete(pod, worker) for pod in staying(in_namespace(pods, namespace)))
 
     async def _delete_pod(self, pod: Object, assignment: Assignment) -> float | None:
-        """Delete a Pod; or the seconds until the next try, if the API server refuses."""
+        """Delete a Pod; return the seconds until the next try, if the API server refuses."""
         if pod["metadata"].get("deletionTimestamp"):
             return None
         try:
@@ -257,7 +257,7 @@ class WorkerReconciler(WithTools):
         return None
 
     async def _delete(self, pod: Object, about: Object) -> None:
-        """Delete a Pod; an Event on `about` tells of a refusal, which is raised."""
+        """Delete a Pod; a refusal is raised, and reported in an Event on `about`."""
         metadata = pod["metadata"]
         try:
             await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
@@ -270,7 +270,7 @@ class WorkerReconciler(WithTools):
             raise
 
     async def _clean(self, assignment: Assignment, pod: Object | None) -> float | None:
-        """Delete the Pod of a released worker, when it is time; seconds until then."""
+        """Delete the Pod of a released worker once it is due; return the seconds until then."""
         if pod is None or not assignment.released:
             return None
         wait = assignment.seconds_to_cleaning(pod_ended=has_ended(pod), now=self._clock.now())
@@ -279,17 +279,17 @@ class WorkerReconciler(WithTools):
     async def _silence(
         self, assignment: Assignment, lease: Object | None, pod: Object | None
     ) -> tuple[Silence | None, float | None]:
-        """What the agent's silence means, if it was ever heard; and seconds until the next look at it."""
+        """Verdict on the agent's silence, if it was ever heard; and seconds until the next look at it."""
         if pod is None or lease is None or has_ended(pod) or assignment.released:
             return None, None
         return await self._silences.judge(assignment, lease, pod)
 
     def _node_lost(self, pod: Object | None, lease: Object | None, worker: ElasticWorker) -> str | None:
-        """Why the Pod's node counts as lost. An agent that is heard speaks for its node itself."""
+        """Why the Pod's node counts as lost; None while the agent's heartbeats prove that it is not."""
         name = (pod or {}).get("spec", {}).get("nodeName")
         if pod is None or not name or self._is_heard(lease, pod, worker):
             return None
-        # A node that is not in the cache was just created, or is gone, and then its Pods are collected.
+        # A node that is not in the cache is new; or it is gone, and garbage collection takes its Pods.
         return why_not_ready(self._nodes.get(None, name)) or None
 
     def _is_heard(self, lease: Object | None, pod: Object, worker: ElasticWorker) -> bool:
@@ -300,7 +300,7 @@ class WorkerReconciler(WithTools):
     async def _record(
         self, request: Request, assignment: Assignment, raw: Object, seen: Observation
     ) -> float | None:
-        """Write what was seen; or the seconds to wait, if a first Pod may run before they are over."""
+        """Write the observed status; or return the seconds for which a first Pod may still come up."""
         worker = assignment.worker
         status = observe(worker, seen, self._clock.now())
         if seen.pod is not None and status.last_exit != worker.status.last_exit:
@@ -324,7 +324,7 @@ class WorkerReconciler(WithTools):
     async def _write_unscheduled(
         self, worker: ElasticWorker, raw: Object, obstacle: Obstacle, leavers: Leavers
     ) -> None:
-        """The condition shows on the job too, and is told there in an Event."""
+        """Write the obstacle as a condition, which the job reports too, with an Event."""
         now, message = self._clock.now(), obstacle.message
         status = observe(worker, Observation(pod=None, leavers=leavers), now)
         conditions = with_condition(
@@ -333,9 +333,11 @@ class WorkerReconciler(WithTools):
         await self._write(raw, status.model_copy(update={"message": message, "conditions": conditions}))
 
     async def _write(self, raw: Object, status: ElasticWorkerStatus) -> None:
-        """Patch what is ours alone. Conflict: what ended a Pod may be known already.
+        """Patch the fields that are ours. Ends of Pods are written with a precondition, all else without one,
+        so that the agent's frequent reports cause no conflicts: a late write of it counts nothing.
 
-        All else is written beside the agent's reports, however often those come. Late, it counts nothing.
+        Raises:
+            Conflict: the end of a Pod may be recorded already.
         """
         current = {k: v for k, v in raw.get("status", {}).items() if k not in _OF_OTHERS}
         desired = status.model_copy(update=dict.fromkeys(_OF_OTHERS)).to_wire()
@@ -344,7 +346,7 @@ class WorkerReconciler(WithTools):
             return
         metadata, body = raw["metadata"], {"status": patch}
         if "lastExit" in patch or ("phase" in patch and status.phase in ENDED):
-            # By a cache that has not heard of it yet, it would be counted again; late, it would end the next.
+            # From a stale cache, an end would be counted twice; written late, it would end the next one.
             body["metadata"] = {"resourceVersion": metadata["resourceVersion"]}
         with contextlib.suppress(NotFound):
             await self._client.patch(
@@ -363,7 +365,7 @@ def _is_recorded(worker: ElasticWorker) -> bool:
 
 
 def _ends_unknown(pod: Object, worker: ElasticWorker) -> bool:
-    """Whether it has ended, or is to, and is not the one that the status names."""
+    """Whether the Pod has ended or is being deleted, and is not the one that the status names."""
     metadata = pod["metadata"]
     return metadata["uid"] != worker.status.pod_uid and (has_ended(pod) or "deletionTimestamp" in metadata)
 
@@ -373,12 +375,8 @@ def _wants_pod(assignment: Assignment) -> bool:
     return not assignment.released and not is_over(worker) and not _is_recorded(worker)
 
 
-def _owned(obj: Object, worker: ElasticWorker) -> bool:
-    return belongs_to(obj, worker.metadata.uid)
-
-
 def node_names(obj: Object) -> Iterable[str]:
-    """Index function: the node an ElasticWorker's Pod is on."""
+    """Index function: the node of an ElasticWorker's Pod."""
     node = obj.get("status", {}).get("nodeName")
     return [node] if node else []
 

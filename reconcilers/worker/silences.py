@@ -1,6 +1,6 @@
-"""What an agent's silence is judged by (`silence.py`): its Lease, its node's, and its company.
+"""The evidence by which `silence.py` judges a silent agent: its Lease, its node's Lease, and its peers.
 
-Leases of nodes are read while an agent on the node is silent, and not watched: kubelets of 5,000 nodes renew
+Leases of nodes are not watched, but read while an agent on the node is silent: kubelets of 5,000 nodes renew
 500 Leases a second. https://kubernetes.io/docs/concepts/architecture/leases/#node-heart-beats
 """
 
@@ -44,9 +44,8 @@ def lease_of(
 ) -> dict[str, Any]:
     """The Lease to create for a worker; its agent renews it under the Pod's name.
 
-    One that is made again, since somebody deleted it, counts as renewed just now if the Pod's agent has
-    reported: so an agent that never renews it is silent from now on.
-    https://kubernetes.io/docs/concepts/architecture/leases/
+    A Lease that replaces a deleted one counts as renewed now if the Pod's agent has reported: an agent that
+    does not renew it is silent from now on. https://kubernetes.io/docs/concepts/architecture/leases/
     """
     spec: dict[str, Any] = {"leaseDurationSeconds": int(timeout_seconds)}
     if pod is not None and _has_reported(worker, pod):
@@ -62,7 +61,7 @@ def lease_of(
 
 
 RESTART_SECONDS = 60.0
-"""Time in which a container that was started again has an agent that listens, at another port than before."""
+"""Time in which a restarted container's agent listens again, at another port than before."""
 
 
 class Heartbeats:
@@ -72,27 +71,28 @@ class Heartbeats:
         pods, leases, clock = tools.cache.store(PODS), tools.cache.store(LEASES), tools.clock
         self._client, self._contact, self._clock = tools.client, tools.contact, clock
         self._runs = Observations(pods, clock.monotonic)
-        """By Pod, the run of its training container."""
+        """Current run of the training container, by Pod."""
         self._renewals = Observations(leases, clock.monotonic)
         self._renewed: ObjectMemory[bool] = leases.memory()
 
     def note(self, change: Change) -> None:
-        """A handler of the cache: when we have seen a renewal. It wakes nobody (`more_than_a_renewal`)."""
+        """Handle a change of a Lease in the cache: note the time of a renewal. It triggers no reconciliation
+        (`more_than_a_renewal`)."""
         uid, renewed = change.current["metadata"]["uid"], change.current.get("spec", {}).get("renewTime")
         self._renewals.age_seconds(uid, renewed)
         if change.old is not None and change.old.get("spec", {}).get("renewTime") != renewed:
             self._renewed.put(uid, True)
 
     def note_pod(self, change: Change) -> None:
-        """A handler of the cache: when we have seen a Pod's container run, also as a standby."""
+        """Handle a change of a Pod in the cache: note when its training container started or ended."""
         self._runs.age_seconds(change.current["metadata"]["uid"], _run_of(change.current))
 
     def age_seconds(
         self, lease: dict[str, Any] | None, pod: dict[str, Any], worker: ElasticWorker
     ) -> float | None:
-        """How long this Pod's agent has been silent; None if it was never heard.
+        """Time for which this Pod's agent has been silent; None if it was never heard.
 
-        Never longer than our own unbroken contact with the API server: its outage is nobody's silence.
+        At most our own unbroken contact with the API server: during an outage, no agent can be heard.
         """
         renewed = _renewal(lease, pod)
         if lease is None or renewed is None or not _has_reported(worker, pod):
@@ -105,21 +105,21 @@ class Heartbeats:
         )
 
     def restarts(self, pod: dict[str, Any]) -> bool:
-        """Whether the Pod's container was started again lately, so that its agent may not listen yet."""
+        """Whether the Pod's container was restarted lately, so that its agent may not listen yet."""
         _, ends = run = _run_of(pod)
         return ends > 0 and self._runs.age_seconds(pod["metadata"]["uid"], run) < RESTART_SECONDS
 
     def was_renewed(self, lease: dict[str, Any], within_seconds: float) -> bool:
-        """Whether this process has seen a renewal come lately, and did not only find one when it began.
+        """Whether this process has lately seen the Lease change, rather than only read it when it started.
 
-        What it did not see while it had no contact with the API server is no renewal.
+        Renewals during an outage of the API server are not counted, since they were not seen.
         """
         uid, renewed = lease["metadata"]["uid"], lease.get("spec", {}).get("renewTime")
         is_late = self._renewals.age_seconds(uid, renewed) >= within_seconds
         return self._renewed.get(uid) is True and not is_late
 
     def seconds_since_renewal(self, lease: dict[str, Any]) -> float | None:
-        """How long the Lease has not been renewed, by any Pod; None if it never was."""
+        """Time since any Pod renewed the Lease; None if none ever did."""
         renewed = lease.get("spec", {}).get("renewTime")
         if not renewed:
             return None
@@ -129,7 +129,7 @@ class Heartbeats:
     async def confirmed_age_seconds(
         self, lease: dict[str, Any], pod: dict[str, Any], worker: ElasticWorker
     ) -> float:
-        """The same after asking the API server itself, so that a stalled watch of ours condemns nobody."""
+        """`age_seconds` of the Lease as the API server has it, so that no stalled watch makes a loss."""
         metadata = lease["metadata"]
         try:
             fresh = await self._client.get(LEASES, metadata["name"], metadata["namespace"])
@@ -147,27 +147,28 @@ def _renewal(lease: dict[str, Any] | None, pod: dict[str, Any]) -> str | None:
 
 
 def _run_of(pod: dict[str, Any]) -> tuple[bool, int]:
-    """A value that changes whenever the training container ends or is started again, and so its agent."""
+    """A value that changes whenever the training container, and so its agent, ends or starts again."""
     training = training_container(containers_of(pod))
     return training.is_running, training.restarted_ends
 
 
 def _has_reported(worker: ElasticWorker, pod: dict[str, Any]) -> bool:
-    """What the Lease says may be a Pod's of the same name, from before the job was suspended."""
+    """Whether this Pod's agent has reported: the Lease may be from a Pod of the same name, from before the
+    job was suspended."""
     report = worker.status.agent
     return report is not None and report.pod_uid == pod["metadata"]["uid"]
 
 
 NODE_LEASE_NAMESPACE = "kube-node-lease"
 READ_AGAIN_SECONDS = 1.0
-"""Workers of one node share what was read, for so long."""
+"""Time for which the workers of one node share a read of its Lease."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _NodeLeaseRead:
-    """A node's Lease as it was read; times are by our own monotonic clock."""
+    """A read of a node's Lease; times are on our own monotonic clock."""
 
     renewal: str
     renewal_seen_at: float
@@ -177,12 +178,12 @@ class _NodeLeaseRead:
 
     def lease(self, now: float, silent_seconds: float) -> NodeLease:
         unchanged, observed = now - self.renewal_seen_at, now - self.first_read_at
-        most = silent_seconds  # which is never longer than our own contact with the API server
+        most = silent_seconds  # never longer than our own contact with the API server
         return NodeLease(min(unchanged, most), min(observed, most), self.duration_seconds)
 
 
 class NodeLeases:
-    """What nodes say of themselves, beside their agents."""
+    """Reads the Leases of nodes, which tell about a node without its agents."""
 
     def __init__(self, tools: Tools) -> None:
         self._client, self._clock = tools.client, tools.clock
@@ -191,7 +192,11 @@ class NodeLeases:
         self._is_forbidden = False
 
     async def witness(self, name: str, silent_seconds: float) -> NodeWitness:
-        """What is known now of the node of an agent that has been silent for so long; by one read at most."""
+        """The present evidence about a silent agent's node; takes at most one read.
+
+        Args:
+            silent_seconds: how long the agent has been silent.
+        """
         node = self._nodes.get(None, name) if name else None
         if name and node is None:
             return witness_of(name, None, None, is_gone=await self._is_gone(name))
@@ -199,7 +204,7 @@ class NodeLeases:
         return witness_of(name, node, lease, is_gone=False)
 
     async def _is_gone(self, name: str) -> bool:
-        """Whether the API server itself has no such node: the cache may be behind."""
+        """Whether the API server has no such node, either: the cache may be stale."""
         try:
             await self._client.get(NODES, name, metadata_only=True)
         except NotFound:
@@ -207,7 +212,7 @@ class NodeLeases:
         return False
 
     async def _lease(self, name: str, node: Object, silent_seconds: float) -> NodeLease | None:
-        """None if there is none, or we may not read it."""
+        """The node's Lease; None if there is none, or we may not read it."""
         uid, now = node["metadata"]["uid"], self._clock.monotonic()
         seen = self._seen.get(uid)
         if seen is None or now - seen.read_at >= READ_AGAIN_SECONDS:
@@ -248,23 +253,23 @@ def _after(seen: _NodeLeaseRead | None, spec: Object, now: float) -> _NodeLeaseR
 
 SLACK_SECONDS = 0.1
 LOOK_SECONDS = 10.0
-"""Time between two looks at a silent agent: as long as between two renewals of one that is heard."""
+"""Time between two looks at a silent agent."""
 LOOKS_PER_SECOND = 50
-"""Looks at one owner's silent agents, which cost two reads each, however many are silent."""
+"""Limit of looks at all silent agents of one owner; each costs two reads."""
 COMPANY_SECONDS = 5.0
-"""For so long the silent agents of one owner share what was counted of their company."""
+"""Time for which the silent agents of one owner share a count of their company."""
 COMPANY_GAP_SECONDS = 30.0
-"""A company that was not counted for longer is counted as if for the first time."""
+"""Time without a count after which the next one counts as an owner's first."""
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """A company as it was counted; times are by our own monotonic clock."""
+    """A count of a company; times are on our own monotonic clock."""
 
     at: float
     company: Company
     few_since: float
-    """Time from which it is few, if it is."""
+    """Time since which few agents are silent, if few are."""
 
 
 class Silences:
@@ -276,7 +281,7 @@ class Silences:
         self._cache = cache
         self._nodes = NodeLeases(tools)
         self._companies: dict[str, _Counted] = {}
-        """Owners that had silent agents lately, by uid."""
+        """Companies of owners that had silent agents lately, by uid."""
         self._reach = Reach(tools, dials)
         self.heartbeats = Heartbeats(tools)
         cache.add_handler(LEASES, self.heartbeats.note)
@@ -285,7 +290,7 @@ class Silences:
     async def judge(
         self, assignment: Assignment, lease: Object, pod: Object
     ) -> tuple[Silence | None, float | None]:
-        """What the silence of the Pod's agent means, None if it was never heard; and seconds until the next
+        """Verdict on the silence of the Pod's agent, None if it was never heard; and seconds until the next
         look at it."""
         worker, timeout_seconds = assignment.worker, assignment.heartbeat_timeout_seconds
         age = self.heartbeats.age_seconds(lease, pod, worker)
@@ -300,14 +305,14 @@ class Silences:
         silence, wait = await self._by_heartbeat(assignment, lease, pod, age)
         if again is None:
             return silence, wait
-        if silence.verdict is SilenceVerdict.HEARD:  # which would end the looks until the next renewal is due
+        if silence.verdict is SilenceVerdict.HEARD:  # there would be no look before the next renewal is due
             silence = replace(silence, verdict=SilenceVerdict.UNDECIDED)
         return silence, again if wait is None else min(again, wait)
 
     async def _by_heartbeat(
         self, assignment: Assignment, lease: Object, pod: Object, age: float
     ) -> tuple[Silence, float | None]:
-        """Judge by Leases alone: what a silence of `age` seconds means, and seconds until the next look."""
+        """Judge a silence of `age` seconds by Leases alone; and return seconds until the next look."""
         worker, timeout_seconds = assignment.worker, assignment.heartbeat_timeout_seconds
         missed = _missed_after_seconds(assignment)
         if age >= timeout_seconds:
@@ -328,10 +333,8 @@ class Silences:
         return silence, None if silence.is_loss else wait
 
     def seconds_to_miss(self, assignment: Assignment) -> Callable[[], float]:
-        """Return what says how long the agent has yet to renew its Lease; 0 once its owner's spec changes.
-
-        It keeps no object alive.
-        """
+        """Return a function that returns the seconds until the agent misses a renewal; 0 once its owner's
+        spec changes. It keeps no object alive."""
         metadata, owner = assignment.worker.metadata, assignment.owner["metadata"]
         namespace, name = metadata.namespace, metadata.name
         owners = self._cache.store(assignment.resource)
@@ -348,7 +351,7 @@ class Silences:
         return seconds_left
 
     async def _company(self, assignment: Assignment) -> Company:
-        """Counts the agents of the worker's owner that are heard and that are silent."""
+        """Count the agents of the worker's owner that are heard and that are silent."""
         uid, now = assignment.owner["metadata"]["uid"], self._clock.monotonic()
         self._companies = {u: c for u, c in self._companies.items() if now - c.at < COMPANY_GAP_SECONDS}
         before = self._companies.get(uid)

@@ -1,9 +1,9 @@
-"""The status of an ElasticWorker, as a pure function of what was read of its Pod.
+"""The status of an ElasticWorker, as a pure function of what was observed of its Pod.
 
 The end of an incarnation is final until the ElasticJob reconciler raises `spec.incarnation`, and is counted
 once: `status.lastExit` names the incarnation and Pod whose end was counted last. So a late write of an
-ex-leader counts nothing. A Pod that is replaced because its node is faulty has no end of its own: that is
-counted with the first look at the next incarnation.
+ex-leader counts nothing. A Pod that is replaced because its node is faulty has no end of its own: its end is
+counted when the next incarnation is first observed.
 """
 
 from __future__ import annotations
@@ -38,11 +38,18 @@ from reconcilers.observed.worker_state import (
     SIDECARS_WELL,
     current_report,
 )
-from reconcilers.worker.ends import counted, ended, is_counted, replaced, taken_off, with_lives
+from reconcilers.worker.ends import (
+    end_counts,
+    failed_status,
+    faulty_node_exit,
+    is_counted,
+    replacement_exit,
+    with_lives,
+)
 from reconcilers.worker.leavers import NOBODY_LEAVES, Leavers, still_leaving
 
 REPORT_READABLE = "ReportReadable"
-"""Condition of an ElasticWorker: there, and False, while nobody can read what its agent reports."""
+"""Condition of an ElasticWorker: present, and False, while its agent's report cannot be read."""
 
 
 MAX_FAULT = 400
@@ -55,54 +62,54 @@ FINAL_ACTIONS = (FailureAction.FAIL_JOB, FailureAction.REPLACE)
 
 @dataclass(frozen=True)
 class Observation:
-    """What the Worker reconciler read for the incarnation in `spec`."""
+    """All that the Worker reconciler has read about the incarnation in `spec`."""
 
     pod: dict[str, Any] | None
     leavers: Leavers = NOBODY_LEAVES
     """The slot's Pods whose training processes may run."""
     gone_pod_uid: str | None = None
-    """Uid of a Pod that was there, is gone, and is not in the status yet."""
+    """Uid of a Pod that is gone, and that the status did not name yet."""
     silence: Silence | None = None
     """The silence of the Pod's agent; None if it was never heard."""
     node_lost: str | None = None
-    """Set when the Pod's node is gone or not ready: why."""
+    """Why the Pod's node counts as lost: it is gone or not ready."""
     node: Mapping[str, Any] | None = None
-    """Node of the Pod, also after its end."""
+    """Node of the Pod, also after the Pod's end."""
     device_taint: DeviceTaint | None = None
-    """A taint that ends Pods, of a device that the Pod uses."""
+    """NoExecute taint of a device that the Pod uses."""
     topology_keys: Sequence[str] = ()
-    """Labels of nodes that say what they share."""
+    """Node labels that name what nodes share."""
     domain_policy: str | None = None
-    """Label of nodes that names their domain (`reconcilers/observed/domains.py`)."""
+    """Node label that names the domain (`reconcilers/observed/domains.py`)."""
     warning: Hindrance | None = None
-    """The Events' reason why it is late to start, if it is."""
-    held: Hindrance | None = None
-    """What keeps it from being scheduled, where the scheduler itself says nothing."""
+    """Reason from the Pod's Events why it starts late."""
+    hold: Hindrance | None = None
+    """Feature's reason why the Pod is not scheduled, for when the scheduler gives none."""
     rules: Sequence[FailureRule] = ()
     """The job's failurePolicy."""
     restart_count: int = 0
-    """How many failures of one class the worker's budget allows."""
+    """Number of failures of one class that the worker's budget allows."""
     released: bool = False
-    """The job is suspended or finished, or the check is, so that a missing Pod is no failure."""
+    """Whether the job or check is suspended or finished, so that a missing Pod is no failure."""
     owner_ended: WorkerPhase | None = None
-    """How the job has ended, if it has: with it ends who has no Pod."""
+    """Final phase of an ended job, with which a worker without a Pod ends; None before."""
     counted_round: int | None = None
     """Round in which the job has counted a failure in place of this worker's."""
     awaited: bool = False
     """Whether a broken world may wait for the worker."""
     heartbeat_timeout_seconds: float = 0.0
-    """Silence after which the worker is lost, if its node is lost too."""
+    """Silence after which the worker is lost, if its node is too."""
 
 
 def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticWorkerStatus:
-    """The new status, without the agent's part."""
+    """Compute the new status, without the agent's part."""
     status = _of_the_pod(worker, seen, now)
     fault = worker.status.report_fault
     ignored = "the report is ignored until the agent writes another"
     message = f"status.{shortened(fault, MAX_FAULT)}; {ignored}" if fault else ""
     conditions = _shown(status.conditions, REPORT_READABLE, "ReportUnreadable", message, now)
     silence = seen.silence if status.phase not in ENDED else None
-    # A new leader has not listened for long enough to say anything else than before.
+    # A new leader keeps the condition as it is until it has listened for long enough.
     if silence is None or silence.verdict is not SilenceVerdict.UNDECIDED:
         about = ""
         if silence is not None and silence.verdict is SilenceVerdict.SILENT:
@@ -124,7 +131,7 @@ def observe(worker: ElasticWorker, seen: Observation, now: datetime) -> ElasticW
 def _with_late_heartbeat(
     conditions: list[Condition], silence: Silence | None, seen: Observation, now: datetime
 ) -> list[Condition]:
-    """The conditions, with one that says since when an agent is silent that its job waits for."""
+    """The conditions, with the time since which an agent that its job waits for is silent."""
     is_late = silence is not None and seen.awaited and silence.is_late
     last_heard = now - timedelta(seconds=silence.seconds if silence is not None else 0.0)
     message = f"no heartbeat; the worker is lost at {seen.heartbeat_timeout_seconds:.0f} s" if is_late else ""
@@ -134,7 +141,7 @@ def _with_late_heartbeat(
 def _shown(
     conditions: list[Condition], type_: str, reason: str, message: str, now: datetime
 ) -> list[Condition]:
-    """The conditions with one that is False, and there only with a message."""
+    """The conditions with one that is False if there is a message, and absent otherwise."""
     if not message:
         return [condition for condition in conditions if condition.type != type_]
     return with_condition(conditions, type_, ConditionStatus.FALSE, reason, message, now)
@@ -145,7 +152,7 @@ def _of_the_pod(worker: ElasticWorker, seen: Observation, now: datetime) -> Elas
     if status.phase in ENDED and not seen.released:
         return status
     if status.last_exit and is_counted(status, worker.spec.incarnation) and not seen.released:
-        end = status.last_exit  # of which a late write has called the Pod alive
+        end = status.last_exit  # a late write has since reported the Pod as alive
         known = {"message": end.message[:MAX_MESSAGE], "pod_uid": end.pod_uid or None}
         status = status.model_copy(update=known | {"phase": WorkerPhase.FAILED})
     elif seen.pod is None:
@@ -156,9 +163,9 @@ def _of_the_pod(worker: ElasticWorker, seen: Observation, now: datetime) -> Elas
 
 
 def is_on_its_way(worker: ElasticWorker, status: ElasticWorkerStatus) -> bool:
-    """Whether the new status says no more than that a worker's first Pod is there and will soon run.
+    """Whether the new status says only that a worker's first Pod exists and will soon run.
 
-    Then nobody misses it for a moment, and with the Pod's next event one write says all of it.
+    Its write can wait for the Pod's next event, so that one write covers both.
     """
     return (
         worker.status.observed_incarnation is None
@@ -171,7 +178,7 @@ def is_on_its_way(worker: ElasticWorker, status: ElasticWorkerStatus) -> bool:
 
 
 def is_over(worker: ElasticWorker) -> bool:
-    """Whether the incarnation has ended, so that its Pod is not made again."""
+    """Whether the incarnation has ended, so that it gets no other Pod."""
     status = worker.status
     observed = status.observed_incarnation == worker.spec.incarnation
     return (observed and status.phase in ENDED) or is_counted(status, worker.spec.incarnation)
@@ -194,11 +201,11 @@ def _of_this_incarnation(worker: ElasticWorker, now: datetime) -> ElasticWorkerS
     )
     if status.observed_incarnation is None or status.phase in ENDED:
         return afresh
-    end = taken_off(worker, now) or replaced(worker, now)
+    end = faulty_node_exit(worker, now) or replacement_exit(worker, now)
     if end is None or is_counted(status, end.incarnation):
         return afresh
     is_failure = end.reason != REPLACED  # else it was counted when it failed in place
-    return afresh.model_copy(update=counted(status, end, is_failure=is_failure) | {"quick_exits": 0})
+    return afresh.model_copy(update=end_counts(status, end, is_failure=is_failure) | {"quick_exits": 0})
 
 
 def _without_pod(
@@ -259,14 +266,14 @@ def _as_judged(
     """The status of a worker whose Pod its job needs.
 
     Args:
-        has_run: the status said before that the Pod runs.
+        has_run: whether the Pod is running by the stored status.
     """
     judged = judge(_situation(worker, status, pod, seen))
     report = current_report(worker, status)
     if judged.phase is WorkerPhase.SUCCEEDED:
         return _completed(status, pod)
     if judged.phase is WorkerPhase.FAILED and judged.end is not None:
-        return ended(
+        return failed_status(
             worker,
             status,
             judged.end,
@@ -278,14 +285,14 @@ def _as_judged(
         )
     assert pod is not None
     if has_run and judged.phase is WorkerPhase.PENDING and not judged.failures:
-        return worker.status  # what is seen is old: a Pod that has run is pending no more
+        return worker.status  # the cache is stale: a Pod that has run is not pending again
     running = judged.phase is WorkerPhase.RUNNING
-    status = _alive(status, pod, seen.warning, seen.held, running=running, now=now)
+    status = _alive(status, pod, seen.warning, seen.hold, running=running, now=now)
     return _with_failures(worker, status, judged, pod, seen, now)
 
 
 def _completed(status: ElasticWorkerStatus, pod: dict[str, Any] | None) -> ElasticWorkerStatus:
-    """The status of a worker that has succeeded, whatever its sidecars did."""
+    """The status of a worker that has succeeded, regardless of its sidecars."""
     sidecars = failed_sidecars(pod)
     message = f"{COMPLETED}; {sidecars}" if sidecars else COMPLETED
     update = {"phase": WorkerPhase.SUCCEEDED, "message": shortened(message, MAX_MESSAGE)}
@@ -295,7 +302,7 @@ def _completed(status: ElasticWorkerStatus, pod: dict[str, Any] | None) -> Elast
 def _situation(
     worker: ElasticWorker, status: ElasticWorkerStatus, pod: dict[str, Any] | None, seen: Observation
 ) -> Situation:
-    """What the Pod is judged by. The agents of a check say nothing of training."""
+    """The facts by which the Pod is judged. The agents of a check report nothing about training."""
     trains = worker.spec.job_name is not None
     return Situation(
         pod=pod,
@@ -310,7 +317,7 @@ def _situation(
 
 
 def _is_node_deleted(status: ElasticWorkerStatus, pod: dict[str, Any] | None, seen: Observation) -> bool:
-    """Whether the Pod's Node was deleted. One that was never seen may be hidden from the controller."""
+    """Whether the Pod's Node was deleted. A Node never seen may be hidden from the controller."""
     if status.node_uid is not None:
         return seen.node is None or bool(seen.node["metadata"].get("uid") != status.node_uid)
     disruption = disruption_of(pod or {}) or {}
@@ -325,9 +332,9 @@ def _with_failures(
     seen: Observation,
     now: datetime,
 ) -> ElasticWorkerStatus:
-    """The status with the failures of containers in a Pod that goes on, as far as they are not counted yet.
+    """The status with the container failures of a running Pod that are not counted yet.
 
-    They end the incarnation where another start in the same Pod is of no use, or one too many.
+    They end the incarnation if another start in the same Pod is useless or exceeds the budget.
     """
     last = worker.status.last_exit
     is_of_this_pod = last is not None and last.pod_uid == status.pod_uid
@@ -335,7 +342,7 @@ def _with_failures(
     if judged.end is None or judged.failures <= known:
         return status
     report, new = current_report(worker, status), judged.failures - known
-    after = ended(
+    after = failed_status(
         worker, status, judged.end, pod, report, seen.rules, now, times=new, counted_round=seen.counted_round
     )
     end = after.last_exit
@@ -354,7 +361,7 @@ def _with_failures(
 
 
 def _node_uid(worker: ElasticWorker, pod: dict[str, Any], seen: Observation) -> str | None:
-    """Returns the uid of the Pod's Node. A Node that is there later under its name may be another machine."""
+    """The uid of the Pod's Node. A later Node of the same name may be another machine."""
     if worker.status.pod_uid == pod["metadata"]["uid"] and worker.status.node_uid is not None:
         return worker.status.node_uid
     is_placed = bool(pod.get("spec", {}).get("nodeName"))
@@ -362,14 +369,14 @@ def _node_uid(worker: ElasticWorker, pod: dict[str, Any], seen: Observation) -> 
 
 
 def _topology(seen: Observation) -> list[str] | None:
-    """Returns `status.topology`; None where nothing is asked for, or the node is not known."""
+    """Value of `status.topology`; None without topology keys or without a node in the cache."""
     if seen.node is None or not seen.topology_keys:
         return None
     return [domain_of(seen.node, key) for key in seen.topology_keys]
 
 
 def _domain(worker: ElasticWorker, pod: dict[str, Any], seen: Observation) -> str | None:
-    """Returns `status.domain`. A node that is gone was of the domain that is stored."""
+    """Value of `status.domain`; the stored one if the node is gone."""
     if not seen.domain_policy:
         return None
     if seen.node is None or not pod.get("spec", {}).get("nodeName"):
@@ -380,15 +387,15 @@ def _domain(worker: ElasticWorker, pod: dict[str, Any], seen: Observation) -> st
 def _in_an_ended_job(
     status: ElasticWorkerStatus, end: PodEnd, owner_ended: WorkerPhase
 ) -> ElasticWorkerStatus:
-    """Its phase follows its Pod to the end; but that counts nothing any more."""
-    if end.exit_code == 0:  # it left because its job had ended
+    """The status of a worker whose Pod ends after its job: its phase is final, and nothing is counted."""
+    if end.exit_code == 0:  # the process exited because its job had ended
         return _with_its_owner(status, owner_ended, "ended with its job")
     why = end.message or exit_words(end.exit_code)
     return _with_its_owner(status, WorkerPhase.FAILED, f"ended with its job: {why}")
 
 
 def _with_its_owner(status: ElasticWorkerStatus, phase: WorkerPhase, message: str) -> ElasticWorkerStatus:
-    """Ended without an end of its own; who had ended before says so as before. Nothing is waited for."""
+    """The status of a worker that ends with its owner; one that had ended before keeps its own."""
     if status.phase in ENDED:
         return status
     return status.model_copy(update={"phase": phase, "message": message[:MAX_MESSAGE], "conditions": []})
@@ -398,7 +405,7 @@ def _alive(
     status: ElasticWorkerStatus,
     pod: dict[str, Any],
     warning: Hindrance | None,
-    held: Hindrance | None,
+    hold: Hindrance | None,
     *,
     running: bool,
     now: datetime,
@@ -406,8 +413,8 @@ def _alive(
     scheduled = next(
         (c for c in pod.get("status", {}).get("conditions", ()) if c.get("type") == "PodScheduled"), None
     )
-    if scheduled is None and held is not None:
-        scheduled = {"status": "False", "reason": held.reason, "message": held.message}
+    if scheduled is None and hold is not None:
+        scheduled = {"status": "False", "reason": hold.reason, "message": hold.message}
     conditions = status.conditions
     known = condition_of(conditions, STARTED)
     if scheduled is not None:
@@ -435,7 +442,7 @@ def _alive(
 
 
 def _as_before(known: Condition | None) -> Hindrance | None:
-    """What an Event said holds until they are read again, or the Pod starts."""
+    """The hindrance of an earlier Event, which holds until Events are read again or the Pod starts."""
     return None if known is None or known.reason == RUNS_BEFORE else Hindrance(known.reason, known.message)
 
 

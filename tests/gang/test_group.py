@@ -175,7 +175,7 @@ async def test_auto_asks_the_server_once(answer: Exception | None, is_offered: b
     choice, _ = choice_of(answer)
     found = [await choice.group_of(job(name)) for name in ("a", "b")]
     assert [group is not None for group in found] == [is_offered, is_offered]
-    assert (choice.known_group_of(job("b")) is not None) is is_offered
+    assert (choice.chosen_group_of(job("b")) is not None) is is_offered
 
 
 NOT_SERVED = NotFound(404, "NotFound", "the server could not find the requested resource")
@@ -197,9 +197,9 @@ async def test_the_pods_of_a_job_wait_for_a_group_only_once_its_reconciler_makes
     clock.now = ASK_AGAIN_SECONDS
     assert await choice.choose(job("a")) is not None
     assert await choice.group_of(job("a")) is not None
-    assert await choice.group_of(job("b")) is None and choice.known_group_of(job("b")) is None
+    assert await choice.group_of(job("b")) is None and choice.chosen_group_of(job("b")) is None
     assert await choice.choose(job("b")) is not None
-    assert choice.known_group_of(job("b")) is not None
+    assert choice.chosen_group_of(job("b")) is not None
 
 
 async def test_without_a_use_for_it_nobody_asks() -> None:

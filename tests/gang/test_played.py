@@ -96,7 +96,7 @@ async def test_too_few_pods_are_told_since_nothing_else_tells_it(city: City) -> 
     assert city.bound() == []
     warning = city.warning()
     assert warning["reason"] == "PodGroupIncomplete"
-    assert "the PodGroup gang has 3 of the 4 Pods that have to be there" in warning["message"]
+    assert "the PodGroup gang has 3 of the 4 Pods for which the scheduler waits" in warning["message"]
     assert "since 2026-01-01" in warning["message"]
     assert len(city.events("PodGroupIncomplete")) == 1
     city.api.remove(PODS, "gang-worker-3-1")

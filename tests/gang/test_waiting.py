@@ -38,27 +38,27 @@ def waiting(index: int, *, spec: JSON | None = None, **status: Any) -> JSON:
 def held_after(seconds: float, pods: list[JSON], owner: Any = GANG) -> Obstacle | None:
     clock = Clock()
     gate = gate_of(jobs=[owner], pods=pods, monotonic=clock)
-    gate.held(pods[0], worker(), owner)
+    gate.hold_of(pods[0], worker(), owner)
     clock.now = seconds
-    return gate.held(pods[0], worker(), owner)
+    return gate.hold_of(pods[0], worker(), owner)
 
 
 def test_a_short_gang_says_which_group_has_how_many_of_how_many_pods() -> None:
     pods = [waiting(0), waiting(1), waiting(2, phase="Failed"), waiting(3, spec={})]
     held = held_after(UNTRIED_SECONDS, pods)
-    assert held is not None and held.worth_telling and held.reason == "PodGroupIncomplete"
-    assert held.message.startswith("the PodGroup digits has 2 of the 4 Pods that have to be there")
+    assert held is not None and held.is_reported and held.reason == "PodGroupIncomplete"
+    assert held.message.startswith("the PodGroup digits has 2 of the 4 Pods for which the scheduler waits")
 
 
 def test_the_scheduler_is_given_time_and_the_worker_looks_again_when_it_is_over() -> None:
     held = held_after(3.0, [waiting(0)])
-    assert held is not None and not held.worth_telling
+    assert held is not None and not held.is_reported
     assert held.retry_seconds == pytest.approx(UNTRIED_SECONDS - 3.0)
 
 
 def test_a_gang_that_is_complete_is_the_schedulers_to_speak_of() -> None:
     held = held_after(60.0, [waiting(index) for index in range(4)])
-    assert held is not None and not held.worth_telling and held.retry_seconds >= UNTRIED_SECONDS
+    assert held is not None and not held.is_reported and held.retry_seconds >= UNTRIED_SECONDS
 
 
 SAID = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
@@ -81,7 +81,7 @@ def test_other_pods_are_not_held(pod: JSON) -> None:
 def test_once_a_pod_runs_no_gang_is_short() -> None:
     owner = job(replicas=4, status={"replicaStatuses": {"worker": {"active": 1}}})
     held = held_after(60.0, [waiting(0)], owner)
-    assert held is not None and not held.worth_telling
+    assert held is not None and not held.is_reported
 
 
 def test_a_large_gang_is_counted_once_for_all_and_looked_at_less_often() -> None:
@@ -90,7 +90,7 @@ def test_a_large_gang_is_counted_once_for_all_and_looked_at_less_often() -> None
     counts, waits = [], []
     for seconds in (0.0, 60.0, 60.5, 61.5):
         clock.now = seconds
-        held = gate.held(waiting(0), worker(), owner)
+        held = gate.hold_of(waiting(0), worker(), owner)
         assert held is not None
         counts.append(held.message.partition(" of ")[0].rpartition(" ")[2])
         waits.append(held.retry_seconds)
@@ -100,7 +100,7 @@ def test_a_large_gang_is_counted_once_for_all_and_looked_at_less_often() -> None
 
 
 def dropped(gate: GangGate, wanted: JSON, stored: JSON) -> None:
-    gate.made({"spec": wanted}, {"metadata": {"name": "digits-worker-0-1"}, "spec": stored}, GANG)
+    gate.note_created({"spec": wanted}, {"metadata": {"name": "digits-worker-0-1"}, "spec": stored}, GANG)
 
 
 def test_a_dropped_group_is_an_event_once_a_job() -> None:

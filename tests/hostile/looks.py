@@ -40,10 +40,10 @@ from reconcilers.observed.resources import memory_checkpoint_fault
 from reconcilers.observed.slots import training_types
 from reconcilers.observed.workers import Workers, new_worker
 from reconcilers.roles import wiring
-from reconcilers.scaleplan.asked import request_of
+from reconcilers.scaleplan.plan_request import request_of
 from reconcilers.scaleplan.reconciler import is_for
 from reconcilers.scaleplan.verdicts import applied, choose_plan, without_job
-from reconcilers.scaleplan.wiring import plans_otherwise
+from reconcilers.scaleplan.wiring import more_of_a_plan
 from reconcilers.worker.companions import budget_of
 from reconcilers.worker.injection import inject_agent
 from reconcilers.worker.worker_status import Observation, observe
@@ -63,7 +63,7 @@ PREDICATES = {
         predicates.more_than_an_agents_later_reports,
         checks.more_of_an_answer,
     ),
-    "ScalePlan": (plans_otherwise,),
+    "ScalePlan": (more_of_a_plan,),
     "NodeCheck": (checks.begins_or_ends, checks.ends, checks.makes_way),
 }
 NODES = [

@@ -274,7 +274,7 @@ async def test_a_check_that_answers_in_the_last_second_tests_a_node_for_300_seco
         if not waits_from_the_start:
             made.seconds += 3_599
     woken: list[Request] = []
-    made.reconciler.have_looked_at = woken.append
+    made.reconciler.wake = woken.append
     with made.within(VICTIM):
         made.add_check("mine", nodes=["n2", "n1"])
         await made.reconcile("mine")

@@ -77,7 +77,7 @@ def gate_of(owner: ElasticJob, found: JSON | None, flavor: JSON | None = None, p
     ("found", "pods", "why"),
     [
         (workload(), 1, None),
-        (workload(), 2, "its queue grants 2 Pods of type worker, which are there"),
+        (workload(), 2, "its queue grants 2 Pods of type worker, which all exist"),
         (workload(true=("QuotaReserved",)), 0, "its queue does not grant it"),
         (workload(true=("QuotaReserved", "Admitted", "Evicted")), 0, "its queue does not grant it"),
         (workload(true=("QuotaReserved", "Admitted", "Finished")), 0, "its queue does not grant it"),
@@ -108,8 +108,8 @@ async def test_a_template_that_contradicts_its_flavor_is_told_where_and_what_to_
     owner = job(template=template)
     obstacle = await gate_of(owner, workload(), {"nodeLabels": {"pool": "a"}}).obstacle(worker(), owner)
     assert obstacle is not None and obstacle.message == (
-        "its flavor asks for nodes with pool=a, and spec.replicaSpecs.worker.template.spec.nodeSelector for "
-        "pool=b: take that out of the template"
+        "its flavor requires nodes with pool=a, and spec.replicaSpecs.worker.template.spec.nodeSelector for "
+        "pool=b: remove that from the template"
     )
 
 

@@ -18,7 +18,7 @@ def test_a_pod_that_is_being_made_counts_for_a_while_and_has_one_look_again() ->
     cache.store(ELASTICJOBS).apply(job().to_wire())
     pods = PodsOfJobs(cache, lambda: now[0])
     assert not pods.count(job()).may_vanish
-    pods.is_made(job(), worker(0))
+    pods.note_creation(job(), worker(0))
     counted = pods.count(job())
     assert counted.there == {"worker": 1} and counted.may_vanish
     now[0] = IN_FLIGHT_SECONDS + 0.1

@@ -32,7 +32,7 @@ class Line(Stage):
         self.started: set[Request] = set()
         """Those whose agents have come."""
         self.tested: list[Request] = []
-        self.reconciler.have_looked_at = partial(self.process.wake, "nodecheck")
+        self.reconciler.wake = partial(self.process.wake, "nodecheck")
         self.add_namespace(ADMINISTRATORS, **{names.LABEL_MAY_CORDON: "true"})
 
     def unfinished(self) -> list[Request]:

@@ -18,7 +18,7 @@ from reconcilers.observed.conditions import FAILURE_TARGET
 from reconcilers.observed.worker_state import REFUSALS
 from reconcilers.roles.conditions import TABLE
 from reconcilers.runtime.reconciled import RECONCILED
-from reconcilers.shards.telling import SHARDS_DONE
+from reconcilers.shards.messages import SHARDS_DONE
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [p for folder in ("reconcilers", "controller") for p in sorted((ROOT / folder).rglob("*.py"))]
@@ -35,7 +35,7 @@ COMPUTED = {
     ("events.py", "end.reason"): {"TrainingSucceeded", "DeadlineExceeded", "ShardsFailed", "<Overdrawn>"},
     ("plan.py", "warning.type"): set(groups_warnings.WARNINGS),
     ("plan.py", "status.reason"): {"TrainingSucceeded", "GroupsFailed", "DeadlineExceeded"},
-    ("telling.py", "SHARDS_DONE"): {"ShardsDone"},
+    ("messages.py", "SHARDS_DONE"): {"ShardsDone"},
     ("reconciled.py", "REASON"): {"Unreadable"},
     ("growth.py", "GIVEN_BACK"): {"ExtraWorkersGivenBack"},
     ("condition.py", "new.reason"): {

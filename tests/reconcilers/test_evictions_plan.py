@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from crds import names
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from reconcilers.evictions.plan import FEW_AT_ONCE, EvictionNotice, event_of, held_seconds, lapsed, request_of
+from reconcilers.evictions.plan import (
+    FEW_AT_ONCE,
+    EvictionNotice,
+    event_of,
+    held_seconds,
+    lapse_of,
+    request_of,
+)
 from reconcilers.observed.announced import announcement
 from reconcilers.observed.slots import slots_of
 from reconcilers.scale.request import is_merged
@@ -148,8 +155,8 @@ def test_a_device_that_takes_no_new_pods_evicts_nobody_so_evictions_stay_held() 
     device = notices([0], None)
     assert held_seconds(training(3), device) == inf
     assert held_seconds(training(3), [*device, *notices([1], 20.0)]) == 100.0
-    assert lapsed(training(3), device, running) is None
-    late = lapsed(training(3), [*device, *notices([1], 120.0)], running)
+    assert lapse_of(training(3), device, running) is None
+    late = lapse_of(training(3), [*device, *notices([1], 120.0)], running)
     assert late is not None and late.message.startswith("node-1 is cordoned: worker 1 is not replaced")
     request = request_of(training(3), device, running)
     assert request is not None and event_of(training(3), request, device).message == (
@@ -167,10 +174,10 @@ def test_what_is_not_held_any_more_is_reported_with_the_reason() -> None:
     }
     full |= {"lastTransitionTime": NOW}
     waiting = worker(3, phase="Pending", conditions=[full])
-    assert lapsed(now, notices([1], 119.0), lambda _: waiting) is None
-    event = lapsed(now, notices([1], 120.0), lambda _: waiting)
+    assert lapse_of(now, notices([1], 119.0), lambda _: waiting) is None
+    event = lapse_of(now, notices([1], 120.0), lambda _: waiting)
     assert event is not None and event.message == (
         "node-1 is cordoned: worker 1 is not replaced within 120 s (0/3 nodes are available); evictions wait no "
-        "longer, and the job goes on after them as its minReplicas let it. Make room, or raise "
+        "longer, and the job goes on after them if its minReplicas allow that. Make room, or raise "
         "elasticPolicy.evictionPatienceSeconds"
     )

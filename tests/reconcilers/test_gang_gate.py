@@ -57,7 +57,7 @@ def wanted_group() -> dict[str, Any]:
 async def test_one_answer_does_for_all_who_wait(server: Server, gate: GangGate) -> None:
     for _ in range(1_000):
         obstacle = await gate.obstacle(worker(), gang())
-        assert obstacle is not None and not obstacle.worth_telling
+        assert obstacle is not None and not obstacle.is_reported
     assert server.asked == 1
     server.group = wanted_group()
     server.now += ANSWER_SECONDS * 1.1
@@ -70,7 +70,7 @@ async def test_long_absence_is_told_and_asked_for_less_often(server: Server, gat
     server.now += PATIENCE_SECONDS * 1.1
     later = await gate.obstacle(worker(), gang())
     assert soon is not None and later is not None
-    assert later.worth_telling and later.retry_seconds > soon.retry_seconds
+    assert later.is_reported and later.retry_seconds > soon.retry_seconds
 
 
 async def test_of_many_that_wait_no_more_look_in_a_second_than_a_controller_can_bear(

@@ -173,7 +173,7 @@ async def test_a_job_says_what_holds_a_group_that_it_waits_for() -> None:
     (warning,) = api.get(ELASTICJOBS, JOB)["status"]["warnings"]
     assert (warning["type"], warning["message"]) == (
         "GroupsNotMade",
-        f"groups cannot be made: the deleted ElasticJob {group} is held by its finalizers {HOLDER}",
+        f"groups cannot be created: the deleted ElasticJob {group} is held by its finalizers {HOLDER}",
     )
     hold(api, ELASTICJOBS, group)
     api.remove(ELASTICJOBS, api.get(ELASTICJOBS, group))

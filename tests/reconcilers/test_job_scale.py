@@ -14,7 +14,7 @@ from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
 from reconcilers.scale.request import Origin, ScaleRequest, own_request, pending
 from reconcilers.scale.rolling import Freshness
-from reconcilers.scale.uptake import asked_through_scale, take_up, with_moves_done
+from reconcilers.scale.uptake import is_from_scale_subresource, take_up, with_moves_done
 from reconcilers.scaleplan.verdicts import choose_plan
 from tests.reconcilers.build import NOW, job, report, worker
 
@@ -43,10 +43,10 @@ def known(replicas: int = 2, **status: Any) -> ElasticJob:
 
 
 def test_last_writer_of_the_count_tells_whether_it_came_through_the_scale_subresource() -> None:
-    assert not asked_through_scale([])
-    assert asked_through_scale([writer(1), writer(2, subresource="scale"), writer(3, IMAGE)])
-    assert not asked_through_scale([writer(1, subresource="scale"), writer(2)])
-    assert not asked_through_scale([writer(1, {"f:status": {}}, "scale")])
+    assert not is_from_scale_subresource([])
+    assert is_from_scale_subresource([writer(1), writer(2, subresource="scale"), writer(3, IMAGE)])
+    assert not is_from_scale_subresource([writer(1, subresource="scale"), writer(2)])
+    assert not is_from_scale_subresource([writer(1, {"f:status": {}}, "scale")])
 
 
 def test_changed_count_says_whose_it_is() -> None:

@@ -330,8 +330,8 @@ def test_a_cluster_whose_addresses_do_not_fit_into_a_variable_is_refused_in_a_se
     """execve(2) takes no variable of more than 128 KiB."""
     of = long_named(MANY)
     told = (
-        "spec.replicaSpecs: the addresses of 1017 tasks do not fit into TF_CONFIG, which may have 120 KiB. In each "
-        "is the name of the job twice (42 characters), and that of its namespace (60): shorten them, or ask for "
+        "spec.replicaSpecs: the addresses of 1017 tasks do not fit into TF_CONFIG, which may have 120 KiB. Each "
+        "has the job's name twice (42 characters), and its namespace's (60): shorten them, or request "
         "fewer workers"
     )
     assert cluster_fault(of) == ("chief", "PodInvalid", told)

@@ -50,7 +50,7 @@ async def test_a_count_that_a_webhook_sets_back_at_once_ends_the_plan() -> None:
     await stage.settle()
     assert stage.told() == (
         "Refused",
-        "the job's counts were refused: a webhook made spec.replicaSpecs[worker].replicas 3, where 4 was asked for",
+        "the job's counts were refused: a webhook set spec.replicaSpecs[worker].replicas to 3 in place of the requested 4",
     )
     assert names.ANNOTATION_SCALE not in stage.job()["metadata"]["annotations"], "nothing of it is merged"
 
@@ -218,10 +218,10 @@ async def test_plan_whose_count_is_overridden_by_an_edit_says_which_count_holds(
     stage.edit_job(replicas=6)
     await stage.settle()
     assert stage.phase() == "Applied" and members(stage)[-1] == [0, 2, 3, 4, 5, 6]
-    why = "the job's spec was changed: 6 of type worker hold, and not 3"
+    why = "the job's spec was changed: 6 of type worker in place of 3"
     assert stage.told() == (
         "Applied",
-        f"the job j wants it, but {why}; its condition Scaled says what is missing",
+        f"written into the job j, but {why}; the job's condition Scaled has the progress",
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from crds.elasticjob import ElasticJob
 from crds.scaleplan import ScalePlan
 from reconcilers.observed.suitable import Sizes
-from reconcilers.scaleplan.asked import impossible, refusal, request_of
+from reconcilers.scaleplan.plan_request import impossible, refusal, request_of
 from tests.reconcilers.build import job, worker
 
 NODES = [
@@ -88,7 +88,7 @@ MEMORY = "spec.replicaResourceSpecs[worker].resource[memory]"
         (
             {"migratePods": [{"name": "digits-worker-1-2"}]},
             "WorkerNotFound",
-            "spec.migratePods[0].name: digits-worker-1-2 is no longer there: digits-worker-1-3 is in its place",
+            "spec.migratePods[0].name: digits-worker-1-2 does not exist any more: digits-worker-1-3 has replaced it",
         ),
         (
             {"removePods": [{"name": "digits-worker-1"}], **of_worker(replicas=4)},
@@ -121,7 +121,7 @@ MEMORY = "spec.replicaResourceSpecs[worker].resource[memory]"
             "NotAQuantity",
             f"{MEMORY}: 'lots' is not a quantity such as 500m, 2 or 1.5Gi",
         ),
-        (of_worker(resource={"memory": "-1Gi"}), "NotAQuantity", f"{MEMORY}: -1Gi is less than nothing"),
+        (of_worker(resource={"memory": "-1Gi"}), "NotAQuantity", f"{MEMORY}: -1Gi is negative"),
         (
             of_worker(resource={"nvidia.com/gpu": "500m"}),
             "NotAQuantity",
@@ -130,7 +130,7 @@ MEMORY = "spec.replicaResourceSpecs[worker].resource[memory]"
         (
             {},
             "NothingAsked",
-            "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
+            "spec: the plan requests nothing: no counts, no resources, and no Pods",
         ),
     ],
 )
@@ -158,7 +158,7 @@ def test_automatic_plan_keeps_off_types_that_are_not_to_scale_and_within_the_lim
     limited = job(replicas=4, template=TEMPLATE, resourceLimits={"memory": "10Gi"})
     found = why_not(of_worker(replicas=6), limited, auto)
     assert found[0] == "AboveResourceLimits"
-    assert found[1].endswith("would ask for 12Gi of memory in all, more than its resourceLimits, 10Gi")
+    assert found[1].endswith("would request 12Gi of memory in total, more than its resourceLimits, 10Gi")
     assert refusal(plan(auto, **of_worker(replicas=5)), limited, [], Sizes(NODES)) is None
     assert refusal(plan(**of_worker(replicas=6)), limited, [], Sizes(NODES)) is None, "a person may"
     lowered = job(replicas=8, template=TEMPLATE, resourceLimits={"memory": "10Gi"})

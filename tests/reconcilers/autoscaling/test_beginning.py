@@ -81,7 +81,7 @@ async def test_its_first_pods_have_the_memory_and_the_count_of_the_last() -> Non
     status = made.job()["status"]
     assert (status["rendezvous"]["round"], status["rendezvous"]["members"]) == (1, "0-2")
     assert (status["profile"]["outcome"], status["scaling"]["by"]) == ("Taken", "the profile of earlier jobs")
-    told = "3 of type worker; memory 6144Mi for each of type worker: what j-1 came to"
+    told = "3 of type worker; memory 6144Mi for each of type worker: taken from j-1"
     assert [event for event in made.said() if "Profile" in event[0]] == [("ProfileTaken", told)]
 
 
@@ -99,7 +99,7 @@ async def test_the_first_of_its_name_begins_at_once_as_it_says_itself() -> None:
     await begin(made)
     status = made.job()["status"]
     assert (status["profile"]["outcome"], status["rendezvous"]["round"]) == ("NoHistory", 1)
-    told = "no job of the name j has trained and finished yet, so this one begins as it says itself"
+    told = "no job of the name j has trained and finished yet, so this one starts as specified"
     assert ("NoProfile", told) in made.said()
 
 

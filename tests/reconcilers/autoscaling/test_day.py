@@ -143,7 +143,7 @@ class Day:
             count=self.count,
             most=self.base + self.nodes,
             unit=1,
-            asked_seconds=float(self.now - self.asked),
+            requested_seconds=float(self.now - self.asked),
             is_steady=trained >= PAUSE_SECONDS and self.world == self.count,
             stuck=stuck,
             lost=len(self.extra) - len(alive),

@@ -291,7 +291,7 @@ async def test_a_job_that_never_saved_does_not_grow_once_that_would_cost_more_th
     stage.unschedulable.clear()
     await stage.live(200)
     assert stage.members() == [list(range(8))]
-    assert stage.known()["reason"] == "a restart would cost more than the room can bring"
+    assert stage.known()["reason"] == "a restart would cost more than the expected gain"
 
 
 @pytest.mark.parametrize(("seconds", "in_vain"), [(25, 1), (900, 0)])
@@ -319,7 +319,7 @@ async def test_a_tool_that_sets_the_count_back_is_left_alone_for_ever_longer() -
         began = stage.seconds
         await stage.live(10)
         assert (stage.known()["base"], stage.count()) == (2, 2)
-        assert stage.known()["reason"].startswith("somebody has set the count back, from ")
+        assert stage.known()["reason"].startswith("the count was set back from ")
         while stage.count() == 2:
             await stage.live(5)
         pauses.append(stage.seconds - began)
@@ -371,7 +371,7 @@ async def test_growth_beyond_the_jobs_limits_is_not_written_and_its_reason_is_to
     await stage.live(120)
     assert (stage.count(), stage.members()) == (2, [[0, 1]])
     assert stage.known()["reason"] == (
-        "the job would ask for 3Gi of memory in all, more than its resourceLimits, 2Gi"
+        "the job would request 3Gi of memory in total, more than its resourceLimits, 2Gi"
     )
     assert stage.job()["status"]["scaling"]["by"] == "spec"
 

@@ -154,7 +154,7 @@ def test_what_the_user_wrote_stays() -> None:
     both = new(replicas=2, template=asking(memory="1Gi"))
     use = profile.begin(both, HISTORY, "")
     assert isinstance(use, ProfileUse)
-    assert use.message == "the job says itself what bert-2, bert-1 could tell"
+    assert use.message == "the job's own spec has all that bert-2, bert-1 could provide"
 
 
 def test_a_one_that_was_applied_on_the_server_is_the_users_and_a_default_is_not() -> None:

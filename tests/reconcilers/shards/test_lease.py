@@ -20,17 +20,17 @@ from crds.leases import Lease
 from crds.shard_set import SetDefinition
 from crds.shard_set_status import ShardSetStatus
 from reconcilers.shards.lease import lease
+from reconcilers.shards.messages import ending
 from reconcilers.shards.sets import (
     MAX_SCATTERED,
     MAX_WAITING,
+    PullReport,
     SetState,
     ShardPullers,
     Tried,
-    Voice,
     of_status,
-    voice_of,
+    report_of,
 )
-from reconcilers.shards.telling import ending
 from tests.counting import calls
 from tests.reconcilers.shards.play import Act, Cluster
 
@@ -85,7 +85,7 @@ def test_what_failed_is_not_leased_again_before_its_worker_has_heard_that_it_cou
         if (part := alone.take(1)) is not None:
             tries += 1
             alone.fail(part, "bad")
-        voice = voice_of(0, 1, alone.to_status(MAX_SHARDS_TEXT))
+        voice = report_of(0, 1, alone.to_status(MAX_SHARDS_TEXT))
         for _ in range(2):
             sets = lease(sets, ShardPullers({0: 1}, [voice], 1), NOW)
     assert sets[0].failed == ((0, 1),) and tries == 4
@@ -118,7 +118,7 @@ def test_leases_that_are_too_scattered_for_the_status_go_back_and_lose_nothing()
     held = tuple(Lease(w, 0, w + 1, ((w * each, (w + 1) * each),)) for w in range(workers))
     left = [{w * each, *(w * each + n for n in apart.sample(range(each), 1_000))} for w in range(workers)]
     voices = [
-        Voice(w, 0, definition, w + 1, of_numbers(sorted(left[w])), (), "", True) for w in range(workers)
+        PullReport(w, 0, definition, w + 1, of_numbers(sorted(left[w])), (), "", True) for w in range(workers)
     ]
     known = SetState(definition, (), held, again=(Tried((1,), ((0, 1),)),), last_lease=workers)
     (found,) = lease([known], ShardPullers(dict.fromkeys(range(workers), 0), voices, workers), NOW)
@@ -139,7 +139,7 @@ def scattered_set(histories: int, workers: int) -> tuple[SetState, ShardPullers]
     leases = tuple(Lease(w, 0, w + 1, tuple(leased[8 * w : 8 * w + 8])) for w in range(workers))
     again = tuple(Tried((w,), (each,)) for w, each in enumerate(failed))
     voices = [
-        Voice(each.worker, 0, definition, each.number, each.elements[1:], each.elements[:1], wants=True)
+        PullReport(each.worker, 0, definition, each.number, each.elements[1:], each.elements[:1], wants=True)
         for each in leases
     ]
     known = SetState(definition, tuple(waiting), leases, again=again, last_lease=workers)
@@ -183,7 +183,7 @@ def test_a_lease_is_work_for_three_seconds_but_no_more_than_an_even_share() -> N
         known = SetState(
             SetDefinition("train", 0, 100_000 + waiting, "", 3, 0), ((100_000, 100_000 + waiting),)
         )
-        voices = [Voice(i, 1, known.definition, 0, (), (), wants=i == 0) for i in range(10)]
+        voices = [PullReport(i, 1, known.definition, 0, (), (), wants=i == 0) for i in range(10)]
         (after,) = lease(
             (replace(known, started_at=NOW),),
             ShardPullers(dict.fromkeys(range(10), 1), voices, 10),

@@ -16,7 +16,7 @@ from crds.leases import holder_number
 from crds.shard_set import SetDefinition
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SHARDSETS
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import SetState, ShardPullers, voice_of
+from reconcilers.shards.sets import SetState, ShardPullers, report_of
 from tests.reconcilers.api import Api
 from tests.reconcilers.cluster_model import Script
 from tests.reconcilers.life import JOB, Run, beginning, edit, lose_pod, replicas, submit
@@ -290,7 +290,7 @@ def test_ten_thousand_pullers_cost_16_kb_a_look() -> None:
             while left and (part := holding.take(left)) is not None:
                 holding.finish(part)
                 left -= part[1] - part[0]
-        voices = [voice_of(at, 1, each.to_status(MAX_SHARDS_TEXT)) for at, each in enumerate(holdings)]
+        voices = [report_of(at, 1, each.to_status(MAX_SHARDS_TEXT)) for at, each in enumerate(holdings)]
         crew = ShardPullers(dict.fromkeys(range(number), 1), voices, number)
         sets = lease(sets, crew, now + timedelta(seconds=10 * look))
         (known,) = sets

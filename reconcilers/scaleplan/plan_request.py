@@ -1,6 +1,6 @@
-"""What a ScalePlan asks of its job, and whether that can be. Pure.
+"""The request of a ScalePlan to its job, and whether it is feasible. Pure.
 
-Every refusal is one sentence that names the field; the job is not touched by a plan that is refused.
+Every refusal is one sentence that names the field; a refused plan does not change the job.
 """
 
 from __future__ import annotations
@@ -28,31 +28,32 @@ from reconcilers.scale.plan_resources import Amounts, requirements, too_large, t
 from reconcilers.scale.request import MAX_CHARACTERS, Origin, ScaleRequest, edits_from
 
 LABEL_SCALE_TYPE = "scale-type"
-"""DLRover's: `manual` or `auto`."""
+"""DLRover's label: `manual` or `auto`."""
 AUTO = "auto"
 _PATH = {
     "AutoScaleDisabled": f"metadata.labels[{LABEL_SCALE_TYPE}]: the plan is automatic, and ",
     "AboveResourceLimits": "spec.replicaResourceSpecs: ",
 }
-"""Field of a plan that a refusal of automatic requests is about, by reason."""
+"""Beginning of a refusal of automatic requests, with the field of the plan, by reason."""
 MANY = 10_000
-"""More workers than any plan asks for."""
+"""Limit of workers in a plan."""
 
 
 @dataclass(frozen=True)
 class NamedPod:
-    """An entry of migratePods, as the job's names say it."""
+    """An entry of migratePods, resolved to a slot of the job."""
 
     path: str
-    said: str
+    text: str
+    """The entry, as messages name it."""
     type: str | None = None
-    """None if there can be no such worker."""
+    """Type of the worker; None if the job cannot have such a worker."""
     index: int = -1
     incarnation: int | None = None
 
 
 def impossible(plan: ScalePlan, job: ElasticJob | None) -> ScaleRefusal | None:
-    """Why nothing can be carried out for the plan's job."""
+    """Why no plan can be applied to the job; None if one can."""
     name = plan.spec.owner_job
     if job is None or job.metadata.deletion_timestamp is not None:
         return ScaleRefusal("JobNotFound", f"spec.ownerJob: there is no ElasticJob {name}")
@@ -65,7 +66,7 @@ def impossible(plan: ScalePlan, job: ElasticJob | None) -> ScaleRefusal | None:
 
 
 def _of_groups(name: str, job: ElasticJob) -> ScaleRefusal | None:
-    """Why no plan changes a job with replica groups, nor a group."""
+    """Why no plan can change the job: it has replica groups, or is one."""
     whole, group = name, group_of(job)
     if group is not None:
         message = f"spec.ownerJob: the job {name} is a replica group of the job {group.name}"
@@ -78,24 +79,24 @@ def _of_groups(name: str, job: ElasticJob) -> ScaleRefusal | None:
     return ScaleRefusal("ReplicaGroups", f"{message}, which no ScalePlan changes: {how}")
 
 
-def _asked_base(plan: ScalePlan, job: ElasticJob) -> int | None:
-    """How many workers are needed after a plan that adds some to a job that has extra workers.
+def _new_base(plan: ScalePlan, job: ElasticJob) -> int | None:
+    """Number of needed workers after a plan that adds some to a job with extra workers.
 
     Returns:
-        None if the plan says a count, or the job has none.
+        None if the plan has a count, or the job no extra workers.
     """
-    base, said = base_of(job), plan.spec.replica_resource_specs.get(names.WORKER)
-    if base is None or (said is not None and said.replicas is not None):
+    base, of_plan = base_of(job), plan.spec.replica_resource_specs.get(names.WORKER)
+    if base is None or (of_plan is not None and of_plan.replicas is not None):
         return None
     created = sum((pod.type or names.WORKER) == names.WORKER for pod in plan.spec.create_pods)
     return base + created if created else None
 
 
 def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
-    """What the plan asks of this job as it is now."""
+    """The request of the plan for the job in its present state."""
     spec = plan.spec
     created = Counter(pod.type or names.WORKER for pod in spec.create_pods)
-    base = _asked_base(plan, job)
+    base = _new_base(plan, job)
     replicas = {}
     for type_, of_job in job.spec.replica_specs.items():
         asked = spec.replica_resource_specs.get(type_)
@@ -125,7 +126,7 @@ def request_of(plan: ScalePlan, job: ElasticJob) -> ScaleRequest:
 def refusal(
     plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWorker], sizes: Sizes
 ) -> ScaleRefusal | None:
-    """Why the plan cannot be carried out, if it cannot."""
+    """Why the plan is not feasible; None if it is."""
     found = _unknown_type(plan, job) or _unknown_pod(plan, job, workers)
     if found is not None:
         return found
@@ -133,11 +134,11 @@ def refusal(
     if not request.types:
         return ScaleRefusal(
             "NothingAsked",
-            "spec: the plan asks for nothing, neither for counts, nor for resources, nor for Pods",
+            "spec: the plan requests nothing: no counts, no resources, and no Pods",
         )
     if len(request.to_text()) > MAX_CHARACTERS:
         return ScaleRefusal(
-            "NotSupported", "spec: the plan names too many Pods and resources; make several of it"
+            "NotSupported", "spec: the plan names too many Pods and resources; split it into several"
         )
     found = _bad_counts(plan, job, request) or _bad_resources(plan, job, sizes)
     if found is not None or plan.metadata.labels.get(LABEL_SCALE_TYPE) != AUTO:
@@ -147,7 +148,7 @@ def refusal(
 
 
 def _bad_counts(plan: ScalePlan, job: ElasticJob, request: ScaleRequest) -> ScaleRefusal | None:
-    """Refuses wrong counts, and what is asked for besides extra workers."""
+    """The refusal of a count that the job cannot have."""
     base = [] if request.base is None else [(names.WORKER, request.base)]
     counts = [*request.replicas.items(), *base]
     found = (_bad_count(job, type_, count, _path_of_count(plan, type_)) for type_, count in counts)
@@ -190,11 +191,11 @@ def _unknown_pod(plan: ScalePlan, job: ElasticJob, workers: Sequence[ElasticWork
     for pod in _named(plan, job):
         if pod.type is None or pod.index not in wanted.get(pod.type, ()):
             return ScaleRefusal(
-                "WorkerNotFound", f"{pod.path}: {pod.said} is no worker of {job.metadata.name}"
+                "WorkerNotFound", f"{pod.path}: {pod.text} is no worker of {job.metadata.name}"
             )
         worker = current.get((pod.type, pod.index))
         if worker is not None and pod.incarnation not in (None, worker.spec.incarnation):
-            message = f"{pod.path}: {pod.said} is no longer there: {pod_name(worker)} is in its place"
+            message = f"{pod.path}: {pod.text} does not exist any more: {pod_name(worker)} has replaced it"
             return ScaleRefusal("WorkerNotFound", message)
     return None
 
@@ -219,7 +220,7 @@ def _bad_count(job: ElasticJob, type_: str, replicas: int, path: str) -> ScaleRe
 
 
 def _stated_minimum(job: ElasticJob) -> int | None:
-    """What the command says it is, unless that follows the count."""
+    """The minimum in the job's command; None if there is none, or it follows the count."""
     worker = job.spec.replica_specs[names.WORKER].model_copy(update={"replicas": MANY})
     specs = {**job.spec.replica_specs, names.WORKER: worker}
     many = job.model_copy(update={"spec": job.spec.model_copy(update={"replica_specs": specs})})
@@ -251,7 +252,7 @@ def _pods(plan: ScalePlan) -> list[tuple[str, list[PodMeta]]]:
 
 
 def _moved(plan: ScalePlan, job: ElasticJob) -> dict[str, list[int]]:
-    """The slots of the Pods that are named, by type, ascending; without those that the job cannot have."""
+    """The slots of the named Pods, by type, in ascending order; without those that the job cannot have."""
     found: dict[str, set[int]] = {}
     for pod in _named(plan, job):
         if pod.type in job.spec.replica_specs:
@@ -265,7 +266,7 @@ def _named(plan: ScalePlan, job: ElasticJob) -> list[NamedPod]:
 
 
 def _resolved(pod: PodMeta, path: str, job: ElasticJob) -> NamedPod:
-    """Finds the slot by the name of the ElasticWorker or its Pod; without a name, by type and rank."""
+    """Find the slot by the name of the ElasticWorker or its Pod; without a name, by type and rank."""
     if pod.name is None:
         index, type_ = pod.id if pod.rank_index is None else pod.rank_index, pod.type or names.WORKER
         if index is None:

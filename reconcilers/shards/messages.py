@@ -1,4 +1,4 @@
-"""What people read of a job's shard sets: Events, the condition `ShardsDone`, why they end the job. Pure."""
+"""Messages about a job's shard sets: Events, the condition `ShardsDone`, and the job's failure. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARDS_DONE = "ShardsDone"
 PULLING = "Pulling"
 ENDED = "ShardsFailed"
 NAMED = 20
-"""So many ranges of failed elements are in a sentence; the status has all."""
+"""Limit of ranges of failed elements in a message; the status has all."""
 
 
 def events(before: Iterable[SetState], after: Iterable[SetState]) -> Iterator[Event]:
@@ -38,7 +38,7 @@ def events(before: Iterable[SetState], after: Iterable[SetState]) -> Iterator[Ev
 
 
 def ending(sets: Iterable[SetState]) -> str:
-    """Why the job fails by its shard sets; empty if it does not."""
+    """Why the job fails because of its shard sets; empty if it does not."""
     for each in sets:
         named = each.definition
         if each.scattered:
@@ -52,11 +52,11 @@ def ending(sets: Iterable[SetState]) -> str:
 
 
 def judge(sets: Sequence[SetState], *, has_ended: bool) -> ConditionState:
-    """Judges the sets, of which there are some: the state changes when one begins, ends, or has elements that
-    failed, and not by progress.
+    """The condition of one or more sets. It changes when a set begins, ends, or has failed elements, and not
+    with progress.
 
     Args:
-        has_ended: the job has ended, so nobody pulls any more.
+        has_ended: whether the job has ended, so that no worker pulls any more.
     """
     found = _state(sets)
     if not has_ended or found.reason != PULLING:

@@ -18,12 +18,12 @@ from crds.leases import Lease
 from crds.shard_set import MAX_SHARD_RANGES, SetDefinition
 from reconcilers.shards.lease import lease
 from reconcilers.shards.sets import (
-    MAX_HEARD,
-    Hearing,
+    MAX_REPORTED,
     Puller,
+    PullReport,
+    ReportReader,
     SetState,
     ShardPullers,
-    Voice,
     crew_of,
     look_size,
 )
@@ -70,8 +70,8 @@ def after(seen: ElasticWorker, leaving: frozenset[str] = frozenset()) -> SetStat
     return lease((known,), crew_of([puller], (known,), 0), NOW)[0]
 
 
-def heard(seen: ElasticWorker, hearing: Hearing | None = None) -> list[Voice]:
-    return list((hearing or Hearing()).voices_of(Puller(0, seen)))
+def heard(seen: ElasticWorker, hearing: ReportReader | None = None) -> list[PullReport]:
+    return list((hearing or ReportReader()).reports_of(Puller(0, seen)))
 
 
 def test_of_a_pod_that_a_suspension_took_away_the_last_words_count() -> None:
@@ -180,18 +180,18 @@ def test_what_unpacks_to_megabytes_is_not_unpacked_after_all_ranges_that_a_repor
 
 
 def test_a_look_reads_a_bounded_number_of_ranges_however_many_workers_report_them() -> None:
-    hearing, ranges = Hearing(), 0
-    for number in range(2 * MAX_HEARD // MAX_SHARD_RANGES):
+    hearing, ranges = ReportReader(), 0
+    for number in range(2 * MAX_REPORTED // MAX_SHARD_RANGES):
         text = to_text(tuple((at, at + 1) for at in range(number, number + 2 * MAX_SHARD_RANGES, 2)))
         ranges += sum(len(voice.rest) for voice in heard(with_texts(1, text), hearing))
         nonsense = "z" + base64.b64encode(zlib.compress(bytes([number]) * 60_000, 9)).decode()
         assert heard(with_texts(1, nonsense), hearing) == []
-    assert ranges <= MAX_HEARD
+    assert ranges <= MAX_REPORTED
     assert heard(with_texts(1, "0-99"), hearing) == []
 
 
 def test_what_all_workers_report_alike_is_read_once() -> None:
-    hearing = Hearing()
+    hearing = ReportReader()
     text = to_text(tuple((at, at + 1) for at in range(0, 2 * MAX_SHARD_RANGES, 2)))
     voices = [voice for _ in range(300) for voice in heard(with_texts(1, text), hearing)]
     assert len(voices) == 300
