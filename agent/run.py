@@ -51,11 +51,11 @@ from agent.report.progress_monitor import ProgressMonitor, TrainingProgress
 from agent.report.report import AgentFacts
 from agent.report.reporter import Reporter
 from agent.standalone.cluster import STACKS, LocalCluster
-from agent.supervision.asked import StacksDesk
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.ending import GoodEnds
 from agent.supervision.lingering import Lingering
 from agent.supervision.process_env import ProcessEnvironment
+from agent.supervision.stacks_desk import StacksDesk
 from agent.supervision.starting import Starting
 from agent.supervision.votes import Votes
 from agent.survival.desk import WorldDesk
