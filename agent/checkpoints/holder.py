@@ -202,7 +202,7 @@ class CheckpointHolder:
         def has_come(step: int) -> bool:
             assert held is not None
             own = {slot for slots in self._own for slot in slots}
-            found = [mark for slot, mark in self._pool.held() if slot not in own]
+            found = [mark for slot, mark in self._pool.with_sums() if slot not in own]
             return [(mark.round, mark.step) for mark in found].count((agreed.round, step)) >= held.ranks
 
         def check() -> None:
@@ -359,7 +359,7 @@ class CheckpointHolder:
         return self._newest_of(own)
 
     def _newest_of(self, own: Sequence[Sequence[Slot]]) -> list[Mark] | None:
-        held = dict(self._pool.held())
+        held = dict(self._pool.with_sums())
         marks = [max((held[slot] for slot in slots if slot in held), default=None) for slots in own]
         found = [mark for mark in marks if mark is not None]
         return found if found and len(found) == len(marks) else None
@@ -367,7 +367,7 @@ class CheckpointHolder:
     def _last_marks(self) -> list[Mark]:
         """The newest checkpoint of each rank that ran here last, which a peer may ask for in a recovery."""
         newest: dict[int, Mark] = {}
-        for _, mark in self._pool.held():
+        for _, mark in self._pool.with_sums():
             if mark.rank in self._own_ranks:
                 newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
         return [*newest.values()]
@@ -401,7 +401,9 @@ class CheckpointHolder:
     def _copies(self, round_: int) -> list[Mark]:
         """What is here of another agent's checkpoints of that round."""
         return [
-            mark for _, mark in self._pool.held() if mark.round == round_ and mark.rank not in self._own_ranks
+            mark
+            for _, mark in self._pool.with_sums()
+            if mark.round == round_ and mark.rank not in self._own_ranks
         ]
 
     def _fetch_before(self, mark: Mark, address: str) -> None:
@@ -417,7 +419,7 @@ class CheckpointHolder:
             if self._agreed.held is None or address != self._agreed.held.address:
                 logger.debug("%s offers a replica, and is none of ours", address)
                 return False
-            if any(held == mark for _, held in self._pool.held()):
+            if any(held == mark for _, held in self._pool.with_sums()):
                 return True
             if (target := self._replica_target(mark)) is None:
                 return False
