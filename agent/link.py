@@ -111,7 +111,7 @@ class Link:
         return self.watcher.view() or self.first_view
 
     @property
-    def slot_told_steps(self) -> bool:
+    def slot_reports_steps(self) -> bool:
         """Whether the script reported steps itself to an earlier agent of this slot."""
         return any(not each.get("counted") for each in self.predecessor.get("rounds") or ())
 

@@ -148,7 +148,9 @@ def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contex
     link = Link.start(me, os.environ, cleanup, _local_cluster(launch))
     world = link.first_view.world
     memory = _memory(launch, listener, link, cleanup) if me.memory_bytes else None
-    files = ProgressFiles(told=link.slot_told_steps, trouble=link.first_report.checkpoint_trouble)
+    files = ProgressFiles(
+        script_reports=link.slot_reports_steps, trouble=link.first_report.checkpoint_trouble
+    )
     cleanup.callback(files.remove)
     stacks = StackFiles(files.directory / "stacks")
     members = world.members if world else ()
