@@ -1,8 +1,8 @@
-"""Which network interface the training processes use (`elasticPolicy.networkInterfaces: auto`).
+"""Network interface of the training processes (`elasticPolicy.networkInterfaces: auto`).
 
-A node may have several, of which only some reach the other nodes, and Gloo and NCCL may choose another. That
-on which rank 0's agent is reached is one that all members of a world have in common: it has just carried
-their meeting. Its name may differ from node to node, so each agent sets its own.
+Of a node's interfaces only some may reach the other nodes, and Gloo and NCCL may choose a wrong one. The
+interface to rank 0's agent works for all members of a world, since it has just carried their meeting. Its
+name may differ from node to node, so each agent sets its own.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 @dataclass(frozen=True)
 class Route:
-    """How this Pod reaches a peer, and is reached by it."""
+    """Interface and address by which this Pod reaches a peer, and is reached by it."""
 
     interface: str
     address: str
 
 
 class SocketInterfaces:
-    """Sets the variables for the processes of each round; those that the user has set stay.
+    """Sets the variables for the processes of each round; those of the user stay.
 
     Args:
-        environ: of this agent, which its processes inherit.
+        environ: environment of this agent, which its processes inherit.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
@@ -56,7 +56,8 @@ class SocketInterfaces:
         """Choose the interface of the next processes.
 
         Args:
-            peer: the address of rank 0's agent.
+            peer: address of rank 0's agent.
+            own: address of this agent.
         """
         if not self._is_on:
             return
@@ -67,7 +68,7 @@ class SocketInterfaces:
             else:
                 self._environ.pop(name, None)
         if self._path is None:
-            logger.warning("no interface of this Pod is known to reach %s: Gloo and NCCL choose one", peer)
+            logger.warning("no interface of this Pod was found to reach %s: Gloo and NCCL choose one", peer)
 
     def to_status(self) -> Network | None:
         path = self._path
@@ -75,9 +76,9 @@ class SocketInterfaces:
 
 
 def path_to(peer: str, own: str) -> Route | None:
-    """Look the route up in the kernel, without sending anything; None where no interface has the address.
+    """Look up the route in the kernel, without sending anything; return None if no interface has the address.
 
-    Rank 0 itself is reached at its own address. (The kernel's way there is the loopback.)
+    For rank 0 itself it is its own address, to which the kernel's route is the loopback.
     """
     try:
         local = ipaddress.ip_address(own if peer == own else _source_of(peer))
@@ -88,7 +89,7 @@ def path_to(peer: str, own: str) -> Route | None:
 
 
 def _source_of(peer: str) -> str:
-    """The address from which packets to a peer go."""
+    """Return the source address of packets to a peer."""
     family, _, _, _, target = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
@@ -96,7 +97,7 @@ def _source_of(peer: str) -> str:
 
 
 def interface_of(address: Address) -> str | None:
-    """The interface that has the address, or the narrowest network around it."""
+    """Return the interface with the address, or else with the narrowest network around it."""
     around = (
         (address == found.ip, found.network.prefixlen, name)
         for name, found in _interfaces()
@@ -106,14 +107,14 @@ def interface_of(address: Address) -> str | None:
 
 
 def _interfaces() -> Iterator[tuple[str, Interface]]:
-    """Each one's name, and its address with the network around it."""
+    """Yield the name of each interface, and its address with the network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             try:
                 address, mask = (
-                    socket.inet_ntoa(fcntl.ioctl(control.fileno(), asked, request)[20:24])
-                    for asked in (_ADDRESS, _NETMASK)
+                    socket.inet_ntoa(fcntl.ioctl(control.fileno(), code, request)[20:24])
+                    for code in (_ADDRESS, _NETMASK)
                 )
             except OSError:
                 continue  # without an address

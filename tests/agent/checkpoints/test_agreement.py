@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
-from agent.checkpoints.agreed import AgreedCheckpoint, HeldReplicas
+from agent.checkpoints.agreed import AgreedCheckpoint, ReplicaSource
 from agent.checkpoints.holder import CheckpointHolder, OutdatedMeetingError
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError
@@ -80,7 +80,7 @@ class World:
 
         memory = self.memories[agent]
         agreement = CheckpointAgreement(store, round_, agent, self.size, memory, wait, threading.Event())
-        agreement.say_here()
+        agreement.publish_inventory()
         if agent == 0:
             wait(store, [f"here/{each}" for each in range(self.size)])
             agreement.lead()
@@ -236,7 +236,7 @@ def test_an_offer_is_taken_from_the_agent_whose_peer_this_is_alone(world: World)
     world.save(world.meet(1), 10, 0)
     memory, stranger = world.memories[1], world.memories[2]
     assert memory is not None and stranger is not None
-    assert memory._agreed.held == HeldReplicas(0, world.memories[0].address, 1)  # type: ignore[union-attr]
+    assert memory._agreed.source == ReplicaSource(0, world.memories[0].address, 1)  # type: ignore[union-attr]
     assert not memory._take_replica(Mark(1, 10, 2, 3), stranger.address)
     assert all(mark.rank != 2 for _, mark in memory._pool.with_sums())
 
