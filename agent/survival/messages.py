@@ -1,6 +1,6 @@
-"""The messages between an agent and a training process that lives on: one JSON object in each datagram.
+"""Messages between an agent and a training process that lives on: one JSON object in each datagram.
 
-What a process sends is untrusted in size and form, so each reader takes what it expects and nothing else.
+Messages of a process are not trusted, so each reader checks size and form.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from agent.facts.place import Place
 
 MAX_FROM_PROCESS = 64 << 10
-"""Bytes of the longest message of a process: in JSON, a text of MAX_TEXT characters has 48 kB at most."""
+"""Largest size of a process's message: in JSON, a text of MAX_TEXT characters has 48 kB at most."""
 MAX_FROM_AGENT = 128 << 10
-"""Bytes of the longest message of an agent. The kernel takes 200 kB (net.core.wmem_max)."""
+"""Largest size of an agent's message; the kernel's limit is 200 kB (net.core.wmem_max)."""
 MAX_TEXT = 4_096
-"""Characters of an error or of a reason; a longer text loses its beginning."""
+"""Longest error or reason, in characters; a longer text loses its beginning."""
 MAX_NUMBER = (1 << 63) - 1
 
 
@@ -31,7 +31,7 @@ class Enters:
 
 @dataclass(frozen=True)
 class Left:
-    """Nothing of the process waits in a collective of that round, or writes into its slots."""
+    """No thread of the process waits in a collective of that round, or writes into its slots any more."""
 
     round: int
 
@@ -53,19 +53,19 @@ class Unable:
 
 @dataclass(frozen=True)
 class Leave:
-    """The round is over: the process is to leave what it waits in, and wait for the next."""
+    """The round is over: the process has to leave its collective, and wait for the next round."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class NextRound:
-    """The next round; as many descriptors come along as there are `redirects`."""
+    """The next round, sent with one descriptor for each of `redirects`."""
 
     env: Mapping[str, str]
-    """Variables of a round as a process would have them that is forked for it."""
+    """Variables of the round, as for a process that is forked for it."""
     redirects: tuple[int, ...] = ()
-    """What each descriptor becomes in the process: 1 or 2."""
+    """Number that each descriptor gets in the process: 1 or 2."""
 
 
 FromProcess = Enters | Left | Lost | Unable
@@ -73,7 +73,7 @@ FromAgent = Leave | NextRound
 
 
 def encode(message: FromProcess | FromAgent) -> bytes:
-    """Return the datagram of a message."""
+    """Encode a message as a datagram."""
     match message:
         case Enters(bound_to):
             content: Any = {"enters": bound_to}
@@ -91,10 +91,10 @@ def encode(message: FromProcess | FromAgent) -> bytes:
 
 
 def read_from_process(data: bytes) -> FromProcess:
-    """Read a message of a process.
+    """Decode a message of a process.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     kind, content = _read(data, MAX_FROM_PROCESS)
     match kind:
@@ -110,10 +110,10 @@ def read_from_process(data: bytes) -> FromProcess:
 
 
 def read_from_agent(data: bytes) -> FromAgent:
-    """Read a message of an agent.
+    """Decode a message of an agent.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     kind, content = _read(data, MAX_FROM_AGENT)
     if kind == "leave":
@@ -129,7 +129,7 @@ def read_from_agent(data: bytes) -> FromAgent:
 
 
 def _read(data: bytes, limit: int) -> tuple[str, Any]:
-    """Return the one name and the content of a message."""
+    """Return the name and the content of a message."""
     if len(data) > limit:
         raise ValueError(f"a message has {len(data):,} bytes, and {limit:,} at most are read")
     try:
