@@ -12,7 +12,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import unquote, urlencode
 
@@ -112,11 +111,6 @@ class ResponseStream(Generic[Item]):
             raise Unavailable(f"The API server's answer broke off: {error}.") from error
         finally:
             self._response.close()
-
-    def hang_up(self) -> None:
-        """End the answer, from another thread than the one that waits for its lines."""
-        with suppress(OSError, RuntimeError, ValueError):  # it has ended by itself
-            self._response.shutdown()
 
     def __enter__(self) -> ResponseStream[Item]:
         return self

@@ -152,12 +152,12 @@ def with_source(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     return tuple(replace(f, source=linecache.getline(f.file, f.line).strip()) for f in frames)
 
 
-def format_frames(frames: Sequence[Frame], limit_chars: int = MAX_FRAMES) -> str:
-    """Return one line for each frame, as many whole lines as fit into the limit."""
+def format_frames(frames: Sequence[Frame]) -> str:
+    """Return one line for each frame, as many whole lines as fit into MAX_FRAMES characters."""
     lines: list[str] = []
     for frame in frames:
-        line = str(frame)[:limit_chars]
-        if len("\n".join([*lines, line])) > limit_chars:
+        line = str(frame)[:MAX_FRAMES]
+        if len("\n".join([*lines, line])) > MAX_FRAMES:
             break
         lines.append(line)
     return "\n".join(lines)

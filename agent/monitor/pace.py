@@ -45,12 +45,10 @@ class Window:
 class Past:
     """Up to MOST_PAST windows of one world size, evenly spread over its past."""
 
-    def __init__(self, seconds_per_step: Iterable[float] = ()) -> None:
+    def __init__(self) -> None:
         self._kept: list[float] = []
         self._every = 1
         self._seen = 0
-        for each in seconds_per_step:
-            self.add(each)
 
     def __len__(self) -> int:
         return len(self._kept)
