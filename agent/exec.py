@@ -72,7 +72,7 @@ USAGE = (
 
 NO_ROUNDS = (
     f"dlr exec: {EACH_ROUND} needs a job that forms a world, and one with parameter servers has none: leave "
-    "it out of the command; that of the chief starts anew by itself when a server changes"
+    "it out of the command; that of the chief is restarted anyway when a server changes"
 )
 ABANDON_SECONDS = 30.0
 """Time after SIGKILL until a process is given up, as it hangs in the kernel (as in `dlr run`)."""

@@ -243,7 +243,7 @@ def _kept(
     try:
         desk = WorldDesk()
     except OSError as error:
-        logger.warning("no process lives on when a peer dies: there is no place for a socket: %s", error)
+        logger.warning("no process lives on when a peer dies: a socket cannot be bound: %s", error)
         return KeptProcesses(None, memory, orphans)
     cleanup.callback(desk.close)
     spares = Spares(desk, warm_start, orphans, files.directory) if me.spare_processes else None

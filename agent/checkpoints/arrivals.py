@@ -67,7 +67,7 @@ class Handover:
         if (step := self._step) is None:
             return
         if not is_here(step):
-            logger.warning("step %d is not in memory, and nobody copies it", step)
+            logger.warning("step %d is not in memory, so it is not copied", step)
             return
         deadline = time.monotonic() + seconds
         while not self._wait(lambda: self._copied_step == step, deadline):

@@ -416,7 +416,9 @@ class CheckpointHolder:
         """Fetch an offered slot, and return whether it is here. A peer repeats a refused offer."""
         with self._lock:
             if self._agreed.source is None or address != self._agreed.source.address:
-                logger.debug("%s offers a replica, and is none of ours", address)
+                logger.debug(
+                    "%s offers a replica, and is not the agent whose replicas are kept here", address
+                )
                 return False
             if any(each == mark for _, each in self._pool.with_sums()):
                 return True

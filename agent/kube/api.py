@@ -327,7 +327,7 @@ def _event(line: bytes) -> JSON:
             raise error_of_status(thing, int(thing.get("code") or 500))
         thing["metadata"].get("resourceVersion")
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise Gone(410, "", f"An event of the watch makes no sense: {error!r}.") from error
+        raise Gone(410, "", f"An event of the watch is malformed: {error!r}.") from error
     answer: JSON = event
     return answer
 

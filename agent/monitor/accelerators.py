@@ -58,7 +58,7 @@ def _ask_nvml() -> list[Accelerators]:
                 count = nvml.nvmlDeviceGetCount()
                 model = nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0)) if count else ""
             except nvml.NVMLError as error:
-                logger.warning("NVML cannot say what devices there are: %s", error)
+                logger.warning("NVML cannot list the devices: %s", error)
                 return []
     except NoDriver:
         return []  # a CPU worker, or another maker's devices

@@ -148,7 +148,7 @@ class ReplicasDesk:
             with self._lock:
                 is_welcome = self.roster.admit(connection)
             if not is_welcome:
-                logger.warning("a process is turned away: %d follow the groups already", MAX_CONNECTIONS)
+                logger.warning("a process is refused: %d follow the groups already", MAX_CONNECTIONS)
                 connection.close()
                 continue
             try:
@@ -156,7 +156,7 @@ class ReplicasDesk:
                     target=self._attend, args=(connection,), name="dlr-replicas-process", daemon=True
                 ).start()
             except RuntimeError as error:  # no more threads may be started
-                logger.warning("a process is turned away: %s", error)
+                logger.warning("a process is refused: %s", error)
                 self._drop(connection)
 
     def _attend(self, connection: socket.socket) -> None:

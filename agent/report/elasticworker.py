@@ -79,7 +79,7 @@ def topology_of_pod(api: AgentApi, me: Environment) -> list[str] | None:
     try:
         status = own_status(api, me)
     except ApiError as error:
-        logger.warning("where replicas go does not depend on this Pod's rack, which is not known: %s", error)
+        logger.warning("replicas are placed without regard to this Pod's rack, which is unknown: %s", error)
         return None
     topology = status.get("topology") if status.get("podUid") == me.pod_uid else None
     return None if topology is None else [str(value) for value in topology]

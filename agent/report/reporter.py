@@ -250,7 +250,7 @@ class Reporter(threading.Thread):
                 if not self._incomplete.issuperset(names):
                     self._incomplete.update(names)
                     logger.warning(
-                        "a report goes without %s: it is refused: %s", ", ".join(sorted(names)), error
+                        "a report is written without %s: it is refused: %s", ", ".join(sorted(names)), error
                     )
                 status = rest
 

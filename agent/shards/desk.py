@@ -58,10 +58,14 @@ class Desk(threading.Thread):
     Args:
         worker: number of this worker in leases.
         incarnation: incarnation of this worker.
+        monotonic: clock, in seconds.
     """
 
-    def __init__(self, worker: int, incarnation: int) -> None:
+    def __init__(
+        self, worker: int, incarnation: int, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(name="dlr-shards", daemon=True)
+        self._monotonic = monotonic
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.path = bound(self._server, "shards")
         """Path of the socket."""
@@ -142,14 +146,14 @@ class Desk(threading.Thread):
 
     def _serve(self) -> None:
         while not self._stopped:
-            events = self._selector.select(self._dealing.seconds_to_wait(time.monotonic()))
+            events = self._selector.select(self._dealing.seconds_to_wait(self._monotonic()))
             with self._lock:
                 if self._is_news:
                     self._is_news = False
-                    self._dealing.follow(self._of_job(), time.monotonic())
+                    self._dealing.follow(self._of_job(), self._monotonic())
                 for key, _ in events:
                     self._take_in(key)
-                self._dealing.release_deserted(time.monotonic())
+                self._dealing.release_deserted(self._monotonic())
                 self._answer_all()
                 news = self._dealing.news()
             self._look_further()
@@ -173,7 +177,7 @@ class Desk(threading.Thread):
         """Send all answers; repeat if a process is gone, whose part another may get."""
         goes_on = True
         while goes_on:
-            self._dealing.answer_all(time.monotonic())
+            self._dealing.answer_all(self._monotonic())
             goes_on = not self._deliver()
 
     def _deliver(self) -> bool:
@@ -230,7 +234,7 @@ class Desk(threading.Thread):
             if len(line.buffer) > MAX_LINE_BYTES:
                 raise ValueError("a line is too long")
             for text in texts:
-                self._dealing.receive(line.process, json.loads(text), time.monotonic())
+                self._dealing.receive(line.process, json.loads(text), self._monotonic())
                 if not self._deliver():  # before the next text, by which it may leave or be disconnected
                     return
                 if self._dealing.left:
@@ -245,7 +249,7 @@ class Desk(threading.Thread):
 
     def _part_with(self, line: _Line) -> None:
         self._disconnect(line)
-        self._dealing.part_with(line.process, time.monotonic())
+        self._dealing.part_with(line.process, self._monotonic())
 
     def _disconnect(self, line: _Line) -> None:
         if self._lines.pop(line.process, None) is not None:

@@ -175,11 +175,11 @@ def _entry(listed: Any) -> Entry:
         raise ValueError("an entry has other fields")
     name, dtype, shape, nbytes, whole, start, is_buffer, offset = (listed[field] for field in _FIELDS)
     if not (type(name) is type(dtype) is str and type(is_buffer) is bool):
-        raise ValueError("a name, dtype or is_buffer is none")
+        raise ValueError("a name, dtype or is_buffer is malformed")
     is_part = whole is not None or start is not None
     for numbers in (shape, [offset, nbytes], *((whole, start) if is_part else ())):
         if not _are_sizes(numbers):
-            raise ValueError(f"{name:.99} has a shape or a number that is none")
+            raise ValueError(f"{name:.99} has a malformed shape or number")
     if not is_part:
         return Entry(name, dtype, tuple(shape), nbytes, None, None, is_buffer, offset)
     if not len(shape) == len(whole) == len(start):

@@ -144,14 +144,14 @@ class ResumeDecision:
         try:
             return cls._of(data)
         except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, zlib.error) as error:
-            raise ValueError(f"what rank 0's agent has sent is no decision: {error!s:.200}") from error
+            raise ValueError(f"the decision of rank 0's agent is malformed: {error!s:.200}") from error
 
     @classmethod
     def _of(cls, data: bytes | str) -> ResumeDecision:
         inflating = zlib.decompressobj()
         text = inflating.decompress(base64.b64decode(data), MAX_INFLATED_BYTES)
         if inflating.unconsumed_tail:
-            raise ValueError(f"what rank 0's agent has sent has more than {MAX_INFLATED_BYTES:,} bytes")
+            raise ValueError(f"the decision of rank 0's agent has more than {MAX_INFLATED_BYTES:,} bytes")
         checkpoint, fetches, shards, flags, ring = json.loads(text)
         is_last_resort, from_peer, persists, lives_on = map(bool, flags)
         return cls(

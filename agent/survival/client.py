@@ -86,7 +86,7 @@ class RoundLine:
         found = self._handed.get()
         if found is None:
             self._handed.put(None)
-            raise AgentGoneError("the agent has gone, and nobody says who takes part in the next round")
+            raise AgentGoneError("the agent is gone, and no round will follow")
         return found
 
     def is_over(self, round_: int) -> bool:
@@ -105,7 +105,7 @@ class RoundLine:
         except OSError:
             pass  # the agent is gone
         except Exception:  # including torch's, by `leave`
-            logger.exception("this process lives on no more")
+            logger.exception("this process cannot live on any more")
         finally:
             self._close()
 

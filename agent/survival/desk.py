@@ -210,7 +210,7 @@ class WorldDesk:
             pid = _peer(connection)
             seat = self._seats.get(pid)
             if seat is None or seat.connection is not None or seat.words.unable:
-                logger.warning("a connection of process %d is turned away: it is no training process", pid)
+                logger.warning("a connection of process %d is refused: it is no training process", pid)
                 connection.close()
             else:
                 seat.connection = connection
@@ -232,7 +232,7 @@ class WorldDesk:
             self._end(seat)
             return False
         except ValueError as error:
-            logger.warning("process %d lives on no more: it sends what makes no sense: %s", pid, error)
+            logger.warning("process %d cannot live on any more: its message is malformed: %s", pid, error)
             self._end(seat)
             return False
         if isinstance(message, Unable):
@@ -251,7 +251,7 @@ class WorldDesk:
         try:
             socket.send_fds(seat.connection, [data], list(descriptors))
         except OSError as error:
-            logger.warning("process %d cannot be reached, and lives on no more: %s", pid, error)
+            logger.warning("process %d cannot be reached, and so cannot live on: %s", pid, error)
             self._end(seat)
             return False
         return True

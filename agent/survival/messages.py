@@ -106,7 +106,7 @@ def read_from_process(data: bytes) -> FromProcess:
             return Lost(_number(_field(content, "round")), _text(_field(content, "error")))
         case "unable":
             return Unable(_text(content))
-    raise ValueError(f"a process says {kind[:40]!r}, which is no message of its")
+    raise ValueError(f"{kind[:40]!r} is no message of a process")
 
 
 def read_from_agent(data: bytes) -> FromAgent:
@@ -119,10 +119,10 @@ def read_from_agent(data: bytes) -> FromAgent:
     if kind == "leave":
         return Leave(_number(content))
     if kind != "round":
-        raise ValueError(f"an agent says {kind[:40]!r}, which is no message of its")
+        raise ValueError(f"{kind[:40]!r} is no message of an agent")
     env, redirects = _field(content, "env"), _field(content, "redirects")
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise ValueError("the variables of a round are no texts")
+        raise ValueError("the variables of a round are not strings")
     if not isinstance(redirects, list) or redirects not in ([], [1], [2], [1, 2]):
         raise ValueError("the redirects of a round are not 1, 2 or both")
     return NextRound(env, tuple(redirects))
@@ -137,7 +137,7 @@ def _read(data: bytes, limit: int) -> tuple[str, Any]:
     except RecursionError as error:
         raise ValueError("a message is nested too deeply") from error
     if not isinstance(message, dict) or len(message) != 1:
-        raise ValueError("a message is no object with one name")
+        raise ValueError("a message is not an object with one name")
     return next(iter(message.items()))
 
 
@@ -151,17 +151,17 @@ def _place(value: Any) -> Place | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2:
-        raise ValueError("a place is no rank with the size of its world")
+        raise ValueError("a place is not a rank with the size of its world")
     return Place(*map(_number, value))
 
 
 def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MAX_NUMBER:
-        raise ValueError("a number of a message is none, or too large")
+        raise ValueError("a number of a message is not an integer from 0 on, or too large")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise ValueError(f"a text of a message is none, or has more than {MAX_TEXT:,} characters")
+        raise ValueError(f"a text of a message is not a string, or has more than {MAX_TEXT:,} characters")
     return value

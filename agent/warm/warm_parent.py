@@ -299,7 +299,7 @@ class WarmStart:
             return self._parent.fork(argv, env, redirects)
         except OSError as error:
             self._failures += 1
-            logger.warning("the warm parent is of no use, so the process is spawned: %s", error)
+            logger.warning("the warm parent cannot fork, so the process is spawned: %s", error)
             self.close()
             self.prepare(env)  # for the next round
             return None
