@@ -13,7 +13,6 @@ import logging
 import socket
 import struct
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from crds.agent_report import Network
@@ -31,14 +30,6 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
-@dataclass(frozen=True)
-class Route:
-    """Interface and address by which this Pod reaches a peer, and is reached by it."""
-
-    interface: str
-    address: str
-
-
 class SocketInterfaces:
     """Sets the variables for the processes of each round; those of the user stay.
 
@@ -50,7 +41,7 @@ class SocketInterfaces:
         self._environ = environ
         self._ours = [name for name in VARIABLES if not environ.get(name)]
         self._is_on = environ.get(ENV_NETWORK_INTERFACES) == AUTO
-        self._path: Route | None = None
+        self._network: Network | None = None
 
     def choose(self, peer: str, own: str) -> None:
         """Choose the interface of the next processes.
@@ -61,21 +52,21 @@ class SocketInterfaces:
         """
         if not self._is_on:
             return
-        self._path = path_to(peer, own)
+        self._network = path_to(peer, own)
         for name in self._ours:
-            if self._path is not None:
-                self._environ[name] = self._path.interface
+            if self._network is not None:
+                self._environ[name] = self._network.interface
             else:
                 self._environ.pop(name, None)
-        if self._path is None:
+        if self._network is None:
             logger.warning("no interface of this Pod was found to reach %s: Gloo and NCCL choose one", peer)
 
     def to_status(self) -> Network | None:
-        path = self._path
-        return None if path is None else Network(path.interface, path.address)
+        """Return the interface of the processes, and its address; None if they choose by themselves."""
+        return self._network
 
 
-def path_to(peer: str, own: str) -> Route | None:
+def path_to(peer: str, own: str) -> Network | None:
     """Look up the route in the kernel, without sending anything; return None if no interface has the address.
 
     For rank 0 itself it is its own address, to which the kernel's route is the loopback.
@@ -85,7 +76,7 @@ def path_to(peer: str, own: str) -> Route | None:
     except (OSError, ValueError):
         return None
     name = interface_of(local)
-    return None if name is None else Route(name, str(local))
+    return None if name is None else Network(name, str(local))
 
 
 def _source_of(peer: str) -> str:
