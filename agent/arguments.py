@@ -1,4 +1,4 @@
-"""The command line of `dlr run`: torchrun's flags, read by torchrun's own parser, and ours."""
+"""The command line of `dlr run`: torchrun's flags, by torchrun's own parser, and ours."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 FAILURE_GRACE_SECONDS = 1.0
-"""What processes get whose peer is dead, unless `--failure-grace` says otherwise. Their collectives never
-end, and a process that sits in one cannot run its Python signal handler, so most would wait for nothing; one
-that is just computing gets the chance to close its files."""
+"""Default of `--failure-grace`, the grace of processes whose peer is dead. Their collectives never end, and a
+process in a collective cannot run its Python signal handler, so most would wait in vain; a process that is
+computing gets time to close its files."""
 
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """What is to be run, and for whom."""
+    """The parsed command line, with the worker's identity."""
 
     args: Any
     """torchrun's flags and ours."""
@@ -48,12 +48,12 @@ class LaunchArguments:
 
     @classmethod
     def read(cls, argv: Sequence[str]) -> LaunchArguments:
-        """Read the command line, and the environment.
+        """Read the command line and the environment.
 
         Raises:
-            SystemExit: it asks for help.
+            SystemExit: the command line asks for help.
             InvalidEnvironmentError: this is no worker's Pod.
-            ValueError, AssertionError, RuntimeError: the arguments make no sense.
+            ValueError, AssertionError, RuntimeError: the arguments are invalid.
         """
         args = parse(argv)
         me = Environment.take(os.environ)
@@ -66,16 +66,16 @@ class LaunchArguments:
 
     @property
     def stop_grace_seconds(self) -> float:
-        """What training processes get from SIGTERM to SIGKILL."""
+        """Time of training processes between SIGTERM and SIGKILL."""
         return stop_grace_seconds(self.me.termination_grace_seconds, self.args.shutdown_timeout)
 
     @property
     def failure_grace_seconds(self) -> float:
-        """The same for those whose peer has failed."""
+        """The same for processes whose peer has failed."""
         return min(float(self.args.failure_grace), self.stop_grace_seconds)
 
     def worker_spec(self, handler: RendezvousHandler) -> WorkerSpec:
-        """Return what torch's agent has to know of the processes."""
+        """Return the specification of the processes for torch's agent."""
         config = self.config
         return WorkerSpec(
             role=config.role,
@@ -91,11 +91,11 @@ class LaunchArguments:
 
 
 def parse(argv: Sequence[str]) -> Any:
-    """Read torchrun's arguments, with our defaults below what the user and PET_* say.
+    """Parse torchrun's arguments, with our defaults below those of the user and of PET_* variables.
 
     Raises:
         SystemExit: they ask for help.
-        ValueError: they cannot be read, or ask for what only torchrun can do.
+        ValueError: they cannot be parsed, or need a feature of torchrun alone.
     """
     parser = launch_parser()
     defaults = {
@@ -107,7 +107,7 @@ def parse(argv: Sequence[str]) -> Any:
     parser.set_defaults(
         **{name: value for name, value in defaults.items() if f"PET_{name.upper()}" not in os.environ}
     )
-    # What is behind the script is the script's; torch's parser would take it for its flags.
+    # Arguments after the script are the script's; torch's parser would take them for its own flags.
     found = options(argv)
     front = sum(len(option.words) for option in found)
     end = front + (2 if argv[front : front + 1] == ["--"] else 1)
@@ -128,25 +128,25 @@ def parse(argv: Sequence[str]) -> Any:
             "MASTER_PORT, which init_method='env://' reads"
         )
     args.shutdown_timeout = elastic.shutdown_timeout(args, os.environ)
-    # These have no say either; torch would warn of what the controller set for stock torchrun.
+    # These are ignored too; torch would warn of the values that the controller sets for stock torchrun.
     args.rdzv_endpoint, args.node_rank = args.rdzv_endpoint or "elasticjob", 0
     args.nnodes = os.path.expandvars(args.nnodes)  # as in `command: [dlr, run, "--nnodes=1:$NODE_NUM"]`
     args.names_ranks = (args.redirects, args.tee) != ("0", "0")
     if not args.names_ranks:
-        # Both the Pod's log and a file whose end can be told when it fails. stdout goes straight through.
+        # stderr to the Pod's log and to a file, whose end is reported with a failure; stdout directly.
         args.tee = str(int(Std.ERR))
     return args
 
 
 def launch_parser() -> ArgumentParser:
-    """Return torchrun's parser with our flags; what it cannot read is refused like any other argument."""
+    """Return torchrun's parser with our flags; its errors are raised as ValueError."""
 
     def refuse(message: str) -> NoReturn:
         parser.print_usage(sys.stderr)
         raise ValueError(message)
 
     parser = get_args_parser()
-    parser.prog, parser.allow_abbrev = "dlr run", False  # `options` has written flags out
+    parser.prog, parser.allow_abbrev = "dlr run", False  # `options` has expanded the flags
     parser.error = refuse  # type: ignore[method-assign]
     parser.description = "Runs the training processes of one worker of an ElasticJob."
     for action in parser._actions:
@@ -169,13 +169,13 @@ def launch_parser() -> ArgumentParser:
         type=float,
         default=FAILURE_GRACE_SECONDS,
         metavar="SECONDS",
-        help="from SIGTERM to SIGKILL for processes whose peer has failed (default: %(default)g)",
+        help="time from SIGTERM to SIGKILL for processes whose peer has failed (default: %(default)g)",
     )
     parser.add_argument(
         "--hang-timeout",
         type=float,
         metavar="SECONDS",
-        help="with --standalone: processes without a step for so long hang "
+        help="with --standalone: time without a step after which processes count as hanging "
         f"(default: {HANG_TIMEOUT_SECONDS})",
     )
     parser.add_argument(
@@ -188,6 +188,6 @@ def launch_parser() -> ArgumentParser:
 
 
 def stop_grace_seconds(termination_grace_seconds: float, shutdown_timeout: int | None) -> float:
-    """Return what training processes get: the Pod's grace less a margin, or what --shutdown-timeout says."""
+    """Return the grace of training processes: the Pod's less a margin, or --shutdown-timeout if shorter."""
     grace = grace_of_processes(termination_grace_seconds)
     return grace if shutdown_timeout is None else min(grace, float(shutdown_timeout))

@@ -1,7 +1,6 @@
-"""`dlrover-run` in a training Pod: `dlr run`, which takes DLRover's flags too and obeys what it can of them.
+"""`dlrover-run` in a training Pod: `dlr run`, which also accepts DLRover's flags.
 
-What belongs to the job is not for an agent to decide: the log says once which field does it.
-docs/from-dlrover.md has the whole table.
+For flags that are fields of the job, the log names the field once. docs/from-dlrover.md has the whole table.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from agent.launch import main as launch
 from crds.dlrover import FLAGS, LAUNCHER, NUMA_AFFINITY, Option, ignored, options
 
 NUMA_BINDING = "--numa-binding=node"
-"""torch's own way to what DLRover calls affinity: to the cores of the node that the process's GPU is on."""
+"""torch's flag for DLRover's affinity, to the cores of the NUMA node of the process's GPU."""
 NO_NUMA_BINDING = f"--{NUMA_AFFINITY}: it takes torch 2.9 or newer, NVIDIA's GPUs and the program numactl"
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
 
@@ -26,15 +25,15 @@ def main(argv: Sequence[str], sdk: Sequence[str] = (), clients: Sequence[str] = 
     """Run the command, and return the exit code of `agent.launch.main`.
 
     Args:
-        argv: flags of torchrun's and of DLRover's, the script, and the script's own arguments.
-        sdk: as `agent.launch.main` has it.
-        clients: folders in which scripts find our stand-ins for DLRover's modules. They come first in
-            PYTHONPATH: DLRover itself may be installed, and its client waits for a master that is not there.
+        argv: flags of torchrun and of DLRover, the script, and the script's own arguments.
+        sdk: see `agent.launch.main`.
+        clients: folders with our replacements of DLRover's modules. They come first in PYTHONPATH: DLRover
+            itself may be installed, and its client waits for a missing master.
     """
     command, not_obeyed = translated(argv, can_bind_to_numa_nodes)
     python_path = [*clients, *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(python_path)
-    first = 0 if getattr(sys.flags, "safe_path", False) else 1  # 0 is where the command was started from
+    first = 0 if getattr(sys.flags, "safe_path", False) else 1  # else 0 is the working directory's entry
     sys.path[first:first] = clients
     for advice in not_obeyed:
         print(f"{LAUNCHER}: not obeyed: {advice}", file=sys.stderr)
@@ -42,13 +41,13 @@ def main(argv: Sequence[str], sdk: Sequence[str] = (), clients: Sequence[str] = 
 
 
 def translated(argv: Sequence[str], can_bind: Callable[[], bool]) -> tuple[list[str], list[str]]:
-    """The arguments of `dlr run`, and what to do about each flag that is not obeyed.
+    """Return the arguments of `dlr run`, and advice for each flag that is not obeyed.
 
-    From the script on, all stays as it is. DLRover too takes no notice of `--standalone` in a Pod of a job.
+    The script and its arguments are unchanged. `--standalone` is ignored in a job's Pod, as by DLRover.
 
     Args:
-        argv: flags of torchrun's and of DLRover's, the script, and the script's own arguments.
-        can_bind: whether torch can bind processes to NUMA nodes here; asked only if they are to be bound.
+        argv: flags of torchrun and of DLRover, the script, and the script's own arguments.
+        can_bind: returns whether torch can bind processes to NUMA nodes here; called only if requested.
     """
     found = options(argv)
     front = sum(len(option.words) for option in found)
@@ -63,8 +62,8 @@ def translated(argv: Sequence[str], can_bind: Callable[[], bool]) -> tuple[list[
 
 
 def can_bind_to_numa_nodes() -> bool:
-    """Whether torch's `--numa-binding` works here; it raises where there is no GPU or no numactl."""
-    torch = importlib.util.find_spec("torch")  # it is not imported: that takes seconds
+    """Return whether torch's `--numa-binding` works here; it would raise without a GPU or numactl."""
+    torch = importlib.util.find_spec("torch")  # an import would take seconds
     if torch is None or torch.origin is None or not NVIDIA_DEVICE.exists() or not shutil.which("numactl"):
         return False
     return b"--numa-binding" in (Path(torch.origin).parent / "distributed" / "run.py").read_bytes()

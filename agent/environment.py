@@ -1,4 +1,4 @@
-"""The identity of this worker, from its Pod's environment, and the port that it has for other agents."""
+"""The identity of this worker, from its Pod's environment, and its port for other agents."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from crds import names
 logger = logging.getLogger(__name__)
 
 SHARED_MEMORY = "/dev/shm"
-"""Every container has it, and it can be written to even if the root file system cannot."""
+"""Directory in every container, which is writable even if the root file system is not."""
 
 MARGIN_SECONDS = 3.0
-"""The part of the Pod's grace period that is kept for the last report and the agent's own end."""
+"""Part of the Pod's grace period for the last report and the agent's own end."""
 
 LONGEST_GRACE_SECONDS = 24 * 86_400.0
-"""A longer grace period is cut: poll(2) counts milliseconds in 31 bits."""
+"""Longest grace period: poll(2) counts milliseconds in 31 bits."""
 
 
 class InvalidEnvironmentError(Exception):
-    """The environment is not that of a worker; the message is one sentence for a person."""
+    """The environment is not that of a worker; the message is one sentence for the user."""
 
 
 _NOT_A_WORKER = {
@@ -43,10 +43,10 @@ _NOT_A_WORKER = {
 
 @dataclass(frozen=True)
 class Environment:
-    """The identity of a worker, and what its Pod gives it."""
+    """Identity and settings of a worker, from its Pod."""
 
     owner_name: str
-    """The ElasticJob that it trains for, or the NodeCheck that it tests a node for."""
+    """Name of its ElasticJob or NodeCheck."""
     namespace: str
     worker_name: str
     worker_index: int
@@ -60,15 +60,16 @@ class Environment:
     """Bytes for checkpoints in memory; 0 if the job asks for none."""
     memory_replicas: int = 0
     persist_on_failure: bool = False
-    """Whether what training goes on from after a failure is to be written to storage too."""
+    """Whether a checkpoint in memory is also written to storage when training resumes from it after a
+    failure."""
     spare_processes: int = 0
-    """Spares for each training process."""
+    """Number of spares for each training process."""
     replica_type: str = names.WORKER
     grouped_job: str = ""
-    """The job whose replica group this worker's job is; empty if it is none."""
+    """Job of which this worker's job is a replica group; empty if it is none."""
     group_index: int = 0
     key: bytes = field(default=b"", repr=False)
-    """The job's key, by which agents prove to each other that they are of the job; empty if there is none."""
+    """The job's key, which authenticates agents to each other; empty if there is none."""
 
     @property
     def pod_name(self) -> str:
@@ -81,10 +82,10 @@ class Environment:
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str], owner: str = names.ENV_JOB_NAME) -> Environment:
-        """Read the environment of an agent, and take the key out of it: what the agent starts needs none.
+        """Read the environment of an agent, and remove the key, which its child processes must not have.
 
         Args:
-            owner: as `read` has it.
+            owner: see `read`.
 
         Raises:
             InvalidEnvironmentError: this is no such Pod, or it has no key.
@@ -106,7 +107,7 @@ class Environment:
             owner: the variable that names the ElasticJob, or the NodeCheck.
 
         Raises:
-            InvalidEnvironmentError: this is no such Pod, or a variable makes no sense.
+            InvalidEnvironmentError: this is no such Pod, or a variable is invalid.
         """
 
         def text(name: str) -> str:
@@ -174,21 +175,21 @@ def _number(name: str, text: str | float) -> float:
 
 
 def grace_of_processes(termination_grace_seconds: float) -> float:
-    """Return what the agent's processes get of the Pod's grace period, from SIGTERM to SIGKILL."""
+    """Return the part of the Pod's grace period for the agent's processes, from SIGTERM to SIGKILL."""
     grace_seconds = max(termination_grace_seconds - MARGIN_SECONDS, termination_grace_seconds / 2)
     return min(grace_seconds, LONGEST_GRACE_SECONDS)
 
 
 def ensure_temporary_directory(environ: MutableMapping[str, str]) -> None:
-    """Give `tempfile` a directory, in this process and in the training processes.
+    """Make sure that `tempfile` has a directory, in this process and in the training processes.
 
     A container may have none (`readOnlyRootFilesystem`, and no emptyDir).
 
     Args:
-        environ: the environment that training processes get; TMPDIR is added if nothing else is writable.
+        environ: environment of the training processes; TMPDIR is added if nothing else is writable.
 
     Raises:
-        InvalidEnvironmentError: if there is no directory at all that can be written to.
+        InvalidEnvironmentError: no directory is writable.
     """
     try:
         tempfile.gettempdir()
@@ -210,8 +211,8 @@ def ensure_temporary_directory(environ: MutableMapping[str, str]) -> None:
 def bound(server: socket.socket, name: str) -> str:
     """Bind a Unix socket of this name in a directory of its own, and return its path.
 
-    Not every directory for temporary files is fit for a socket: its path may be longer than the 107 bytes of
-    an address, and its file system may have no sockets.
+    A directory for temporary files may be unfit: its path may be longer than the 107 bytes of an address, or
+    its file system may not support sockets.
     """
     directory = tempfile.mkdtemp(prefix="dlr_")
     try:

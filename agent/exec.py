@@ -1,9 +1,9 @@
-"""`dlr exec`: a command in a worker's Pod that needs no torch, and is not started anew with each world.
+"""`dlr exec`: a command in a worker's Pod that needs no torch, and is not restarted with each world.
 
-What works on its own, as a command that pulls shards does, needs no peers: it is started once, and every
-world that the job forms is joined as it is. When it fails, its Pod does, and the job's failure policy says
-what follows. `agent/terms.py` says what may start one anew; one that can fail by what became of others is
-given the time to learn of that before its Pod fails.
+A command that works on its own, for example by pulling shards, needs no peers: it is started once, and goes
+on in every world that the job forms. When it fails, its Pod does, and the job's failure policy applies.
+`agent/terms.py` decides what restarts a command; if its failure may be the consequence of others', the agent
+first waits for news of these.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ logger = logging.getLogger(__name__)
 EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
 STOP_SIGNALS = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signals.NOTICE}
-"""Beside SIGTERM, as `dlr run` has them."""
+"""Handled signals beside SIGTERM, as in `dlr run`."""
 EXIT_KILLED = 128 + signal.SIGKILL
 NO_STORE = 0
-"""The port of an agent that no other one connects to."""
+"""Port of an agent without a store."""
 JOB_END_SECONDS = 300.0
-"""So long an agent whose command has ended well waits for the job's end while the API server is away."""
+"""Time that an agent whose command ended well waits for the job's end while the API server is away."""
 BROKEN_GRACE_SECONDS = 5.0
-"""What a command whose round is broken has at most: it may hang for its dead peers."""
+"""Longest grace of a command whose round is broken, since it may hang for its dead peers."""
 PATIENCE_SECONDS = 10.0
-"""So long after its command has failed, what became of others may still be told to have been the cause."""
+"""Time after a command's failure for news of others that explains it."""
 EACH_ROUND = "--each-round"
 USAGE = (
     f"usage: dlr exec [{EACH_ROUND}] [--] COMMAND [ARGS]..., or dlr exec [{EACH_ROUND}] -m MODULE [ARGS]..."
@@ -72,18 +72,18 @@ USAGE = (
 
 NO_ROUNDS = (
     f"dlr exec: {EACH_ROUND} needs a job that forms a world, and one with parameter servers has none: leave "
-    "it out of the command; that of the chief starts anew by itself when a server changes"
+    "it out of the command; that of the chief is restarted anyway when a server changes"
 )
 ABANDON_SECONDS = 30.0
-"""What outlives SIGKILL for so long sits in the kernel, and is waited for no longer (as in `dlr run`)."""
+"""Time after SIGKILL until a process is given up, as it hangs in the kernel (as in `dlr run`)."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run a command, and return its exit code, 0 when the job has succeeded, or 143 when stopped.
 
     Args:
-        argv: the command and its arguments; `-m MODULE` in front is run by the agent's own Python, and
-            `--each-round` before that has the command started anew with each round.
+        argv: the command and its arguments. The agent's own Python runs `-m MODULE`; `--each-round` before
+            the command restarts it with each round.
     """
     words = list(argv)
     each_round = words[:1] == [EACH_ROUND]
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
     if each_round and ENV_CLUSTER_VERSION in os.environ:
         return refuse_to_start(NO_ROUNDS, EXIT_USAGE)
     command = [sys.executable, *words] if words[0] == "-m" else words
-    signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
+    signal.signal(signal.SIGTERM, _leave)  # without a handler, a container's first process ignores it
     try:
         log_to_stderr()
         ensure_temporary_directory(os.environ)
@@ -106,14 +106,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
-    """Exit at once, as long as there is no command to pass the signal to: the API server may be away."""
+    """Exit at once, while there is no command yet to pass the signal to: the API server may be away."""
     os._exit(128 + signum)
 
 
-class HeldPort:
-    """A free port for what the commands of the next round meet at, if this worker's is rank 0.
+class ReservedPort:
+    """A free port at which the commands of the next round can meet, if this worker has rank 0.
 
-    Nobody else is given it until it is released, right before the command starts that binds it.
+    It is reserved until `release`, right before the command starts that binds it.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class HeldPort:
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Leave it to the command. May be repeated."""
+        """Leave the port to the command. May be called again."""
         self._socket.close()
 
 
@@ -146,28 +146,28 @@ class Execution:
         self._watcher: Watcher[WorldView] = link.watcher
         self._view = link.first_view
         self._desk, self._api = link.desk, link.api
-        self._port = HeldPort() if self._slot.each_round else None
+        self._port = ReservedPort() if self._slot.each_round else None
         port = NO_STORE if self._port is None else self._port.number
         self._reporter: Reporter = link.reporter(AgentFacts(port, 1, accelerators.detect()), cleanup)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         mark = f"{ENV_SHARDS_SOCKET}={self._desk.path}"
         self._command = Command(words, {**environ, ENV_SHARDS_SOCKET: self._desk.path}, mark)
         self._started: Terms | None = None
-        """On which it runs, or ran."""
+        """Terms of its current or last start."""
         self._has_succeeded = False
         self._failed: tuple[int, float] | None = None
-        """Its exit code, and until when (monotonic) others may explain it."""
+        """Exit code of a failure, and the end of the time (monotonic) in which others may explain it."""
         self._stop_signal: int | None = None
 
     def run(self) -> int:
-        """Start it, and stay until it has failed, the job has ended, or this Pod is to go."""
+        """Start it, and stay until it has failed, the job has ended, or this Pod stops."""
         for signum in {signal.SIGTERM, *(STOP_SIGNALS - signals.ignored)}:
             signal.signal(signum, self._note_signal)
         signal.signal(signal.SIGCHLD, self._note_child)
         adopt("commands")
         try:
             if self._slot == CommandSlot(self._slot.type, self._slot.member):
-                self._start(Terms(key=None))  # whatever becomes of the job and its worlds
+                self._start(Terms(key=None))  # independently of the job's worlds
             self._reporter.start()
             return self._supervise()
         except CannotStartError as error:
@@ -210,7 +210,7 @@ class Execution:
         return code
 
     def _note_end(self) -> None:
-        """Whether the command has ended, and what that means."""
+        """Check whether the command has ended, and note the result."""
         code = self._command.poll()
         if code is None:
             return
@@ -219,7 +219,7 @@ class Execution:
             self._reporter.report(AgentState.SUCCEEDED)
             return
         patience_seconds = PATIENCE_SECONDS if self._slot.follows and code != EXIT_KILLED else 0.0
-        # Nothing is logged: the end of the Pod's log is to say why the command failed.
+        # Nothing is logged, so that the end of the Pod's log is the command's own error.
         self._failed = code, time.monotonic() + patience_seconds
 
     def _is_its_own_failure(self, until: float) -> bool:
@@ -230,11 +230,11 @@ class Execution:
             return True
         view = self._view
         with contextlib.suppress(ApiError):
-            view = self._watcher.read()  # this agent may have been stopped itself all that time
+            view = self._watcher.read()  # this agent may have been suspended in the meantime
         return not may_follow(view, started, self._slot)
 
     def _follow(self) -> ExitReason | None:
-        """Report what the job's world asks for; the reason if it asks this agent to leave."""
+        """Follow the job's world with reports; return the reason if this agent has to leave."""
         view, last = self._view, self._reporter.latest
         action = next_action(view.world, self._slot.member, last.observed_round, last.state, view.phase)
         if action.verb is AgentVerb.EXIT:
@@ -248,13 +248,13 @@ class Execution:
             if self._port is not None:
                 self._end()
                 self._port.release()
-                self._port = HeldPort()  # the last one may be another program's by now
+                self._port = ReservedPort()  # another program may have the last one by now
                 self._reporter.note_store_port(self._port.number)
             self._reporter.report(AgentState.READY, action.round)
         return None
 
     def _keep_to_terms(self) -> None:
-        """Start the command if it is to run, and anew if it runs on other terms."""
+        """Start the command if there are terms for it, and restart it if they have changed."""
         if self._slot.in_cluster and self._has_succeeded:
             return
         terms = terms_of(self._view, self._slot)
@@ -262,7 +262,7 @@ class Execution:
             return
         if self._started is not None:
             ended = f", which ended with exit code {self._failed[0]}," if self._failed else ""
-            logger.info("the command%s is started anew, for %d", ended, terms.round)
+            logger.info("the command%s is restarted, for %d", ended, terms.round)
             self._end()
         self._start(terms)
 
@@ -283,7 +283,7 @@ class Execution:
         waits = [JOB_END_SECONDS] if self._has_succeeded else []
         if self._failed is not None:
             waits.append(max(self._failed[1] - time.monotonic(), 1.0))
-        if self._slot.in_cluster:  # what it uses is compared with what its siblings do
+        if self._slot.in_cluster:  # its usage is compared with that of its siblings
             usage_seconds = 3 * self._me.heartbeat_seconds
             self._reporter.progress(within_seconds=usage_seconds)
             waits.append(usage_seconds)
@@ -292,7 +292,7 @@ class Execution:
             os.eventfd_read(self._wake_fd)
 
     def _end(self) -> None:
-        """All of the grace; little of it where the peers of a round are dead, and it may hang for them."""
+        """End the command within the grace; a shorter one if its round is broken, since it may hang."""
         grace_seconds = grace_of_processes(self._me.termination_grace_seconds)
         world = self._view.world
         round_ = self._started.round if self._started is not None else 0
@@ -302,7 +302,7 @@ class Execution:
 
 
 class CannotStartError(Exception):
-    """The message is one sentence for a person."""
+    """The command cannot be started; the message is one sentence for the user."""
 
     def __init__(self, word: str, error: OSError) -> None:
         super().__init__(f"{word} cannot be started: {error.strerror}")
@@ -311,12 +311,14 @@ class CannotStartError(Exception):
 
 
 class Command:
+    """The processes of a command, over all its starts.
+
+    Args:
+        environ: environment of each start, to which `start` adds.
+        mark: `NAME=value` of a variable that distinguishes its processes from others.
+    """
+
     def __init__(self, words: Sequence[str], environ: Mapping[str, str], mark: str) -> None:
-        """
-        Args:
-            environ: what it has in its environment in any case.
-            mark: `NAME=value` of a variable that tells its processes from others.
-        """
         self._words, self._environ = words, environ
         self._orphans = Orphans(mark)
         self._process: subprocess.Popen[bytes] | None = None
@@ -324,11 +326,12 @@ class Command:
 
     @property
     def exit_fd(self) -> int | None:
-        """Readable when it has ended; None while there is none."""
+        """Descriptor that is readable when it has ended; None if it does not run."""
         return self._exit_fd
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """
+        """Start it with further environment variables.
+
         Raises:
             CannotStartError: there is no such program, or it may not be run.
         """
@@ -341,20 +344,20 @@ class Command:
         self._exit_fd = open_exit_fd(self._process.pid)
 
     def reap(self) -> None:
-        """Collect what it has left behind, and what has ended."""
+        """Collect ended processes that it has left behind."""
         self._orphans.reap(spared=() if self._process is None else (self._process.pid,))
 
     def poll(self) -> int | None:
-        """Its exit code, once; 128 and more for a signal, as a shell says it."""
+        """Return its exit code, only once; 128 and more for a signal, as in a shell."""
         if self._exit_fd is None or self._process is None or (code := self._process.poll()) is None:
             return None
         self._close()
         return 128 - code if code < 0 else code
 
     def end(self, grace_seconds: float) -> None:
-        """SIGTERM, and SIGKILL to all that stems from the command when it has ended, or has no more time.
+        """Send SIGTERM, and SIGKILL to all descendants when it has ended or the grace is over.
 
-        A shell ends at once, so the scripts that it ran get the signal and the time too.
+        A shell ends at once, so its scripts get the signal and the grace too.
         """
         process = self._process
         if process is None:

@@ -1,4 +1,4 @@
-"""The flags that have to be known before torch is imported, whose own parser reads them all later."""
+"""Flags that are needed before torch is imported, whose own parser reads all flags later."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ OF_THE_JOB = ("PET_NNODES", "PET_NODE_RANK", BACKEND, "PET_RDZV_ID")
 
 @dataclass(frozen=True)
 class Flags:
-    """The flags in front of the script, and torchrun's variables `PET_*`; a flag outweighs its variable.
+    """Flags in front of the script, and torchrun's variables `PET_*`; a flag takes precedence.
 
     https://docs.pytorch.org/docs/stable/elastic/run.html
     """
 
     standalone: bool
     backend: str
-    """The rendezvous, by `--rdzv-backend`."""
+    """Value of `--rdzv-backend`."""
     warm_start: bool
     processes: str
-    """`--nproc-per-node`: a number, or what torch has to count (`gpu`, `auto`)."""
+    """Value of `--nproc-per-node`: a number, or a kind of device that torch counts (`gpu`, `auto`)."""
     preloads: tuple[str, ...]
-    """The modules that `--preload` names."""
+    """Modules of `--preload`."""
     memory_checkpoint: str
-    """The size that `--memory-checkpoint` asks for; "" if it is not there."""
+    """Size of `--memory-checkpoint`; "" without the flag."""
 
     @classmethod
     def read(cls, words: Sequence[str], environ: Mapping[str, str]) -> Flags:
@@ -59,29 +59,29 @@ class Flags:
         )
 
     def are_for_another_rendezvous(self, environ: Mapping[str, str]) -> bool:
-        """Whether a `torchrun` asks for a rendezvous that is not dlr's, or is in no Pod of an ElasticJob.
+        """Whether a `torchrun` uses another rendezvous than dlr's, or is not in a Pod of an ElasticJob.
 
-        One that a training process starts, to evaluate perhaps, has no part in the job's.
+        A torchrun below a training process, for example for an evaluation, does not take part in the job's.
         """
         is_none_of_ours = ENV_JOB_NAME not in environ or is_below_an_agent(environ)
         return self.standalone or self.backend not in BACKENDS or is_none_of_ours
 
 
 def is_below_an_agent(environ: Mapping[str, str]) -> bool:
-    """Tell whether an agent has started this program, whose Pod it speaks for."""
+    """Whether the Pod's agent has started this program."""
     return ENV_PROGRESS_FILE in environ or ENV_SHARDS_SOCKET in environ
 
 
 def is_set(text: str | None) -> bool:
-    """Tell whether a switch is set, as torch does (`torch.distributed.argparse_util.check_env`)."""
+    """Whether a switch is set, as in torch (`torch.distributed.argparse_util.check_env`)."""
     return text not in (None, "", "0")
 
 
 def without_our_rendezvous(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for the image's own torchrun, whose world is not the job's.
 
-    What the controller has set for stock torchrun would have it wait for the job's other workers. With a
-    rendezvous of the user's in `PET_RDZV_BACKEND`, the others are the user's too.
+    The controller's variables for stock torchrun would make it wait for the job's other workers. If
+    `PET_RDZV_BACKEND` is a rendezvous of the user, the others are the user's too.
     """
     if environ.get(BACKEND) not in BACKENDS:
         return dict(environ)

@@ -1,7 +1,7 @@
-"""`dlr hosts`: the job's workers as Horovod's host discovery wants them, a line `address:slots` each.
+"""`dlr hosts`: the job's workers for Horovod's host discovery, a line `address:slots` each.
 
-Horovod runs such a script every second, takes hosts that it no longer names for lost, and keeps the order of
-those that it knew, lowest ranks first
+Horovod runs the script every second, takes hosts that are missing from its output for lost, and keeps the
+order of the others, lowest ranks first
 (https://horovod.readthedocs.io/en/stable/elastic_include.html#running-with-horovodrun).
 """
 
@@ -23,14 +23,14 @@ USABLE = (AgentState.READY, AgentState.RUNNING)
 
 
 def hosts_of(workers: Iterable[Mapping[str, Any]], slots: int | None = None) -> list[str]:
-    """The workers on which processes can be started now, in rank order.
+    """Return the workers on which processes can be started now, in rank order.
 
-    Those are the ones whose agent runs in the Pod that is wanted and has nothing against it: a Pod that is
-    replaced has another address, so that nothing held against the old one counts for the new.
+    The agent of such a worker runs in its current Pod, and is ready or running. A replacement Pod has another
+    address, so that Horovod's blacklist does not apply to it.
 
     Args:
         workers: ElasticWorkers of one job, as objects.
-        slots: processes in each; by default as many as each agent says.
+        slots: number of processes on each; None for that of each agent.
     """
     usable = [worker for worker in workers if _is_usable(worker)]
     usable.sort(key=lambda worker: int(worker["spec"]["index"]))
@@ -52,16 +52,16 @@ def _is_usable(worker: Mapping[str, Any]) -> bool:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the hosts of the job that this Pod works for.
+    """Print the hosts of this Pod's job.
 
     Args:
         argv: `--slots N`.
 
     Returns:
-        0, also if there are none; 1 if the API server did not answer; 2 outside of a worker's Pod.
+        0, also without hosts; 1 if the API server did not answer; 2 outside of a worker's Pod.
     """
     parser = argparse.ArgumentParser(prog="dlr hosts", description="Print the job's workers, for Horovod.")
-    parser.add_argument("--slots", type=_positive, help="processes on each; default: as many as it says")
+    parser.add_argument("--slots", type=_positive, help="processes on each host (default: its own number)")
     chosen = parser.parse_args(argv)
     try:
         me = Environment.read(os.environ)

@@ -1,4 +1,4 @@
-"""`dlr run`, from its first moment on: torch is imported once, for the agent and for its warm parent."""
+"""Start of `dlr run`: torch is imported once, for the agent and for its warm parent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 THREADS = "OMP_NUM_THREADS"
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
-"""torch asks the kernel for huge pages where a tensor has 2 MB or more (madvise(2), MADV_HUGEPAGE)."""
+"""torch's variable to allocate tensors from 2 MB on in huge pages (madvise(2), MADV_HUGEPAGE)."""
 
 UNBUFFERED = 2
 """_IONBF (setvbuf(3))."""
@@ -32,16 +32,16 @@ def main(argv: Sequence[str], sdk: Sequence[str] = ()) -> int:
     """Run `dlr run`.
 
     Args:
-        sdk: modules that training scripts import, to be imported before training processes are forked.
+        sdk: modules that training scripts import; they are imported before training processes are forked.
 
     Returns:
         The exit code of `agent.run.main`; in a training process, after its script, 0.
 
     Raises:
-        BaseException: in a training process what `agent.warm.script.run_script` raises.
+        BaseException: in a training process, the exceptions of `agent.warm.script.run_script`.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would make each exit code 0
-    signal.signal(signal.SIGTERM, _leave)  # without a handler, it does not end a container's first process
+    signal.signal(signal.SIGTERM, _leave)  # without a handler, a container's first process ignores it
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
     flags = Flags.read(argv, os.environ)
     if flags.standalone:
@@ -56,7 +56,7 @@ def main(argv: Sequence[str], sdk: Sequence[str] = ()) -> int:
     unbuffer()
     import_torch(env)
     if reason_not_to_fork():
-        return run(argv, preloads, None)  # which starts a parent of its own, and reports its reason
+        return run(argv, preloads, None)  # which starts a separate parent, and logs the reason
     parent = fork_parent(env, preloads)
     return 0 if parent is None else run(argv, preloads, parent)
 
@@ -65,8 +65,8 @@ def run(argv: Sequence[str], preloads: Preloads, parent: WarmParent | None) -> i
     """Run the agent, and return its exit code.
 
     Args:
-        preloads: what a warm parent imports.
-        parent: that training processes are forked from, if there is one already.
+        preloads: modules that a warm parent imports.
+        parent: a warm parent that is already started, if any.
     """
     try:
         from agent.torch_compat import elastic  # noqa: F401, I001  (first: it refuses a torch that is too old)
@@ -112,33 +112,33 @@ def fork_parent(env: Mapping[str, str], preloads: Preloads) -> WarmParent | None
         theirs.close()
         return WarmParent(ForkedProcess(["dlr-warm-parent"], pid), control, env, preloads)
     control.close()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as a new process has it
-    os.setsid()  # Ctrl-C is for the agent, which stops the others.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a new process
+    os.setsid()  # so that Ctrl-C reaches only the agent, which stops the others
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdin is not None:
-        sys.stdout.reconfigure(errors=sys.stdin.errors)  # an interpreter has both alike, and `dlr` its own
+        sys.stdout.reconfigure(errors=sys.stdin.errors)  # as in a new interpreter; `dlr` has changed stdout's
     set_environment(env)
     run_parent(theirs, preloads, sys.path)
     return None
 
 
 def _leave(signum: int, _frame: object) -> NoReturn:
-    """Exit at once: until the agent has handlers of its own there is nothing to tidy up."""
+    """Exit at once: before the agent has its own handlers there is nothing to clean up."""
     os._exit(128 + signum)
 
 
 def prefer_huge_pages(environ: MutableMapping[str, str]) -> None:
-    """Have tensors of a job with checkpoints in memory in huge pages, unless its user decides otherwise.
+    """Use huge pages for tensors in a job with checkpoints in memory, unless the user has set the variable.
 
-    A new process that loads a checkpoint touches all of its memory for the first time, and the old one gives
-    all of it back: with pages of 4 KiB, that is most of what a restart takes. torch reads the variable at
-    the first tensor that is made, in the warm parent perhaps; it needs 2.2, and others do not look at it.
+    A new process that loads a checkpoint touches all of its memory for the first time, and the old one frees
+    all of its own: with pages of 4 KiB, this is most of the time of a restart. torch reads the variable at
+    the first tensor, which may be in the warm parent. Versions before 2.2 ignore it.
     """
     if ENV_MEMORY_BYTES in environ:
         environ.setdefault(HUGE_PAGES, "1")
 
 
 def unbuffer() -> None:
-    """Have stdout and stderr as `python -u` has them, with which torch starts training processes."""
+    """Make stdout and stderr unbuffered as by `python -u`, the option of torch's training processes."""
     libc = ctypes.CDLL(None)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
@@ -155,12 +155,12 @@ def unbuffer() -> None:
 
 
 def foreseen_environment(flags: Flags, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the environment that training processes will have.
+    """Return the expected environment of training processes.
 
-    To be wrong costs time only: a parent whose environment differs is renewed.
+    An error only costs time: a parent with another environment is renewed.
 
     Returns:
-        None if there will be no processes to fork, or if it is too early to say.
+        None if there will be no processes to fork, or if it is not determined yet.
     """
     if not flags.warm_start or ENV_JOB_NAME not in environ:
         return None

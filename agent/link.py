@@ -1,4 +1,4 @@
-"""What an agent does beside the cluster, with or without torch: Lease, watch of the world, usage, shards."""
+"""Connection of an agent to the cluster, with or without torch: Lease, watch of the world, usage, shards."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ from crds.shard_set import object_name
 from crds.wire import from_wire
 
 FLUSH_SECONDS = 5.0
-"""For the last report, at the end."""
+"""Time limit for the last report."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """What runs, from `start` on until the `cleanup` that it was given ends it."""
+    """Threads that connect an agent to the cluster, from `start` until its `cleanup` ends them."""
 
     environment: Environment
     api: AgentApi
     watcher: Watcher[WorldView]
     groups: Watcher[GroupsView] | None
-    """What follows the ElasticWorld of the grouped job, if this worker's job is a replica group."""
+    """Watcher of the grouped job's ElasticWorld; None unless this worker's job is a replica group."""
     desk: Desk
     first_view: WorldView
     predecessor: Mapping[str, Any]
-    """What an earlier agent of this slot reported last."""
+    """Last report of an earlier agent of this slot."""
     first_report: ReportBody
-    """The first report of this agent."""
+    """First report of this agent."""
     _heartbeat: LeaseRenewal
     _meter: UsageMeter
 
@@ -70,7 +70,7 @@ class Link:
         """Connect to the cluster, and wait for the first view of the job.
 
         Args:
-            api: in place of the cluster that the environment names.
+            api: API server to use in place of the one that the environment names.
 
         Raises:
             InvalidEnvironmentError: the environment names no API server.
@@ -107,16 +107,16 @@ class Link:
 
     @property
     def view(self) -> WorldView:
-        """The newest view of the job."""
+        """Newest view of the job."""
         return self.watcher.view() or self.first_view
 
     @property
-    def slot_told_steps(self) -> bool:
-        """Whether the script reported steps itself to an earlier agent of this slot."""
+    def slot_reports_steps(self) -> bool:
+        """Whether the script has reported steps itself to an earlier agent of this slot."""
         return any(not each.get("counted") for each in self.predecessor.get("rounds") or ())
 
     def usage(self) -> Usage | None:
-        """Return the newest figures of what this Pod uses; None while there are none."""
+        """Return the newest figures of this Pod's usage; None while there are none."""
         return self._meter.latest()
 
     def reporter(
@@ -127,12 +127,12 @@ class Link:
         figures: Callable[[], Figures] | None = None,
         sections: Sections = {},  # noqa: B006
     ) -> Reporter:
-        """Return what reports this agent, once it is started; from now on processes may pull shards.
+        """Return the agent's reporter, not started yet; from now on processes may pull shards.
 
         Args:
-            cleanup: has the last report written, and ends it.
-            figures: how far training is, read for each report.
-            sections: further parts of a report that are read for each one.
+            cleanup: writes the last report, and ends the reporter.
+            figures: returns the figures on progress for each report.
+            sections: return further sections of each report.
         """
         me = self.environment
         reporter = Reporter(
@@ -148,13 +148,13 @@ class Link:
         )
         cleanup.callback(reporter.stop)
         cleanup.callback(reporter.flush, FLUSH_SECONDS)
-        # What is not reported is done again when the Pod is lost, so it is reported twice a heartbeat.
+        # Unreported parts are repeated if the Pod is lost, so results are reported twice a heartbeat.
         later = me.heartbeat_seconds / 2
         self.desk.serve(lambda soon: reporter.progress(within_seconds=min(soon, later)), self._watch_set)
         return reporter
 
     def _watch_set(self, number: int) -> Callable[[], None]:
-        """Have the desk follow the ShardSet of a number; return what ends that."""
+        """Make the desk follow the ShardSet of a number; return a function that ends it."""
         me, desk = self.environment, self.desk
         name = object_name(me.grouped_job or me.owner_name, number)
         watcher: Watcher[Mapping[str, Any] | None] = Watcher(
@@ -166,7 +166,7 @@ class Link:
 
 
 def _groups_watcher(api: AgentApi, me: Environment, desk: Desk) -> Watcher[GroupsView]:
-    """Return what follows the groups that train together, which all pull from the shard sets of their job."""
+    """Return a watcher of the groups that train together, which share the shard sets of their job."""
 
     def groups_of(world: Mapping[str, Any]) -> GroupsView:
         desk.be_of(world)
@@ -186,28 +186,28 @@ def _first_view(watcher: Watcher[WorldView]) -> WorldView:
 def first_report(
     predecessor: Mapping[str, Any], me: Environment, view: WorldView, now: datetime
 ) -> ReportBody:
-    """Ready, for a world newer than any this Pod may have been in.
+    """Return a first report with state Ready, for a world newer than any this Pod may have been in.
 
-    A container that was restarted in its Pod finds itself in a world whose processes died with its
-    predecessor. It must not join that round again: the others are in the middle of it. Ready at that round
-    says that it was left.
+    A container that was restarted in its Pod is a member of a world whose processes here died with its
+    predecessor. It must not join that round again, in which the others already are. Ready at that round means
+    that it has left it.
 
-    What an earlier Pod of the slot has said counts for its checkpoints, since what did not work there is not
-    known to work now; and for the job's past.
+    Some reports of an earlier Pod of the slot remain: trouble with checkpoints, until it is over, and the
+    job's past.
     """
     trouble = section_of(predecessor, "checkpointTrouble", AgentCheckpointTrouble)
     past = section_of(predecessor, "series", Series)
     slow = section_of(predecessor, "slow", Slow)
     if not is_of_this_pod(predecessor, me):
         predecessor = {}
-    known_round = int(predecessor.get("observedRound") or 0)
+    observed_round = int(predecessor.get("observedRound") or 0)
     if view.world is not None and me.member in view.world.members:
-        known_round = max(known_round, view.world.round)
+        observed_round = max(observed_round, view.world.round)
     rounds = tuple(from_wire(RoundProgress, each) for each in predecessor.get("rounds") or ())
     return ReportBody(
         AgentState.READY,
         since=now,
-        observed_round=known_round,
+        observed_round=observed_round,
         failure=section_of(predecessor, "failure", LocalFailure),
         rounds=rounds,
         check=section_of(predecessor, "check", AgentCheck),

@@ -9,11 +9,11 @@ import threading
 from agent.signals import deferred
 
 _ABOVE = f"{(__package__ or '').rpartition('.')[0]}."
-"""Where the agent is shipped below another package, that package's name and a dot."""
+"""Name of the package that includes the agent, with a dot; empty if there is none."""
 
 
 def log_to_stderr() -> None:
-    """Log to stderr at LOGLEVEL, whatever the training image does with the root logger."""
+    """Log to stderr at LOGLEVEL, independently of the root logger, which the training image may configure."""
     handler = _Handler()
     handler.addFilter(_short_name)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s"))
@@ -25,7 +25,7 @@ def log_to_stderr() -> None:
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 takes no argument here
-    """Defers signals: logging would take their exception for one of the stream, and forget it."""
+    """Defers signals, whose exceptions logging would take for errors of the stream, and drop."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with deferred():
@@ -33,7 +33,7 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 
 
 
 def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
-    """Say that a thread has ended by a defect, which its part of the agent does not survive."""
+    """Log that a thread has ended by a defect."""
     if issubclass(ended.exc_type, SystemExit):
         return
     name = ended.thread.name if ended.thread is not None else "unknown"

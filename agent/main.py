@@ -1,4 +1,4 @@
-"""The commands of a training Pod, by name: what `dlr run` and the launchers of the injected agent start."""
+"""Commands of a training Pod, by name, for `dlr` and for the launchers of the injected agent."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from agent.torch_compat import UnsupportedTorchError
 from crds.names import POD_COMMANDS
 
 REPORTING = {"run": "dlr", "exec": "dlr", "torchrun": "torchrun", "dlrover-run": "dlrover-run"}
-"""The commands whose agent reports how training ends, and the program that people call."""
+"""Commands whose agent reports the end of training, with the program that the user calls."""
 EXIT_USAGE = 2
 EXIT_NO_TORCH = 69
-"""EX_UNAVAILABLE: what the command needs is not there."""
+"""EX_UNAVAILABLE: torch is missing."""
 
 
 @dataclass(frozen=True)
 class Sdk:
-    """What whoever starts the agent gives to training scripts."""
+    """Modules of the SDK for training scripts."""
 
     modules: tuple[str, ...] = ()
-    """Modules that most scripts import, to be imported before training processes are forked."""
+    """Modules that most scripts import; they are imported before training processes are forked."""
     dlrover_clients: tuple[str, ...] = ()
-    """Folders with stand-ins for DLRover's modules, for scripts that `dlrover-run` starts."""
+    """Folders with replacements of DLRover's modules, for scripts that `dlrover-run` starts."""
 
 
 def main(words: Sequence[str], sdk: Sdk) -> int:
-    """Run one command as `run_command` does; print what is wrong with the torch in one sentence."""
+    """Run one command by `run_command`; report a missing or unsuitable torch in one sentence."""
     try:
         return run_command(words, sdk)
     except ModuleNotFoundError as error:
@@ -43,7 +43,7 @@ def main(words: Sequence[str], sdk: Sdk) -> int:
     except UnsupportedTorchError as error:
         return _without_torch(str(error))
     except ImportError as error:
-        if "torch" in sys.modules:  # A torch that could not be imported is not there.
+        if "torch" in sys.modules:  # torch itself is imported, so the error is another
             raise
         return _without_torch(f"{sys.executable} cannot import its torch: {error}")
 
@@ -68,8 +68,10 @@ def run_command(words: Sequence[str], sdk: Sdk) -> int:
     if (launcher := REPORTING.get(name)) and not is_below_an_agent(os.environ):
         launch_mark.write(os.environ, launcher)
     if command is None:
-        known = ", ".join(f"`dlr {name}`" for name in POD_COMMANDS)
-        print(f"dlr: in a training Pod there are {known}; `dlr {name}` is not one of them", file=sys.stderr)
+        commands = ", ".join(f"`dlr {name}`" for name in POD_COMMANDS)
+        print(
+            f"dlr: in a training Pod there are {commands}; `dlr {name}` is not one of them", file=sys.stderr
+        )
         return EXIT_USAGE
     try:
         return command(arguments, sdk)
@@ -89,7 +91,7 @@ def _run(arguments: Sequence[str], sdk: Sdk) -> int:
 
 
 def _torchrun(arguments: Sequence[str], sdk: Sdk) -> int:
-    """`torchrun` in an injected Pod: `dlr run`, unless the command asks for another rendezvous."""
+    """Run `torchrun` of an injected Pod: as `dlr run`, unless the command uses another rendezvous."""
     from agent.flags import Flags, without_our_rendezvous
 
     if Flags.read(arguments, os.environ).are_for_another_rendezvous(os.environ):
@@ -100,28 +102,28 @@ def _torchrun(arguments: Sequence[str], sdk: Sdk) -> int:
 
 
 def _dlrover_run(arguments: Sequence[str], sdk: Sdk) -> int:
-    """DLRover's launcher, for whose users the command of a job need not change."""
+    """Run DLRover's launcher, so that the command of a job need not change."""
     from agent.dlrover_run import main as dlrover_run
 
     return dlrover_run(arguments, sdk.modules, sdk.dlrover_clients)
 
 
 def _hosts(arguments: Sequence[str], _: Sdk) -> int:
-    """The hosts on which Horovod's driver in this Pod may start processes."""
+    """Print the hosts on which Horovod's driver in this Pod may start processes."""
     from agent.hosts import main as print_hosts
 
     return print_hosts(arguments)
 
 
 def _exec(arguments: Sequence[str], _: Sdk) -> int:
-    """A command that is nobody's rank, and needs no torch."""
+    """Run a command that needs neither ranks nor torch."""
     from agent.exec import main as execute
 
     return execute(arguments)
 
 
 def _check_worker(_: Sequence[str], __: Sdk) -> int:
-    """The main program of a Pod that tests a node for a NodeCheck."""
+    """Run the main program of a Pod that tests a node for a NodeCheck."""
     from agent.node_check.__main__ import main as check_worker
 
     return check_worker()

@@ -1,4 +1,4 @@
-"""An agent's place in its job: the round that it joined last, the newest one, and what that asks of it."""
+"""An agent's place in its job: the round that it joined last, the newest one, and the action that follows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from crds.phases import RendezvousPhase
 
 @dataclass(frozen=True)
 class RoundStanding:
-    """One agent between the round that it joined last and the newest world that it has seen."""
+    """One agent's position between the round that it joined last and the newest world."""
 
     member: Member
     joined: AgentWorld | None = None
@@ -36,19 +36,19 @@ class RoundStanding:
 
     @property
     def peers_are_dead(self) -> bool:
-        """Whether a failure ended the round last joined, or one since: its collectives will not end."""
+        """Whether a failure has ended the round last joined, or a later one: its collectives will not end."""
         joined, newest = self.joined, self.newest
         return newest is not None and joined is not None and newest.broken_round >= joined.round
 
     @property
     def asks_where_it_hangs(self) -> bool:
-        """Whether the round last joined is known to hang, and its members are asked where."""
+        """Whether the round last joined hangs, and its members have to report where."""
         joined, newest = self.joined, self.newest
         return newest is not None and joined is not None and newest.hangs and newest.round == joined.round
 
     @property
     def is_ended_by_plan(self) -> bool:
-        """Whether a planned change, and no failure, ends the round last joined."""
+        """Whether a planned change, not a failure, ends the round last joined."""
         joined, newest = self.joined, self.newest
         if newest is None or joined is None or self.peers_are_dead or self.asks_where_it_hangs:
             return False
@@ -56,7 +56,7 @@ class RoundStanding:
 
     @property
     def others_train(self) -> bool:
-        """Whether a world stands that this agent is not in: nobody waits for it."""
+        """Whether the newest world is formed without this agent, so that no other agent waits for it."""
         newest = self.newest
         return (
             newest is not None
@@ -65,7 +65,7 @@ class RoundStanding:
         )
 
     def awaits_judgement(self, action: NextAction) -> bool:
-        """Whether the hang of the round last joined is still to be judged, as far as this agent has heard."""
+        """Whether the controller has not judged the hang of the round last joined yet."""
         joined, newest = self.joined, self.newest
         if newest is None or joined is None or newest.round != joined.round or action.verb is AgentVerb.EXIT:
             return False
@@ -75,7 +75,7 @@ class RoundStanding:
         """Return the tier for the last step if `action` ends the round last joined by plan; None if not.
 
         Args:
-            peers: as `agent.facts.world.planned_tier` has them.
+            peers: see `agent.facts.world.planned_tier`.
         """
         if self.joined is None or self.peers_are_dead or self.asks_where_it_hangs:
             return None
@@ -94,12 +94,12 @@ class RoundStanding:
         return frozenset(rank for rank, member in enumerate(members) if member not in stay)
 
     def comes_after_failure(self, world: AgentWorld) -> bool:
-        """Whether the round last joined was broken by a failure; for who has joined none, the one before."""
+        """Whether the round last joined was broken by a failure; for a newcomer, the round before `world`."""
         return world.broken_round >= (self.joined.round if self.joined is not None else world.round - 1)
 
 
 class WorldMembership:
-    """One agent's part in the worlds of its job. For the agent's main thread; `view` for any."""
+    """One agent's membership in the worlds of its job. Only for the main thread, except `view`."""
 
     def __init__(
         self,
@@ -113,15 +113,15 @@ class WorldMembership:
         self._reporter = reporter
         self._joined: AgentWorld | None = None
         self.arrival = arrival or Arrival()
-        """When this agent came into its newest round."""
+        """Times of this agent's arrival in its newest round."""
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable from news of the job on, until `look` takes them."""
+        """Return a descriptor that becomes readable with news of the job, until the next `look`."""
         return self._watcher.fileno()
 
     @property
     def view(self) -> WorldView:
-        """The newest view of the job."""
+        """Newest view of the job."""
         return self._watcher.view() or WorldView()
 
     @property
@@ -130,23 +130,24 @@ class WorldMembership:
 
     @property
     def round(self) -> int:
-        """The highest round that this agent has acted on."""
+        """Highest round that this agent has acted on."""
         return self._reporter.latest.observed_round
 
     def look(self) -> tuple[NextAction, WorldView]:
-        """Take the news; return what they ask of this agent."""
+        """Read the news of the job; return the agent's next action, with the view."""
         view, report = self._watcher.take() or WorldView(), self._reporter.latest
         action = next_action(view.world, self.member, report.observed_round, report.state, view.phase)
         return action, view
 
     def next_action(self) -> NextAction:
-        """Take the news; return what they ask of this agent."""
+        """Read the news of the job; return the agent's next action."""
         return self.look()[0]
 
     def next_world(self) -> AgentWorld | ExitReason | None:
-        """Take the news, where nothing runs; return the world to join, or why to leave; None to wait.
+        """Read the news of the job while no process runs; return the world to join, a reason to leave, or
+        None.
 
-        It reports what the controller has to know meanwhile.
+        It also reports the agent's state to the controller.
         """
         action, view = self.look()
         if action.verb is AgentVerb.EXIT and action.reason is not None:
@@ -157,12 +158,12 @@ class WorldMembership:
         if action.verb is AgentVerb.STAND_BY:
             self.stand_by(action.round)
         elif self._reporter.latest.state is AgentState.RUNNING:
-            # torchrun's agent stopped what ran: Ready at the round that stands says "I left it".
+            # torchrun's agent has stopped its processes: Ready at this round means that it was left.
             self.stand_by()
         return None
 
     def is_settled(self) -> bool:
-        """Whether all is as the job wants it."""
+        """Whether nothing has to change here."""
         return self.next_action() == WAIT
 
     def join(self, world: AgentWorld) -> None:
@@ -171,5 +172,5 @@ class WorldMembership:
         self._reporter.report(AgentState.RUNNING, world.round)
 
     def stand_by(self, round_: int | None = None) -> None:
-        """Report that nothing runs here any more, and that `round_` is known; the last one if it is None."""
+        """Report that no process runs here any more, and that `round_` is observed; None for the last one."""
         self._reporter.report(AgentState.READY, round_)

@@ -1,8 +1,8 @@
-"""Which network interface the training processes use (`elasticPolicy.networkInterfaces: auto`).
+"""Network interface of the training processes (`elasticPolicy.networkInterfaces: auto`).
 
-A node may have several, of which only some reach the other nodes, and Gloo and NCCL may choose another. That
-on which rank 0's agent is reached is one that all members of a world have in common: it has just carried
-their meeting. Its name may differ from node to node, so each agent sets its own.
+Of a node's interfaces only some may reach the other nodes, and Gloo and NCCL may choose a wrong one. The
+interface to rank 0's agent works for all members of a world, since it has just carried their meeting. Its
+name may differ from node to node, so each agent sets its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import socket
 import struct
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from crds.agent_report import Network
@@ -31,64 +30,57 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
-@dataclass(frozen=True)
-class Route:
-    """How this Pod reaches a peer, and is reached by it."""
-
-    interface: str
-    address: str
-
-
 class SocketInterfaces:
-    """Sets the variables for the processes of each round; those that the user has set stay.
+    """Sets the variables for the processes of each round; those of the user stay.
 
     Args:
-        environ: of this agent, which its processes inherit.
+        environ: environment of this agent, which its processes inherit.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         self._environ = environ
         self._ours = [name for name in VARIABLES if not environ.get(name)]
         self._is_on = environ.get(ENV_NETWORK_INTERFACES) == AUTO
-        self._path: Route | None = None
+        self._network: Network | None = None
 
     def choose(self, peer: str, own: str) -> None:
         """Choose the interface of the next processes.
 
         Args:
-            peer: the address of rank 0's agent.
+            peer: address of rank 0's agent.
+            own: address of this agent.
         """
         if not self._is_on:
             return
-        self._path = path_to(peer, own)
+        self._network = path_to(peer, own)
         for name in self._ours:
-            if self._path is not None:
-                self._environ[name] = self._path.interface
+            if self._network is not None:
+                self._environ[name] = self._network.interface
             else:
                 self._environ.pop(name, None)
-        if self._path is None:
-            logger.warning("no interface of this Pod is known to reach %s: Gloo and NCCL choose one", peer)
+        if self._network is None:
+            logger.warning("no interface of this Pod was found to reach %s: Gloo and NCCL choose one", peer)
 
     def to_status(self) -> Network | None:
-        path = self._path
-        return None if path is None else Network(path.interface, path.address)
+        """Return the interface of the processes, and its address; None if they choose by themselves."""
+        return self._network
 
 
-def path_to(peer: str, own: str) -> Route | None:
-    """Look the route up in the kernel, without sending anything; None where no interface has the address.
+def path_to(peer: str, own: str) -> Network | None:
+    """Look up the route in the kernel, without sending anything; return None if no interface has the address.
 
-    Rank 0 itself is reached at its own address. (The kernel's way there is the loopback.)
+    For rank 0 itself it is its own address, to which the kernel's route is the loopback.
     """
     try:
         local = ipaddress.ip_address(own if peer == own else _source_of(peer))
     except (OSError, ValueError):
         return None
     name = interface_of(local)
-    return None if name is None else Route(name, str(local))
+    return None if name is None else Network(name, str(local))
 
 
 def _source_of(peer: str) -> str:
-    """The address from which packets to a peer go."""
+    """Return the source address of packets to a peer."""
     family, _, _, _, target = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
@@ -96,7 +88,7 @@ def _source_of(peer: str) -> str:
 
 
 def interface_of(address: Address) -> str | None:
-    """The interface that has the address, or the narrowest network around it."""
+    """Return the interface with the address, or else with the narrowest network around it."""
     around = (
         (address == found.ip, found.network.prefixlen, name)
         for name, found in _interfaces()
@@ -106,14 +98,14 @@ def interface_of(address: Address) -> str | None:
 
 
 def _interfaces() -> Iterator[tuple[str, Interface]]:
-    """Each one's name, and its address with the network around it."""
+    """Yield the name of each interface, and its address with the network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             try:
                 address, mask = (
-                    socket.inet_ntoa(fcntl.ioctl(control.fileno(), asked, request)[20:24])
-                    for asked in (_ADDRESS, _NETMASK)
+                    socket.inet_ntoa(fcntl.ioctl(control.fileno(), code, request)[20:24])
+                    for code in (_ADDRESS, _NETMASK)
                 )
             except OSError:
                 continue  # without an address

@@ -1,4 +1,4 @@
-"""Programs of ours that run beside the training: what saves to storage is one."""
+"""Starts dlr's own programs beside the training, such as the one that saves to storage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 def start(module: str, *, new_session: bool = False) -> subprocess.Popen[str]:
-    """Start `python -m MODULE`, with pipes to its input and its output, and with the modules that are here.
+    """Start `python -m MODULE` with this process's module path, and with pipes to its stdin and stdout.
 
     Raises:
-        OSError: there can be no other process.
+        OSError: the process cannot be started.
     """
-    # Whoever trains with dlr has its modules in the path, and perhaps none in the folder of the moment.
+    # dlr's modules are in this process's path, but maybe not in the working directory.
     path = {"PYTHONPATH": os.pathsep.join(standard_first(sys.path)), "PYTHONSAFEPATH": "1"}
     return subprocess.Popen(
         [sys.executable, "-m", module],
@@ -28,7 +28,7 @@ def start(module: str, *, new_session: bool = False) -> subprocess.Popen[str]:
 
 
 def standard_first(path: Sequence[str]) -> list[str]:
-    """Return a path with Python's own modules first: the script's folder may have some of their names."""
+    """Return a path with the standard library first: the script's folder may have modules of its names."""
     standard = Path(os.__file__).parent
     own = {str(standard), str(standard / "lib-dynload")}
     return sorted(path, key=lambda folder: folder not in own)

@@ -1,7 +1,7 @@
 """`dlr run`: torchrun for the Pods of an ElasticJob.
 
-What differs from torchrun is where the world comes from (the job's ElasticWorld, so the rendezvous flags have
-no say), and that a failure restarts in place by default.
+Unlike torchrun it takes the world from the job's ElasticWorld, so that the rendezvous flags have no effect,
+and by default restarts in place after a failure.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from agent.report.progress_monitor import ProgressMonitor, TrainingProgress
 from agent.report.report import AgentFacts
 from agent.report.reporter import Reporter
 from agent.standalone.cluster import STACKS, LocalCluster
-from agent.supervision.asked import StacksDesk
 from agent.supervision.elastic_agent import DlrElasticAgent
 from agent.supervision.ending import GoodEnds
 from agent.supervision.lingering import Lingering
 from agent.supervision.process_env import ProcessEnvironment
+from agent.supervision.stacks_desk import StacksDesk
 from agent.supervision.starting import Starting
 from agent.supervision.votes import Votes
 from agent.survival.desk import WorldDesk
@@ -79,11 +79,11 @@ def main(argv: Sequence[str], preloads: Preloads | None = None, warm_parent: War
 
     Args:
         argv: torchrun's flags and ours, the script and its arguments.
-        preloads: what a warm parent imports.
-        warm_parent: that training processes are forked from, if there is one already.
+        preloads: modules that a warm parent imports.
+        warm_parent: a warm parent that is already started, if any.
 
     Returns:
-        The exit code: 0, 143 when stopped, else the failed process's as a shell says it.
+        The exit code: 0, 143 when stopped, else that of the failed process as in a shell.
     """
     with contextlib.ExitStack() as cleanup:
         if warm_parent is not None:
@@ -96,7 +96,7 @@ def _main(
 ) -> int:
     try:
         log_to_stderr()
-        ensure_temporary_directory(os.environ)  # torch makes a folder for logs as it reads the flags
+        ensure_temporary_directory(os.environ)  # torch creates a folder for logs when it reads the flags
         launch = LaunchArguments.read(argv)
         open_files.raise_limit()
         signal_names = elastic.signals_to_handle(launch.args)
@@ -110,9 +110,9 @@ def _main(
         warm_start = _warm_start(launch, preloads, warm_parent)
         if warm_start is not None:
             cleanup.callback(warm_start.close)
-            warm_start.prepare(os.environ)  # it warms up while this agent joins
+            warm_start.prepare(os.environ)  # the parent gets ready while this agent joins
         built = build(launch, warm_start, cleanup)
-        if warm_start is not None:  # for a newcomer they stop, so it comes when it can start at once
+        if warm_start is not None:  # a world stops for a newcomer, which waits until it is warm
             warm_start.await_warm(built.membership.fileno(), built.others_train)
         return _run(built, launch.config)
     except InvalidEnvironmentError as error:
@@ -120,35 +120,37 @@ def _main(
     except SignalException as error:
         return _stopped(built, 128 + error.sigval)
     finally:
-        signals.handle(signal_names, signal.SIG_IGN)  # we are leaving already
+        signals.handle(signal_names, signal.SIG_IGN)  # it is leaving already
 
 
 @dataclass(frozen=True)
 class Built:
-    """The agent, and what its end is reported by."""
+    """The agent, and the parts that report its end."""
 
     agent: DlrElasticAgent
     membership: WorldMembership
     reporter: Reporter
 
     def others_train(self) -> bool:
-        """Take the news of the job; whether a world stands that this agent is not in."""
+        """Read the news of the job; return whether the newest world is formed without this agent."""
         self.membership.look()
         return self.membership.standing.others_train
 
 
 def build(launch: LaunchArguments, warm_start: WarmStart | None, cleanup: contextlib.ExitStack) -> Built:
-    """Connect to the cluster, and build the agent from the ground up.
+    """Connect to the cluster, and build the agent.
 
     Raises:
-        InvalidEnvironmentError: the environment names no API server, or there is no room for checkpoints.
+        InvalidEnvironmentError: the environment names no API server, or there is no memory for checkpoints.
     """
     me, config = launch.me, launch.config
     listener, store = listen(me, cleanup)
     link = Link.start(me, os.environ, cleanup, _local_cluster(launch))
     world = link.first_view.world
     memory = _memory(launch, listener, link, cleanup) if me.memory_bytes else None
-    files = ProgressFiles(told=link.slot_told_steps, trouble=link.first_report.checkpoint_trouble)
+    files = ProgressFiles(
+        script_reports=link.slot_reports_steps, trouble=link.first_report.checkpoint_trouble
+    )
     cleanup.callback(files.remove)
     stacks = StackFiles(files.directory / "stacks")
     members = world.members if world else ()
@@ -226,10 +228,10 @@ def _kept(
     files: ProgressFiles,
     cleanup: contextlib.ExitStack,
 ) -> KeptProcesses:
-    """Return what keeps processes that live on: none without checkpoints in memory to go on from.
+    """Return the keeper of processes that live on; it keeps none without checkpoints in memory.
 
     Args:
-        warm_start: forks the processes; None where none can live on.
+        warm_start: forks the processes; None if none can live on.
     """
     why = why_none_lives_on(
         forks=warm_start is not None, has_memory=memory is not None, torch_version=torch.__version__
@@ -241,7 +243,7 @@ def _kept(
     try:
         desk = WorldDesk()
     except OSError as error:
-        logger.warning("no process lives on when a peer dies: there is no place for a socket: %s", error)
+        logger.warning("no process lives on when a peer dies: a socket cannot be bound: %s", error)
         return KeptProcesses(None, memory, orphans)
     cleanup.callback(desk.close)
     spares = Spares(desk, warm_start, orphans, files.directory) if me.spare_processes else None
@@ -255,7 +257,7 @@ def _start_monitor(
     memory: CheckpointHolder | None,
     cleanup: contextlib.ExitStack,
 ) -> None:
-    # The memory of a replacement is touched late: no start waits any more for what that takes.
+    # The memory of a replacement is allocated only after its first step, which that must not delay.
     touch = memory.touch if memory is not None else lambda: None
     monitor = ProgressMonitor(progress, reporter, lambda: link.view.awaits_checkpoint, touch)
     monitor.start()
@@ -273,10 +275,10 @@ def _note_meeting(
 def _memory(
     launch: LaunchArguments, listener: Listener, link: Link, cleanup: contextlib.ExitStack
 ) -> CheckpointHolder:
-    """Return the memory for checkpoints, which begins to be touched, or to be filled from a peer."""
+    """Return the memory for checkpoints, and begin to allocate it, or to fill it from a peer."""
     place = PodLocation(link.api, launch.me, lambda: link.view.topology_levels)
     before = section_of(link.predecessor, "memory", CheckpointMemory) or CheckpointMemory()
-    # Of the last save, another rank may have had no part yet.
+    # Another rank may not have finished the last save.
     step_before = None if before.step is None else before.step - (before.every or 0)
     memory = CheckpointHolder(launch.me, launch.config.nproc_per_node, listener, place, step_before)
     cleanup.callback(memory.close)
@@ -288,13 +290,13 @@ def _memory(
 def _warm_start(
     launch: LaunchArguments, preloads: Preloads, warm_parent: WarmParent | None
 ) -> WarmStart | None:
-    """Return what training processes are forked by; None if they are to be started as new interpreters."""
+    """Return a WarmStart for training processes; None if they are started as new interpreters."""
     args, entrypoint = launch.args, launch.entrypoint
     warm = isinstance(entrypoint, str) and not args.no_warm_start
     if warm and not must_start_cold([entrypoint, *launch.entrypoint_args], os.environ):
         try:
             return WarmStart(replace(preloads, users=tuple(args.preload)), warm_parent)
-        except OSError as error:  # a sandbox, in which a forked process would become nobody's child
+        except OSError as error:  # a sandbox, in which forked processes would not become our children
             logger.warning("training processes are started as new interpreters: prctl: %s", error)
     if warm_parent is not None:
         warm_parent.close()
@@ -302,14 +304,14 @@ def _warm_start(
 
 
 def exit_code(process_exit_code: int | None) -> int:
-    """Return the exit code as a shell says it: 128 + n for signal n; 1 for processes that we had to end."""
+    """Return the exit code as in a shell: 128 + n for signal n; 1 for processes that we had to end."""
     if process_exit_code is None:
         return 1
     return 128 - process_exit_code if process_exit_code < 0 else process_exit_code
 
 
 def _local_cluster(launch: LaunchArguments) -> AgentApi | None:
-    """Return what stands in for a cluster with `--standalone`."""
+    """Return the replacement of a cluster for `--standalone`; None without the flag."""
     if not launch.args.standalone:
         return None
     cluster = LocalCluster(launch.me, launch.args.hang_timeout or HANG_TIMEOUT_SECONDS)
@@ -342,7 +344,7 @@ def _run(built: Built, config: LaunchConfig) -> int:
 
 
 def _stopped(built: Built | None, code: int) -> int:
-    """Report the end, and return the exit code. After a success it is 0: the work is done."""
+    """Report the end, and return the exit code, which is 0 after a success."""
     if built is None:
         return code
     if built.reporter.latest.state is AgentState.SUCCEEDED:

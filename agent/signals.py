@@ -1,8 +1,8 @@
-"""Signals that end the agent, as exceptions in its main thread: torch's way, but with places where they wait.
+"""Signals that end the agent, as exceptions in its main thread: torch's way, but deferrable.
 
 torch's agents raise SignalException wherever the main thread is (torch/distributed/elastic/multiprocessing).
-Work that must not be left half done, such as ending processes, defers it. It is an Exception, so what catches
-any of them defers it too, or asks `is_of_signal`.
+Work that must not be interrupted, such as ending processes, defers it. It is an Exception, so code that
+catches any Exception defers it too, or checks `is_of_signal`.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ ignored = frozenset(
     for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}
     if signal.getsignal(signum) is signal.SIG_IGN
 )
-"""The signals that were ignored when this program began; two more are ignored by Python itself."""
+"""Signals that were ignored when this program began, except two that Python itself ignores."""
 
 NOTICE = signal.SIGUSR1
-"""What Slurm and others send some time before the end. To the agent it means the same as SIGTERM, which a
-`preStop` hook can thus be ahead of. It is not passed on to the training processes."""
+"""Signal that Slurm and others send some time before the end. The agent handles it like SIGTERM, so that a
+`preStop` hook can send it first. It is not passed on to the training processes."""
 
 
 def handle(names: str, handler: Any) -> None:
-    """Set the handler of signals, as torch does when it starts processes; here from the first moment on.
+    """Set the handler of signals, as torch does when it starts processes, but from the first moment on.
 
-    A signal that is ignored since before this program began stays so, as `nohup` wants it.
+    Signals that were ignored when this program began stay ignored, for `nohup`.
 
     Args:
-        names: of the signals, with commas between them, as `--signals-to-handle` has them. NOTICE counts as
-            SIGTERM if it is not among them.
-        handler: `raise_signal`, or one that `signal.signal` takes.
+        names: names of the signals, separated by commas, as in `--signals-to-handle`. NOTICE counts as
+        SIGTERM
+            if it is not among them.
+        handler: `raise_signal`, or any handler for `signal.signal`.
 
     Raises:
-        ValueError: there is no signal of such a name.
+        ValueError: there is no signal of that name.
     """
     global _names
     handled = []
@@ -62,13 +63,13 @@ def handle(names: str, handler: Any) -> None:
 
 
 def take_back() -> None:
-    """Have `raise_signal` handle them again: torch sets a handler of its own when it starts processes."""
+    """Restore `raise_signal` as the handler: torch sets its own when it starts processes."""
     if _names:
         handle(_names, raise_signal)
 
 
 def raise_signal(signum: int, _frame: object) -> None:
-    """Raise SignalException, or have it wait for the end of what defers it."""
+    """Raise SignalException, or note it if signals are deferred."""
     global _pending
     if signum == NOTICE and NOTICE.name not in _names:
         signum = signal.SIGTERM
@@ -80,7 +81,7 @@ def raise_signal(signum: int, _frame: object) -> None:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Let signals that come meanwhile raise their exception only at the end, if this is the main thread."""
+    """Defer the exceptions of signals to the end of the context, if this is the main thread."""
     global _deferrals, _pending
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -97,7 +98,7 @@ def deferred() -> Iterator[None]:
 
 
 def is_of_signal(error: BaseException | None) -> bool:
-    """Whether this is what a signal has raised, of which nobody makes another attempt."""
+    """Return whether a signal has raised this, so that the call must not be retried."""
     torch = sys.modules.get("torch.distributed.elastic.multiprocessing")
     return torch is not None and isinstance(error, torch.SignalException)
 

@@ -1,11 +1,11 @@
-"""Terms of a command of `dlr exec`: its variables, and when it is started again. Pure.
+"""Terms of a command of `dlr exec`: its variables, and when it is restarted. Pure.
 
-| the command | is started again |
+| the command | is restarted |
 |---|---|
 | of a job without parameter servers | never |
-| the same with `--each-round` | with each round of the world, as `dlr run` does; JAX needs that |
+| the same with `--each-round` | with each round of the world, as by `dlr run`; JAX needs that |
 | of the chief of parameter servers | with each version of the cluster |
-| of other roles | if it is to be another task of the cluster |
+| of other roles | if it becomes another task of the cluster |
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from crds.phases import RendezvousPhase
 
 @dataclass(frozen=True)
 class Terms:
+    """Terms of one start of a command."""
+
     key: Hashable
-    """A command that was started with another one is to be started anew."""
+    """Key that restarts the command when it changes."""
     round: int = 0
-    """To be reported as the round, or as the version of the cluster, that was acted upon."""
+    """Round, or version of the cluster, to report as observed."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CommandSlot:
-    """The slot whose command it is."""
+    """Slot of the command."""
 
     type: str
     member: Member
@@ -39,12 +41,12 @@ class CommandSlot:
 
     @property
     def follows(self) -> bool:
-        """Whether its command may be started anew, and may fail by what became of others."""
+        """Whether its command may be restarted, and may fail as a consequence of others."""
         return self.each_round or (self.in_cluster and self.type == CHIEF)
 
 
 def terms_of(view: WorldView, slot: CommandSlot) -> Terms | None:
-    """None as long as the command is not to run."""
+    """Return the terms for now; None while the command must not run."""
     if slot.in_cluster:
         place = view.cluster.place(slot.type, slot.member.index) if view.cluster is not None else None
         if view.cluster is None or place is None:
@@ -61,7 +63,7 @@ def terms_of(view: WorldView, slot: CommandSlot) -> Terms | None:
 
 
 def round_variables(world: AgentWorld, me: Member) -> dict[str, str]:
-    """One process a Pod, with what torch and JAX call its place.
+    """Return torch's and JAX's variables for the place of a Pod's only process.
 
     https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.html
     """
@@ -80,7 +82,7 @@ def round_variables(world: AgentWorld, me: Member) -> dict[str, str]:
 
 
 def may_follow(view: WorldView, started: Terms, slot: CommandSlot) -> bool:
-    """Whether a command that has failed may have failed by what is known to have become of others."""
+    """Return whether a command may have failed as a consequence of others, by the newest view."""
     if slot.in_cluster and view.cluster is not None and view.cluster.lost:
         return True
     return terms_of(view, slot) != started

@@ -1,4 +1,4 @@
-"""Small files by which the agent and its training processes tell each other something."""
+"""Small files that the agent and its training processes exchange."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write such a file, so that whoever reads it meanwhile finds the old text or the new one.
+    """Replace a file atomically, so that a reader finds either the old text or the new one.
 
-    It is `PATH.new` until it is whole. A crash of the machine may lose it, as it does its readers.
+    The file is `PATH.new` until it is complete. It is not synced to disk, since its readers would not survive
+    a crash of the machine either.
 
     Raises:
         OSError: it cannot be written.

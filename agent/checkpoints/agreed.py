@@ -1,4 +1,4 @@
-"""What the agents of a round have agreed upon, and what it is for each process."""
+"""The agreement of a round's agents on a checkpoint, and its consequence for each process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agent.slots.slot import Slot
 
 
 @dataclass(frozen=True)
-class HeldReplicas:
+class ReplicaSource:
     """The agent whose checkpoints this agent has copies of."""
 
     agent: int
@@ -19,21 +19,21 @@ class HeldReplicas:
     address: str
     """Address of its slot server."""
     ranks: int
-    """How many processes it starts."""
+    """Number of processes that it starts."""
 
 
 @dataclass(frozen=True)
 class AgreedCheckpoint:
-    """What the agents of a round have agreed upon, as one of them sees it."""
+    """The agreement of a round's agents, for one of them."""
 
     round: int
     decision: ResumeDecision = UNDECIDED
     peers: tuple[int, ...] | None = None
-    """Holders of replicas, by agent of the round."""
+    """Each agent's peer, which has its replicas."""
     peer: str | None = None
-    """The slot server of the agent that holds our replicas; None where nobody does."""
-    held: HeldReplicas | None = None
-    """The agent whose replicas are kept here; None where there is none. Others' offers are not taken."""
+    """Slot server of this agent's peer; None if it has none."""
+    source: ReplicaSource | None = None
+    """Agent whose replicas are kept here; None if there is none. Offers of others are refused."""
     agent: int = 0
     """Rank of this agent."""
     agents: int = 1
@@ -47,11 +47,11 @@ def resume_of(
     here: Mapping[int, str],
     key: bytes,
 ) -> MemoryResume | None:
-    """Return what a process goes on from; None where memory has nothing.
+    """Return the checkpoint in memory that a process resumes from; None if there is none.
 
     Args:
-        slot: its own, if that is here, in a world of the same size.
-        persist: what it writes to storage.
+        slot: the process's own slot, if it is here and the world has the same size.
+        persist: slots that it writes to storage.
         here: paths of the checkpoint's slots that this agent has, by rank.
     """
     if (checkpoint := decision.checkpoint) is None:
@@ -79,7 +79,7 @@ def slots_to_persist(
 
     Args:
         ranks: the global ranks, by local rank.
-        here: as `resume_of` has it.
+        here: paths of the checkpoint's slots that this agent has, by rank.
     """
     if not decision.persists:
         return [{} for _ in ranks]

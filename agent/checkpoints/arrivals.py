@@ -1,8 +1,8 @@
-"""Copies that a meeting waits for: what a leaving Pod hands over, and what a replacement fetches beforehand.
+"""Copies that a meeting waits for: those of a leaving Pod, and those that a replacement fetches beforehand.
 
-After a vote to leave for memory, the agent of a Pod that goes stays until its peer has a copy of the last
-step, and the peer comes to the next meeting when it has it. Both wait for the grace of a Pod at most. A copy
-that does not come is one that nobody counts on: the meeting then finds an older checkpoint that all have.
+After a vote for memory, the agent of a leaving Pod stays until its peer has a copy of the last step, and the
+peer joins the next meeting when it has it. Both wait for a Pod's grace period at most. If the copy does not
+come, the meeting finds an older checkpoint that all have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Handover:
     """The handover of one agent, in both roles.
 
     Args:
-        patience_seconds: from when the processes have left.
+        patience_seconds: time limit, from the departure of the processes.
     """
 
     def __init__(self, patience_seconds: float) -> None:
@@ -34,40 +34,40 @@ class Handover:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the processes have left for memory, and no next round has begun."""
+        """Whether the processes have left with their last step in memory, and no next round has begun."""
         return self._step is not None
 
     def begin(self, step: int) -> None:
-        """All processes of the round have left after that step, which is in memory."""
+        """Note that all processes of the round have left after that step, which is in memory."""
         with self._changed:
             self._step, self._begun_at = step, time.monotonic()
 
     def end(self) -> None:
-        """The next round begins."""
+        """Note that the next round begins."""
         with self._changed:
             self._step = None
 
     def note_copied(self, step: int | None) -> None:
-        """The peer has that step."""
+        """Note the step that the peer has."""
         with self._changed:
             self._copied_step = step
             self._changed.notify_all()
 
     def note_arrival(self) -> None:
-        """A copy has come here."""
+        """Note that a copy has arrived here."""
         with self._changed:
             self._changed.notify_all()
 
     def hand_over(self, peer: str, seconds: float, is_here: Callable[[int], bool]) -> None:
-        """Stay until the agent with that slot server has the step, or is gone.
+        """Wait until the agent with that slot server has the step, or is gone.
 
         Args:
-            is_here: whether all processes have kept that step in memory, so that there is something to copy.
+            is_here: returns whether the slots of all processes have that step.
         """
         if (step := self._step) is None:
             return
         if not is_here(step):
-            logger.warning("step %d is not in memory, and nobody copies it", step)
+            logger.warning("step %d is not in memory, so it is not copied", step)
             return
         deadline = time.monotonic() + seconds
         while not self._wait(lambda: self._copied_step == step, deadline):
@@ -77,11 +77,11 @@ class Handover:
         logger.info("step %d has been copied to the memory of another Pod", step)
 
     def await_arrival(self, source: str, has_come: Callable[[int], bool], check: Callable[[], None]) -> None:
-        """Wait for the step of the agent with that slot server, until it is here or that agent is gone.
+        """Wait until the step of the agent with that slot server is here, or that agent is gone.
 
         Args:
-            has_come: whether that step is here.
-            check: raises if nobody waits for it any more.
+            has_come: returns whether that step is here.
+            check: raises if the wait has to end.
         """
         if (step := self._step) is None:
             return
@@ -99,14 +99,14 @@ class Handover:
 
 
 class Prefetch(threading.Thread):
-    """Fetches what a replacement's predecessor kept, before any round has this agent.
+    """Fetches the replicas of a replacement's predecessor, before this agent is in any round.
 
-    It is the newest copy of each rank, from the one agent that has them.
+    It fetches the newest copy of each rank from the predecessor's peer.
 
     Args:
-        round_: in which the predecessor's processes ran.
-        find_server: finds that agent's slot server; None if nobody is known.
-        fetch: gets one from there; it raises FetchError.
+        round_: round of the predecessor's processes.
+        find_server: returns the peer's slot server; None if it is unknown.
+        fetch: fetches one copy, or raises FetchError.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Checkpoints in memory: what an agent keeps for its training processes, from its start to its end.
+"""Checkpoints in memory that an agent keeps for its training processes, from its start to its end.
 
-Between two rounds, when no process runs, `inventory` tells what is here, `fetch` gets what is elsewhere, and
-`agree` takes the decision. At each start `write_files` gives every local rank its slots. While processes run,
-peers fetch replicas from here, and theirs come here.
+Between two rounds, when no process runs, `inventory` lists the checkpoints here, `fetch` gets missing parts,
+and `agree` applies the decision. At each start `write_files` assigns every local rank its slots. While
+processes run, replicas are exchanged with peers.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ REPLICA_SHARE = 0.5
 
 
 class OutdatedMeetingError(Exception):
-    """The meeting was abandoned, and may act on the memory no more."""
+    """The meeting was abandoned, and must not change the memory any more."""
 
 
 class CheckpointHolder:
-    """The slots of one agent, and who may use them.
+    """The slots of one agent, and their use.
 
     Args:
-        local_world_size: processes that it starts.
-        listener: where its slots are served to peers.
-        place: what this Pod shares with others and may be lost with, the largest first, the node at the end.
-        step_before: what the memory of the slot's last agent had for sure, as it has reported.
+        local_world_size: number of processes that it starts.
+        listener: listener that serves its slots to peers.
+        place: returns the failure domains of this Pod, the largest first, the node last.
+        step_before: step that the slot's last agent has reported to be in memory.
 
     Raises:
-        InvalidEnvironmentError: there is no room for the slots that the job asks for.
+        InvalidEnvironmentError: there is no memory for the slots of the job.
     """
 
     def __init__(
@@ -76,34 +76,35 @@ class CheckpointHolder:
         self._has_replicas = me.memory_replicas > 0
         self._handover = Handover(me.termination_grace_seconds)
         self._lock = self._pool.lock
-        """Lock of what follows, too."""
+        """Lock of the pool, and of the fields below."""
         self._persists = me.persist_on_failure
         self._after_failure = False
-        """Whether the round that is being joined comes after a failure."""
+        """Whether the round to join comes after a failure."""
         self._files = ProcessFiles(has_replicas=self._has_replicas)
         self._gone: frozenset[int] = frozenset()
-        """Agents of the last round whose Pods are not in the next world."""
+        """Ranks of the last round's agents whose Pods are not in the next world."""
         self._agreed = AgreedCheckpoint(0)
         self._ends = False
-        """Whether this agent ends, so that nothing comes here any more."""
+        """Whether this agent ends, so that it accepts no replicas any more."""
         self._meeting = 0
-        """The newest round whose meeting this agent has come to: older ones' threads may act no more."""
+        """Newest round whose meeting this agent has joined; threads of older meetings must not act any
+        more."""
         self._attempts = Attempts()
         self._step_before = step_before
         self._lost_step: int | None = None
-        """The newest that was here, where nothing in memory is of use any more."""
+        """Newest step that was here, if nothing in memory is usable any more."""
         self._own: list[list[Slot]] = []
-        """The slots of the processes that run, by local rank; none while none runs."""
+        """Slots of the running processes, by local rank; empty between rounds."""
         self._replicated_step: int | None = None
-        """The newest step that the peer holds for all local ranks."""
+        """Newest step that the peer has for all local ranks."""
         self._own_ranks: frozenset[int] = frozenset()
-        """Of the processes that run, or ran last."""
+        """Global ranks of the current or last processes."""
         self._prefetch: Prefetch | None = None
-        """Until the first round begins."""
+        """Prefetch before the first round; then None."""
         self.lives = 0
-        """Number of processes that wait for the next round, as the agent's main thread has it."""
+        """Number of processes that wait for the next round, set by the main thread."""
         self.bound_to: Place | None = None
-        """The place that these processes can go on in alone, as `Inventory` has it."""
+        """Only place that these processes can go on in; see `Inventory`."""
         self.no_newcomers = False
         """Whether newcomers fail before their loop, so that all processes have to start again."""
         self._server = SlotServer(self._pool, listener, self._take_replica, self._copies)
@@ -125,48 +126,48 @@ class CheckpointHolder:
     # Before the first round.
 
     def touch(self) -> None:
-        """Begin to have the kernel give all memory, if that has not begun: the first touch is what costs.
+        """Begin to allocate all memory in the background, since the first touch of a page is slow.
 
-        What is needed earlier is touched by who needs it.
+        A slot that is needed earlier is allocated by its user.
         """
         self._pool.touch()
 
     def prefetch(self, round_: int, find_server: Callable[[], str | None]) -> None:
-        """Begin to fetch what the predecessor's processes kept in that round, of which a peer has a copy.
+        """Begin to fetch the replicas of the predecessor's processes in that round from its peer.
 
         Args:
-            find_server: finds the slot server of that peer.
+            find_server: returns the slot server of that peer; None if it is unknown.
         """
         self._prefetch = Prefetch(self._key, round_, find_server, self._fetch_before)
         self._prefetch.start()
 
-    # Leaving by vote, where a Pod goes.
+    # Leaving by vote.
 
     def peers(self) -> tuple[int, ...] | None:
-        """Holders of replicas, by agent of the round; None if nobody holds any."""
+        """Return each agent's peer, which has its replicas; None without replicas."""
         return self._agreed.peers if self._has_replicas else None
 
     def note_plan(self) -> None:
-        """The round ends by plan, whatever its processes have come to. It may be repeated."""
+        """Note that the round ends by plan. May be called again."""
         self._attempts.note_plan()
 
     def note_departure(self, step: int) -> None:
-        """All processes of the round have left after that step, which is in memory."""
+        """Note that all processes of the round have left after that step, which is in memory."""
         self._handover.begin(step)
         self._replication.hasten()
 
     def hand_over(self, seconds: float) -> None:
-        """Stay until the peer has the step that the processes left after, now that this agent is to end."""
+        """Before this agent ends, wait until the peer has the step that the processes left after."""
         peer = self._agreed.peer
         if self._has_replicas and peer is not None:
             self._handover.hand_over(peer, seconds, self._has_kept)
 
     def last_save(self, stored_step: int | None, seconds: float) -> LastSave | None:
-        """Return what is to be written to storage now that this agent ends; None if there is nothing.
+        """Return the save to storage that this agent needs before it ends; None if it needs none.
 
         Args:
-            stored_step: the newest that the last processes have saved there.
-            seconds: that are left.
+            stored_step: newest step that the last processes have saved there.
+            seconds: time left.
         """
         self._replication.follow(None)
         with self._lock:
@@ -180,30 +181,28 @@ class CheckpointHolder:
         return last_save.made_of(agreed, whole, name, storage, seconds)
 
     def expect(self, gone: frozenset[int], *, after_failure: bool) -> None:
-        """A round is to be joined.
+        """Note the next round, before it is joined.
 
         Args:
-            gone: agents of the last round whose Pods are not in it.
-            after_failure: the last one was broken by a failure.
+            gone: ranks of the last round's agents whose Pods are not in it.
+            after_failure: the last round was broken by a failure.
         """
         self._gone, self._after_failure = gone, after_failure
 
     def await_arrivals(self, round_: int, abandoned: threading.Event) -> None:
-        """Before the meeting of a round, wait for the copy that is to come from a Pod that goes.
-
-        And for what is being fetched for a predecessor: it is what the meeting would have fetched.
+        """Before the meeting of a round, wait for the copy of a leaving Pod, and for a prefetch.
 
         Raises:
             OutdatedMeetingError: the meeting was abandoned, or a newer one has begun.
         """
         agreed = self._agreed
-        held = agreed.held
+        source = agreed.source
 
         def has_come(step: int) -> bool:
-            assert held is not None
+            assert source is not None
             own = {slot for slots in self._own for slot in slots}
-            found = [mark for slot, mark in self._pool.held() if slot not in own]
-            return [(mark.round, mark.step) for mark in found].count((agreed.round, step)) >= held.ranks
+            found = [mark for slot, mark in self._pool.with_sums() if slot not in own]
+            return [(mark.round, mark.step) for mark in found].count((agreed.round, step)) >= source.ranks
 
         def check() -> None:
             self._check_meeting(round_)
@@ -214,16 +213,16 @@ class CheckpointHolder:
         while (prefetch := self._prefetch) is not None and prefetch.is_alive():
             prefetch.join(LOOK_SECONDS)
             check()
-        if self._has_replicas and held is not None and held.agent in self._gone:
-            self._handover.await_arrival(held.address, has_come, check)
+        if self._has_replicas and source is not None and source.agent in self._gone:
+            self._handover.await_arrival(source.address, has_come, check)
 
     # Between two rounds.
 
     def inventory(self, round_: int) -> Inventory:
-        """What is here, now that no process runs or has not left its round, for the meeting of that round.
+        """Return the checkpoints here for a round's meeting, after all processes have left the last round.
 
         Raises:
-            OutdatedMeetingError: that of a newer one has begun.
+            OutdatedMeetingError: the meeting of a newer round has begun.
         """
         place = shortened(self._place()) if self._has_replicas else ()
         with self._lock:
@@ -248,10 +247,10 @@ class CheckpointHolder:
     def fetch(
         self, round_: int, checkpoint: Checkpoint, rank: int, address: str, abandoned: threading.Event
     ) -> None:
-        """Get a rank's slot of that checkpoint from a peer, unless it is here.
+        """Fetch a rank's slot of that checkpoint from a peer, unless it is here.
 
         Raises:
-            FetchError: it could not be had; the message says why.
+            FetchError: it could not be fetched; the message has the reason.
             OutdatedMeetingError: the meeting of a newer round than `round_` has begun.
         """
         mark = checkpoint.part(rank)
@@ -277,15 +276,15 @@ class CheckpointHolder:
 
     @property
     def lives_on(self) -> bool:
-        """Whether processes live on into the round last agreed upon, and the others join them."""
+        """Whether processes live on into the round of the last agreement, and the others join them."""
         return self._agreed.decision.lives_on
 
     def persists(self) -> bool:
-        """Whether the processes of the next round write to storage, too, what they go on from."""
+        """Return whether the processes of the next round also write their checkpoint to storage."""
         return self._persists and self._after_failure
 
     def agree(self, agreed: AgreedCheckpoint) -> None:
-        """Take what the members have agreed upon; what is newer is of no use any more.
+        """Apply the agreement of the members; newer checkpoints are dropped.
 
         Raises:
             OutdatedMeetingError: the meeting of a newer round has begun.
@@ -311,7 +310,7 @@ class CheckpointHolder:
     def write_files(
         self, directory: Path, ranks: Sequence[int], failures_per_hour: float | None
     ) -> list[dict[str, str]]:
-        """Give each process that is about to start its slots, and tell it what it resumes from.
+        """Assign slots to processes that are about to start, and write their files.
 
         Args:
             ranks: the global ranks, by local rank.
@@ -320,7 +319,7 @@ class CheckpointHolder:
             The environment that names the files, by local rank.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: a file cannot be written.
         """
         with self._lock:
             self._pool.wait_for_slots(len(ranks))
@@ -353,27 +352,27 @@ class CheckpointHolder:
     # While processes run.
 
     def own_marks(self) -> list[Mark] | None:
-        """The newest checkpoint in memory, of each local rank; None if one has none, or no process runs."""
+        """Return each local rank's newest mark in memory; None if one has none, or no process runs."""
         with self._lock:
             own = self._own
         return self._newest_of(own)
 
     def _newest_of(self, own: Sequence[Sequence[Slot]]) -> list[Mark] | None:
-        held = dict(self._pool.held())
+        held = dict(self._pool.with_sums())
         marks = [max((held[slot] for slot in slots if slot in held), default=None) for slots in own]
         found = [mark for mark in marks if mark is not None]
         return found if found and len(found) == len(marks) else None
 
     def _last_marks(self) -> list[Mark]:
-        """The newest checkpoint of each rank that ran here last, which a peer may ask for in a recovery."""
+        """Return the newest mark of each rank that ran here last, which a peer may need in a recovery."""
         newest: dict[int, Mark] = {}
-        for _, mark in self._pool.held():
+        for _, mark in self._pool.with_sums():
             if mark.rank in self._own_ranks:
                 newest[mark.rank] = max(mark, newest.get(mark.rank, mark))
         return [*newest.values()]
 
     def _has_kept(self, step: int) -> bool:
-        """Whether that is the newest step of all local ranks."""
+        """Return whether this is the newest step of all local ranks."""
         return {mark.step for mark in self.own_marks() or ()} == {step}
 
     def to_status(self) -> agent_report.CheckpointMemory:
@@ -386,7 +385,7 @@ class CheckpointHolder:
         )
 
     def _check_meeting(self, round_: int) -> None:
-        """Refuse what a meeting's thread asks for that was abandoned. The lock is held.
+        """Check that the caller's meeting is the newest. The lock is held.
 
         Raises:
             OutdatedMeetingError: the meeting of a newer round has begun.
@@ -399,9 +398,11 @@ class CheckpointHolder:
         self._handover.note_copied(step)
 
     def _copies(self, round_: int) -> list[Mark]:
-        """What is here of another agent's checkpoints of that round."""
+        """Return the marks of the replicas here of that round."""
         return [
-            mark for _, mark in self._pool.held() if mark.round == round_ and mark.rank not in self._own_ranks
+            mark
+            for _, mark in self._pool.with_sums()
+            if mark.round == round_ and mark.rank not in self._own_ranks
         ]
 
     def _fetch_before(self, mark: Mark, address: str) -> None:
@@ -412,12 +413,14 @@ class CheckpointHolder:
         self._pool.fetch_into(target, mark, address, self._key, lambda: self._agreed is agreed)
 
     def _take_replica(self, mark: Mark, address: str) -> bool:
-        """Fetch what a peer offers, and tell whether it is here. What is not taken is offered again."""
+        """Fetch an offered slot, and return whether it is here. A peer repeats a refused offer."""
         with self._lock:
-            if self._agreed.held is None or address != self._agreed.held.address:
-                logger.debug("%s offers a replica, and is none of ours", address)
+            if self._agreed.source is None or address != self._agreed.source.address:
+                logger.debug(
+                    "%s offers a replica, and is not the agent whose replicas are kept here", address
+                )
                 return False
-            if any(held == mark for _, held in self._pool.held()):
+            if any(each == mark for _, each in self._pool.with_sums()):
                 return True
             if (target := self._replica_target(mark)) is None:
                 return False
@@ -437,8 +440,8 @@ class CheckpointHolder:
         return True
 
     def _replica_target(self, mark: Mark) -> Slot | None:
-        """The slot for a replica; None for the time being. The lock is held."""
-        if not self._own or self._ends:  # or the next round is being agreed upon
+        """Return the slot for a replica; None if there is none for now. The lock is held."""
+        if not self._own or self._ends:  # `_own` is empty during a meeting
             return None
         kept = min(self._newest_of(self._own) or (), default=None)
         is_busy = self._processes_load(kept) or self._pool.is_making_ready()
@@ -450,28 +453,28 @@ class CheckpointHolder:
         return slot_for_replica(free, mark, has_resumed=resumed)
 
     def _processes_load(self, kept: Mark | None) -> bool:
-        """Whether the processes here may still load what the round goes on from, which training waits for."""
+        """Return whether the processes here may still be loading the round's checkpoint."""
         agreed = self._agreed
         if agreed.decision.checkpoint is None or (kept is not None and kept.round >= agreed.round):
             return False
         return self._files.resumed(agreed.round) is None
 
     def _share(self) -> float:
-        """Return the share of time that may go to fetching a replica: all of it, once no process trains."""
+        """Return the share of time for fetching a replica: all of it once no process trains."""
         return 1.0 if self._handover.is_under_way else REPLICA_SHARE
 
 
 def _resumed(loaded: Resumed | None, agreed: AgreedCheckpoint) -> Resumed | None:
-    """Processes do not know whether what they loaded from memory came from a peer."""
+    """Return a loaded step with tier PEER if it was fetched, which the processes cannot see."""
     from_peer = loaded is not None and loaded.tier is Tier.MEMORY and agreed.decision.from_peer
     return replace(loaded, tier=Tier.PEER) if loaded is not None and from_peer else loaded
 
 
 def _check_size(me: Environment, count: int) -> None:
-    """Refuse slots that are too small, or together too large.
+    """Check that slots are not too small, or together too large.
 
     Raises:
-        InvalidEnvironmentError: there is no room for so many.
+        InvalidEnvironmentError: they are.
     """
     if me.memory_bytes // count < SMALLEST_SLOT_BYTES:
         raise InvalidEnvironmentError(

@@ -1,7 +1,7 @@
-"""The last save of an agent: what only its memory has goes to storage before it ends.
+"""The last save of an agent: checkpoints that are only in its memory go to storage before it ends.
 
-Its training processes have ended, and none of them saved this: they failed, or their peers did, or they had
-not come to a step. A program of the SDK writes it (`dlr.checkpoint.last_save`), since the agent knows no
+Its training processes have ended without saving them: they failed, or their peers did, or they were between
+two saves. A program of the SDK writes them (`dlr.checkpoint.last_save`), since the agent has no access to
 storage.
 """
 
@@ -26,32 +26,32 @@ PROGRAM = "dlr.checkpoint.last_save"
 
 
 def name_of(key: bytes, job: str, round_: int) -> str:
-    """Return the name of the end of a job's agents in that round, which nobody else can guess."""
+    """Return a name for the end of a job's agents in that round, which others cannot guess."""
     return hashlib.sha256(key + f"{job} {round_}".encode()).hexdigest()[:12]
 
 
 def made_of(
     agreed: AgreedCheckpoint, whole: Mapping[str, Mark], name: str, storage: StoragePlace, seconds: float
 ) -> LastSave:
-    """Make the request of an agent that ends.
+    """Return the save of an ending agent.
 
     Args:
-        whole: the marks of the slots that hold a checkpoint, by path.
+        whole: marks of the slots that hold a checkpoint, by path.
     """
-    held = agreed.held
+    source = agreed.source
     return LastSave(
         name,
         storage,
         agreed.agent,
         agreed.agents,
-        (held.agent,) if held is not None and not is_there(held.address) else (),
+        (source.agent,) if source is not None and not is_there(source.address) else (),
         tuple((it.round, it.step, it.rank, it.world_size, path) for path, it in whole.items()),
         seconds,
     )
 
 
 def newest_step(save: LastSave) -> int:
-    """Return the newest step that any slot has."""
+    """Return the newest step of any slot."""
     return max(step for _, step, *_ in save.slots)
 
 
@@ -64,16 +64,16 @@ def is_whole(save: LastSave) -> bool:
 
 
 def carry_out(save: LastSave) -> str:
-    """Have it written to storage; return in one clause why it is not there, or "" if it is."""
+    """Write it to storage by a program; return an error as one clause, or "" on success."""
     try:
-        program = own_program.start(PROGRAM, new_session=True)  # no signal to the agent's group ends it
+        program = own_program.start(PROGRAM, new_session=True)  # so that signals to the agent's group miss it
     except OSError as error:
         return f"the program that writes it cannot be started: {error}"
     try:
         answer, _ = program.communicate(save.encode(), save.seconds)
     except subprocess.TimeoutExpired:
         program.kill()
-        with suppress(subprocess.TimeoutExpired):  # it does not end while its storage does not answer
+        with suppress(subprocess.TimeoutExpired):  # it cannot end while its storage does not answer
             program.wait(1.0)
         return f"it was not written within {save.seconds:.0f} s, as long as the Pod has to end"
     return _error_of(answer, program.returncode)

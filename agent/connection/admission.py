@@ -1,7 +1,7 @@
-"""Decides which connections to an agent have yet to prove the job's key, and which are closed; without I/O.
+"""Limits the connections to an agent that have not proved the job's key yet; without I/O.
 
-Where there are too many, the oldest one of the address that has the most is closed, so that a stranger who
-keeps connections open, or opens them ever again, holds up nobody but itself: a peer needs a round trip.
+If there are too many, the oldest one of the address with the most is closed, so that a stranger who opens
+many connections, or keeps them open, only delays itself: a peer needs a single round trip.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import dataclass, field
 from agent.connection.handshake import HANDSHAKE_SECONDS, RESPONSE_BYTES, Challenge, RefusedError
 
 MAX_UNPROVEN = 256
-"""Connections that may be without a proof at a time; with one more, one is closed."""
+"""Largest number of connections without a proof."""
 
 
 @dataclass
 class _Unproven:
-    """A connection that has yet to prove the key."""
+    """A connection that has not proved the key yet."""
 
     source: str
-    """The address that it comes from."""
+    """Address of the peer."""
     challenge: Challenge
     deadline: float
     received: bytearray = field(default_factory=bytearray)
 
 
 class Admission:
-    """The server's side of all handshakes at a time.
+    """The server's side of all current handshakes.
 
     Args:
         address: the address and port that the server listens on, from `packed_address`.
@@ -45,7 +45,7 @@ class Admission:
         self._unproven: OrderedDict[int, _Unproven] = OrderedDict()
         """Connections by number, the oldest first."""
         self._sources: dict[str, OrderedDict[int, None]] = {}
-        """Their numbers, the oldest first, by the address that they come from."""
+        """Numbers of the connections, the oldest first, by address of the peer."""
 
     def __contains__(self, number: int) -> bool:
         return number in self._unproven
@@ -55,7 +55,7 @@ class Admission:
 
     @property
     def deadline(self) -> float | None:
-        """The time at which the first of them expires."""
+        """Time at which the first connection expires; None without connections."""
         return next(iter(self._unproven.values())).deadline if self._unproven else None
 
     def accept(self, number: int, source: str, now: float) -> tuple[bytes, int | None]:
@@ -63,10 +63,10 @@ class Admission:
 
         Args:
             number: its descriptor.
-            source: the address that it comes from.
+            source: address of the peer.
 
         Returns:
-            What to send to it, and the connection to close in its place, which is forgotten.
+            The nonce to send to it, and the connection to close in its place, which is forgotten.
         """
         challenge = Challenge.draw(self._key, self._address, self._draw)
         self._unproven[number] = _Unproven(source, challenge, now + HANDSHAKE_SECONDS)
@@ -79,17 +79,18 @@ class Admission:
         return challenge.nonce, excess
 
     def wanted(self, number: int) -> int:
-        """Return the number of bytes to read from it, and no more: what follows is the service's."""
+        """Return the most bytes to read from a connection: further ones are the service's."""
         return RESPONSE_BYTES - len(self._unproven[number].received)
 
     def receive(self, number: int, data: bytes) -> tuple[str, bytes] | None:
-        """Take in what was read from a connection, empty at its end.
+        """Process data from a connection, empty at its end.
 
         Returns:
-            The service that it asks for, and what to send to it; it is forgotten. None: more has to come.
+            The requested service, and the proof to send; the connection is forgotten. None: more data is
+            needed.
 
         Raises:
-            RefusedError: the connection is to be closed, and forgotten.
+            RefusedError: the connection has to be closed; it is forgotten.
         """
         unproven = self._unproven[number]
         unproven.received += data
@@ -102,11 +103,12 @@ class Admission:
         return accepted
 
     def expire(self, now: float) -> list[int]:
-        """Forget those whose time is over, and return them.
+        """Forget the connections whose time is over, and return them.
 
         Args:
-            now: time before the last look at what has come. A response that is there by the deadline counts,
-                however late it is read.
+            now: time before the last poll. A response that has arrived by the deadline counts, however late
+            it
+                is read.
         """
         expired = []
         while self._unproven and next(iter(self._unproven.values())).deadline <= now:
@@ -115,7 +117,7 @@ class Admission:
         return expired
 
     def forget(self, number: int) -> None:
-        """Forget a connection, if it is one of them."""
+        """Forget a connection, if it is there."""
         if (unproven := self._unproven.pop(number, None)) is not None:
             of_source = self._sources[unproven.source]
             del of_source[number]

@@ -4,8 +4,8 @@
     client → server    service, client's nonce, HMAC(key, "client" + service + both nonces + address)
     server → client    HMAC(key, "server" + service + both nonces + address)
 
-The nonces keep recorded handshakes out, the roles proofs that are sent back to their author, and the server's
-address a Pod that got the address of an agent which is gone. What follows is neither encrypted nor signed.
+The nonces defeat replayed handshakes, the roles reflected proofs, and the server's address defeats a Pod that
+got the address of an agent which is gone. The data that follows is neither encrypted nor signed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ RESPONSE_BYTES = SERVICE_BYTES + NONCE_BYTES + PROOF_BYTES
 HANDSHAKE_SECONDS = 1.0
 """Time limit for a new connection to prove the job's key."""
 LATE_SECONDS = HANDSHAKE_SECONDS / 2
-"""Age of a connection from which on the server may have closed it for its age. Clocks differ."""
+"""Age from which the server may have closed a connection for its age, since clocks differ."""
 CONNECT_SECONDS = 10.0
 """Time limit for a connection and its handshake."""
 ATTEMPT_SECONDS = 0.25
-"""Time for the first attempt to connect; each later one has twice as long. Where a flood of connections fills
-the agent's queue, the kernel would wait for a second before it knocks again."""
+"""Time for the first attempt to connect, doubled for each later one. If a flood of connections fills the
+agent's queue, the kernel by itself would retry only after a second."""
 
 
 class RefusedError(ConnectionError):
@@ -46,7 +46,7 @@ class RefusedError(ConnectionError):
 
 
 def key_from_text(text: str) -> bytes:
-    """Read a key as its Secret has it; raise ValueError where it is not 64 hexadecimal digits."""
+    """Decode a key as its Secret has it; raise ValueError if it is not 64 hexadecimal digits."""
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -76,8 +76,7 @@ class Challenge:
         """Check a client's response, of RESPONSE_BYTES.
 
         Returns:
-            The service that the client asks for, and the server's proof for it; None if the client does not
-            have the key.
+            The requested service, and the server's proof; None if the client does not have the key.
         """
         service = response[:SERVICE_BYTES]
         theirs = response[SERVICE_BYTES : SERVICE_BYTES + NONCE_BYTES]
@@ -95,7 +94,7 @@ def packed_address(name: tuple[Any, ...]) -> bytes:
 
 
 class _Stage(Enum):
-    """What a client waits for."""
+    """Stage of an attempt, named by the next thing to wait for."""
 
     CONNECTION = 0
     NONCE = 1
@@ -105,10 +104,10 @@ class _Stage(Enum):
 
 
 class HandshakeClient:
-    """The client's side, over as many connections as it takes. It does no I/O: `connect` carries it out.
+    """The client's side, over several attempts. It does no I/O: `connect` carries it out.
 
-    Each attempt begins with `begin`; then come `connected`, `receive` until nothing is `wanted`, and `fail`
-    where something goes wrong.
+    Each attempt begins with `begin`. `connected` follows, then `receive` until nothing is `wanted`, and
+    `fail` after an error.
 
     Args:
         seconds: time limit, of at most CONNECT_SECONDS.
@@ -133,28 +132,28 @@ class HandshakeClient:
         self.begin(now)
 
     def begin(self, now: float) -> None:
-        """Begin an attempt, which first wants a connection."""
+        """Begin an attempt, which first needs a connection."""
         self._stage = _Stage.CONNECTION
         self._began_at = now
         self._length = 0
         self._received.clear()
         self.until = min(now + self._attempt_seconds, self._deadline)
-        """Time limit of what is waited for; after `fail`, the time of the next attempt."""
+        """Time limit of the current stage; after `fail`, the time of the next attempt."""
 
     @property
     def wanted(self) -> int:
-        """Number of bytes to read now, and no more: what follows is the service's. 0: the key is proved."""
+        """Most bytes to read now: further ones are the service's. 0: the key is proved."""
         return self._length - len(self._received)
 
     def connected(self, address: bytes) -> None:
-        """Go on with a connection to an address, from `packed_address`."""
+        """Continue with a connection to an address, from `packed_address`."""
         self._stage, self._address, self._length = _Stage.NONCE, address, NONCE_BYTES
 
     def receive(self, data: bytes, now: float) -> bytes:
-        """Take in what was read, empty at the end of the connection; return what to send.
+        """Process data, empty at the end of the connection; return the bytes to send.
 
         Raises:
-            TimeoutError: the time is over, however slowly the bytes trickle.
+            TimeoutError: the time is over, even if bytes still trickle in.
             RefusedError: the server closed the connection, or does not have the key.
         """
         if not data:
@@ -182,7 +181,7 @@ class HandshakeClient:
         return self._service + ours + _proof(self._key, b"client", self._proven)
 
     def fail(self, error: OSError, now: float) -> None:
-        """Plan the next attempt, at `until`, where the server was too busy or one side too slow.
+        """Plan the next attempt, at `until`, if the server was too busy or one side too slow.
 
         Raises:
             OSError: another attempt would not help, or the time is over.
@@ -195,7 +194,7 @@ class HandshakeClient:
             raise error
         if now >= self._deadline:
             raise TimeoutError("the agent has not answered in time") from error
-        if is_late:  # a side that was stopped meanwhile; the server takes no proof after its time
+        if is_late:  # one side was suspended meanwhile; the server accepts no proof after its time
             self.until, self._attempt_seconds = now, ATTEMPT_SECONDS
         else:
             self._attempt_seconds *= 2
@@ -213,7 +212,7 @@ def connect(host: str, port: int, key: bytes, service: str, seconds: float = mat
 
     Raises:
         OSError: the agent cannot be reached.
-        RefusedError: it has another key, or does not offer the service now.
+        RefusedError: the agent has another key, or does not offer the service now.
     """
     client = HandshakeClient(key, service, seconds, time.monotonic())
     while True:

@@ -1,6 +1,6 @@
-"""The one port of an agent: takes connections of agents of the same job, and closes all others.
+"""The one port of an agent: accepts connections of agents of the same job, and closes all others.
 
-A connection that has not proved the job's key within a second is closed (`handshake`), or earlier where there
+A connection that has not proved the job's key within a second is closed (`handshake`), or earlier if there
 are many of them (`admission`).
 """
 
@@ -24,15 +24,15 @@ from crds.names import with_port
 logger = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE = 32
-"""Connections that are accepted before those that are there have their turn."""
+"""Connections that are accepted before the existing ones have their turn."""
 BACKLOG = 4_096
-"""Connections that may wait in the kernel. It has a limit of its own (net.core.somaxconn)."""
+"""Connections that may wait in the kernel, which has a limit of its own (net.core.somaxconn)."""
 PAUSE_SECONDS = 0.1
-"""Pause after a connection that could not be accepted, as where no more files may be opened."""
+"""Pause after a connection could not be accepted, for example since too many files are open."""
 
 Service = Callable[[socket.socket], None]
-"""Takes over a proven connection, a blocking socket without time limit. It must not block, nor send anything
-before the peer has: it has the connection when the peer learns that it is accepted."""
+"""Takes over a proven connection, a blocking socket without time limit, before the peer learns that it is
+accepted. It must not block, nor be the first to send."""
 
 
 class Listener:
@@ -49,9 +49,9 @@ class Listener:
         self._key = key
         self._services: dict[str, Service] = {}
         self._connections: dict[int, socket.socket] = {}
-        """Connections that have yet to prove the key, by descriptor."""
+        """Connections that have not proved the key yet, by descriptor."""
         self._resumes_at: float | None = None
-        """When connections are accepted again, after a pause."""
+        """End of a pause in accepting connections."""
         self._closed = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, 0), family=family, backlog=BACKLOG)
@@ -75,15 +75,15 @@ class Listener:
         return self._key
 
     def offer(self, name: str, service: Service) -> None:
-        """Offer a service under a name, of at most SERVICE_BYTES, in place of another of that name."""
+        """Offer a service under a name of at most SERVICE_BYTES, replacing any other of that name."""
         self._services[name] = service
 
     def withdraw(self, name: str) -> None:
-        """Offer it no more. Connections that it has taken over stay its own."""
+        """Stop offering a service. It keeps the connections that it has taken over."""
         self._services.pop(name, None)
 
     def close(self) -> None:
-        """Close the port and the connections without proof, and end the thread. It may be repeated."""
+        """Close the port and the connections without proof, and end the thread. May be called again."""
         if not self._closed:
             self._closed = True
             os.eventfd_write(self._wake_fd, 1)
@@ -95,14 +95,14 @@ class Listener:
         while not self._closed:
             looked_at = time.monotonic()
             ready = [fd for fd, _ in self._epoll.poll(self._wait_seconds())]
-            # Who may prove the key now goes before those who come: each of them may be one too many.
+            # Responses go before new connections: each of those may cause another to be closed.
             for fd in sorted(ready, key=lambda fd: fd == self._socket.fileno()):
                 try:
                     if fd == self._socket.fileno():
                         self._accept()
                     elif fd in self._admission:
                         self._receive(fd)
-                except Exception:  # one connection's trouble is no other's
+                except Exception:  # an error of one connection must not affect the others
                     logger.exception("a connection was given up")
                     self._give_up(fd)
             self._expire(looked_at)
@@ -116,7 +116,7 @@ class Listener:
         return max(min(ends) - time.monotonic(), 0.0) if ends else None
 
     def _accept(self) -> None:
-        """Accept some of what waits: those who are there already have their turn before they are too many."""
+        """Accept some of the waiting connections: existing ones have their turn before there are too many."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 connection, (source, *_) = self._socket.accept()
@@ -131,13 +131,13 @@ class Listener:
             self._epoll.register(fd, select.EPOLLIN)
             self._connections[fd] = connection
             nonce, excess = self._admission.accept(fd, source, time.monotonic())
-            with contextlib.suppress(OSError):  # it is gone again, which its next event says
+            with contextlib.suppress(OSError):  # it broke, which its next event shows
                 connection.send(nonce, socket.MSG_DONTWAIT)
             if excess is not None:
                 self._give_up(excess)
 
     def _receive(self, fd: int) -> None:
-        """Take in a part of a response, and hand the connection over to its service once it is whole."""
+        """Receive a part of a response; once it is complete, hand the connection over to its service."""
         connection = self._connections[fd]
         try:
             data = connection.recv(self._admission.wanted(fd), socket.MSG_DONTWAIT)
@@ -157,18 +157,19 @@ class Listener:
             self._give_up(fd)
             return
         self._forget(fd)
-        with contextlib.suppress(OSError):  # it is gone, which its service notices
+        with contextlib.suppress(OSError):  # it broke, which its service notices
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         service(connection)
         with contextlib.suppress(OSError):
             connection.send(proof)
 
     def _expire(self, now: float) -> None:
-        """End what has had its time.
+        """Close expired connections, and end a pause that is over.
 
         Args:
-            now: time before the last look at what has come. A response that is there by the deadline counts,
-                however late this thread reads it.
+            now: time before the last poll. A response that has arrived by the deadline counts, however late
+            it
+                is read.
         """
         for fd in self._admission.expire(now):
             self._give_up(fd)
@@ -195,7 +196,7 @@ def start_vital(name: str, run: Callable[[], None]) -> threading.Thread:
 
 
 def run_vital(name: str, run: Callable[[], None]) -> None:
-    """Run what such a thread does; end the agent in good order if it raises anything."""
+    """Run the function of a vital thread; end the agent by SIGTERM if it raises anything."""
     try:
         run()
     except BaseException:
@@ -212,7 +213,7 @@ class Inbox:
         self._waiting: deque[socket.socket] = deque()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
-        """Of `_fd`, which no thread may write to once it is closed."""
+        """Guards `_fd`, which no thread may write to once it is closed."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when there is a connection to take."""
@@ -228,7 +229,7 @@ class Inbox:
             os.eventfd_write(self._fd, 1)
 
     def take(self) -> list[socket.socket]:
-        """Return what has come."""
+        """Return the connections that have arrived since the last call."""
         with self._lock:
             if self._fd >= 0:
                 with contextlib.suppress(BlockingIOError):
@@ -238,7 +239,7 @@ class Inbox:
         return taken
 
     def close(self) -> None:
-        """Close it, with the connections that nobody has taken. It may be repeated."""
+        """Close it, with the connections that were not taken. May be called again."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)

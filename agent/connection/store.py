@@ -1,4 +1,4 @@
-"""A torch.distributed.Store of the agents of one job, which only they can read and write.
+"""A torch.distributed.Store that only the agents of one job can read and write.
 
 https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.Store
 """
@@ -20,12 +20,13 @@ from agent.connection.store_state import Operation, StoreAnswer, decode, encode,
 TIMEOUT_SECONDS = 60.0
 """Time limit of a call that waits for keys, unless `set_timeout` sets another."""
 SILENCE_SECONDS = 10.0
+"""Default of `PeerStore.silence_seconds`."""
 
 
 class PeerStore(Store):
-    """The values of one agent's `StoreServer`; keys begin with `prefix`. Calls of several threads take turns.
+    """Client of one agent's `StoreServer`. All keys get `prefix`. Several threads may use it.
 
-    All calls raise DistNetworkError once the connection has ended, and DistStoreError where keys are missing
+    All calls raise DistNetworkError once the connection has ended, and DistStoreError if keys are missing
     after the time limit.
     """
 
@@ -36,9 +37,9 @@ class PeerStore(Store):
         self._connection = connection
         self._prefix = prefix
         self._lock = lock or threading.Lock()
-        """Of the connection."""
+        """Lock of the connection."""
         self.silence_seconds = SILENCE_SECONDS
-        """Time that the server has for its answer, beyond the time limit of the call."""
+        """Time for the server's answer beyond the time limit of the call."""
         self._timeout = timedelta(seconds=TIMEOUT_SECONDS)
 
     @classmethod
@@ -49,12 +50,12 @@ class PeerStore(Store):
             seconds: time limit, of at most CONNECT_SECONDS.
 
         Raises:
-            OSError: it cannot be reached, or is no agent of this job.
+            OSError: the agent cannot be reached, or is not of this job.
         """
         return cls(connect(host, port, key, SERVICE, seconds))
 
     def under(self, prefix: str) -> PeerStore:
-        """Return the part of it whose keys begin with `prefix`, over the same connection."""
+        """Return a store for the keys with a further prefix, over the same connection."""
         return PeerStore(self._connection, self._prefix + prefix, self._lock)
 
     @property
@@ -74,11 +75,11 @@ class PeerStore(Store):
         self._ask(Operation.SET, [part for key, value in pairs for part in (self._key(key), _bytes(value))])
 
     def get(self, key: str) -> bytes:
-        """Return a value, once it is there."""
+        """Return a value, once it is set."""
         return self.multi_get([key])[0]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Return several values, once all are there."""
+        """Return several values, once all are set."""
         names = [self._key(key) for key in keys]
         answer, values = self._ask(Operation.GET, names)
         while answer is StoreAnswer.MISSING:
@@ -87,7 +88,7 @@ class PeerStore(Store):
         return values
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there, up to `timeout` or else the store's own time limit."""
+        """Wait until all keys are set, up to `timeout` or else the store's own time limit."""
         seconds = (self._timeout if timeout is None else timeout).total_seconds()
         milliseconds = b"%d" % max(int(seconds * 1000), 1)
         names = [self._key(key) for key in keys]
@@ -98,7 +99,7 @@ class PeerStore(Store):
             )
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Tell whether all keys are there."""
+        """Return whether all keys are set."""
         return self._ask(Operation.CHECK, [self._key(key) for key in keys])[0] is StoreAnswer.OK
 
     def add(self, key: str, amount: int) -> int:
@@ -111,7 +112,7 @@ class PeerStore(Store):
     def _ask(
         self, operation: Operation, strings: Sequence[bytes], seconds: float = 0.0
     ) -> tuple[StoreAnswer, list[bytes]]:
-        """Send a request and return its answer, which may take so long."""
+        """Send a request that may take `seconds`, and return its answer."""
         with self._lock:
             try:
                 self._connection.settimeout(seconds + self.silence_seconds)
@@ -119,7 +120,7 @@ class PeerStore(Store):
                 length = length_of(self._receive(4))
                 kind, answer = decode(self._receive(length))
             except (OSError, ValueError) as error:
-                self._connection.close()  # an answer that comes late is not the next request's
+                self._connection.close()  # else a late answer would be taken for the next request's
                 raise DistNetworkError(f"the store of a peer cannot be reached: {error}") from error
         if kind == StoreAnswer.INVALID:
             raise DistStoreError(f"the store refuses {operation.name}")

@@ -44,7 +44,7 @@ class StoreServer:
         listener.offer(SERVICE, self._inbox.put)
 
     def close(self) -> None:
-        """Close all connections, and end the thread. It may be repeated."""
+        """Close all connections, and end the thread. May be called again."""
         if not self._closed:
             self._closed = True
             self._listener.withdraw(SERVICE)
@@ -61,7 +61,7 @@ class StoreServer:
                     self._take_in()
                 elif fd in self._clients:
                     self._attend(fd)
-                    self._deliver()  # before another connection gets a number that is free again
+                    self._deliver()  # before a new connection reuses the number of a dropped one
             self._state.expire(time.monotonic())
             self._deliver()
         for fd in list(self._clients):
@@ -76,7 +76,7 @@ class StoreServer:
             connection.setblocking(False)
             try:
                 self._epoll.register(connection, select.EPOLLIN)
-            except OSError as error:  # no more may be watched (fs.epoll.max_user_watches)
+            except OSError as error:  # the limit fs.epoll.max_user_watches is reached
                 logger.warning("a connection to the store was given up: %s", error)
                 connection.close()
                 continue
@@ -84,7 +84,7 @@ class StoreServer:
             self._state.add(connection.fileno())
 
     def _attend(self, fd: int) -> None:
-        """Receive what has come; one client's trouble is no other's."""
+        """Receive from a client; an error drops it, and does not affect the others."""
         try:
             self._send(fd, b"")
             if not (data := self._clients[fd].connection.recv(RECEIVE_BYTES)):
@@ -110,7 +110,7 @@ class StoreServer:
                     self._drop(fd)
 
     def _send(self, fd: int, data: bytes) -> None:
-        """Send, and what does not fit once there is room."""
+        """Send data; what does not fit follows once the socket has room."""
         client = self._clients[fd]
         had_unsent = bool(client.unsent)
         client.unsent += data

@@ -1,7 +1,7 @@
-"""Keys and values through which the agents of a job meet: as torch.distributed.TCPStore, for peers only.
+"""Keys and values through which the agents of a job meet: like torch.distributed.TCPStore, for peers only.
 
-A request is a frame: its length as four bytes, an operation as one byte, and then byte strings, each after
-its length as four bytes. The answer is a frame of the same form, whose first byte is a `StoreAnswer`.
+A request is a frame: its length in four bytes, an operation in one byte, and byte strings, each preceded by
+its length in four bytes. The answer is a frame of the same form, with a `StoreAnswer` as its first byte.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from enum import IntEnum
 MAX_FRAME_BYTES = 64 << 20
 """Length of the longest frame. A world of 10,000 agents has some megabytes in one."""
 LONGEST_WAIT_SECONDS = 86_400.0
-"""A longer wait is cut: epoll takes no more than 24 days."""
+"""Time limit of a wait; epoll allows no more than 24 days."""
 KEPT_ROUNDS = 2
-"""Rounds whose keys are kept: the newest, and the one whose copies a replacement may look for."""
+"""Number of rounds whose keys are kept: the newest, and the one whose copies a replacement may look for."""
 
 MAX_DIGITS = 18
 """Digits of the number of a version."""
@@ -29,32 +29,32 @@ _VERSIONS = b"replicas/"
 
 
 class Operation(IntEnum):
-    """What a request asks for, with its strings."""
+    """Operation of a request, with its strings and its answer."""
 
     SET = 1
     """key, value, key, value, …"""
     GET = 2
-    """keys; the values of keys that are all there, else MISSING."""
+    """keys; the values if all keys are set, else MISSING."""
     WAIT = 3
-    """milliseconds, keys; once all are there, or the time is over."""
+    """milliseconds, keys; OK once all keys are set, MISSING after the time."""
     CHECK = 4
-    """keys; whether all are there."""
+    """keys; OK if all keys are set, else MISSING."""
     ADD = 5
     """key, number; the sum."""
 
 
 class StoreAnswer(IntEnum):
-    """The first byte of an answer."""
+    """First byte of an answer."""
 
     OK = 1
     MISSING = 2
-    """A key is not there, or was not there in time."""
+    """A key is not set, or was not set in time."""
     INVALID = 3
-    """The request makes no sense."""
+    """The request is malformed."""
 
 
 class BadFrameError(ValueError):
-    """A frame that makes no sense."""
+    """A malformed frame."""
 
 
 def encode(kind: int, strings: Sequence[bytes]) -> bytes:
@@ -66,7 +66,7 @@ def encode(kind: int, strings: Sequence[bytes]) -> bytes:
 
 
 def decode(payload: bytes) -> tuple[int, list[bytes]]:
-    """Decode a frame without its length; raise BadFrameError where it is none."""
+    """Decode a frame without its length; raise BadFrameError if it is malformed."""
     strings, at = [], 1
     while at < len(payload):
         start = at + _LENGTH.size
@@ -102,7 +102,7 @@ class Values:
         self._lock = threading.Lock()
 
     def open_round(self, round_: int) -> None:
-        """Make room for the keys of a round, under `round_prefix`: those of old rounds are dropped."""
+        """Open a round, whose keys are under `round_prefix`, and drop the keys of old rounds."""
         with self._lock:
             if round_ not in self._rounds:
                 self._rounds.append(round_)
@@ -112,9 +112,9 @@ class Values:
                     del self._values[key]
 
     def open_version(self, version: int) -> None:
-        """Drop the keys of versions of the replica groups but for this one, the one before, and newer ones.
+        """Drop the keys of the replica groups' versions before the preceding one.
 
-        Others may have seen versions that this agent has not, and left keys here.
+        Newer ones stay: other agents may have seen versions that this one has not, and set keys here.
         """
         with self._lock:
             for key in [key for key in self._values if key.startswith(_VERSIONS)]:
@@ -132,7 +132,7 @@ class Values:
             The answer, and whether keys have been added.
 
         Raises:
-            ValueError: the request makes no sense.
+            ValueError: the request is malformed.
         """
         values = self._values
         with self._lock:
@@ -162,7 +162,7 @@ def version_prefix(version: int) -> str:
 
 
 def _version_of(key: bytes) -> int:
-    """Return the version that a key is of; -KEPT_ROUNDS for a key of none, as any peer may leave one."""
+    """Return the version of a key; -KEPT_ROUNDS for a key without one, as any peer may set it."""
     number = key.split(b"/", 2)[1]
     return int(number) if number.isdigit() and len(number) <= MAX_DIGITS else -KEPT_ROUNDS
 
@@ -174,46 +174,46 @@ class _Client:
     number: int
     received: bytearray = field(default_factory=bytearray)
     awaited: list[bytes] = field(default_factory=list)
-    """The keys that its request waits for."""
+    """Keys that its request waits for."""
     found: int = 0
-    """How many of them were there, from the first on: none is looked for twice."""
+    """Number of the first awaited keys that were found set, so that none is looked up twice."""
     turn: int = 0
-    """The number of its newest wait."""
+    """Number of its newest wait; 0 if it does not wait."""
 
 
 class StoreState:
-    """Answers the requests of all clients, which are numbered."""
+    """Answers the requests of all clients, which are identified by numbers."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
         self.outgoing: list[tuple[int, bytes]] = []
-        """What is to be sent, and to whom; the caller takes it out."""
+        """Client and data to send; the caller takes them out."""
         self._clients: dict[int, _Client] = {}
         self._waiting: dict[bytes, set[_Client]] = {}
-        """Clients by one of the keys that each waits for."""
+        """Waiting clients by key; each is under one missing key of its request."""
         self._deadlines: list[tuple[float, int, _Client]] = []
         self._turns = itertools.count(1)
 
     def add(self, number: int) -> None:
-        """Serve another client."""
+        """Add a client."""
         self._clients[number] = _Client(number)
 
     def drop(self, number: int) -> None:
-        """Serve a client no more."""
+        """Remove a client."""
         if (client := self._clients.pop(number, None)) is not None:
             self._forget(client)
             client.turn = 0
 
     @property
     def deadline(self) -> float | None:
-        """The time at which a wait may expire."""
+        """Time at which the next wait may expire; None without waits."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def receive(self, number: int, data: bytes, now: float) -> None:
-        """Take in what a client has sent, in pieces of any length.
+        """Process data of a client, in pieces of any length.
 
         Raises:
-            ValueError: it makes no sense; the client is to be dropped.
+            ValueError: the data is malformed; the client has to be dropped.
         """
         client = self._clients[number]
         client.received += data
@@ -221,7 +221,7 @@ class StoreState:
             self._answer(client, payload, now)
 
     def expire(self, now: float) -> None:
-        """Answer those whose waits are over."""
+        """Answer the clients whose waits have expired."""
         while self._deadlines and self._deadlines[0][0] <= now:
             _, turn, client = heapq.heappop(self._deadlines)
             if client.turn == turn:
@@ -255,14 +255,14 @@ class StoreState:
         heapq.heappush(self._deadlines, (now + seconds, client.turn, client))
 
     def _wake(self, keys: Sequence[bytes]) -> None:
-        """Answer those who waited for one of these keys, and for no other one."""
+        """Answer the clients whose last missing key is among these."""
         for key in keys:
             for client in self._waiting.pop(key, ()):
                 if not self._has_to_wait(client):
                     self._end_wait(client, StoreAnswer.OK)
 
     def _has_to_wait(self, client: _Client) -> bool:
-        """Go on through the keys that a client waits for, to the first that is missing; False if none is."""
+        """Register a client under its first missing key; return False if none is missing."""
         while client.found < len(client.awaited):
             key = client.awaited[client.found]
             if not self.values.has(key):
@@ -276,7 +276,7 @@ class StoreState:
         self.outgoing.append((client.number, encode(answer, [])))
 
     def _forget(self, client: _Client) -> None:
-        """Take it from those who wait."""
+        """Remove a client from the waiting ones."""
         for key in client.awaited:
             if (waiting := self._waiting.get(key)) is not None:
                 waiting.discard(client)
@@ -285,7 +285,7 @@ class StoreState:
 
 
 def _frames(received: bytearray) -> Iterator[bytes]:
-    """Take the complete frames out of what was received."""
+    """Remove the complete frames from received data, and yield them."""
     at = 0
     try:
         while len(received) - at >= _LENGTH.size:

@@ -1,5 +1,5 @@
 """Values that several parts of the agent read: worlds and failures.
 
-`world.py` parses the job and decides what an agent does about it (`next_action`), without torch or I/O;
-`failure.py` is a failed process as data. The bottom layer: it imports the standard library and crds/ alone.
+`world.py` parses the job and decides an agent's next action, without torch or I/O; `failure.py` describes a
+failed process. This is the bottom layer: it imports only the standard library and crds/.
 """

@@ -1,4 +1,4 @@
-"""When an agent left one round and was in the next: the parts of a recovery that it alone sees."""
+"""Times at which an agent left one round and arrived in the next, for the duration of a recovery."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from crds.agent_report import RoundArrival
 
 @dataclass(frozen=True)
 class GroupTimes:
-    """When the processes of a start formed their process group, by the node's clock."""
+    """Times at which the processes of a start formed their process group, by the node's clock."""
 
     imported: datetime
-    """When the last of them began to."""
+    """Time at which the last of them began."""
     initialized: datetime
-    """When the last of them was through."""
+    """Time at which the last of them finished."""
 
 
 class Arrival:
-    """The way of one agent from round to round. Times are of the node's clock. Thread-safe.
+    """One agent's times from round to round, by the node's clock. Thread-safe.
 
     Args:
-        read_group: returns when the processes that run formed their process group; None until all have.
+        read_group: returns the times at which the current processes formed their group; None until all have.
     """
 
     def __init__(self, read_group: Callable[[], GroupTimes | None] = lambda: None) -> None:
@@ -35,27 +35,27 @@ class Arrival:
         self._start: RoundArrival | None = None
 
     def note_end(self, now: datetime) -> None:
-        """Take note that the round which runs is over."""
+        """Note that the current round is over."""
         with self._lock:
             self._seen = self._seen or now
 
     def note_world(self, now: datetime) -> None:
-        """Take note that nothing runs here any more, and that there is a world to join."""
+        """Note that no process runs here any more, and that there is a world to join."""
         with self._lock:
             self._seen = self._seen or now
             self._joined = now
 
     def note_start(self, round_: int, now: datetime) -> None:
-        """Take note that the processes of a round were started."""
+        """Note that the processes of a round were started."""
         with self._lock:
             self._start = RoundArrival(round_, self._seen or now, self._joined or now, now)
             self._seen = self._joined = None
 
     def to_status(self) -> RoundArrival | None:
-        """Return the newest start; None before the first."""
+        """Return the times of the newest start; None before the first."""
         with self._lock:
             start = self._start
-            # With a world to join, what is read is of the processes of its round.
+            # Once there is a world to join, `read_group` would return the times of its processes.
             if start is not None and start.initialized is None and self._joined is None:
                 group = self._read_group()
                 if group is not None:

@@ -1,7 +1,7 @@
-"""The report of a failed training process: exit code, signal, exception, and the end of its log.
+"""Report of a failed training process: exit code, signal, exception, and the end of its log.
 
-A script whose main function carries torch's `@record` leaves its exception in an error file. Where there is
-none, the last traceback on stderr is reported. After a signal there is often neither.
+torch's `@record` on a script's main function writes the exception to an error file. Without one, the last
+traceback on stderr is reported. After a signal there is often neither.
 """
 
 from __future__ import annotations
@@ -26,62 +26,62 @@ logger = logging.getLogger(__name__)
 
 _texts = PeerDeathTexts(re.compile)
 follows_from_a_peer = _texts.explain
-"""Whether a failure merely follows from a peer's death: another process of the worker is to blame for it."""
+"""Whether a failure is only the consequence of a peer's death."""
 times_out = _texts.time_out
-"""Whether a process waited for another until its time was up."""
+"""Whether a process waited for another until a time-out."""
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""torch's variable that names the file of a process's exception."""
+"""torch's variable for the file of a process's exception."""
 
 OURS = str(Path(sys._getframe().f_code.co_filename).parent.with_name("warm"))
-"""The folder of our own code in a process that was forked: hooks, which may be among the script's frames.
+"""Folder of our own code in a forked process, whose hooks may be among the script's frames.
 
-Frames name the file that was compiled; with the bytecode of the injected zip, that is not `__file__`.
+Frames have the file that was compiled; with the bytecode of the injected zip, that is not `__file__`.
 """
 LAUNCHER = str(Path(OURS, "script.py"))
-"""What started the script, and so lies below all of its frames."""
+"""File that started the script, whose frames are therefore below all of the script's."""
 
 
 if TYPE_CHECKING:  # `dlr exec` reports too, where there is no torch
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 TEXT_BYTES = 4096
-"""The longest that each text may be, so that a worker's status stays small."""
+"""Longest size of each text, so that a worker's status stays small."""
 
 _NO_MESSAGE = "<NONE>"
-"""What torch puts in place of an error file that does not exist."""
+"""torch's text in place of a missing error file."""
 
 _SEARCH_BYTES = 64 * 1024
 TRACEBACK = "Traceback (most recent call last):"
 _WHAT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
-"""What std::terminate prints of an exception."""
+"""Output of std::terminate on an exception."""
 _KILLS = (-signal.SIGKILL, -signal.SIGTERM)
 _FATAL = re.compile(r"^Fatal Python error: .*$", re.MULTILINE)
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n(?:^  File .*\n?)+", re.MULTILINE)
 _SYNTAX_ERROR = re.compile(
-    r'^  File "(?P<file>[^"\n]*)", line (?P<line>\d+)\n(?:^    .*\n)*^(?P<said>\w*Error: .*)\Z', re.MULTILINE
+    r'^  File "(?P<file>[^"\n]*)", line (?P<line>\d+)\n(?:^    .*\n)*^\w*Error: .*\Z', re.MULTILINE
 )
-"""What Python writes, without a traceback, when the script itself cannot be compiled."""
+"""Python's message, without a traceback, for a script that cannot be compiled."""
 _RANK_PREFIX = re.compile(r"^(?:\[rank\d+\]: ?)+", re.MULTILINE)
-"""What torch's excepthook puts before each line, as often as `init_process_group` was called."""
+"""Prefix of each line by torch's excepthook, repeated for each call of `init_process_group`."""
 _DRAWN = re.compile(r"^ {2,}[|+] ", re.MULTILINE)
-"""What Python draws before the lines of an exception in a group."""
+"""Python's drawing before the lines of an exception in a group."""
 
 _CHILD_WAS_KILLED = re.compile(
     r"killed by signal: Killed|DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly"
     r"|died with <Signals\.SIGKILL|BrokenProcessPool: "
 )
-"""The words of torch's DataLoader, of `subprocess` and of `concurrent.futures` for it."""
+"""Messages of torch's DataLoader, `subprocess` and `concurrent.futures` on a killed child."""
 _CHILD_SIGNAL = re.compile(
     r"DataLoader worker \(pid \d+\) is killed by signal: (?P<description>[A-Za-z ]+)"
     r"|(?:died with <Signals\.|terminated with signal )(?P<name>SIG[A-Z]+)"
 )
-"""The words of torch's DataLoader, of `subprocess` and of `torch.multiprocessing.spawn`, with the signal."""
+"""Messages of torch's DataLoader, `subprocess` and `torch.multiprocessing.spawn` with a child's signal."""
 _LOADER_CRASH = re.compile(
     r"ERROR: (?P<words>Unexpected (?P<kind>segmentation fault|bus error|floating-point exception) "
     r"encountered in worker\..*)"
 )
-"""What a worker of torch's DataLoader writes as it crashes (torch/csrc/DataLoader.cpp)."""
+"""Message of a crashing worker of torch's DataLoader (torch/csrc/DataLoader.cpp)."""
 _LOADER_SIGNALS = {
     "segmentation fault": "SIGSEGV",
     "bus error": "SIGBUS",
@@ -91,22 +91,22 @@ _LOST_A_CHILD = re.compile(
     r"(?:ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError|EOFError)\b"
     r"|RuntimeError: (?:DataLoader worker \(pid\(s\)|Pin memory thread exited)"
 )
-"""How an exception begins that a process raises if it reads from a worker that is gone."""
+"""Beginning of the exception of a process that reads from a lost worker."""
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-"""What Python prints between two exceptions of a chain (traceback.py)."""
+"""Python's lines between two exceptions of a chain (traceback.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFailure(AgentFailure):
-    """`status.agent.failure`, with what the agent alone reads."""
+    """`status.agent.failure`, with fields that only the agent reads."""
 
     child_was_killed: bool = field(default=False, metadata=LOCAL)
-    """An exception says that a process which this one started, such as a data loader's, was killed."""
+    """An exception states that a child of the process, such as a data loader's worker, was killed."""
     child_signal: str | None = field(default=None, metadata=LOCAL)
-    """The signal that ended such a process, where an exception names it."""
+    """Signal that ended a child, if an exception names it."""
 
     def __post_init__(self) -> None:
         if self.exit_code is not None:
@@ -114,12 +114,12 @@ class LocalFailure(AgentFailure):
 
     @property
     def was_killed(self) -> bool:
-        """Whether SIGKILL ended the process, or one that it started."""
+        """Whether SIGKILL ended the process or its child."""
         return self.signal == "SIGKILL" or self.child_was_killed
 
     @property
     def is_consequence(self) -> bool:
-        """Whether it looks like the mere consequence of another process's end, or of its hang."""
+        """Whether it looks like the consequence of another process's end or hang."""
         if self.cause is FailureCause.TIMED_OUT:
             return True
         return self.cause is None and follows_from_a_peer(self.message, self.log_tail)
@@ -135,13 +135,13 @@ def failure_of_process(
     time: datetime,
     step: int | None = None,
 ) -> LocalFailure:
-    """Make the report of one process that has ended.
+    """Return the report of a process that has ended.
 
     Args:
-        process: how it ended, as torch has it.
-        sequence: the number of this failure in the life of the incarnation.
-        rank: the global rank; None if there was none yet.
-        stderr: the file with its stderr, if there is one.
+        process: torch's description of its end.
+        sequence: number of this failure in the life of the incarnation.
+        rank: global rank; None before the first meeting.
+        stderr: file of its stderr, if there is one.
     """
     log = read_tail(stderr, _SEARCH_BYTES) if stderr else ""
     recorded = _recorded(process)
@@ -170,10 +170,10 @@ def failure_of_process(
 
 
 def exit_text(exit_code: int, log: str = "") -> str:
-    """Say in words how a process ended that left no exception.
+    """Describe the end of a process that left no exception.
 
-    After a crash the text has what faulthandler wrote; of a script that cannot be compiled, the line. For a
-    process that chose to exit it has the last line on stderr, which often says why.
+    After a crash the text includes faulthandler's output; for a script that cannot be compiled, the line; for
+    a process that exited by itself, the last line on stderr, which is often the reason.
     """
     if name := _signal_name(exit_code):
         ended = ": ".join(filter(None, (f"{KILLED_BY} {name}", _last_words(log))))
@@ -187,15 +187,15 @@ def exit_text(exit_code: int, log: str = "") -> str:
 
 
 def _last_words(log: str) -> str:
-    """Return the line in which C++ says why it ends the process; "" if there is none."""
-    if said := _WHAT.findall(log):
-        return str(said[-1])
+    """Return the line with the reason of C++ code for ending the process; "" if there is none."""
+    if reasons := _WHAT.findall(log):
+        return str(reasons[-1])
     lines = reversed(log.splitlines()) if times_out(log) else ()
     return next((line for line in lines if times_out(line)), "")
 
 
 def _undrawn(log: str) -> str:
-    """Return a log as the script's interpreter has written it, without the frame of a group at its end."""
+    """Return a log without torch's prefixes, and without the drawing of an exception group at its end."""
     log = _RANK_PREFIX.sub("", log)
     start = log.rfind(TRACEBACK)
     is_in_group = start >= 0 and _DRAWN.match(log, log.rfind("\n", 0, start) + 1) is not None
@@ -203,8 +203,7 @@ def _undrawn(log: str) -> str:
 
 
 def last_traceback(log: str) -> str:
-    """Return the last exception in a log, `Type: message` first and then its traceback; "" if there is
-    none."""
+    """Return the last exception in a log: `Type: message`, then its traceback; "" if there is none."""
     log = _undrawn(log)
     start = log.rfind(TRACEBACK)
     if start < 0:
@@ -213,11 +212,11 @@ def last_traceback(log: str) -> str:
     for number, line in enumerate(lines[1:], start=1):
         if line and not line[0].isspace():
             return "\n".join([line, *lines[:number]])
-    return ""  # cut off: the process died while it wrote
+    return ""  # incomplete: the process died while writing
 
 
 def last_chain(log: str) -> str:
-    """Return a log from the first exception on that led to the last one; "" if there is none."""
+    """Return a log from the first exception of the last chain on; "" if there is none."""
     log = _undrawn(log)
     start = log.rfind(TRACEBACK)
     while start > 0 and log[max(start - 100, 0) : start].rstrip("\n").endswith(_CHAINED):
@@ -226,9 +225,9 @@ def last_chain(log: str) -> str:
 
 
 def last_crash(log: str) -> str:
-    """Return where the interpreter was when a signal such as SIGSEGV ended it, as faulthandler wrote it.
+    """Return faulthandler's stack of a crash, such as by SIGSEGV; "" if there is no crash.
 
-    The agent's own frames, and what is below its launcher, are left out. The text is "" if there is no crash.
+    The agent's own frames, and those below its launcher, are left out.
     """
     if not (fatal := list(_FATAL.finditer(log))):
         return ""
@@ -239,9 +238,9 @@ def last_crash(log: str) -> str:
 
 
 def read_tail(path: Path, limit_bytes: int) -> str:
-    """Return the end of a log, from the start of a line on, or "" if it cannot be read.
+    """Return the end of a log, from the start of a line on; "" if it cannot be read.
 
-    Progress bars are as a terminal would leave them; the line that names an exception is whole.
+    Progress bars are reduced to their final state, as on a terminal; the line of an exception is complete.
     """
     try:
         with path.open("rb") as file:
@@ -256,7 +255,7 @@ def read_tail(path: Path, limit_bytes: int) -> str:
 
 
 def _drawn(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a log without what a carriage return has drawn over."""
+    """Yield the lines of a log without text that a carriage return has overwritten."""
     in_stack = False
     for line in lines:
         words = _RANK_PREFIX.sub("", line)
@@ -273,8 +272,8 @@ def end_of_log(file: str | None) -> str:
 def clip(text: str, limit_bytes: int, *, head: int = 1024) -> str:
     """Shorten a text to at most `limit_bytes` of UTF-8.
 
-    The first `head` bytes and the end stay, because they say what happened and where. What UTF-8 cannot
-    encode (lone surrogates) becomes a question mark.
+    The first `head` bytes and the end stay, which usually have the error and its place. Lone surrogates,
+    which UTF-8 cannot encode, become question marks.
     """
     data = text.encode(errors="replace")  # a lone surrogate has no encoding
     if len(data) <= limit_bytes:
@@ -287,7 +286,7 @@ def clip(text: str, limit_bytes: int, *, head: int = 1024) -> str:
 
 
 def _recorded(process: ProcessFailure) -> str:
-    """Return what `@record` left: the exception first, then its traceback; "" if there is nothing."""
+    """Return the exception recorded by `@record`, then its traceback; "" if there is none."""
     recorded = process.error_file_data.get("message")
     if not isinstance(recorded, dict):
         return "" if recorded in (None, _NO_MESSAGE) else str(recorded)
@@ -305,7 +304,7 @@ def _child_signal(raised: str) -> str | None:
 
 
 def _loader_crash(log: str) -> tuple[str, str] | None:
-    """Return what the last DataLoader worker that crashed wrote, and the signal; None if none did."""
+    """Return the message and the signal of the last DataLoader worker that crashed; None if none did."""
     crashes = list(_LOADER_CRASH.finditer(log))
     return (crashes[-1]["words"].rstrip(), _LOADER_SIGNALS[crashes[-1]["kind"]]) if crashes else None
 

@@ -14,5 +14,5 @@ class Place(NamedTuple):
 
     @classmethod
     def in_round(cls, environ: Mapping[str, str]) -> Place:
-        """Return that of the round which the environment names."""
+        """Return the place in the round of the environment."""
         return cls(int(environ["RANK"]), int(environ["WORLD_SIZE"]))

@@ -1,7 +1,7 @@
-"""What the ElasticWorld says, and what an agent does about it: plain data and one decision.
+"""The ElasticWorld as plain data, and an agent's decision about it.
 
-The agent is level-triggered and remembers no events. It looks at the newest world, at who it is, at the
-highest round it has acted on and at what it last reported, and `next_action` says what to do now.
+The agent is level-triggered and remembers no events. `next_action` decides from the newest world, the agent's
+identity, the highest round it has acted on, and its last report.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from crds.ranges import incarnations_of, ranked_from_text
 class Member(NamedTuple):
     """One incarnation of a worker slot."""
 
-    index: int  # type: ignore[assignment]  # nobody looks for something in a member
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     incarnation: int
 
 
 @dataclass(frozen=True)
 class AgentWorld:
-    """The members of one round, and what is asked of them."""
+    """Members of one round, and the job's requests to them."""
 
     round: int
     phase: RendezvousPhase
     members: tuple[Member, ...] = ()
-    """The members in rank order."""
+    """Members in rank order."""
     world_size: int = 0
     master_address: str = ""
     master_port: int = 0
     broken_round: int = 0
-    """The newest round of which training processes died."""
+    """Newest round in which training processes died."""
     hangs: bool = False
-    """It is given up since it hangs, and its members are asked where their processes are."""
+    """The round ends since it hangs, and its members have to report where their processes are."""
     awaits_checkpoint: bool = False
-    """Workers that are ready wait for one of its checkpoints to join."""
+    """Ready workers wait for one of its checkpoints in order to join."""
 
     @classmethod
     def parse(cls, spec: Mapping[str, Any]) -> AgentWorld | None:
-        """Return the world of an ElasticWorld's spec; None where nothing usable is published (yet)."""
+        """Return the world of an ElasticWorld's spec; None if it has no usable one (yet)."""
         try:
             indices = ranked_from_text(str(spec.get("members") or ""))
             incarnations = incarnations_of(indices, spec.get("incarnations") or {})
@@ -73,30 +73,30 @@ class AgentWorld:
 
 @dataclass(frozen=True)
 class WorldView:
-    """What the agent acts on. The default is an ElasticWorld that is not there (any more)."""
+    """An agent's view of the ElasticWorld. The default stands for a missing object."""
 
     phase: str = ""
-    """The ElasticJob's."""
+    """Phase of the ElasticJob."""
     world: AgentWorld | None = None
     active_check: str = ""
-    """The NodeCheck that the job's idle workers are in."""
+    """NodeCheck of the job's idle workers."""
     hang_timeout_seconds: float = HANG_TIMEOUT_SECONDS
     failures: int = 0
-    """Worlds that broke because training processes failed."""
+    """Number of worlds that broke because training processes failed."""
     started_at: datetime | None = None
     topology_levels: int = 0
-    """How many of the job's `nodeCheck.topologyKeys` there are."""
+    """Number of the job's `nodeCheck.topologyKeys`."""
     asks_for_stacks: str = ""
-    """Each new text asks where the training processes are; "" asks for nothing."""
+    """Request for the stacks of the training processes, new with each new text; "" for none."""
     has_trained: bool = False
-    """The job's account knows a step."""
+    """The job has made a step."""
     cluster: Cluster | None = None
-    """The cluster of a job with parameter servers, in place of a world."""
+    """Cluster of a job with parameter servers, in place of a world."""
     job_uid: str = ""
 
     @property
     def awaits_checkpoint(self) -> bool:
-        """Whether workers that are ready wait for a checkpoint of the world to join."""
+        """Whether ready workers wait for a checkpoint of the world in order to join."""
         return self.world is not None and self.world.awaits_checkpoint
 
     def failures_per_hour(self, now: datetime) -> float | None:
@@ -132,20 +132,20 @@ def _time(text: Any) -> datetime | None:
 
 
 class AgentVerb(Enum):
-    """What an agent can do about the world."""
+    """Action of an agent on its view of the world."""
 
     WAIT = "wait"
-    """All is as it should be."""
+    """Nothing has to change."""
     START = "start"
-    """Stop what runs, then start processes for `round`."""
+    """Stop the running processes, then start those of `round`."""
     STAND_BY = "stand by"
-    """Stop what runs, report Ready for `round`, and wait for the next."""
+    """Stop the running processes, report Ready for `round`, and wait for the next."""
     EXIT = "exit"
-    """Stop what runs, and leave, for `reason`."""
+    """Stop the running processes, and leave, for `reason`."""
 
 
 class ExitReason(Enum):
-    """Why an agent leaves."""
+    """Reason for an agent to leave."""
 
     JOB_SUCCEEDED = "the job succeeded"
     JOB_FAILED = "the job failed"
@@ -155,11 +155,11 @@ class ExitReason(Enum):
 
 @dataclass(frozen=True)
 class NextAction:
-    """What an agent does now."""
+    """The next action of an agent, with its details."""
 
     verb: AgentVerb
     round: int | None = None
-    """The round to START or STAND_BY for."""
+    """Round to START or STAND_BY for."""
     reason: ExitReason | None = None
 
 
@@ -175,17 +175,17 @@ _ENDED: dict[str, ExitReason] = {
 def next_action(
     world: AgentWorld | None, me: Member, observed_round: int, state: AgentState, job_phase: str
 ) -> NextAction:
-    """Return what an agent does now.
+    """Return the next action of an agent.
 
     Args:
-        world: the newest world seen, if any.
+        world: the newest world; None before the first.
         me: the agent's own slot and incarnation.
         observed_round: the highest round it has acted on; 0 before the first.
     """
     if state is AgentState.STOPPED:
         return WAIT
     if job_phase == JobPhase.SUSPENDED and state is AgentState.READY:
-        return WAIT  # its Pod is deleted, or it is the one of a job that is resumed, and the news are old
+        return WAIT  # its Pod will be deleted, or the job has been resumed, and the phase is outdated
     if job_phase in _ENDED:
         return NextAction(AgentVerb.EXIT, reason=_ENDED[job_phase])
     if world is None or world.round < observed_round:
@@ -194,7 +194,7 @@ def next_action(
         return NextAction(AgentVerb.EXIT, reason=ExitReason.REPLACED)
     news = world.round > observed_round
     if world.phase is RendezvousPhase.FORMED and me in world.members:
-        # At the observed round, a state other than Running says that this agent left it: the next will come.
+        # At the observed round, an agent that is not Running has left it, and waits for the next.
         return NextAction(AgentVerb.START, world.round) if news else WAIT
     if state is AgentState.SUCCEEDED:
         return WAIT  # done, unless a newer round wants this agent again
@@ -206,14 +206,14 @@ def next_action(
 def planned_tier(
     action: NextAction, joined: AgentWorld, newest: AgentWorld | None, peers: Sequence[int] | None = None
 ) -> KeptIn | None:
-    """Return the tier for the last step of a round that is to stop by plan; None if it is not kept.
+    """Return the tier for the last step of a round that stops by plan; None if it is not kept.
 
-    Memory serves only if the next world is known, and everybody who is not in it has a peer there, who takes
-    a copy first.
+    Memory suffices only if the next world is formed, and each member that is not in it has a peer there,
+    which first takes a copy.
 
     Args:
-        joined: the world that they run in.
-        peers: of each member of `joined`, the rank of the one that holds its replicas; None if nobody does.
+        joined: the world of the running processes.
+        peers: for each member of `joined`, the rank of the peer with its replicas; None without replicas.
     """
     if action.verb is AgentVerb.EXIT:
         return KeptIn.STORAGE if action.reason is ExitReason.JOB_SUSPENDED else None
@@ -234,8 +234,7 @@ def tier_of_a_stop(
 ) -> KeptIn:
     """Return the tier for the last step when this agent's Pod stops; the arguments are `planned_tier`'s.
 
-    A Pod that a published world does without goes alone. What else goes with any other, nobody knows: all
-    Pods may be about to be deleted.
+    If a published world excludes the Pod, it stops alone. In any other case all Pods may be about to stop.
     """
     if newest is None or newest.phase is not RendezvousPhase.FORMED or me in newest.members:
         return KeptIn.STORAGE

@@ -1,8 +1,8 @@
 """The synchronous client of the API server, for the agent, the commands, the SDK and the dashboard.
 
-It is built on urllib3 alone, so that it works beside any packages of an image. Every call has a time-out and
-raises a typed error; the caller decides whether to retry (agent/kube/retry.py). It takes paths and returns
-objects; dlr/kube/api.py adds kinds, namespaces and pages.
+It needs only urllib3, so that it works beside any packages of an image. Every call has a time-out and raises
+a typed error; the caller decides whether to retry (agent/kube/retry.py). It takes paths and returns objects;
+dlr/kube/api.py adds kinds, namespaces and pages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import unquote, urlencode
 
@@ -39,9 +38,9 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 CONNECT_TIMEOUT_SECONDS = 3.0
 READ_TIMEOUT_SECONDS = 5.0
-"""A status patch takes milliseconds; a server that needs this long is away, and the caller tries again."""
+"""Time limit for an answer: a status patch takes milliseconds, and the caller retries."""
 POOL_SIZE = 16
-"""Connections that are kept; more threads than that may ask at once."""
+"""Number of connections that are kept open; more threads may call at once."""
 CHUNK_BYTES = 64 << 10
 
 JSON = dict[str, Any]
@@ -50,17 +49,17 @@ Item = TypeVar("Item")
 
 
 class TooDeep(ApiError):
-    """An object is nested more deeply than Python reads; Kubernetes stores 10,000 levels."""
+    """An object is nested more deeply than Python can read; Kubernetes stores 10,000 levels."""
 
 
 class AgentApi(Protocol):
-    """What an agent needs of an API server. Threads may share it.
+    """An agent's interface to the API server. Threads may share it.
 
-    `ApiClient` asks one; `agent.standalone.cluster.LocalCluster` stands in for it where there is none.
+    Implemented by `ApiClient`, and by `agent.standalone.cluster.LocalCluster` without a cluster.
     """
 
     def silent_seconds(self) -> float:
-        """How long nothing has been answered."""
+        """Return the time since the last answer."""
         ...
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> JSON:
@@ -72,23 +71,23 @@ class AgentApi(Protocol):
         ...
 
     def watch(self, path: str, query: Mapping[str, str], *, idle_timeout_seconds: float) -> Iterable[JSON]:
-        """Watch as `ApiClient.watch` does."""
+        """Open a watch; see `ApiClient.watch`."""
         ...
 
     def reconnect(self) -> None:
-        """Have later calls open new connections."""
+        """Make later calls open new connections."""
         ...
 
 
 class ResponseStream(Generic[Item]):
-    """An answer as it comes, line by line. It is read once; the end of a `with` block closes it.
+    """An answer that arrives line by line. It is read once; the end of a `with` block closes it.
 
-    Iteration raises SilentWatch if nothing comes for too long, Unavailable if it breaks off.
+    Iteration raises SilentWatch if no data arrives for too long, Unavailable if the answer breaks off.
 
     Args:
-        response: the answer, of which the head is read.
-        read: makes an item of a line.
-        note_contact: is called whenever the server has sent something.
+        response: the answer, whose head has been read.
+        read: parses a line.
+        note_contact: called for each line.
     """
 
     def __init__(
@@ -113,11 +112,6 @@ class ResponseStream(Generic[Item]):
         finally:
             self._response.close()
 
-    def hang_up(self) -> None:
-        """End the answer, from another thread than the one that waits for its lines."""
-        with suppress(OSError, RuntimeError, ValueError):  # it has ended by itself
-            self._response.shutdown()
-
     def __enter__(self) -> ResponseStream[Item]:
         return self
 
@@ -126,12 +120,12 @@ class ResponseStream(Generic[Item]):
 
 
 class ApiClient:
-    """The API server's client. Threads may share it.
+    """Client of the API server. Threads may share it.
 
     Args:
         connection: the API server and our credentials.
-        connect_timeout_seconds: for each connection.
-        read_timeout_seconds: for each answer, unless the call has another.
+        connect_timeout_seconds: time limit of each connection attempt.
+        read_timeout_seconds: time limit of each answer, unless the call has another.
 
     Raises:
         ConfigError: the certificates cannot be used.
@@ -165,7 +159,7 @@ class ApiClient:
             raise InvalidEnvironmentError(str(error)) from error
 
     def silent_seconds(self) -> float:
-        """How long the API server has not answered anything."""
+        """Return the time since the API server's last answer."""
         return time.monotonic() - self._contact_at
 
     def get(self, path: str, query: Query | None = None) -> JSON:
@@ -187,15 +181,15 @@ class ApiClient:
         """Open a watch.
 
         Args:
-            path: of the collection.
+            path: path of the collection.
             query: parameters besides `watch` and `allowWatchBookmarks`.
-            idle_timeout_seconds: how long the server may say nothing.
-            open_timeout_seconds: how long the answer may take to begin; None for the same.
+            idle_timeout_seconds: time limit without data.
+            open_timeout_seconds: time limit for the beginning of the answer; None for the same.
 
         Returns:
             The watch's events, until the server ends it: ADDED, MODIFIED, DELETED, BOOKMARK. Iteration raises
-            SilentWatch after that time, Unavailable when the watch breaks, the typed error of an ERROR, and
-            Gone when the version to watch from is too old or an event makes no sense.
+            SilentWatch after the idle time, Unavailable when the watch breaks, the typed error of an ERROR,
+            and Gone when the version to watch from is too old or an event is malformed.
 
         Raises:
             ApiError: the server does not answer, or refuses.
@@ -213,14 +207,14 @@ class ApiClient:
         idle_timeout_seconds: float | None,
         open_timeout_seconds: float | None,
     ) -> ResponseStream[Item]:
-        """Open an answer that comes line by line, such as a log.
+        """Open an answer that arrives line by line, such as a log.
 
         Args:
-            path: of the object.
+            path: path of the object.
             query: its parameters.
-            read: makes an item of a line.
-            idle_timeout_seconds: how long the server may say nothing; None for as long as it likes.
-            open_timeout_seconds: how long the answer may take to begin; None for as long as it likes.
+            read: parses a line.
+            idle_timeout_seconds: time limit without data; None for none.
+            open_timeout_seconds: time limit for the beginning of the answer; None for none.
         """
         response = self._send("GET", _url(path, query), open_timeout_seconds, preload_content=False)
         opened = getattr(response.connection, "sock", None)
@@ -229,7 +223,7 @@ class ApiClient:
         return ResponseStream(response, read, self._note_contact)
 
     def reconnect(self) -> None:
-        """Close the connections that are kept for later calls, so that these open new ones."""
+        """Close the idle connections, so that later calls open new ones."""
         self._pool.clear()
 
     def send(
@@ -245,7 +239,7 @@ class ApiClient:
         """Send one request, and return its answer; raise ApiError."""
         sent, encoded = dict(headers or {}), None
         if body is not None:
-            # A lone surrogate, as the text of an exception may have, is not UTF-8: servers refuse it.
+            # Servers refuse a lone surrogate, which the text of an exception may have, as it is not UTF-8.
             text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
             encoded, sent["Content-Type"] = text.encode(errors="replace"), content_type
         return self._send(method, _url(path, query), self._read_timeout_seconds, sent, body=encoded)
@@ -255,7 +249,7 @@ class ApiClient:
 
         Raises:
             TooDeep: it is nested too deeply.
-            Unavailable: it is none.
+            Unavailable: the answer is not an object.
         """
         try:
             answer = json.loads(response.data)
@@ -298,7 +292,7 @@ class ApiClient:
         return self._send(method, url, timeout_seconds, headers, **options)
 
     def _renewed(self, refused: Connection) -> bool:
-        """Ask for new credentials, unless another thread has; return whether there are others than those."""
+        """Renew the credentials, unless another thread has; return whether they have changed."""
         with self._renewing:
             now = time.monotonic()
             if self.connection is refused and refused.renew is not None and now >= self._renew_at:
@@ -325,7 +319,7 @@ def _url(path: str, query: Query | None) -> str:
 
 
 def _event(line: bytes) -> JSON:
-    """Read an event of a watch; raise the error that it tells of."""
+    """Parse an event of a watch; raise the error of an ERROR event, or Gone if it is malformed."""
     try:
         event = json.loads(line)
         kind, thing = event["type"], event["object"]
@@ -333,13 +327,13 @@ def _event(line: bytes) -> JSON:
             raise error_of_status(thing, int(thing.get("code") or 500))
         thing["metadata"].get("resourceVersion")
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise Gone(410, "", f"An event of the watch makes no sense: {error!r}.") from error
+        raise Gone(410, "", f"An event of the watch is malformed: {error!r}.") from error
     answer: JSON = event
     return answer
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a stream that may be cut anywhere."""
+    """Yield the lines of a stream of chunks."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -367,12 +361,12 @@ def _pool(connection: Connection) -> urllib3.PoolManager:
 
 
 def _root_of(error: BaseException) -> BaseException:
-    """Return the error beneath those of urllib3."""
+    """Return the error that caused those of urllib3."""
     inner = next((each for each in reversed(error.args) if isinstance(each, BaseException)), error.__cause__)
     return error if inner is None else _root_of(inner)
 
 
 def _reason(error: BaseException) -> str:
-    """Return the operating system's own words, or OpenSSL's."""
+    """Return the operating system's message, or OpenSSL's."""
     words = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
     return (words or type(error).__name__).rstrip(".")

@@ -1,4 +1,4 @@
-"""Retries of what the API server refuses or does not answer, and the log lines that tell of them."""
+"""Retries of calls that the API server refuses or does not answer, and their log lines."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from agent.signals import is_of_signal
 from controller.errors import ApiError, NotFound
 
 THROTTLED_SPREAD_SECONDS = 10.0
-"""Random time on top of Retry-After, at most: ten thousand throttled agents do not come back all at once."""
+"""Longest random time added to Retry-After, so that ten thousand throttled agents do not return all at
+once."""
 
 MISSING_WAIT_SECONDS = 15.0
-"""Longest wait for an object that is not there: it was deleted with its job, and this Pod is about to end."""
+"""Longest wait for a missing object, which was deleted with its job, so that this Pod is about to end."""
 
 
 class Warnings:
-    """Warns that something does not work: once for each kind of error, and once more when it works again.
+    """Logs that a call fails, once for each kind of error, and that it works again.
 
-    So an attempt that fails for an hour is two lines in the log.
+    So a call that fails for an hour makes two lines in the log.
 
     Args:
-        logger: of who tries.
-        what: is tried, as a verb and its object: "renew lease default/digits-worker-0".
+        logger: logger of the caller.
+        what: the call, as a verb and its object: "renew lease default/digits-worker-0".
     """
 
     def __init__(self, logger: logging.Logger, what: str) -> None:
@@ -34,18 +35,18 @@ class Warnings:
         self._last_kind: str | None = None
 
     def failed(self, error: BaseException | None) -> None:
-        """Warn, unless the last attempt failed in the same way; of a defect, show where it is."""
+        """Warn, unless the last attempt failed in the same way; for a defect, with a traceback."""
         kind = f"{type(error).__name__} {getattr(error, 'status', '')}"
         if kind != self._last_kind:
             self._last_kind = kind
             defect = None if isinstance(error, ApiError) else error
-            told = error if defect is None else repr(error)
+            text = error if defect is None else repr(error)
             self._logger.warning(
-                "cannot %s, trying again until it works: %s", self._what, told, exc_info=defect
+                "cannot %s, trying again until it works: %s", self._what, text, exc_info=defect
             )
 
     def succeeded(self) -> None:
-        """Say that it works again, if it did not."""
+        """Log that the call works again, if it had failed."""
         if self._last_kind is not None:
             self._last_kind = None
             self._logger.info("can %s again", self._what)
@@ -58,17 +59,17 @@ def retrying(
     max_wait_seconds: float,
     is_final: Callable[[Exception], object] = lambda error: False,
 ) -> tenacity.Retrying:
-    """Return what calls a function until it raises nothing: the Pod's life is the bound.
+    """Return a caller that retries a function until it raises nothing, for as long as the Pod lives.
 
-    An error that is no ApiError is a defect, which must not end the thread of what is tried, in silence, or a
-    signal, which ends this agent. The waits are random up to a doubling bound, so that a server which comes
-    back is not met by all at once. One that names a wait (Retry-After) is not asked sooner.
+    An error other than ApiError is either a defect, which must not silently end the caller's thread, or
+    raised by a signal that ends this agent. Waits are random up to a doubling limit, so that not all agents
+    call a returning server at once. A wait that the server demands (Retry-After) is respected.
 
     Args:
-        stop: ends the retries; the last error is then raised.
-        warnings: hears of each attempt that failed.
-        max_wait_seconds: between two attempts, where the API server asks for no more and the object is there.
-        is_final: tells whether an error is raised at once.
+        stop: event that ends the retries; the last error is then raised.
+        warnings: logs failed attempts.
+        max_wait_seconds: longest pause, unless the API server demands more or the object is missing.
+        is_final: returns whether an error is raised at once.
     """
 
     def should_retry(error: BaseException) -> bool:

@@ -1,8 +1,8 @@
-"""A thread that follows one object of the API server, and wakes the agent when what matters in it changes.
+"""A thread that follows one object of the API server, and wakes the agent when relevant parts of it change.
 
-It lists, and watches from there. A watch that ends is opened anew from the last resourceVersion, which
-bookmarks keep young. It lists again when that version is too old (410), and when the server ends a watch at
-once, as one that shuts down does. Nothing here gives up: without the API server the last view stays true, and
+It lists, and watches from there. When a watch ends, another begins from the last resourceVersion, which
+bookmarks keep recent. It lists again when that version is too old (410), and when the server ends a watch at
+once, as during a shutdown. It never gives up: without the API server the last view stays in force, and
 training goes on.
 """
 
@@ -25,14 +25,14 @@ from controller.errors import ApiError, Gone, SilentWatch, Unavailable
 logger = logging.getLogger(__name__)
 
 WATCH_SECONDS = 240.0
-"""How long a watch may last; the server ends it then. Varied, so that a job's agents do not renew at once."""
+"""Length of a watch, which the server then ends. Varied, so that a job's agents do not renew all at once."""
 
 IDLE_SECONDS = 75.0
-"""A watch that is silent for so long is opened anew. Kubernetes sends a bookmark about every minute. A proxy
-that has lost its server says nothing, and may go on answering keep-alives."""
+"""Time without data after which a watch is opened again. Kubernetes sends a bookmark about every minute. A
+proxy that has lost its server sends nothing, but may still answer keep-alives."""
 
 SHORT_SECONDS = 1.0
-"""A watch that ends sooner, without an event, has told nothing. As in client-go."""
+"""Length below which a watch without events counts as failed, as in client-go."""
 
 MAX_WAIT_SECONDS = 5.0
 
@@ -44,14 +44,14 @@ class Watcher(threading.Thread, Generic[View]):
 
     Args:
         api: the API server.
-        resource: such as `elasticworlds`.
-        namespace: of the object.
-        name: of the object.
-        parse: returns what matters in the object; only changes of that are changes.
-        missing: stands for an object that is not there, or not any more.
-        watch_seconds: how long one watch lasts, about.
-        stop: ends the thread, and is what it waits with between attempts.
-        monotonic: returns the time by which `stop` and the API server wait.
+        resource: plural name of the kind, such as `elasticworlds`.
+        namespace: namespace of the object.
+        name: name of the object.
+        parse: returns the view of an object; only changes of the view count.
+        missing: view of a missing object.
+        watch_seconds: approximate length of one watch.
+        stop: event that ends the thread.
+        monotonic: clock of the waits of `stop` and of the API server.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Watcher(threading.Thread, Generic[View]):
         self._missing = missing
         self._watch_seconds = watch_seconds
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Not at the interpreter's end, when the thread may still write to it: the kernel closes it then.
+        # Not at exit, when the thread may still write to it; the kernel closes it then.
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._view: View | None = None
         self._resource_version: str | None = None
@@ -86,7 +86,7 @@ class Watcher(threading.Thread, Generic[View]):
         self._warnings = Warnings(logger, f"follow {self._what}")
 
     def fileno(self) -> int:
-        """Return the descriptor to poll for reading, together with others."""
+        """Return the descriptor to poll for reading."""
         return self._wake_fd
 
     def view(self) -> View | None:
@@ -100,19 +100,19 @@ class Watcher(threading.Thread, Generic[View]):
         return self._view
 
     def read(self) -> View:
-        """Return the object as the API server has it now, which the watch may deliver later.
+        """Read the object from the API server, which may be newer than the watch's.
 
         Raises:
-            ApiError: it does not answer.
+            ApiError: the server does not answer.
         """
         return self._parsed(self._api.get(self._path, self._query))
 
     def call_at_changes(self, on_change: Callable[[], None]) -> None:
-        """Have `on_change` called with every change, in this thread: it must not block, or raise."""
+        """Set a function that this thread calls at every change; it must not block or raise."""
         self._on_change = on_change
 
     def stop(self) -> None:
-        """End the thread, without waiting: it may sit in a read until its watch ends.
+        """End the thread, without waiting: it may be in a read until its watch ends.
 
         `fileno()` becomes readable.
         """
@@ -125,13 +125,13 @@ class Watcher(threading.Thread, Generic[View]):
             try:
                 retry(self._list_and_watch)
             except Exception:
-                return  # asked to stop
+                return  # stopped
 
     def _list_and_watch(self) -> None:
         """Follow the object for one watch.
 
         Raises:
-            ApiError: nothing came of it, so the next attempt has to wait.
+            ApiError: it failed, so the next attempt has to wait.
         """
         events = 0
         try:
@@ -151,7 +151,7 @@ class Watcher(threading.Thread, Generic[View]):
                 raise
         except Exception as error:
             if isinstance(error, Gone) or not isinstance(error, ApiError):
-                # Of a defect of ours, too: it must not have us pass over a state of the object.
+                # Also after a defect of ours, which must not make us miss a state of the object.
                 self._resource_version = None
             raise
         if not events and self._monotonic() - opened_at < SHORT_SECONDS:
@@ -169,7 +169,7 @@ class Watcher(threading.Thread, Generic[View]):
         return self._api.watch(self._path, query, idle_timeout_seconds=IDLE_SECONDS)
 
     def _list(self) -> str:
-        """Show the object as it is now, and return the version to watch from."""
+        """Read the object, and return the version to watch from."""
         answer = self._api.get(self._path, self._query)
         version = self._resource_version = str(answer["metadata"]["resourceVersion"])
         self._show(self._parsed(answer))
@@ -180,7 +180,7 @@ class Watcher(threading.Thread, Generic[View]):
         return self._parse(items[0]) if items else self._missing
 
     def feed(self, event: Mapping[str, Any]) -> None:
-        """Take in one event of a watch."""
+        """Process one event of a watch."""
         kind, thing = event["type"], event["object"]
         self._resource_version = str(thing["metadata"]["resourceVersion"])
         if kind == "DELETED":

@@ -1,1 +1,1 @@
-"""What the agent observes of its training processes: steps, hangs, memory, devices."""
+"""Observation of the training processes: steps, hangs, memory, devices."""

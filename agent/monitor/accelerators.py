@@ -1,4 +1,4 @@
-"""What this worker computes with: NVIDIA devices as NVML counts them, others by their device files, or CPUs.
+"""Accelerators of this worker: NVIDIA devices by NVML, others by their device files, or CPUs.
 
 The agent never opens a device, because no device survives the forks of warm start.
 """
@@ -18,7 +18,7 @@ from healthcheck.probes.report import ProbeUnavailable
 logger = logging.getLogger(__name__)
 
 NVML_SECONDS = 10.0
-"""NVML takes 0.1 to 2 s to start. One that waits for a wedged driver may take for ever."""
+"""Time limit for NVML, which takes 0.1 to 2 s to start, and may wait for ever for a wedged driver."""
 
 DEVICES = Path("/dev")
 FILES = {
@@ -28,18 +28,18 @@ FILES = {
     "neuron": "neuron[0-9]*",
     "tpu": "accel[0-9]*",
 }
-"""By kind, the device files that a container gets of the devices that are allotted to it."""
+"""Device files of the devices that are allotted to a container, by kind."""
 AMD_DRIVER = "kfd"
-"""The file of AMD's compute driver: files for rendering alone are there without it, and say nothing."""
+"""File of AMD's compute driver. Without it, files for rendering do not count."""
 
 
 def detect() -> Accelerators:
-    """Say what there is, as `status.agent.accelerators` has it. It takes `NVML_SECONDS` at most."""
+    """Return the worker's accelerators, for `status.agent.accelerators`, in `NVML_SECONDS` at most."""
     return _nvidia() or _by_files() or Accelerators("cpu", _cpus(), _cpu_model())
 
 
 def _nvidia() -> Accelerators | None:
-    """What NVML says, asked in a thread of its own: without an answer there is no reason not to train."""
+    """Ask NVML, in a thread of its own, since training must not wait for it."""
     found: list[Accelerators] = []
     thread = threading.Thread(target=lambda: found.extend(_ask_nvml()), name="dlr-nvml", daemon=True)
     thread.start()
@@ -58,7 +58,7 @@ def _ask_nvml() -> list[Accelerators]:
                 count = nvml.nvmlDeviceGetCount()
                 model = nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0)) if count else ""
             except nvml.NVMLError as error:
-                logger.warning("NVML cannot say what devices there are: %s", error)
+                logger.warning("NVML cannot list the devices: %s", error)
                 return []
     except NoDriver:
         return []  # a CPU worker, or another maker's devices

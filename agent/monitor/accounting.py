@@ -1,8 +1,7 @@
-"""Accounts for CPU and memory of this worker's container: by its cgroups, or by its processes.
+"""CPU time and memory of this worker's container, by its cgroups or by its processes.
 
-A container's cgroup counts everything, as its limits do. But on the embedded cluster, and wherever else a
-Pod is no container, a process finds itself in a cgroup that it shares with the whole machine. There the
-usage of the processes is added up.
+A container's cgroup counts everything, as its limits do. On the embedded cluster, and wherever else a Pod is
+not a container, the cgroup is shared with the whole machine. There the usage of the processes is added up.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def memory_source(pod_uid: str) -> MemoryGroup | ProcessTree:
 
 
 def own_group(controller: str, pod_uid: str, cgroups: Path = CGROUPS, proc: Path = PROC) -> Path | None:
-    """Return the folder of this process's cgroup, or None if other Pods' processes are in the group too.
+    """Return the folder of this process's cgroup; None if other Pods' processes are in it too.
 
     Args:
         controller: the cgroup controller that must account there, such as `memory`.
@@ -52,7 +51,7 @@ def own_group(controller: str, pod_uid: str, cgroups: Path = CGROUPS, proc: Path
 def _folders(controller: str, groups: str, cgroups: Path) -> Iterator[Path]:
     """Yield the folders where the cgroup may be.
 
-    In a container its path may be that on the host, while only the group itself is mounted.
+    In a container the path may be the one on the host, while only the group itself is mounted.
     """
     paths: dict[str, str] = {}
     for line in groups.splitlines():
@@ -75,10 +74,10 @@ def _numbers(file: Path) -> set[int]:
 
 
 def _is_of_pod(proc: Path, pid: int, pod_uid: str) -> bool:
-    """Whether a process belongs to the Pod, by its own environment or by that of a process that started it.
+    """Whether a process belongs to the Pod, by its own environment or an ancestor's.
 
-    Everything in a container begins with the container's environment. A process that has just ended counts
-    as the Pod's, because it is nobody else's any more.
+    The first process of a container has the container's environment. A process that has just ended counts as
+    the Pod's.
     """
     while pid > 0:
         try:
@@ -108,8 +107,7 @@ class CpuGroup:
 
 
 class MemoryGroup:
-    """Reads the working set of a cgroup of either version, which the kubelet counts without inactive
-    cache."""
+    """Reads the working set of a cgroup of either version: as the kubelet's, without inactive cache."""
 
     def __init__(self, folder: Path) -> None:
         self._stat = folder / "memory.stat"
@@ -127,29 +125,27 @@ def _fields(file: Path) -> dict[str, int]:
 
 
 class ProcessTree:
-    """Adds up what a process and all its descendants use.
+    """Adds up the usage of a process and all its descendants.
 
     Args:
-        root: the id of the process; this one if it is None.
+        root: id of the process; None for this one.
     """
 
     def __init__(self, root: int | None = None) -> None:
         self._root = os.getpid() if root is None else root
         self._ticks: dict[tuple[int, int], int] = {}
-        """The CPU ticks at the last reading, by process id and start, because ids are used again."""
+        """CPU ticks at the last reading, by process id and start, since ids are reused."""
         self._used_ticks = 0
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time used so far, but for what a process used between the last reading and its
-        end."""
+        """Return the CPU time so far; the usage of a process between the last reading and its end is lost."""
         ticks = {(each.pid, each.started): each.ticks for each in self._tree()}
         self._used_ticks += sum(count - self._ticks.get(process, 0) for process, count in ticks.items())
         self._ticks = ticks
         return self._used_ticks / TICKS_PER_SECOND
 
     def memory_bytes(self) -> int:
-        """Return the memory in use. What several processes share (forked data loaders) is divided among
-        them."""
+        """Return the memory in use. Memory shared by several processes, as by data loaders, counts once."""
         return sum(map(_proportional_bytes, self._tree()))
 
     def _tree(self) -> list[ProcessStat]:
@@ -163,5 +159,5 @@ def _proportional_bytes(process: ProcessStat) -> int:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
-        pass  # it ended meanwhile, or the kernel does not say it
+        pass  # it ended meanwhile, or the kernel has no such file
     return process.resident_bytes

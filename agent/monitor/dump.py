@@ -1,6 +1,6 @@
-"""Reads dumps of Python's faulthandler: where the main thread is, and whether it waits for other ranks.
+"""Parses dumps of Python's faulthandler: where the main thread is, and whether it waits for other ranks.
 
-All functions are pure but `with_source`, which reads lines of source files.
+All functions are pure except `with_source`, which reads source files.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<f
 
 _STANDARD_LIBRARY = re.compile(r"^<frozen |/lib(?:64)?/python3\.\d+/(?!site-packages/|dist-packages/)")
 _PACKAGES = re.compile(r"^(?:.*/(?:site|dist)-packages|dlr\.pyz)/")
-"""Where packages lie; dlr itself may lie in the injected zip."""
+"""Path of packages; dlr itself may lie in the injected zip."""
 _WAITS_FOR_GROUPS = re.compile(r"(?:^|/)dlr/replicas/patience\.py$")
-"""Where a rank waits for the other replica groups of its job."""
+"""Module in which a rank waits for the other replica groups of its job."""
 _TORCH = re.compile(
     r"(?:/(?:site|dist)-packages/torch/|/torch/(?=(?:distributed|nn|autograd|cuda|optim|utils)/|_tensor\.py))"
     r"(?P<module>.*)$"
@@ -34,8 +34,8 @@ _WAITS_FOR_NOBODY = re.compile(
 """Parts of torch that load data, or read and write files, and so wait for no other rank."""
 
 _DEVICE_WAIT = re.compile(r"\.(?:item|tolist|cpu|cuda|to|numpy|nonzero|wait|synchronize)\(")
-"""Calls without a Python frame of their own that return when the device has done everything before them,
-which includes collectives. `wait` is the method of an asynchronous collective."""
+"""Calls without a Python frame that return when the device has done all earlier work, including collectives.
+`wait` is the method of an asynchronous collective."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Frame:
     line: int
     function: str
     source: str = ""
-    """The line of source; empty where the file cannot be read."""
+    """The line of source; empty if the file cannot be read."""
 
     @property
     def is_standard_library(self) -> bool:
@@ -58,10 +58,9 @@ class Frame:
 
 
 def main_thread(dump: str) -> tuple[Frame, ...]:
-    """Return the frames of the thread that took the signal, which is the main thread, the innermost first.
+    """Return the frames of the main thread, which has handled the signal, the innermost first.
 
-    If a text has several dumps, the last one counts. Frames of our own code, and what lies below them, are
-    left out.
+    If a text has several dumps, the last one counts. Frames of our own code, and their callers, are left out.
     """
     threads = _threads(dump)
     current = [frames for _, is_current, frames in threads if is_current]
@@ -72,7 +71,7 @@ def main_thread(dump: str) -> tuple[Frame, ...]:
 
 
 def oldest_thread(dump: str) -> tuple[Frame, ...]:
-    """Return the frames of the main thread where another one may have written the dump, as at a crash."""
+    """Return the frames of the main thread if another one may have written the dump, as at a crash."""
     return main_thread(dump.replace("Current thread", "Thread"))
 
 
@@ -93,26 +92,27 @@ def _threads(dump: str) -> list[tuple[int, bool, list[Frame]]]:
             number = int(frame["line"]) if frame["line"].isdigit() else 0
             found[-1][2].append(Frame(frame["file"], number, frame["function"]))
         elif not line:
-            in_thread = False  # what follows may be the stack of the C code
+            in_thread = False  # the stack of the C code may follow
     return found
 
 
 def is_complete(dump: str) -> bool:
-    """Whether a dump has the thread that took the signal, which comes last, unless there are very many."""
+    """Whether a dump includes the thread that handled the signal, which comes last."""
     return bool(main_thread(dump)) and "\nCurrent thread 0x" in f"\n{dump}"
 
 
 def waits_for_others(frames: Sequence[Frame], *, nccl_is_done: bool = False, computes: bool = False) -> bool:
-    """Whether a thread waits for other ranks, as far as its stack tells.
+    """Whether a thread waits for other ranks, judged by its stack.
 
-    It does if the innermost code outside of the standard library is torch's, but for parts that load or save,
-    or dlr's that waits for other replica groups, or if the innermost line of all waits for the device. User
-    code that torch calls (a hook, a module's forward) is innermost itself, and so does not wait.
+    It does if the innermost code outside of the standard library is torch's, except parts that load or save,
+    or dlr's that waits for other replica groups, or if the innermost line waits for the device. User code
+    that torch calls (a hook, a module's forward) is innermost itself, and so does not wait.
 
     Args:
-        nccl_is_done: all collectives are completed that NCCL knows of. Then it waits in a call of
-            torch.distributed alone: for Gloo, a store, or the first meeting of a group.
-        computes: it uses a CPU, and no accelerator, on which it might spin while it waits. Then it does not
+        nccl_is_done: all of NCCL's collectives are completed. Then only a call of torch.distributed waits:
+        for
+            Gloo, a store, or the first meeting of a group.
+        computes: the process uses a CPU, and has no accelerator for which it could spin. Then it does not
             wait, wherever in torch it is.
     """
     if computes:
@@ -137,8 +137,7 @@ def innermost_place(frames: Sequence[Frame]) -> str:
 
 
 def line_of_the_script(frames: Sequence[Frame]) -> str:
-    """Return the innermost frame outside of the standard library and of all packages, as text; "" if there is
-    none."""
+    """Return the innermost frame outside of the standard library and packages, as text; "" without one."""
     own = (
         frame
         for frame in frames
@@ -148,23 +147,23 @@ def line_of_the_script(frames: Sequence[Frame]) -> str:
 
 
 def with_source(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Return the frames with their lines of source, where these can be read."""
+    """Return the frames with their lines of source, if these can be read."""
     linecache.checkcache()
     return tuple(replace(f, source=linecache.getline(f.file, f.line).strip()) for f in frames)
 
 
-def format_frames(frames: Sequence[Frame], limit_chars: int = MAX_FRAMES) -> str:
-    """Return one line for each frame, as many whole lines as fit into the limit."""
+def format_frames(frames: Sequence[Frame]) -> str:
+    """Return one line for each frame, as many whole lines as fit into MAX_FRAMES characters."""
     lines: list[str] = []
     for frame in frames:
-        line = str(frame)[:limit_chars]
-        if len("\n".join([*lines, line])) > limit_chars:
+        line = str(frame)[:MAX_FRAMES]
+        if len("\n".join([*lines, line])) > MAX_FRAMES:
             break
         lines.append(line)
     return "\n".join(lines)
 
 
 def short_path(file: str) -> str:
-    """Return a path from the name of its package on; of a path outside of packages the last two parts."""
+    """Return a path from its package's name on, or the last two parts of a path outside of packages."""
     packaged = _PACKAGES.sub("", file)
     return packaged if packaged != file else "/".join(file.rsplit("/", 2)[-2:])

@@ -1,12 +1,12 @@
-"""Which collectives of NCCL a process waits for, by torch's flight recorder.
+"""Finds the NCCL collective that a process waits for, by torch's flight recorder.
 
-Collectives on a GPU are enqueued, and the host goes on: it waits in the next line that needs a number from
-the device, which may look like any other (`if loss < best:`). torch keeps the last collectives with their
-states: of a rank that keeps the others waiting, all are completed, since the others have joined each of them.
-A rank that waits has one that is not.
+Collectives on a GPU are enqueued, and the host goes on until a line needs a number from the device. That line
+may look like any other (`if loss < best:`). torch records the last collectives with their states. A rank that
+keeps the others waiting has completed all of them, since the others have joined each. A rank that waits has
+an incomplete one.
 
-The process answers by torch's own server (`agent.torch_compat.training.serve_records`), whose threads are
-C++: they answer whatever holds the interpreter's lock.
+The process answers by torch's own server (`agent.torch_compat.training.serve_records`), whose C++ threads
+answer even while the interpreter's lock is held.
 https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
 """
 
@@ -25,29 +25,29 @@ from typing import Any
 from crds.progress_record import ENV_RECORDER_SOCKET
 
 MAX_BYTES = 4 << 20
-"""Limit of a response, whose entries have half a kilobyte each; stacks are not in it."""
+"""Largest size of a response, without stacks, at half a kilobyte for each entry."""
 PATIENCE_SECONDS = 4.0
-"""Time that a process has to answer all requests."""
+"""Time limit for a process to answer all requests."""
 
 HANDLERS = ("dump_nccl_trace_json", "fr_trace_json?backend=nccl2", "fr_trace_json?backend=nccl-lazy")
-"""Handlers of torch's server: of ProcessGroupNCCL, and of the backends that torch's hooks record. Until 2.14
-the last two are one, with gloo's collectives in it."""
+"""Handlers of torch's server: for ProcessGroupNCCL, and for the backends that torch's hooks record. Until
+2.14 the last two are one, which includes gloo's collectives."""
 
 _FILE_VARIABLES = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 _SIZE_VARIABLES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
 """Names until and since `_RENAMED_IN`."""
 _RENAMED_IN = (2, 10)
 _COLLECTIVES = 2_000
-"""Number of collectives that are kept, torch's own default since 2.7: those of several steps."""
+"""Number of recorded collectives, enough for several steps; torch's default since 2.7."""
 _AT_ONCE = 16
 
 
 def variables(socket_: Path, environ: Mapping[str, str], torch_version: str, records: Path) -> dict[str, str]:
-    """Return what has a process keep and offer its records; the user's own settings of torch stay.
+    """Return the variables by which a process records collectives; the user's own settings of torch stay.
 
     Args:
-        socket_: the path at which the process is to listen; what an earlier one left there is removed.
-        records: the folder into which NCCL writes by itself when a collective takes too long.
+        socket_: path at which the process will listen; a socket of an earlier process is removed.
+        records: folder into which NCCL itself writes when a collective takes too long.
     """
     socket_.unlink(missing_ok=True)
     new = tuple(int(part) for part in torch_version.split(".")[:2]) >= _RENAMED_IN
@@ -61,17 +61,17 @@ def variables(socket_: Path, environ: Mapping[str, str], torch_version: str, rec
 
 @dataclass(frozen=True)
 class CollectiveRecord:
-    """Collectives of one process that a device carries out."""
+    """State of one process's collectives on a device."""
 
     pending: str
-    """The first collective that is not completed, such as `all_reduce 57 of [3] in default_pg`; else ""."""
+    """The first incomplete collective, such as `all_reduce 57 of [3] in default_pg`; "" if there is none."""
 
 
-class Question:
-    """Asks processes for their records, all at once; `answers` waits for them.
+class RecordQuery:
+    """Asks all processes at once for their records; `answers` waits for them.
 
     Args:
-        sockets: the paths at which they listen, by local rank.
+        sockets: paths at which they listen, by local rank.
     """
 
     def __init__(self, sockets: Mapping[int, Path]) -> None:
@@ -83,7 +83,7 @@ class Question:
         }
 
     def answers(self) -> dict[int, CollectiveRecord]:
-        """Return what the processes answer in time, by local rank, if a device has had a collective."""
+        """Return the records that arrive in time, by local rank; a process without collectives has none."""
         found: dict[int, CollectiveRecord] = {}
         for local, responses in self._responses.items():
             with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -95,10 +95,10 @@ class Question:
 
 
 def ask(path: Path, handler: str, deadline: float) -> bytes:
-    """Return the body of a handler's response; b"" if the process has none, or none by the deadline.
+    """Return the body of a handler's response; b"" if there is none by the deadline.
 
     Args:
-        deadline: in terms of `time.monotonic`.
+        deadline: time of `time.monotonic`.
     """
     request = (
         f"POST /handler/{handler} HTTP/1.1\r\nHost: dlr\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -119,7 +119,7 @@ def ask(path: Path, handler: str, deadline: float) -> bytes:
 
 
 def _left(deadline: float) -> float:
-    """Return the seconds until a deadline, a moment at least: 0 would mean not to wait at all."""
+    """Return the seconds until a deadline, above 0, which would mean not to wait at all."""
     return max(deadline - time.monotonic(), 0.001)
 
 
@@ -127,18 +127,18 @@ def entries(body: bytes) -> list[dict[str, Any]]:
     """Return the collectives of a response, the oldest first.
 
     Raises:
-        ValueError, KeyError, TypeError, RecursionError: it is not one of a recorder.
+        ValueError, KeyError, TypeError, RecursionError: it is not a recorder's response.
     """
     return list(json.loads(body)["entries"]) if body else []
 
 
 def read(collectives: list[dict[str, Any]]) -> CollectiveRecord | None:
-    """Tell what a process waits for; None if no device has had a collective to carry out.
+    """Return the record of a process; None if no device has had a collective.
 
-    gloo's are left out: the host waits for them, and its stack shows where.
+    gloo's collectives are left out: the host waits for them, and its stack shows where.
 
     Raises:
-        KeyError, TypeError, AttributeError: they are of another torch.
+        KeyError, TypeError, AttributeError: another version of torch has another format.
     """
     of_device = [each for each in collectives if not each["profiling_name"].startswith("gloo:")]
     if not of_device:
@@ -148,7 +148,7 @@ def read(collectives: list[dict[str, Any]]) -> CollectiveRecord | None:
 
 
 def _is_completed(entry: Mapping[str, Any]) -> bool:
-    """Whether it has ended: what torch's hooks record is retired then, without a state of its own."""
+    """Whether a collective has ended. Those recorded by torch's hooks have no state, but are retired."""
     return entry["state"] == "completed" or bool(entry.get("retired"))
 
 

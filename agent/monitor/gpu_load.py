@@ -1,4 +1,4 @@
-"""Reads now and then what this container's GPUs do, by NVML; `status.agent.usage` has it."""
+"""Load of this container's GPUs by NVML, for `status.agent.usage`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from healthcheck.probes.report import ProbeUnavailable
 logger = logging.getLogger(__name__)
 
 READ_SECONDS = 5.0
-"""The interval between two readings."""
+"""Interval of the readings."""
 STALE_SECONDS = 60.0
-"""A reading older than this is no longer reported: NVML waits for a driver that is wedged."""
+"""Age from which a reading is no longer reported: NVML waits for a wedged driver."""
 NO_LOAD = GpuLoad(None, None)
 
 
 class GpuMeter(threading.Thread):
-    """Keeps the newest reading. Without a GPU the thread ends at once; without NVML too, as `xid` says."""
+    """Keeps the newest reading. The thread ends at once without a GPU or without NVML, which `xid` logs."""
 
     def __init__(self) -> None:
         super().__init__(name="dlr-gpu-load", daemon=True)
@@ -27,7 +27,7 @@ class GpuMeter(threading.Thread):
         self._latest = 0.0, NO_LOAD
 
     def latest(self) -> GpuLoad:
-        """Return the newest reading; one without figures where there is none, or it is too old."""
+        """Return the newest reading; one without figures if there is none or it is too old."""
         at, load = self._latest
         return load if time.monotonic() - at < STALE_SECONDS else NO_LOAD
 
@@ -42,5 +42,5 @@ class GpuMeter(threading.Thread):
                     self._stop_event.wait(READ_SECONDS)
         except (NoDriver, ProbeUnavailable):
             pass
-        except Exception:  # an NVML that is broken is no reason to stop training
+        except Exception:  # training goes on with a broken NVML
             logger.exception("the load of GPUs is no longer read")

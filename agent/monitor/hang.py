@@ -1,7 +1,7 @@
-"""Judges when training hangs: no process of this agent has reported a step for too long (docs/hangs.md).
+"""Judges whether training hangs: no process of this agent has reported a step for too long (docs/hangs.md).
 
-The functions are pure. They take what the processes have reported and the time, and return a new view or a
-judgement. All times are of CLOCK_MONOTONIC, in seconds.
+The functions are pure. They take the processes' reports and the time, and return a new view or a judgement.
+All times are of CLOCK_MONOTONIC, in seconds.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from agent.monitor.progress import RankProgress
 from crds.agent_report import FailureCause, RankStack
 
 STEP_INTERVALS = 5
-"""A step that takes longer than the limit is only slow, as long as it takes less than so many times the
-longest step of its round."""
+"""Multiple of the longest step of the round up to which a step beyond the limit is slow, not hanging."""
 
 SUSPECT_INTERVALS = 2
-"""The same, once somebody has waited for others until its time was up."""
+"""The same, after a collective of another process has timed out."""
 
 FIRST_STEP_FACTOR = 3
-"""The first step after a start may take so many times the limit, because loading and compiling precede it."""
+"""Multiple of the limit for the first step after a start, which loading and compiling precede."""
 
 LOOK_SECONDS = 1.0
-"""The interval between two looks at the processes."""
+"""Interval of the looks at the processes."""
 
 LATE_SECONDS = 3.0
-"""When a look comes later than this, the container was frozen, and its training processes too. Time beyond
-it counts for none: with a limit of ten seconds, a machine that stood still for ten was told as a hang."""
+"""Time since the last look from which the container is taken to have been frozen, with its training
+processes. Time beyond it does not count, so that a frozen machine is not reported as a hang."""
 
 
 @dataclass(frozen=True)
 class StepReporting:
-    """Whether the processes of this slot report steps; some scripts do so on the first rank alone."""
+    """Whether the processes of this slot report steps; some scripts do so only on rank 0."""
 
     as_first: bool = False
     """They have reported steps while one of them had rank 0."""
@@ -45,7 +44,7 @@ class StepReporting:
         return self.as_other or (first and self.as_first)
 
     def with_step(self, *, first: bool) -> StepReporting:
-        """Take note of a step that was reported by processes with rank 0 (`first`), or by others."""
+        """Note a step that was reported by processes with rank 0 (`first`), or by others."""
         return replace(self, as_first=True) if first else replace(self, as_other=True)
 
 
@@ -56,8 +55,9 @@ def step_reporting_of_slot(
 
     Args:
         predecessor: the `status.agent` of the earlier agent.
-        members: the members of the newest world, in rank order. Unless they say otherwise, the slot is taken
-            to have had rank 0.
+        members: members of the newest world, in rank order. A slot that is not among them is taken to have
+        had
+            rank 0.
     """
     failure = predecessor.get("failure") or {}
     stepped = failure.get("step") is not None or failure.get("cause") == FailureCause.HANG.value
@@ -68,21 +68,21 @@ def step_reporting_of_slot(
 
 @dataclass(frozen=True)
 class Liveness:
-    """The signs of life that the processes of one start have given so far."""
+    """Signs of life of the processes of one start."""
 
     looked_at: float
-    """When the processes were looked at last."""
+    """Time of the last look."""
     alive_at: float
-    """When they were started, or gave the newest sign since that all is well."""
+    """Time of their start or of the newest sign of life."""
     steps_expected: bool
-    """Whether even the first step is expected within a limit."""
+    """Whether even the first step has a time limit."""
     last_step_at: float | None = None
-    """When any of them last reported a step."""
+    """Time of the newest step of any process."""
     longest_step_seconds: float = 0.0
-    """The longest time between two steps, without the time in which they were busy."""
+    """Longest time between two steps, without the time in which they were busy."""
 
     def limit_seconds(self, hang_timeout_seconds: float) -> float | None:
-        """Return how long may pass without a step, or None if nothing says that there will be any."""
+        """Return the longest time allowed without a step; None if no steps are expected."""
         if self.last_step_at is not None:
             return max(hang_timeout_seconds, STEP_INTERVALS * self.longest_step_seconds)
         return FIRST_STEP_FACTOR * hang_timeout_seconds if self.steps_expected else None
@@ -95,12 +95,12 @@ class Liveness:
         return limit is not None and self.stalled_seconds(now) > limit
 
     def may_hang(self, hang_timeout_seconds: float, now: float, *, asked: bool = False) -> bool:
-        """Whether a world that broke may have hung here, because more than half of the limit has passed.
+        """Whether a broken world may have hung here, since more than half of the limit has passed.
 
         Args:
-            asked: it is known to hang somewhere, or a collective has timed out, whose limit may be any. Then
-                who has been silent for longer than its steps take is a suspect, and so is who has told no
-                step.
+            asked: the world hangs somewhere, or a collective has timed out, whose limit is arbitrary. Then
+                processes are suspect that have been silent for longer than their steps take, or have not
+                reported any step.
         """
         limit = self.limit_seconds(hang_timeout_seconds)
         if asked:
@@ -110,7 +110,7 @@ class Liveness:
 
 
 def begin(reporting: StepReporting, *, first: bool, now: float) -> Liveness:
-    """Return the view of processes that were started just now.
+    """Return the view of processes that were just started.
 
     Args:
         first: whether one of them has rank 0.
@@ -120,7 +120,7 @@ def begin(reporting: StepReporting, *, first: bool, now: float) -> Liveness:
 
 
 def look(liveness: Liveness, processes: Iterable[RankProgress], now: float) -> Liveness:
-    """Return the view with what the processes have reported by now."""
+    """Return the view updated with the processes' reports."""
     processes = list(processes)
     frozen_seconds = max(now - liveness.looked_at - LATE_SECONDS, 0.0)
     alive_at = min(liveness.alive_at + frozen_seconds, now)
@@ -141,9 +141,9 @@ def look(liveness: Liveness, processes: Iterable[RankProgress], now: float) -> L
 
 
 def order_by_suspicion(stacks: Sequence[RankStack]) -> list[RankStack]:
-    """Order processes by how likely they are to blame for a hang.
+    """Order processes by how likely they cause a hang.
 
-    Who waits for others comes last, and before them those that do not say where they are. Of equals, the one
+    Processes that wait for others come last, preceded by those whose place is unknown. Of equals, the one
     that is furthest behind comes first; steps count only if all processes have reported one.
     """
     behind = all(stack.step is not None for stack in stacks)

@@ -1,4 +1,4 @@
-"""Watches the agent's processes for hangs, and says which process is to blame for one, and where it is."""
+"""Watches the agent's processes for hangs, and describes the process that causes one by its stack."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RoundProcesses:
-    """The processes of one round."""
+    """Processes of one round."""
 
     round: int
     ranks: Mapping[int, int]
-    """The global ranks, by local rank."""
+    """Global ranks, by local rank."""
 
     @property
     def first(self) -> bool:
@@ -49,20 +49,20 @@ class HangGuard:
         self._liveness = hang.begin(reporting, first=False, now=self._began_at)
 
     def begin(self, started: RoundProcesses) -> None:
-        """Take note of processes that were started just now."""
+        """Note processes that were just started."""
         self._started = started
         self._began_at = time.monotonic()
         self._liveness = hang.begin(self._reporting, first=started.first, now=self._began_at)
 
     def look(self) -> None:
-        """Read what the processes have reported. Call it every second or so."""
+        """Read the processes' reports. Call it about every second."""
         progress = [self._files.read_rank(rank) for rank in self._started.ranks]
         self._liveness = hang.look(self._liveness, progress, time.monotonic())
         if self._liveness.last_step_at is not None:
             self._reporting = self._reporting.with_step(first=self._started.first)
 
     def note_life(self) -> None:
-        """Begin to count again: somebody has found that all is well."""
+        """Restart the time limit, since the processes are healthy."""
         self._liveness = replace(self._liveness, alive_at=time.monotonic())
 
     def hangs(self, timeout_seconds: float) -> bool:
@@ -70,7 +70,7 @@ class HangGuard:
         return self._liveness.hangs(timeout_seconds, time.monotonic())
 
     def may_hang(self, timeout_seconds: float, *, asked: bool) -> bool:
-        """Whether so much of the limit has passed that the world may have broken by a hang here.
+        """Whether enough of the limit has passed that the world may have broken by a hang here.
 
         Args:
             asked: the world hangs, and the job asks where.
@@ -89,24 +89,24 @@ class HangGuard:
         """Take the stacks of the living processes, and describe the hang. It takes a moment.
 
         Args:
-            pids: of the processes that live, by local rank.
-            stderrs: the log files of all processes, by local rank.
-            hangs: False if they are well, and only the job asks: others hang.
+            pids: ids of the living processes, by local rank.
+            stderrs: log files of all processes, by local rank.
+            hangs: False if they are healthy, and the job asks since others hang.
 
         Returns:
-            The failure; None if no process lives any more, because then nothing hangs. Of processes that are
-            well, or that have made a step meanwhile, it has no cause and reads as a peer's.
+            The failure; None if no process lives any more. If the processes are healthy, or have made a step
+            meanwhile, it has no cause and reads as a peer's.
         """
         last_step_at = self._liveness.last_step_at
         limit_seconds = self._liveness.limit_seconds(timeout_seconds) or timeout_seconds
-        asked = flight_recorder.Question({local: self._files.recorder_of(local) for local in pids})
+        query = flight_recorder.RecordQuery({local: self._files.recorder_of(local) for local in pids})
         captures = stacks.capture(pids, self._stack_files.files, self._stack_files.signal)
         if not captures:
             return None
         self.look()
         hangs = hangs and self._liveness.last_step_at == last_step_at
         stalled_seconds = self._liveness.stalled_seconds(time.monotonic())
-        records = asked.answers()
+        records = query.answers()
         suspects = hang.order_by_suspicion(
             [self._stack(self._started, *each, records.get(each[0])) for each in captures.items()]
         )
@@ -140,10 +140,10 @@ class HangGuard:
         )
 
     def stacks_of(self, pids: Mapping[int, int]) -> Callable[[], list[RankStack]]:
-        """Return what takes the stacks of processes of this round. It takes a moment, in any thread.
+        """Return a function that takes the stacks of processes of this round, in a moment and in any thread.
 
         Args:
-            pids: of the processes that live, by local rank.
+            pids: ids of the living processes, by local rank.
         """
         started, files, signum = self._started, self._stack_files.files, self._stack_files.signal
 
@@ -160,7 +160,7 @@ class HangGuard:
         capture: Capture,
         record: CollectiveRecord | None = None,
     ) -> RankStack:
-        """Return where a process is. NCCL's record knows better than the stack whether it waits."""
+        """Return the place of a process. Whether it waits is decided by NCCL's record before the stack."""
         frames = dump.format_frames(capture.frames) or capture.note
         if record is not None and record.pending:
             frames = f"NCCL: {record.pending} is not completed\n{frames}"[:MAX_FRAMES]

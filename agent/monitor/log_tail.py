@@ -1,9 +1,9 @@
-"""Copies the log of a training process into the Pod's own log, while it grows, in place of torch's tail.
+"""Copies the growing log of a training process into the Pod's own log, in place of torch's tail.
 
-torch reads a line as a whole, however long it is, and reads as zeros what `round_logs` has given back to the
-file system. So a process that wrote faster than its log was copied cost the agent gigabytes of memory, and
-the Pod's log gigabytes of zeros. This one reads a little at a time, and leaves out what is gone, with a line
-that says so.
+torch reads a line as a whole, however long it is, and reads zeros where `round_logs` has freed a part of the
+file. If a process wrote faster than its log was copied, that cost the agent gigabytes of memory, and the
+Pod's log gigabytes of zeros. This one reads in small pieces, and replaces missing parts with a line that
+states it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from threading import Event
 from typing import Any, TextIO
 
 READ_BYTES = 64 << 10
-"""So much is read at a time. A line that is longer is copied in parts."""
+"""Bytes read at a time. A longer line is copied in parts."""
 
 
 def copy_log(
@@ -28,14 +28,14 @@ def copy_log(
     interval_sec: float,
     log_line_filter: Callable[[str], bool] = lambda _line: True,
 ) -> None:
-    """Copy until the process has ended, and all that it wrote is copied. The arguments are torch's.
+    """Copy until the process has ended, and all of its log is copied. The arguments are torch's.
 
     Args:
-        header: goes before each line.
-        file: the log; it may not be there yet.
-        finished: is set when the process has ended.
-        interval_sec: between two looks at a log that does not grow.
-        log_line_filter: tells whether a line is copied.
+        header: prefix of each line.
+        file: the log, which may not exist yet.
+        finished: set when the process has ended.
+        interval_sec: interval of the looks at a log that does not grow.
+        log_line_filter: returns whether a line is copied.
     """
     while not os.path.exists(file):  # noqa: PTH110 (as torch names it)
         if finished.wait(interval_sec):
@@ -43,14 +43,14 @@ def copy_log(
     with open(file, "rb", buffering=0) as log:  # noqa: PTH123
         lines, at, is_late = _Lines(header, dst, log_line_filter), 0, False
         while True:
-            ended = finished.is_set()  # asked first: what it wrote before its end is read below
+            ended = finished.is_set()  # before the read, which then includes everything up to the end
             start = _next_data(log.fileno(), at)
             if start > at:
                 lines.leave_out(start - at)
             data = os.pread(log.fileno(), READ_BYTES, start)
             whole = data.rfind(b"\n") + 1
             if not whole and (is_late or ended or len(data) == READ_BYTES):
-                whole = len(data)  # a part of a line alone: others write to the same place
+                whole = len(data)  # part of a line, written as it is: other logs are copied to the same place
             at, is_late = start + whole, bool(data) and not whole
             if whole:
                 lines.write(data[:whole])
@@ -62,12 +62,12 @@ def copy_log(
 
 
 def copy_as_it_is(header: str, *args: Any, **options: Any) -> None:
-    """Copy with nothing before each line: to the user, the log goes straight through."""
+    """Copy without a prefix, so that the user sees the log as it was written."""
     copy_log("", *args, **options)
 
 
 def _next_data(fd: int, at: int) -> int:
-    """The position from which there is something to read: `at`, or where a hole around it ends (lseek(2))."""
+    """Return the next position with data: `at`, or the end of a hole around it (lseek(2))."""
     with contextlib.suppress(OSError):  # the end of the file, or a file system that knows no holes
         return os.lseek(fd, at, os.SEEK_DATA)
     return at
@@ -86,7 +86,7 @@ class _Lines:
         self._in_line = False
 
     def write(self, data: bytes) -> None:
-        """Zeros are what the file lost while it was read."""
+        """Write data without zeros, which are parts of the file that were freed during the read."""
         self._write_text(self._decoder.decode(data.replace(b"\0", b"")))
 
     def leave_out(self, count: int) -> None:
@@ -94,7 +94,7 @@ class _Lines:
         self._dst.write(f"{self._header}[... {count} bytes are left out ...]\n")
 
     def end(self) -> None:
-        """End a line that has none."""
+        """End an unfinished line."""
         self._write_text(self._decoder.decode(b"", final=True))
         if self._in_line:
             self._dst.write("\n")

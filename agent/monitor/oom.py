@@ -1,8 +1,8 @@
-"""Notices that the kernel has killed processes of this container for its memory.
+"""Detects that the kernel has killed processes of this container for its memory.
 
-Such a process gets SIGKILL like any other. The container and this agent go on, unless the kubelet has the
-whole container killed at once (cgroup v2 without `singleProcessOOMKill`), and then the Pod says so. The
-cgroup counts such kills, as `oom_kill` in memory.events (v2) or memory.oom_control (v1).
+The process gets SIGKILL, and the container and this agent go on, unless the kernel kills the whole container
+(cgroup v2 without the kubelet's `singleProcessOOMKill`), which the Pod's status then shows. The cgroup counts
+these kills as `oom_kill` in memory.events (v2) or memory.oom_control (v1).
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from agent.monitor.accounting import own_group
 
 _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _NO_LIMIT = 1 << 60
-"""Version 1 has at least this number where there is no limit."""
+"""Least number by which version 1 expresses that there is no limit."""
 
 
 class OomWatch:
-    """Notices kills since the last `reset`, or since it was made.
+    """Detects kills since its creation or the last `reset`.
 
     Args:
-        group: the folder of the container's own memory cgroup; None if it has none, and then nothing is
-        noticed.
+        group: folder of the container's own memory cgroup; None if it has none, so that no kill is detected.
     """
 
     def __init__(self, group: Path | None) -> None:
@@ -43,7 +42,7 @@ class OomWatch:
         return kills is not None and self._kills is not None and kills > self._kills
 
     def limit_bytes(self) -> int | None:
-        """Return the memory limit; None where there is none."""
+        """Return the memory limit; None if there is none."""
         for name in ("memory.max", "memory.limit_in_bytes"):
             try:
                 limit = int(self._read(name))
@@ -54,12 +53,12 @@ class OomWatch:
         return None
 
     def limit_text(self) -> str:
-        """Return the memory limit in brackets, for a sentence; "" where there is none."""
+        """Return the memory limit in brackets, for a sentence; "" if there is none."""
         limit = self.limit_bytes()
         return "" if limit is None else f" (limit {limit / 2**20:.0f} MiB)"
 
     def _count(self) -> int | None:
-        """Return the number of kills, or None where the kernel does not count them."""
+        """Return the number of kills; None if the kernel does not count them."""
         found = _KILLS.search(self._read("memory.events") or self._read("memory.oom_control"))
         return int(found[1]) if found else None
 

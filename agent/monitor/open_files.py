@@ -1,8 +1,8 @@
 """The limit of open files (RLIMIT_NOFILE), which bounds how many processes rank 0's agent can serve.
 
 Every training process and every agent keeps a connection to its stores for the whole round. Images and
-container runtimes set the soft limit low (1,024, or less) for programs that call select(2). So the agent
-takes what the hard limit allows, and its training processes get back what the image has.
+container runtimes set a low soft limit (1,024, or less) for programs that call select(2). So the agent raises
+it to the hard limit, and restores the image's limit for its training processes.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from collections.abc import Iterable
 logger = logging.getLogger(__name__)
 
 OF_IMAGE = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""Soft and hard limit as the container had them when this process was started."""
+"""Soft and hard limit of the container at the start of this process."""
 
 ENOUGH = 1 << 20
-"""A soft limit that is high enough. Some container runtimes set no hard limit, or one of a billion."""
+"""Highest soft limit to set; some container runtimes have no hard limit, or one of a billion."""
 
 FILES_PER_RANK = 2
-"""Connections of a training process: its own, and with NCCL that of the heartbeat monitor (a clone of it)."""
+"""Connections of a training process: its own, and with NCCL also the heartbeat monitor's clone."""
 FILES_PER_AGENT = 3
-"""Connections of an agent: to the store of the agent's life, to that of the round, and for its votes."""
+"""Connections of an agent: to the permanent store, to the round's store, and for its votes."""
 OWN_FILES = 100
-"""What an agent has open besides."""
+"""Other open files of an agent."""
 
 
 def raise_limit() -> None:
-    """Raise this process's soft limit as far as it goes without rights."""
+    """Raise this process's soft limit as far as possible without privileges."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it; the old limit serves on
+        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def give_back(pids: Iterable[int]) -> None:
-    """Give the image's limits to processes that were started just now (prlimit(2))."""
+    """Restore the image's limits for processes that were just started (prlimit(2))."""
     for pid in pids:
-        with contextlib.suppress(OSError):  # it has ended, or became another user
+        with contextlib.suppress(OSError):  # it has ended, or has changed its user
             resource.prlimit(pid, resource.RLIMIT_NOFILE, OF_IMAGE)
 
 
 def warn_if_too_few(ranks: int, agents: int) -> None:
-    """Say so if the agent of rank 0 cannot serve a world of this size."""
+    """Warn if the agent of rank 0 cannot serve a world of this size."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     needed = FILES_PER_RANK * ranks + FILES_PER_AGENT * agents + OWN_FILES
     if limit != resource.RLIM_INFINITY and limit < needed:

@@ -1,8 +1,8 @@
-"""Whether training is slower than it was: windows of steps against the past of a world of this size. Pure.
+"""Detects that training became slower than it was in worlds of this size. Pure.
 
-A window has the median time of a few steps, so that a pause (a checkpoint, an evaluation) is one step of it
-at most. That a step takes longer is said when most of the last windows are above nearly all of the past ones,
-which noise of any distribution does about once in a million windows; and by a fifth at least.
+A window has the median time of a few steps, so that a pause (a checkpoint, an evaluation) affects one of them
+at most. Training counts as slower if most of the last windows are above nearly all of the past ones, and by a
+fifth at least. Noise of any distribution does that about once in a million windows.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from crds.agent_report import Slow
 
 RECENT = 12
 AGREEING = 9
-"""So many of the last windows have to be above what was usual, or no more so, before either is said."""
+"""Number of the last RECENT windows that have to agree before training counts as slower, or as usual
+again."""
 LEAST_PAST = 24
 MOST_PAST = 96
-"""Windows that the present is compared with: fewer say nothing, of more each second one is forgotten."""
+"""Limits of the number of past windows: with fewer there is no judgement; with more, every second is
+dropped."""
 HIGH = 0.9
-"""The share of past windows that those of today have to be above."""
+"""Share of the past windows that present ones have to exceed."""
 RATIO = 1.2
 WORLDS = 4
-"""World sizes whose past is kept."""
+"""Number of world sizes whose past is kept."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A few steps that followed each other in one start of the processes."""
+    """A few consecutive steps of one start of the processes."""
 
     since: datetime
     step: int
-    """The first."""
+    """First step."""
     seconds_per_step: float
-    """The median."""
+    """Median time of a step."""
 
 
 class Past:
-    """Windows of one world size, evenly from all of its past; never more than MOST_PAST."""
+    """Up to MOST_PAST windows of one world size, evenly spread over its past."""
 
-    def __init__(self, seconds_per_step: Iterable[float] = ()) -> None:
+    def __init__(self) -> None:
         self._kept: list[float] = []
         self._every = 1
         self._seen = 0
-        for each in seconds_per_step:
-            self.add(each)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -66,7 +66,7 @@ class Past:
         return median(self._kept)
 
     def high(self) -> float:
-        """What nearly all of them are below."""
+        """Return the quantile HIGH of the windows."""
         return sorted(self._kept)[min(math.ceil(HIGH * len(self._kept)), len(self._kept)) - 1]
 
 
@@ -74,8 +74,8 @@ class ProcessPace:
     """The pace of one worker's processes, over all their starts.
 
     Args:
-        slow: what was known of it by an earlier agent of the slot.
-        past: windows of that agent, by world size, the oldest first.
+        slow: slowness that an earlier agent of the slot has reported.
+        past: world size and seconds per step of that agent's windows, the oldest first.
     """
 
     def __init__(
@@ -89,40 +89,41 @@ class ProcessPace:
             self._past_of(size).add(seconds)
 
     def begin(self, world_size: int) -> None:
-        """New processes have been started: their windows are compared with those of worlds of this size."""
+        """Begin with new processes, which are compared with the past of worlds of this size."""
         self._recent.clear()
         if world_size != self._world_size:
             self.slow = None
             self._world_size = world_size
 
     def add(self, window: Window) -> None:
-        """Judge with this window, which is later than those before."""
+        """Add the next window, and judge the last ones."""
         past = self._past_of(self._world_size)
         if len(self._recent) == RECENT and self.slow is None:
-            past.add(self._recent[0].seconds_per_step)  # what may yet be judged is no past
+            past.add(self._recent[0].seconds_per_step)  # recent windows, which are judged, are not the past
         self._recent.append(window)
         if len(self._recent) == RECENT and len(past) >= LEAST_PAST:
             self.slow = judged(self.slow, tuple(self._recent), past.usual(), past.high())
 
     def _past_of(self, world_size: int) -> Past:
-        known = self._past.pop(world_size, None) or Past()
-        self._past[world_size] = known  # the last one is the newest
+        past = self._past.pop(world_size, None) or Past()
+        self._past[world_size] = past  # the last one is the newest
         if len(self._past) > WORLDS:
             del self._past[next(iter(self._past))]
-        return known
+        return past
 
 
-def judged(known: Slow | None, recent: Sequence[Window], usual: float, high: float) -> Slow | None:
-    """What is to be said of the last windows: as before, unless most of them say otherwise.
+def judged(slow: Slow | None, recent: Sequence[Window], usual: float, high: float) -> Slow | None:
+    """Return the slowness of the last windows; unchanged unless most of them contradict it.
 
     Args:
+        slow: slowness so far; None if training is not slow.
         usual: the median of the past.
-        high: what nearly all of the past is below.
+        high: the quantile HIGH of the past.
     """
-    if known is not None:
-        between = math.sqrt(known.seconds_per_step * known.usual_seconds)
+    if slow is not None:
+        between = math.sqrt(slow.seconds_per_step * slow.usual_seconds)
         below = sum(window.seconds_per_step <= between for window in recent)
-        return None if below >= AGREEING else known
+        return None if below >= AGREEING else slow
     limit = max(high, RATIO * usual)
     if sum(window.seconds_per_step > limit for window in recent) < AGREEING:
         return None
@@ -132,7 +133,7 @@ def judged(known: Slow | None, recent: Sequence[Window], usual: float, high: flo
 
 
 def _change(recent: Sequence[Window], limit: float) -> int:
-    """The place from which on the windows are above the limit, as far as they can be parted by it."""
+    """Return the index from which on the windows are best described as above the limit."""
     scores = [
         sum(1 if window.seconds_per_step > limit else -1 for window in recent[place:])
         for place in range(len(recent))

@@ -1,8 +1,8 @@
-"""How far training is, as scripts report it through `dlr` or DLRover's metrics file, or as it was counted.
+"""Progress of training: reported by scripts through `dlr` or DLRover's metrics file, or counted.
 
 Each training process gets a file of 400 bytes (the progress record of crds/progress_record.py), and the
 agent's processes share one metrics file `{"step": …, "timestamp": …}` under the name that DLRover's
-trainers look up. All of it lies in a directory of this agent, so two agents on one host never mix.
+trainers look up. All files lie in a directory of this agent, so that two agents on one host never mix.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from crds.checkpoint_files import MAX_TROUBLE, CheckpointTrouble
 ENV_RUNTIME_METRICS = "RUNTIME_METRICS_PATH"
 
 MAX_STEP = (1 << 63) - 1
-"""The API server takes no larger number, and refuses the whole report with it."""
+"""Largest step; the API server would refuse the whole report with a larger number."""
 CLOCK_SECONDS = 1.0
-"""So far a time may lie ahead, where the clock has been set back just now."""
+"""Time by which a report may lie in the future, after the clock has been set back."""
 
 BESIDE = (layout.TROUBLE_SUFFIX, layout.RESULT_SUFFIX, layout.ENDED_SUFFIX, layout.GROUP_SUFFIX)
-"""Endings of the files that a process may write beside its record."""
+"""Suffixes of the files that a process may write beside its record."""
 FIRST_COUNT_SECONDS = 10.0
-"""So long a first step that was counted waits for the second, or for the script's own report of it."""
+"""Time that a first counted step waits for the second, or for the script's own report."""
 _RECORD = struct.Struct(f"{layout.PROGRESS_FORMAT}{layout.NUMBERS_FORMAT}")
 
 
 @dataclass(frozen=True)
 class RankProgress:
-    """How far one training process is, by what it has reported since it was started."""
+    """Progress of one training process since its start."""
 
     step: int | None = None
-    """The newest step. A script that reports only checkpoints has the step of the last one."""
+    """Newest step. A script that reports only checkpoints has the step of the last one."""
     last_report_at: float | None = None
-    """When it last reported a step or a checkpoint (CLOCK_MONOTONIC)."""
+    """Time of its last report of a step or a checkpoint (CLOCK_MONOTONIC)."""
     busy_until: float | None = None
-    """Until when (CLOCK_MONOTONIC) it expects no step (`dlr.busy`); None if it is not busy."""
+    """End (CLOCK_MONOTONIC) of a time without steps (`dlr.busy`); None if it is not busy."""
     reports_steps: bool = False
     """Whether it reports steps, and not just checkpoints."""
 
 
 @dataclass(frozen=True)
 class ScriptEnd:
-    """How a script has ended whose process may still live."""
+    """End of a script whose process may still live."""
 
     code: int
     """Exit code of the process, if nothing else ends it."""
@@ -71,48 +71,50 @@ class ScriptEnd:
 class ProgressFiles:
     """The progress files of one agent's training processes.
 
-    Where the script is known to report steps itself, those that were counted say nothing.
+    Counted steps do not count once the script has reported steps itself.
 
     Args:
-        told: whether the script is known to do so: an earlier agent of the slot said it.
-        trouble: what an earlier agent of the slot said of checkpoints. It is so until the first process says
-            that it works.
+        script_reports: whether it has done so under an earlier agent of the slot.
+        trouble: trouble with checkpoints that an earlier agent of the slot has reported. It lasts until the
+            first process reports that it is over.
     """
 
-    def __init__(self, *, told: bool = False, trouble: AgentCheckpointTrouble | None = None) -> None:
-        self.told = told
+    def __init__(
+        self, *, script_reports: bool = False, trouble: AgentCheckpointTrouble | None = None
+    ) -> None:
+        self.script_reports = script_reports
         self.directory = Path(tempfile.mkdtemp(prefix="dlr_"))
         self._metrics = self.directory / "runtime_metrics.json"
         self._steps: list[Path] = []
         self._ahead: dict[int, int] = {}
-        """By how many steps a process counts less than the others, by local rank."""
+        """Number of steps by which a process's count is behind the others', by local rank."""
         self._trouble: dict[tuple[int, CheckpointTrouble], str] = {}
-        """What was told last of each kind, by local rank: what processes have not told yet, those before them
-        have."""
+        """Last report of each kind, by local rank; those of earlier processes stay until there are new
+        ones."""
         if trouble is not None:
             self._trouble[0, trouble.reason] = trouble.message
         self._since = time.time()
         self.generation = 0
-        """How often processes have been started. The steps of one generation are compared with no other's."""
+        """Number of starts of processes. Steps of different generations are not compared."""
         self.start = ProcessStart()
         """The last start of processes."""
 
     def recorder_of(self, rank: int) -> Path:
-        """Return the socket at which a process offers torch's flight recorder, by local rank."""
+        """Return the socket at which the process of a local rank offers torch's flight recorder."""
         return self.directory / f"recorder.{rank}"
 
     def renew(self, local_world_size: int, start: ProcessStart) -> list[dict[str, str]]:
-        """Make fresh files for newly started processes.
+        """Create new files for processes that are about to start.
 
         Returns:
             The environment that names the files, by local rank.
 
         Raises:
-            OSError: if they cannot be written.
+            OSError: a file cannot be written.
         """
         beside = [path.with_name(path.name + suffix) for path in self._steps for suffix in BESIDE]
         for path in (*self._steps, *beside, self._metrics):
-            path.unlink(missing_ok=True)  # who lingers goes on writing into a file that nobody reads
+            path.unlink(missing_ok=True)  # a lingering process goes on writing into a deleted file
         self._steps = [self.directory / f"step.{rank}" for rank in range(local_world_size)]
         self._ahead = {}
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # a script may have emptied /tmp
@@ -126,28 +128,28 @@ class ProgressFiles:
 
     @property
     def records(self) -> Sequence[Path]:
-        """The progress records of the processes that were started last, by local rank."""
+        """Progress records of the current processes, by local rank."""
         return self._steps
 
     def read(self) -> Snapshot:
-        """Read what the processes have reported since they were started."""
+        """Read the reports of the current processes."""
         records = {rank: read_record(path) for rank, path in enumerate(self._steps)}
         shared = self._read_metrics()
         saved = {rank: r.checkpoint for rank, r in records.items() if r.checkpoint is not None}
-        told = {rank: (r.first or r.step, r.step) for rank, r in records.items() if r.step is not None}
+        reported = {rank: (r.first or r.step, r.step) for rank, r in records.items() if r.step is not None}
         if shared is not None:
-            told[len(records)] = shared, shared
-        self.told = self.told or bool(told)
+            reported[len(records)] = shared, shared
+        self.script_reports = self.script_reports or bool(reported)
         began = {rank: r.counted[0].step for rank, r in records.items() if r.counted}
         self._ahead = ahead = {rank: max(began.values()) - step for rank, step in began.items()}
         counted = {
-            rank: later(r.counted, ahead[rank])  # a start renews the other one in between
+            rank: later(r.counted, ahead[rank])  # `self._ahead` may be renewed meanwhile
             for rank, r in records.items()
-            if r.counted and is_believed(r.counted) and not self.told
+            if r.counted and is_believed(r.counted) and not self.script_reports
         }
         checkpoints = {rank: (checkpoint, checkpoint) for rank, checkpoint in saved.items()}
         return Snapshot(
-            steps=told or counted or checkpoints,
+            steps=reported or counted or checkpoints,
             checkpoint=max(saved.values(), key=lambda each: (each.step, each.at), default=None),
             counted=bool(counted),
             start_unknown=bool(counted)
@@ -163,15 +165,15 @@ class ProgressFiles:
         )
 
     def read_rank(self, local_rank: int) -> RankProgress:
-        """Read what one process has reported. It can be read after its end too, until the next start.
+        """Read the report of one process, also after its end, until the next start.
 
-        The step in DLRover's metrics file, which the processes share, counts for one that reports none
-        itself; what was counted, where the script is not known to report any.
+        A process without a report of its own has the step in DLRover's metrics file, which the processes
+        share. The counted step is used if the script does not report any.
         """
         steps = self._steps  # renewed as a whole by another thread
         record = read_record(steps[local_rank]) if local_rank < len(steps) else ProcessProgress()
         step = record.step or self._read_metrics()
-        if step is None and record.counted and is_believed(record.counted) and not self.told:
+        if step is None and record.counted and is_believed(record.counted) and not self.script_reports:
             _, step = later(record.counted, self._ahead.get(local_rank, 0))
         newest = step or record.checkpoint
         if newest is None:
@@ -180,7 +182,7 @@ class ProgressFiles:
         return RankProgress(newest.step, at, record.busy_until, reports_steps=step is not None)
 
     def script_end(self, local_rank: int) -> ScriptEnd | None:
-        """Return how the script of one forked process has ended; None while it runs, or if it is unknown."""
+        """Return the end of a forked process's script; None while it runs, or if it is unknown."""
         if local_rank >= len(self._steps):
             return None
         record = self._steps[local_rank]
@@ -192,7 +194,7 @@ class ProgressFiles:
             return None
 
     def group_times(self) -> GroupTimes | None:
-        """Return when the processes formed their process group; None until all have, or if it is unknown."""
+        """Return the times at which the processes formed their process group; None until all have."""
         began, ended, now = [], [], time.monotonic()
         for record in self._steps:
             try:
@@ -207,12 +209,13 @@ class ProgressFiles:
         return GroupTimes(wall_clock(max(began)), wall_clock(max(ended))) if began else None
 
     def result(self, ranks: Mapping[int, int]) -> str | None:
-        """Return the JSON text that rank 0 has left by `dlr.report_result`; None if it runs elsewhere.
+        """Return the JSON text of rank 0's `dlr.report_result`; None if there is none, or rank 0 is
+        elsewhere.
 
-        What is too long, or no JSON, would have the API server refuse the whole report.
+        A text that is too long, or no JSON, is dropped: the API server would refuse the whole report.
 
         Args:
-            ranks: the global ranks of the processes, by local rank.
+            ranks: global ranks of the processes, by local rank.
         """
         record = next((path for local, path in enumerate(self._steps) if ranks.get(local) == 0), None)
         if record is None:
@@ -226,7 +229,7 @@ class ProgressFiles:
 
     @property
     def marker(self) -> str:
-        """How a variable begins that this agent's training processes have, and no other process."""
+        """Prefix of an environment variable that only this agent's training processes have."""
         return f"{layout.ENV_PROGRESS_FILE}={self.directory}/"
 
     def remove(self) -> None:
@@ -236,15 +239,15 @@ class ProgressFiles:
         return Path(os.environ.get(ENV_RUNTIME_METRICS) or self._metrics)
 
     def _read_trouble(self) -> AgentCheckpointTrouble | None:
-        """What does not work with checkpoints, of the first process that tells of any."""
+        """Return the trouble with checkpoints of the first process that reports any."""
         for rank, path in enumerate(self._steps):
             try:
-                told = json.loads(_trouble_of(path).read_bytes())
+                reported = json.loads(_trouble_of(path).read_bytes())
             except (OSError, ValueError, RecursionError):
-                continue  # as with most: there was nothing to tell
+                continue  # most processes have no such file
             for kind in CheckpointTrouble:
-                if isinstance(told, dict) and kind in told:
-                    self._trouble[rank, kind] = str(told[kind])
+                if isinstance(reported, dict) and kind in reported:
+                    self._trouble[rank, kind] = str(reported[kind])
         for rank in range(len(self._steps)):
             for kind in CheckpointTrouble:
                 if message := self._trouble.get((rank, kind)):
@@ -252,7 +255,7 @@ class ProgressFiles:
         return None
 
     def note_lost(self, sentence: str) -> None:
-        """Take note that a checkpoint is lost. All processes have ended."""
+        """Note that a checkpoint is lost, after all processes have ended."""
         self._read_trouble()
         for path in self._steps:
             _trouble_of(path).unlink(missing_ok=True)
@@ -266,31 +269,31 @@ class ProgressFiles:
             return None
         now = time.time()
         if not (self._since <= at <= now + CLOCK_SECONDS and 0 <= step <= MAX_STEP):
-            return None  # of an earlier start, or of a script with other units, such as milliseconds
+            return None  # from an earlier start, or in other units, such as milliseconds
         return StepReport(time.monotonic() - (now - at), step)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What all the processes of one start have reported."""
+    """Reports of all processes of one start."""
 
     steps: dict[int, tuple[StepReport, StepReport]]
-    """The first and the newest report, by local rank. The file that the processes share counts as one rank
-    more, and a script that reports nothing but checkpoints is at least as far as these."""
+    """First and newest report, by local rank. The shared metrics file counts as one more rank; for a script
+    that reports only checkpoints, these are its steps."""
     checkpoint: StepReport | None = None
-    """The checkpoint of the highest step."""
+    """Checkpoint of the highest step."""
     counted: bool = False
-    """The steps were counted: the script reports none. All processes of a start begin with the same step, and
-    the highest number is right: some scripts load on rank 0 alone."""
+    """The steps were counted, since the script reports none. All processes of a start begin with the same
+    step, and the highest number is right: some scripts load only on rank 0."""
     start_unknown: bool = False
-    """Nobody knows which step the count began with: the optimizer keeps no number, and the job is not new."""
+    """The count began with an unknown step: the optimizer keeps no number, and the job is not new."""
     non_finite_step: int | None = None
-    """The first step whose loss a process reported to be NaN or infinite."""
+    """First step whose loss a process reported to be NaN or infinite."""
     trouble: AgentCheckpointTrouble | None = None
     samples_per_step: int | None = None
-    """Over all ranks, as a process has reported it."""
+    """Samples of all ranks, as a process has reported them."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """What a process told beside its newest step: the first one that told anything."""
+    """Numbers that a process reported with its newest step; those of the first process with any."""
     busy: bool = False
     """A process expects no step now (`dlr.busy`)."""
 
@@ -309,14 +312,14 @@ def _trouble_of(record: Path) -> Path:
 
 @dataclass(frozen=True)
 class ProcessProgress:
-    """What one process's file says."""
+    """Content of one process's progress record."""
 
     step: StepReport | None = None
     checkpoint: StepReport | None = None
     busy_until: float | None = None
     first: StepReport | None = None
     counted: tuple[StepReport, StepReport] | None = None
-    """The first and the newest step that were counted."""
+    """First and newest counted step."""
     start_unknown: bool = False
     non_finite_step: int | None = None
     samples_per_step: int = 0
@@ -329,14 +332,14 @@ def read_record(path: Path) -> ProcessProgress:
     except (OSError, struct.error):
         return ProcessProgress()
     first, newest = (
-        _told(words[layout.FIRST_COUNTED], words[layout.FIRST_COUNTED_AT]),
-        _told(words[layout.COUNTED], words[layout.COUNTED_AT]),
+        _step_report(words[layout.FIRST_COUNTED], words[layout.FIRST_COUNTED_AT]),
+        _step_report(words[layout.COUNTED], words[layout.COUNTED_AT]),
     )
     return ProcessProgress(
-        _told(words[layout.STEP], words[layout.STEP_AT]),
-        _told(words[layout.CHECKPOINT], words[layout.CHECKPOINT_AT]),
+        _step_report(words[layout.STEP], words[layout.STEP_AT]),
+        _step_report(words[layout.CHECKPOINT], words[layout.CHECKPOINT_AT]),
         words[layout.BUSY_UNTIL] or None,
-        _told(words[layout.FIRST_STEP], words[layout.FIRST_STEP_AT]),
+        _step_report(words[layout.FIRST_STEP], words[layout.FIRST_STEP_AT]),
         (first, newest) if first and newest else None,
         start_unknown=bool(words[layout.START_UNKNOWN]),
         non_finite_step=words[layout.NON_FINITE] - 1 if words[layout.NON_FINITE] > 0 else None,
@@ -345,29 +348,29 @@ def read_record(path: Path) -> ProcessProgress:
     )
 
 
-def _numbers(told: Sequence[Any]) -> Iterator[tuple[str, float]]:
-    """The name and value of each; a script may write anything there."""
-    for value, name in zip(told[::2], told[1::2], strict=True):
+def _numbers(words: Sequence[Any]) -> Iterator[tuple[str, float]]:
+    """Yield the name and value of each valid number; a script may write anything there."""
+    for value, name in zip(words[::2], words[1::2], strict=True):
         if (text := name.rstrip(b"\0").decode(errors="ignore")) and math.isfinite(value):
             yield text, value
 
 
 def is_believed(counted: tuple[StepReport, StepReport]) -> bool:
-    """Whether a script that reports its steps itself would have reported the first by now."""
+    """Whether a count is old enough: a script that reports steps itself would have done so by now."""
     first, newest = counted
     return newest.step != first.step or time.monotonic() - first.at >= FIRST_COUNT_SECONDS
 
 
 def later(counted: tuple[StepReport, StepReport], ahead: int) -> tuple[StepReport, StepReport]:
-    """Shift a count to that of a process that began so many steps later."""
+    """Shift a count by `ahead` steps."""
     first, newest = counted
     return StepReport(first.at, first.step + ahead), StepReport(newest.at, newest.step + ahead)
 
 
-def _told(step: int, at: float) -> StepReport | None:
+def _step_report(step: int, at: float) -> StepReport | None:
     return None if at == 0.0 or step < 0 else StepReport(at, step)
 
 
 def wall_clock(monotonic: float) -> datetime:
-    """Return the time by the node's clock of a past moment of CLOCK_MONOTONIC."""
+    """Convert a past time of CLOCK_MONOTONIC to the node's clock."""
     return datetime.fromtimestamp(time.time() - (time.monotonic() - monotonic), timezone.utc)

@@ -1,7 +1,7 @@
-"""The log folders of an agent's rounds: one for each, of which the last ones are kept within bounds.
+"""Log folders of an agent's rounds, limited in number and size.
 
-torch names the folder by `TORCHELASTIC_RESTART_COUNT` and clears it at every start. It counts the failures of
-one agent there; rounds are counted alike on all ranks.
+torch names the folder by `TORCHELASTIC_RESTART_COUNT`, its count of one agent's failures, and clears it at
+every start. Here the number of the round is used instead, which is equal on all ranks.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from agent.torch_compat.elastic import LOG_FOLDER_PREFIX, RESTART_COUNT
 logger = logging.getLogger(__name__)
 
 KEPT_ROUNDS = 8
-"""Folders of ended rounds that are kept."""
+"""Number of folders of ended rounds that are kept."""
 LOOK_SECONDS = 2.0
-"""Between two looks at the sizes of the running round's logs."""
+"""Interval of the looks at the sizes of the running round's logs."""
 
 TEMPORARY_BYTES = 64 << 20
-"""For the logs of the running round, and again for those of ended rounds, where they are in the container's
-own temporary directory. Who writes more and more to its container's file system is evicted one day."""
+"""Limit of the running round's logs, and again of those of ended rounds, in the container's own temporary
+directory. A Pod that fills its container's file system is evicted."""
 CHOSEN_BYTES = 1 << 30
-"""For the logs of ended rounds in a directory that the user chose (`--log-dir`)."""
+"""Limit of the logs of ended rounds in a directory that the user chose (`--log-dir`)."""
 MIN_FILE_BYTES = 256 << 10
-"""Of each log at least so much is kept, because failures are explained by its end."""
+"""Least limit of one log, since failures are explained by its end."""
 
 _BLOCK_BYTES = 512
-"""The unit of st_blocks, whatever the file system's own is (stat(2))."""
+"""Unit of st_blocks, on all file systems (stat(2))."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 """Modes of fallocate(2)."""
 
 
 @dataclass(frozen=True)
 class LogLimits:
-    """How much of the logs stays on disk."""
+    """Limits of the logs on disk."""
 
     ended_bytes: int
-    """Limit of all ended rounds together. The newest of them is kept whole, however large it is."""
+    """Limit of all ended rounds together. The newest of them is kept in any case."""
     running_bytes: int | None
-    """Limit of all logs of the running round together; None if they may grow for ever."""
+    """Limit of all logs of the running round together; None for no limit."""
 
 
 class RoundLogsSpecs(LogsSpecs):
     """The given LogsSpecs with one folder for each round, `attempt_<round>`.
 
     Args:
-        inner: the layout that torchrun's flags ask for.
-        round_: tells the round that is being started.
+        inner: the layout by torchrun's flags.
+        round_: returns the round that is being started.
     """
 
     def __init__(self, inner: LogsSpecs, round_: Callable[[], int]) -> None:
@@ -65,16 +65,16 @@ class RoundLogsSpecs(LogsSpecs):
         self._round = round_
         self._keeper: LogKeeper | None = None
         self.latest = LogsDest()
-        """The files of the processes that were started last."""
+        """Files of the current processes."""
 
     @property
     def root_log_dir(self) -> str:
         return self._inner.root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Lay out the files of a start, as torch asks at each, and name them in the environments."""
+        """Lay out the files of a start; torch calls it at each."""
         restarts = envs[0].get(RESTART_COUNT, "0")
-        envs[0][RESTART_COUNT] = str(self._round())  # torch names the folder by it
+        envs[0][RESTART_COUNT] = str(self._round())  # which torch names the folder by
         self.latest = self._inner.reify(envs)
         envs[0][RESTART_COUNT] = restarts
         self._keep()
@@ -92,9 +92,9 @@ class RoundLogsSpecs(LogsSpecs):
 
 
 class LogKeeper(threading.Thread):
-    """Keeps the logs of one agent within bounds.
+    """Keeps the logs of one agent within their limits.
 
-    It does so in the background, because a volume may be slow, and restarts must not be.
+    This happens in the background, since a volume may be slow, and must not delay restarts.
     """
 
     def __init__(self, bounds: LogLimits) -> None:
@@ -106,7 +106,7 @@ class LogKeeper(threading.Thread):
         self._can_cut = bounds.running_bytes is not None
 
     def keep(self, folder: Path, logs: set[Path]) -> None:
-        """Take note of a new round: its folder, and the logs in it."""
+        """Note a new round: its folder, and the logs in it."""
         with self._lock:
             self._running = folder, frozenset(logs)
         self._news.set()
@@ -114,19 +114,19 @@ class LogKeeper(threading.Thread):
     def run(self) -> None:
         is_new_round = failed = False
         while True:
-            if self._news.wait(LOOK_SECONDS):  # what comes after a time-out is not cleared, and so not lost
+            if self._news.wait(LOOK_SECONDS):  # news after a time-out is not cleared, and so not lost
                 self._news.clear()
                 is_new_round = True
             try:
                 self.look(is_new_round=is_new_round)
                 is_new_round = failed = False
-            except OSError as error:  # of a volume, perhaps for a moment (ESTALE, EIO): so it looks again
+            except OSError as error:  # maybe only for a moment (a volume's ESTALE, EIO)
                 if not failed:
                     logger.warning("the logs of training processes are not kept within bounds: %s", error)
                 failed = True
 
     def look(self, *, is_new_round: bool) -> None:
-        """Cut what has become too long, and after a start remove what is too old."""
+        """Cut logs that are too long, and after a start remove old rounds."""
         with self._lock:
             running = self._running
         if running is None:
@@ -153,7 +153,7 @@ class LogKeeper(threading.Thread):
 
 
 def bounds_of(root: Path) -> LogLimits:
-    """The bounds of a log directory: tight if it is torch's own temporary one, because nobody chose it."""
+    """Return the limits of a log directory: low ones for torch's own temporary directory."""
     if not (root.parent == Path(tempfile.gettempdir()) and root.name.startswith("torchelastic_")):
         return LogLimits(ended_bytes=CHOSEN_BYTES, running_bytes=None)
     temporary = min(TEMPORARY_BYTES, shutil.disk_usage(root).total // 8)
@@ -164,7 +164,7 @@ def prune(running: Path, limit_bytes: int) -> None:
     """Remove the folders of the oldest ended rounds.
 
     Args:
-        running: the folder of the round that runs.
+        running: folder of the running round.
     """
     rounds = sorted((folder for folder in _round_folders(running.parent) if folder != running), key=_number)
     used_bytes = 0
@@ -175,18 +175,18 @@ def prune(running: Path, limit_bytes: int) -> None:
 
 
 def cut_middle(log: Path, limit_bytes: int) -> None:
-    """Give the middle of a log back to the file system, if there is more on disk than the limit.
+    """Free the middle of a log if it has more bytes on disk than the limit.
 
-    An eighth of the limit stays of its beginning and half of its end. Whoever writes or reads the file does
-    not notice: positions stay as they are, and what is gone reads as zeros.
+    Its beginning stays, with an eighth of the limit, and its end, with half of it. Writers and readers are
+    not disturbed: positions are unchanged, and the freed part reads as zeros.
 
     Raises:
-        OSError: if the file system has no holes.
+        OSError: the file system does not support holes.
     """
     try:
         fd = os.open(log, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # no process has opened it yet, or the log is not a file
+        return  # no process has opened it yet
     try:
         stat = os.fstat(fd)
         head, end = limit_bytes // 8, stat.st_size - limit_bytes // 2

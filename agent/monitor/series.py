@@ -1,7 +1,7 @@
 """A job's past as a bounded series: windows of a few steps, evenly thinned as the job grows. Pure.
 
-A point has the step time of one window, and of each number the mean since the point before. So all step times
-are of one scale, and no loss that was seen is left out of the curve.
+A point has the step time of one window, and the mean of each number since the point before. So all step times
+are comparable, and the curve of the loss omits no value.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from agent.monitor.stepping import ProcessStart, StepReport
 from crds.agent_report import MAX_POINTS, Series, SeriesPoint, Slow, Usage
 
 WINDOW_SAMPLES = 5
-"""Looks with a new step that make up a window: its median outlives two pauses."""
+"""Number of looks with a new step in a window; their median is robust against two pauses."""
 IN_SERIES = ("cpuCores", "memoryBytes", "gpuShare", "gpuMemoryBytes")
-"""Figures of `status.agent.usage` that the series has."""
+"""Figures of `status.agent.usage` in the series."""
 
 Numbers = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class SeriesDraft:
-    """The series, and the windows since its last point: as many as `every` make one."""
+    """The series, and the windows since its last point; `every` windows make a point."""
 
     series: Series
     pending: tuple[SeriesPoint, ...] = ()
@@ -41,31 +41,31 @@ class SeriesDraft:
 
 
 def _thinned(points: Sequence[SeriesPoint]) -> tuple[SeriesPoint, ...]:
-    """Each second point, counted from the newest, with the numbers of the one before it."""
+    """Return every second point, counted from the newest, merged with the one before it."""
     places = range(len(points) - 1, -1, -2)
     return tuple(reversed([_mean_of(points[max(place - 1, 0) : place + 1]) for place in places]))
 
 
 def _mean_of(points: Sequence[SeriesPoint]) -> SeriesPoint:
-    """The last of them, with the numbers and the usage of all."""
+    """Return the last of the points, with the mean numbers and usage of all."""
     numbers = mean_numbers([each.numbers for each in points])
     return replace(points[-1], numbers=numbers, usage=mean_numbers([each.usage for each in points]))
 
 
 def amounts_of(usage: Usage | None) -> dict[str, float]:
-    """Return what a point of the series has of a Pod's usage, each to three digits."""
+    """Return a Pod's usage for a point of the series, rounded to three digits."""
     wire = {} if usage is None else usage.to_wire()
     return {name: float(f"{wire[name]:.3g}") for name in IN_SERIES if wire.get(name) is not None}
 
 
-def mean_numbers(told: Sequence[Numbers]) -> dict[str, float]:
+def mean_numbers(reports: Sequence[Numbers]) -> dict[str, float]:
     """Return the mean of each number, over the reports that have it."""
-    names = dict.fromkeys(name for numbers in told for name in numbers)
-    return {name: fmean(each[name] for each in told if name in each) for name in names}
+    names = dict.fromkeys(name for numbers in reports for name in numbers)
+    return {name: fmean(each[name] for each in reports if name in each) for name in names}
 
 
 class Windows:
-    """Makes windows of what is seen of one start's steps."""
+    """Divides the steps of one start into windows."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
@@ -78,14 +78,14 @@ class Windows:
     def look(
         self, newest: StepReport, numbers: Numbers, clock: float, now: datetime, *, busy: bool
     ) -> tuple[SeriesPoint, Window | None] | None:
-        """What there is after this look; None unless it completes a window.
+        """Return a new point of the series, with its window; None unless this look completes a window.
 
-        The first is only for the series, and not to be judged: its steps compile, connect and fill caches.
+        The first window is None, and not judged, since its steps compile, connect and fill caches.
 
         Args:
             newest: the newest step.
             clock: CLOCK_MONOTONIC at `now`.
-            busy: no step is to be expected (`dlr.busy`): the time from this step to the next says nothing.
+            busy: no step is expected (`dlr.busy`), so the time from this step to the next is ignored.
         """
         last = self._last
         if busy or last is None or newest.step < last.step:
@@ -98,9 +98,9 @@ class Windows:
         self._numbers.append(numbers)
         if len(self._paces) < WINDOW_SAMPLES:
             return None
-        since, pace, told = self._since, median(self._paces), mean_numbers(self._numbers)
+        since, pace, means = self._since, median(self._paces), mean_numbers(self._numbers)
         self._since, self._paces, self._numbers = None, [], []
-        point = SeriesPoint(newest.step, _wall(newest.at, clock, now), self.world_size, pace, told)
+        point = SeriesPoint(newest.step, _wall(newest.at, clock, now), self.world_size, pace, means)
         was_warm, self._is_warm = self._is_warm, True
         return point, Window(_wall(since.at, clock, now), since.step + 1, pace) if was_warm else None
 
@@ -110,11 +110,11 @@ def _wall(at: float, clock: float, now: datetime) -> datetime:
 
 
 class Chronicle:
-    """It is not thread-safe.
+    """Series and pace of the job, over all starts of this agent's processes. Not thread-safe.
 
     Args:
-        series: as an earlier agent of the slot told it.
-        slow: likewise.
+        series: series in the report of an earlier agent of the slot.
+        slow: slowness in that report.
         usage: returns the newest figures of this Pod's usage.
     """
 
@@ -128,13 +128,13 @@ class Chronicle:
         self._windows = Windows(0)
 
     def begin(self, start: ProcessStart) -> None:
-        """Take note that new processes have been started."""
+        """Note that new processes have been started."""
         self._start = start
         self._windows = Windows(start.world_size)
         self._pace.begin(start.world_size)
 
     def look(self, newest: StepReport, numbers: Numbers, clock: float, now: datetime, *, busy: bool) -> None:
-        """Look as `Windows.look` does."""
+        """Add the newest step; see `Windows.look`."""
         found = self._windows.look(newest, numbers, clock, now, busy=busy)
         if found is not None:
             point, window = found
@@ -144,16 +144,16 @@ class Chronicle:
 
     @property
     def series(self) -> Series | None:
-        """None if there is nothing to tell, or it is another's to tell."""
+        """The series; None if it has no points, or another agent reports it."""
         series = self._history.series
-        return series if self._speaks and series.latest is not None else None
+        return series if self._leads and series.latest is not None else None
 
     @property
     def slow(self) -> Slow | None:
-        """Likewise."""
-        return self._pace.slow if self._speaks else None
+        """Slowness of the job; None if it is not slow, or another agent reports it."""
+        return self._pace.slow if self._leads else None
 
     @property
-    def _speaks(self) -> bool:
-        """Before its first world, what was told stays."""
+    def _leads(self) -> bool:
+        """Whether this agent reports for the job. Before its first world it repeats the earlier report."""
         return self._start is None or self._start.leads

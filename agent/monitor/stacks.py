@@ -1,9 +1,8 @@
-"""Python stacks of training processes, which the SDK makes them write on a signal.
+"""Python stacks of training processes, which they write on a signal.
 
-The SDK (`dlr.report` and the others) registers Python's own faulthandler, and in forked processes so
-does agent.warm.step_counter. It works while a process hangs in C code, and is part of every Python. The
-signal ends a process that does not handle it, so only processes that do get it. For the others the agent
-reports what the kernel says.
+The SDK (`dlr.report` and the others), and agent.warm.step_counter in forked processes, register Python's
+faulthandler for it, which works even while a process hangs in C code. The signal ends a process that does not
+handle it, so only processes that do get it. For the others the agent reports the kernel's state.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from crds.progress_record import ENV_STACKS_FILE, ENV_STACKS_SIGNAL
 ENV_FAULTHANDLER = "PYTHONFAULTHANDLER"
 
 DEFAULT_SIGNAL = int(signal.SIGRTMIN) + 5
-"""A signal that nobody else is known to use."""
+"""A signal that no common program uses."""
 
 PATIENCE_SECONDS = 3.0
-"""How long processes have to write their stacks."""
+"""Time limit for processes to write their stacks."""
 SETTLED_SECONDS = 0.2
-"""A dump that has not grown for so long is complete."""
+"""Time without growth after which a dump is complete."""
 
 _POLL_SECONDS = 0.02
 _HANDLED = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
@@ -45,43 +44,43 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Capture:
-    """The stacks that one process has written."""
+    """Stacks of one process."""
 
     text: str = ""
     """The whole dump."""
     frames: tuple[Frame, ...] = ()
-    """The frames of the main thread, the innermost first."""
+    """Frames of the main thread, the innermost first."""
     note: str = ""
-    """Why there are no frames."""
+    """Reason why there are no frames."""
     offered: bool = True
-    """Whether the process offers its stack."""
+    """Whether the process handles the signal."""
     computes: bool = False
-    """The main thread used a CPU meanwhile, or was in the queue for one, and it uses no accelerator."""
+    """The main thread used a CPU meanwhile, or waited for one, and the process uses no accelerator."""
 
 
 class StackFiles:
     """The files into which one agent's training processes write their stacks.
 
     Args:
-        directory: where they go if the processes have no folders for their logs. It is made when needed;
-            whoever names it removes it.
+        directory: folder of the files if the processes have no folders for their logs; created when needed,
+            and removed by the caller.
     """
 
     def __init__(self, directory: Path) -> None:
         self._own_directory = directory
         self.files: dict[int, Path] = {}
-        """Where each process writes, by local rank."""
+        """File of each process, by local rank."""
         self.signal = signal_number(os.environ)
 
     def renew(self, round_: int, error_files: Mapping[int, str]) -> dict[int, dict[str, str]]:
-        """Choose the files of newly started processes.
+        """Choose the files of processes that are about to start.
 
         Args:
             error_files: torch's error file of each process, by local rank; its stacks go beside it.
 
         Returns:
-            The environment that names the files and the signal, by local rank. It also has Python write its
-            own stack when it crashes (PYTHONFAULTHANDLER), unless the user has a say in it.
+            The environment that names the files and the signal, by local rank. Unless the user has set it, it
+            includes PYTHONFAULTHANDLER, by which Python writes its own stack when it crashes.
         """
         self.files = {rank: self._file(round_, rank, Path(file)) for rank, file in error_files.items()}
         crashes = {} if ENV_FAULTHANDLER in os.environ else {ENV_FAULTHANDLER: "1"}
@@ -96,15 +95,15 @@ class StackFiles:
 
     @property
     def folder(self) -> Path | None:
-        """What holds the files of all processes of the round; None before the first."""
+        """Folder of the files of all processes of the round; None before the first."""
         return min(self.files.values()).parents[1] if self.files else None
 
     def folder_of(self, rank: int, default: Path) -> Path:
-        """Return the folder that a process writes to, by local rank."""
+        """Return the folder of the process of a local rank."""
         return self.files[rank].parent if rank in self.files else default
 
     def _file(self, round_: int, rank: int, error_file: Path) -> Path:
-        """Beside the process's logs; where these go to /dev/null, in the directory of our own."""
+        """Return the file beside the process's logs; if these go to /dev/null, in our own directory."""
         if str(error_file) != os.devnull:
             return error_file.with_name("stacks.txt")
         directory = self._own_directory / f"attempt_{round_}" / str(rank)
@@ -113,24 +112,24 @@ class StackFiles:
 
 
 def signal_number(environ: Mapping[str, str]) -> int:
-    """Return the user's choice of a signal if it is one, else the default."""
+    """Return the user's choice of a signal if it is valid, else the default."""
     chosen = environ.get(ENV_STACKS_SIGNAL, "")
     return int(chosen) if chosen.isdigit() and 0 < int(chosen) < signal.NSIG else DEFAULT_SIGNAL
 
 
 def capture(pids: Mapping[int, int], files: Mapping[int, Path], signum: int) -> dict[int, Capture]:
-    """Have living processes write their stacks, and read them. It takes at most `PATIENCE_SECONDS`.
+    """Have living processes write their stacks, and read them, in at most `PATIENCE_SECONDS`.
 
     Args:
-        pids: of the processes, by local rank.
-        files: where each of them writes its stacks, by local rank.
-        signum: the signal that makes them do so.
+        pids: ids of the processes, by local rank.
+        files: files into which they write their stacks, by local rank.
+        signum: the signal for it.
     """
     asked, before = {}, {pid: _wanted_seconds(pid) for pid in pids.values()}
     begun_at = time.monotonic()
     for rank, pid in pids.items():
         file = files.get(rank)
-        with contextlib.suppress(OSError, ValueError):  # it has ended, or it does not offer any
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or does not handle the signal
             if file and handles(trainer := offering_process(file, pid), signum):
                 asked[rank] = file, file.stat().st_size
                 os.kill(trainer, signum)
@@ -144,7 +143,7 @@ def capture(pids: Mapping[int, int], files: Mapping[int, Path], signum: int) -> 
 
 
 def _wanted_seconds(pid: int) -> float:
-    """Return for how long its main thread has run or waited for a CPU (proc(5), schedstat); 0 if unknown."""
+    """Return the time that the main thread has run or waited for a CPU (proc(5), schedstat); 0 if unknown."""
     try:
         ran, waited = Path(f"/proc/{pid}/schedstat").read_bytes().split()[:2]
         return (int(ran) + int(waited)) / 1e9
@@ -160,7 +159,7 @@ def _uses_device(pid: int) -> bool:
 
 
 def wait_state(pid: int) -> str:
-    """Return a clause on what the kernel says of a process's main thread."""
+    """Return a clause on the kernel's state of a process's main thread."""
     try:
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
@@ -184,7 +183,11 @@ def _captured(dump: str | None, pid: int) -> Capture:
 
 
 def _await_dumps(asked: Mapping[int, tuple[Path, int]]) -> dict[int, str]:
-    """Return what each file has gained, by local rank. The number beside a file is its size before."""
+    """Return the new text of each file, by local rank.
+
+    Args:
+        asked: file and size before the signal, by local rank.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     dumps = dict.fromkeys(asked, "")
     grown_at = dict.fromkeys(asked, time.monotonic())
@@ -200,11 +203,11 @@ def _await_dumps(asked: Mapping[int, tuple[Path, int]]) -> dict[int, str]:
 
 
 def offering_process(file: Path, pid: int) -> int:
-    """Return the id that stands in a file: of the process that was started, or of a descendant of it.
+    """Return the id in a stacks file: that of the started process or of a descendant.
 
     Raises:
-        OSError: if that process has ended, or belongs to another process group.
-        ValueError: if the file has no id.
+        OSError: the process has ended, or belongs to another process group.
+        ValueError: the file has no id.
     """
     with file.open() as lines:
         trainer = int(lines.readline().removeprefix("pid ").strip() or 0)

@@ -1,7 +1,7 @@
-"""The steps that training processes have reported, as raw figures in `status.agent` for the job's goodput.
+"""Reported steps of training processes, as raw figures in `status.agent` for the job's goodput.
 
-Each round has its first step, its highest step, and the time between the reports of the two. The controller
-computes from these what they come to over the life of the job (docs/metrics.md).
+Each round has its first step, its highest step, and the time between the reports of the two. From these the
+controller computes the goodput over the life of the job (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from crds.agent_report import Series
 
 LATELY_SECONDS = 30.0
-"""`secondsPerStep` is the mean over the steps of so long a time, and over the last two steps at least."""
+"""Time over which `secondsPerStep` is the mean; it covers the last two steps at least."""
 
 
 @dataclass(frozen=True, order=True)
 class StepReport:
-    """A step, or the step of a checkpoint, that a process has reported. Reports are ordered by time."""
+    """Report of a step, or of a checkpoint's step, by a process. Reports are ordered by time."""
 
     at: float
-    """When it was reported (CLOCK_MONOTONIC, in seconds)."""
+    """Time of the report (CLOCK_MONOTONIC, in seconds)."""
     step: int
 
 
@@ -35,49 +35,49 @@ class ProcessStart:
     round: int = 0
     world_size: int = 1
     leads: bool = True
-    """One of the processes has rank 0, so this agent speaks for the job."""
+    """One of the processes has rank 0, so this agent reports for the job."""
     of_new_job: bool = False
     """The job had made no step before."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """How far training is. Every report of the agent carries these."""
+    """Figures on progress in each report of the agent."""
 
     progress: StepProgress | None = None
-    """None if the processes that run have reported nothing yet."""
+    """None if the current processes have reported nothing yet."""
     rounds: tuple[RoundProgress, ...] = ()
-    """The last rounds in which steps were reported, the oldest first."""
+    """Last rounds with reported steps, the oldest first."""
     checkpoint_trouble: AgentCheckpointTrouble | None = None
-    """What does not work with checkpoints."""
+    """Trouble with checkpoints."""
     series: Series | None = None
-    """The job's past, where it is this agent's to tell."""
+    """The job's past; None if another agent reports it."""
     slow: Slow | None = None
 
 
 class Stepping:
-    """The steps of the processes of one start. A script may go back meanwhile, so the highest step counts.
+    """Steps of the processes of one start. The highest step counts, since a script may go back.
 
     Args:
-        counted: whether these were counted, or reported.
+        counted: the steps were counted, not reported by the script.
     """
 
     def __init__(self, *, counted: bool = False) -> None:
         self.counted = counted
         self.start_unknown = False
-        """Nobody knows which step the count began with."""
+        """The count began with an unknown step."""
         self.non_finite_step: int | None = None
-        """The lowest step whose loss a process reported to be NaN or infinite."""
+        """Lowest step whose loss a process reported to be NaN or infinite."""
         self.samples_per_step: int | None = None
         self._first: dict[int, StepReport] = {}
         self._highest: dict[int, StepReport] = {}
         self._recent: deque[StepReport] = deque()
 
     def observe(self, rank: int, first: StepReport, newest: StepReport) -> None:
-        """Take note of what one process has reported.
+        """Note the reports of one process.
 
         Args:
-            first: its first report, or the first one that was seen.
+            first: its first report, or the first one that was read.
             newest: its newest report.
         """
         self._first.setdefault(rank, first)
@@ -87,7 +87,7 @@ class Stepping:
             self._remember(report)
 
     def in_round(self, round_: int) -> RoundProgress | None:
-        """Return the progress of the process that got furthest, or None if no step was reported."""
+        """Return the progress of the process with the highest step; None if no step was reported."""
         if not self._highest:
             return None
         rank = max(self._highest, key=lambda rank: (self._highest[rank].step, -rank))
@@ -105,14 +105,14 @@ class Stepping:
         )
 
     def seconds_per_step(self) -> float | None:
-        """Return the mean of the last `LATELY_SECONDS`, or None before the second step."""
+        """Return the mean of the last `LATELY_SECONDS`; None before the second step."""
         if len(self._recent) < 2:
             return None
         first, last = self._recent[0], self._recent[-1]
         return (last.at - first.at) / (last.step - first.step)
 
     def _remember(self, report: StepReport) -> None:
-        """Keep the recent reports, of which each has a higher step and a later time than the one before."""
+        """Add a report to the recent ones if its step is higher, and its time later, than all of theirs."""
         if self._recent and (report.step <= self._recent[-1].step or report.at <= self._recent[-1].at):
             return
         self._recent.append(report)
@@ -121,9 +121,9 @@ class Stepping:
 
 
 def with_round(rounds: tuple[RoundProgress, ...], current: RoundProgress | None) -> tuple[RoundProgress, ...]:
-    """Return the last rounds, with what is known now of the current one.
+    """Return the last rounds, with the current one updated.
 
-    What was counted is left out once the script reports its steps: its numbers compare with no others.
+    Rounds with counted steps are left out once the script reports its steps: the numbers are not comparable.
     """
     if current is None:
         return rounds

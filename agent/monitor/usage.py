@@ -1,7 +1,7 @@
-"""Measures the CPU time and the memory that this worker's Pod uses, and adds what its GPUs do.
+"""CPU time and memory that this worker's Pod uses, and the load of its GPUs.
 
-The reporter sends the newest figures along with every report, so they cost no writes of their own. A thread
-reads them, since the memory of a process tree takes milliseconds.
+The reporter adds the newest figures to every report, so they cost no writes of their own. A thread reads
+them, since the memory of a process tree takes milliseconds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 
 FIRST_SECONDS = 1.0
 READ_SECONDS = 5.0
-"""The interval between two readings: after the first one, so that there are figures soon, and later."""
+"""Intervals of the readings: after the first one, so that there are figures soon, and later."""
 
 STALE_SECONDS = 60.0
-"""Figures older than this are no longer reported, because the thread that reads them is stuck."""
+"""Age from which figures are no longer reported, since the thread that reads them is stuck."""
 
 
 class UsageMeter(threading.Thread):
-    """Reads the figures now and then. `latest` returns the newest ones."""
+    """Reads the figures at intervals."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class UsageMeter(threading.Thread):
         self._now = now
         self._stop_event = threading.Event()
         self._last: tuple[float, float] | None = None
-        """When the figures were last read, and the CPU seconds used until then."""
+        """Time of the last reading, and the CPU seconds used until then."""
         self._latest: tuple[float, Usage] | None = None
         self._memory_peak_bytes = 0
 
     def latest(self) -> Usage | None:
-        """Return the newest figures; None before the second reading, and if the last one is too long ago."""
+        """Return the newest figures; None before the second reading, or if the last one is too old."""
         latest = self._latest
         return latest[1] if latest is not None and self._now() - latest[0] < STALE_SECONDS else None
 
@@ -65,7 +65,7 @@ class UsageMeter(threading.Thread):
             wait_seconds = READ_SECONDS
 
     def look(self) -> None:
-        """Read the figures; raise OSError, ValueError or KeyError if something cannot be read."""
+        """Read the figures; raise OSError, ValueError or KeyError if one cannot be read."""
         at, used_seconds = self._now(), self._cpu.cpu_seconds()
         last, self._last = self._last, (at, used_seconds)
         if last is None or at <= last[0]:

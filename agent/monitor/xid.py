@@ -1,9 +1,9 @@
-"""Listens to NVML for the faults of a GPU (Xids) that its driver reports while processes train on it.
+"""Faults of a GPU (Xids) that its driver reports by NVML while processes train on it.
 
-A process on such a device need not die of the fault soon: it may wait in a kernel that never ends, and all
-other ranks wait for it. So the agent reports the fault as a failure of its own. Not every Xid is one
-(`crds.xids`): what the application may have done itself, or what is for the record, is left to the
-processes, which die of it with a text of their own, or go on.
+A process may survive the fault of its device, waiting for a kernel that never ends, and all other ranks wait
+for it. So the agent reports the fault as a failure by itself. Xids that the application may have caused, or
+that are only informative (`crds.xids`), are left to the processes, which fail with a text of their own, or go
+on.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 
 WAIT_MILLISECONDS = 1_000
-"""How long one call to NVML waits, so that the thread notices soon enough that it should end."""
+"""Time limit of one call to NVML, after which the thread checks whether it should end."""
 
 INCIDENT_SECONDS = 30.0
-"""Xids that follow so closely belong to the same fault. One fault makes several, and a bad link makes
-thousands, which would end the next round too."""
+"""Time between Xids of the same fault. One fault causes several, and a bad link thousands, which would end
+the next round too."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class DeviceFault:
     """A fault of one device that its driver has reported."""
 
     xid: int | None
-    """The number of the Xid; None if the device is lost without one."""
+    """Number of the Xid; None if the device is lost without one."""
     device: int | None = None
-    """The device's index in NVML; None if it is unknown."""
+    """Index of the device in NVML; None if it is unknown."""
     pci_bus_id: str = ""
     devices: int = 0
-    """How many devices the container has."""
+    """Number of devices of the container."""
 
     @property
     def message(self) -> str:
-        """One line, in which `reconcilers/failure/meaning.py` recognises hardware too."""
+        """One line, which `reconcilers/failure/meaning.py` recognises as a hardware fault."""
         where = f"GPU {self.device}" if self.device is not None else "a GPU"
         where += f" ({self.pci_bus_id})" if self.pci_bus_id else ""
         if self.xid is None:
@@ -56,10 +56,7 @@ class DeviceFault:
         return f"Xid {self.xid} on {where}" + (f": {what}" if what else "") + f"; see {CATALOGUE}"
 
     def local_rank(self, local_world_size: int) -> int | None:
-        """Return the local rank of the process that trains on the device.
-
-        It is known where each process has one device; elsewhere this returns None.
-        """
+        """Return the local rank of the process on the device; None unless each process has one device."""
         return self.device if self.devices == local_world_size else None
 
 
@@ -70,16 +67,16 @@ class DeviceWatch(threading.Thread):
         super().__init__(name="dlr-xid", daemon=True)
         self._faults: deque[DeviceFault] = deque()
         self._faulty_at: dict[int | None, float] = {}
-        """When each device had its last fault (CLOCK_MONOTONIC)."""
+        """Time of each device's last fault (CLOCK_MONOTONIC)."""
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stop_event = threading.Event()
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable from a fault on until it is taken."""
+        """Return a descriptor that is readable while there is a fault to take."""
         return self._reader
 
     def take(self) -> DeviceFault | None:
-        """Return the first fault since the last call, or None. All others are dropped with it."""
+        """Return the first fault since the last call, and drop the others; None if there is none."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._reader, 4096)
         fault = None
@@ -98,7 +95,7 @@ class DeviceWatch(threading.Thread):
             pass
         except ProbeUnavailable as error:
             logger.warning("faults of GPUs are not watched: %s", error)
-        except Exception:  # an NVML that is broken is no reason to stop training
+        except Exception:  # training goes on with a broken NVML
             logger.exception("faults of GPUs are no longer watched")
 
     def _watch(self, nvml: Any) -> None:
@@ -117,7 +114,7 @@ class DeviceWatch(threading.Thread):
                         continue
                     if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
                         self._report(DeviceFault(None, devices=len(handles)))
-                        return  # NVML would say so again at once
+                        return  # NVML would report it again at once
                     logger.warning("faults of GPUs are no longer watched: %s", error)
                     return
                 self._handle(nvml, event, len(handles))
@@ -157,7 +154,7 @@ def _handles(nvml: Any) -> dict[int, Any]:
 
 
 def _register(nvml: Any, handle: Any, events: Any) -> bool:
-    """Subscribe to a device's Xids; whether that was possible."""
+    """Subscribe to a device's Xids; return whether that was possible."""
     try:
         if not nvml.nvmlDeviceGetSupportedEventTypes(handle) & nvml.nvmlEventTypeXidCriticalError:
             return False
@@ -169,7 +166,7 @@ def _register(nvml: Any, handle: Any, events: Any) -> bool:
 
 
 def _where(nvml: Any, handle: Any) -> tuple[int | None, str]:
-    """Return index and PCI address of a device; one that is gone may not even say which it is."""
+    """Return index and PCI address of a device, as far as a lost device still has them."""
     index, bus_id = None, ""
     try:
         index = int(nvml.nvmlDeviceGetIndex(handle))

@@ -1,1 +1,1 @@
-"""The agent's part in a NodeCheck: what it is asked, the probes, what it found."""
+"""The agent's part in a NodeCheck: its duties, the probes and their reports."""

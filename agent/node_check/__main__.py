@@ -1,7 +1,7 @@
-"""`python -m agent.node_check`: the main program of the Pod that tests a node for a NodeCheck.
+"""`python -m agent.node_check`: the main program of a Pod that tests a node for a NodeCheck.
 
-To the controller it is an agent like those of a job: it renews its Lease, listens for others, reports, and
-carries out what the check asks. It leaves when the check is over.
+For the controller it is an agent like those of a job: it renews its Lease, listens for others, carries out
+its duties in the check, and reports. It leaves when the check is over.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from crds.names import ENV_CHECK_NAME
 
 EXIT_USAGE = 2
 FLUSH_SECONDS = 3.0
-"""For the last report. It lies within the Pod's grace period."""
+"""Time limit for the last report, within the Pod's grace period."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> int:
-    """Return the exit code: 0 when the check is over, whatever it found; 143 when stopped."""
+    """Return the exit code: 0 when the check is over, with any findings; 143 when stopped."""
     try:
         me = Environment.take(os.environ, owner=ENV_CHECK_NAME)
         api = ApiClient.in_cluster(os.environ)
@@ -80,7 +80,7 @@ def _reporter(api: ApiClient, me: Environment, port: int, heartbeat: LeaseRenewa
 
 def _report_end(reporter: Reporter) -> None:
     for signum in _SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)  # we are leaving already
+        signal.signal(signum, signal.SIG_IGN)  # it is leaving already
     reporter.report(AgentState.STOPPED)
     reporter.flush(FLUSH_SECONDS)
     reporter.stop()

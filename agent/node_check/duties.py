@@ -1,6 +1,6 @@
 """Tests this node for a NodeCheck: one duty after the other, each in processes of its own.
 
-A duty that the check does not ask for any more is ended at once, with all its processes.
+A duty that the check withdraws is ended at once, with all its processes.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from healthcheck.probes.suite import AGAIN, measure_again, run_local
 logger = logging.getLogger(__name__)
 
 LOCAL_SHARE = 0.8
-"""The share of the check's time-out that local tests get, so that there is time left to report."""
+"""Share of the check's time-out for local tests, which leaves time to report."""
 PAIR_SHARE, PAIR_LIMIT_SECONDS = 0.8, 120.0
-"""The share that the test of a group gets, and its limit."""
+"""Share of the check's time-out for the test of a group, and its limit."""
 JOIN_SHARE, JOIN_LIMIT_SECONDS = 0.3, 30.0
-"""The share that the members of a group get to meet, and its limit. It is part of the time for their test."""
+"""Share for the members of a group to meet, and its limit. It is part of the time for their test."""
 
 SILENT_ENDINGS = (ProbeEnding.CRASHED, ProbeEnding.TIMED_OUT, ProbeEnding.UNAVAILABLE)
-"""A probe that ended so has not told the others of its group that it failed."""
+"""Endings after which a probe has not informed the others of its group."""
 
 WATCH_SECONDS = 60.0
-"""How long one watch lasts, about. A check is followed for minutes, and the watch of one that was left stays
-open until it ends."""
+"""Approximate length of one watch. A check takes minutes, and the watch of an abandoned one stays open until
+it ends."""
 
 PACKAGE = "agent.node_check"
-"""Where the probe of a group is: its members meet in an agent's store."""
+"""Package with the probe of a group, whose members meet in an agent's store."""
 
 LEAVE_SECONDS = 15.0
-"""How long to wait for a probe to end: it is killed in milliseconds, or, on a wedged device, not at all."""
+"""Time limit for a probe to end: it is killed in milliseconds, or, on a wedged device, not at all."""
 
 _DEVICE: dict[str, str] = {Accelerator.NVIDIA_GPU: CUDA, Accelerator.NONE: CPU}
 
 
 class CheckDuties:
-    """Carries out what one NodeCheck asks of this worker, and has it reported.
+    """Carries out and reports this worker's duties in one NodeCheck.
 
     Args:
-        check_name: the NodeCheck's, in the worker's namespace.
+        check_name: name of the NodeCheck, in the worker's namespace.
     """
 
     def __init__(self, api: AgentApi, me: Environment, reporter: Reporter, check_name: str) -> None:
@@ -97,22 +97,22 @@ class CheckDuties:
             self._watcher.stop()
 
     def stop(self) -> None:
-        """End `run`, from another thread. A probe that runs is ended, and not reported."""
+        """End `run`, from another thread. A running probe is ended, and not reported."""
         self._stopped.set()
         self._watcher.stop()
 
     def _look(self) -> tuple[WorkerCheck | None, Duty | None]:
-        """Return the newest view of the check, if there is one yet, and what it asks for."""
+        """Return the newest view of the check and the next duty; None for each that there is not."""
         view = self._watcher.take()
         if view is None or self._stopped.is_set():
             return view, None
         return view, next_duty(view, self._reporter.latest.check)
 
     def _carry_out(self, view: WorkerCheck, duty: Duty) -> None:
-        """Test what `duty` says, and report it.
+        """Carry out a duty, and report the result.
 
         Raises:
-            Cancelled: the check asks for something else meanwhile.
+            Cancelled: the duty was withdrawn meanwhile.
         """
         report = self._reporter.latest.check
         if report is None or report.uid != view.uid:
@@ -149,7 +149,7 @@ class CheckDuties:
             return [_not_started("local", error)]
 
     def _test(self, view: WorkerCheck, duty: PairTest, cancellation: Cancellation) -> ProbeReport:
-        """Take part in the test of a group; alone in it, measure this node again."""
+        """Take part in the test of a group; in a group of one, measure this node again."""
         try:
             if duty.others:
                 return run(pair_probe(view, duty, self._me), cancellation)
@@ -164,10 +164,10 @@ class CheckDuties:
 
 
 class NodeCheckFollower:
-    """Follows the NodeCheck that an idle agent's job is in, on a thread of its own.
+    """Follows the NodeCheck of an idle agent's job, in a thread of its own.
 
     Args:
-        make_room: ends what waits here for a round, since nothing else may run on a node that is tested.
+        make_room: ends processes that wait for the next round, since no others may run on a node under test.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class NodeCheckFollower:
         self._thread: threading.Thread | None = None
 
     def follow(self, name: str) -> None:
-        """Carry out the duties of the check of that name, and of no other; "" stands for none."""
+        """Carry out the duties of the check of that name, in place of any other; "" for none."""
         if name == self._name:
             return
         self.leave()
@@ -198,7 +198,7 @@ class NodeCheckFollower:
             self._thread.start()
 
     def leave(self) -> None:
-        """Follow no check any more, and end the probe that runs, with all its processes."""
+        """Follow no check any more, and end a running probe, with all its processes."""
         self._name = ""
         duties, thread = self._duties, self._thread
         self._duties = self._thread = None
@@ -211,7 +211,7 @@ class NodeCheckFollower:
 
 
 def excused(result: ProbeReport, oom: OomWatch) -> ProbeReport:
-    """The result, unless the kernel killed the probe for the container's memory, which is not the node's."""
+    """Return the result; UNAVAILABLE if the kernel killed the probe for the container's memory limit."""
     if result.signal != "SIGKILL" or not oom.has_killed():
         return result
     reason = f"{result.probe} was killed: the container had no memory left{oom.limit_text()}"
@@ -242,9 +242,9 @@ def store_prefix(duty: PairTest) -> str:
 
 
 def _adjourn(duty: PairTest, reason: str, key: bytes) -> None:
-    """Tell the group why this node's probe does not come, for a probe that cannot say so itself.
+    """Inform the group that this node's probe does not come, on behalf of a probe that cannot.
 
-    Where the store cannot be reached, the others have to find out by themselves.
+    If the store cannot be reached, the others time out.
     """
     with contextlib.suppress(OSError, DistError):
         store = PeerStore.connect(duty.master_address, duty.master_port, key)

@@ -1,4 +1,4 @@
-"""The allgather of two or three nodes: bandwidth, latency, and whether what arrives is what was sent."""
+"""The allgather of two or three nodes: bandwidth, latency, and integrity of the data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METRICS = {
 
 def measure(arguments: argparse.Namespace) -> ProbeReport:
     members = arguments.members.split(",")
-    # Who is missing is named before this probe's own time is up.
+    # Missing members are reported before this probe's own time is over.
     patience = min(arguments.join_seconds, allgather.collective_timeout(arguments.deadline))
     meeting = _join(arguments, members, patience)
     figures = group.GroupGather(meeting, arguments).run(patience)
@@ -35,10 +35,10 @@ def measure(arguments: argparse.Namespace) -> ProbeReport:
 
 
 def _join(arguments: argparse.Namespace, members: list[str], seconds: float) -> ProbeMeeting:
-    """Come to the meeting, in the store of the first member's agent.
+    """Join the meeting in the store of the first member's agent.
 
     Raises:
-        ProbeError: that agent is not there in time.
+        ProbeError: that agent cannot be reached in time.
     """
     host, port = arguments.master_address, arguments.master_port
     key = key_from_text(os.environ.pop(ENV_JOB_KEY, ""))
@@ -68,10 +68,10 @@ def _left_seconds(deadline: float) -> float:
 if __name__ == "__main__":
     parser = child.argument_parser(__doc__)
     group.add_arguments(parser)
-    parser.add_argument("--members", required=True, help="the nodes' names in rank order, with commas")
-    parser.add_argument("--rank", type=int, required=True, help="this node's, from 0")
-    parser.add_argument("--master-address", required=True, help="of the first member's agent")
+    parser.add_argument("--members", required=True, help="names of the nodes in rank order, comma-separated")
+    parser.add_argument("--rank", type=int, required=True, help="rank of this node, from 0")
+    parser.add_argument("--master-address", required=True, help="address of the first member's agent")
     parser.add_argument("--master-port", type=int, required=True)
-    parser.add_argument("--store-prefix", required=True, help="of the group's keys in that agent's store")
-    parser.add_argument("--join-seconds", type=float, default=60.0, help="how long to wait for the others")
+    parser.add_argument("--store-prefix", required=True, help="prefix of the group's keys in its store")
+    parser.add_argument("--join-seconds", type=float, default=60.0, help="time limit for all to meet")
     child.serve(parser, measure)

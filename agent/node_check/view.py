@@ -1,7 +1,7 @@
-"""What a NodeCheck asks of one worker: plain data and one decision.
+"""A NodeCheck as one worker sees it: plain data and one decision.
 
-As with the job, the agent is level-triggered: it looks at the newest state of the check and at what it has
-reported already, and `next_duty` says what to do now.
+As with the job, the agent is level-triggered: `next_duty` decides from the newest state of the check and the
+worker's own report.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from healthcheck.probes.report import ProbeReport
 from healthcheck.probes.suite import AGAIN
 
 HEAD_BYTES = 256
-"""How much of the beginning of a text is kept if it is too long; the rest is its end."""
+"""Length of the beginning of a long text that is kept; the rest is its end."""
 
 
 @dataclass(frozen=True)
 class LocalTests:
-    """The tests of what the node can test by itself."""
+    """Tests of a node by itself."""
 
     check_uid: str
 
 
 @dataclass(frozen=True)
 class PairTest:
-    """The test of a group of nodes in one round."""
+    """Test of a group of nodes in one round."""
 
     check_uid: str
     round: int
@@ -51,11 +51,11 @@ class PairTest:
     rank: int
     master_address: str
     master_port: int
-    """The port of the first member's agent, in whose store the group meets."""
+    """Port of the first member's agent, in whose store the group meets."""
 
     @property
     def others(self) -> bool:
-        """Whether there is anybody else in the group; if not, the node measures itself once more."""
+        """Whether the group has other members; if not, the node measures itself once more."""
         return len(self.members) > 1
 
 
@@ -64,53 +64,53 @@ Duty = LocalTests | PairTest
 
 @dataclass(frozen=True)
 class WorkerCheck:
-    """What of a NodeCheck concerns one worker. The default is a check that is not there (any more)."""
+    """One worker's part of a NodeCheck. The default stands for a missing check."""
 
     uid: str = ""
     phase: str = ""
-    asked: Duty | None = None
-    """What the worker is to do in the check's current round."""
+    duty: Duty | None = None
+    """Duty of the worker in the check's current round."""
     timeout_seconds: float = CHECK_TIMEOUT_SECONDS
-    """How long the node has to answer."""
+    """Time limit for the node's answer."""
     accelerator: str = ""
-    """An `Accelerator`: the kind that has to be there, or NONE if none is to be tested."""
+    """An `Accelerator`: the kind that the node must have, or NONE to test none."""
 
     @property
     def over(self) -> bool:
-        """Whether the check has ended, or is gone."""
+        """Whether the check has ended or is missing."""
         return not self.uid or self.phase in (NodeCheckPhase.SUCCEEDED, NodeCheckPhase.FAILED)
 
     @classmethod
     def parse(cls, check: Mapping[str, Any], me: Member) -> WorkerCheck:
-        """Return what concerns `me`; raise KeyError, TypeError or ValueError where it is no NodeCheck."""
+        """Return the part of `me`; raise KeyError, TypeError or ValueError if it is not a NodeCheck."""
         uid = str(check["metadata"]["uid"])
         spec, status = check.get("spec") or {}, check.get("status") or {}
         phase = str(status.get("phase") or "")
         return cls(
             uid=uid,
             phase=phase,
-            asked=_asked(uid, status, me) if phase == NodeCheckPhase.RUNNING else None,
+            duty=_duty(uid, status, me) if phase == NodeCheckPhase.RUNNING else None,
             timeout_seconds=float(spec.get("timeoutSeconds") or CHECK_TIMEOUT_SECONDS),
             accelerator=str(spec.get("accelerator") or ""),
         )
 
 
 def next_duty(view: WorkerCheck, report: AgentCheck | None) -> Duty | None:
-    """Return what the worker does now for the check; None if there is nothing to do.
+    """Return the duty that the worker has to carry out now; None if there is none.
 
     Args:
-        report: what the worker has reported, for this check or another.
+        report: the worker's report, on this check or another.
     """
-    asked = view.asked
-    if asked is None:
+    duty = view.duty
+    if duty is None:
         return None
     done = report if report is not None and report.uid == view.uid else AgentCheck(view.uid)
-    if isinstance(asked, LocalTests):
-        return None if done.local or done.pairs else asked
-    return asked if asked.round > last_round(done) else None
+    if isinstance(duty, LocalTests):
+        return None if done.local or done.pairs else duty
+    return duty if duty.round > last_round(done) else None
 
 
-def _asked(uid: str, status: Mapping[str, Any], me: Member) -> Duty | None:
+def _duty(uid: str, status: Mapping[str, Any], me: Member) -> Duty | None:
     place = _place_of(status, me)
     if place is None or status.get("round") is None:
         return None
@@ -128,12 +128,12 @@ def _asked(uid: str, status: Mapping[str, Any], me: Member) -> Duty | None:
 
 
 def _place_of(status: Mapping[str, Any], me: Member) -> int | None:
-    """Return the place in `nodes` of the node that `me` speaks for.
+    """Return the index in `nodes` of the node of `me`.
 
     None if the worker does not take part, or only another incarnation of it does.
     """
-    speakers = zip(status.get("workers") or (), status.get("incarnations") or (), strict=True)
-    for place, (index, incarnation) in enumerate(speakers):
+    workers = zip(status.get("workers") or (), status.get("incarnations") or (), strict=True)
+    for place, (index, incarnation) in enumerate(workers):
         if me == Member(int(index), int(incarnation)):
             return place
     return None
@@ -150,9 +150,9 @@ def with_local(check: AgentCheck, results: Sequence[ProbeReport]) -> AgentCheck:
 
 
 def with_pair(check: AgentCheck, round_: int, result: ProbeReport) -> AgentCheck:
-    """Return the report with the result of a round's test, instead of the oldest where there are many.
+    """Return the report with the result of a round's test, in place of the oldest if there are many.
 
-    What the node measured of itself again stays: the controller has it from here alone.
+    A repeated measurement of the node itself stays, since the controller has no other copy of it.
     """
     pairs = [*check.pairs, PairOutcome(round=round_, **_outcome(result))]
     if len(pairs) > MAX_PAIR_PROBES:

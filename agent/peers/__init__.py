@@ -1,8 +1,8 @@
-"""The neighbours of an agent in its world, watched so that a host that falls silent is noticed in seconds.
+"""Watches an agent's neighbours in its world, so that a silent host is noticed within seconds.
 
-A host without power, or one that is cut off, sends no reset: its peers would wait for it in a collective for
-minutes. Each agent keeps a connection to the next member on either side of it, in the order of ranks
-(`watcher.py`), and its report names those that do not answer (`silentPeers`). `watch.py` decides, without
-I/O, whom to watch and who is silent. What follows is the controller's to decide, which wants a second
-witness (`reconcilers/worker/reach.py`).
+A host that loses power or its network sends no reset, and its peers would wait for it in a collective for
+minutes. Each agent keeps a connection to the next member on either side, in the order of ranks
+(`watcher.py`), and reports those that do not answer (`silentPeers`). `watch.py` decides, without I/O, which
+members to watch and which are silent. The controller decides what follows, and needs a second report for it
+(`reconcilers/worker/reach.py`).
 """

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from agent.facts.world import Member
 
 REACH = 4
-"""Members on either side that are watched at most: the nearest one, and while it is silent the next ones too,
-as of a rack that went as a whole."""
+"""Largest number of members watched on either side: the nearest one, and while it is silent the next ones
+too, since a whole rack may be lost."""
 SILENT_SECONDS = 2.0
 """Time without an answer after which a member is silent."""
 GONE_SECONDS = 5.0
-"""The same, where its host says that nobody listens: its kubelet has the time to say how the agent ended."""
+"""The same if its host refuses the connection: its kubelet gets time to report the agent's end."""
 
 
 Address = tuple[str, int]
 
 
 def read_address(text: bytes) -> Address:
-    """Read what a member has given as its address: host and port, with a space in between.
+    """Parse a member's address: host and port, separated by a space.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     host, port = text.decode().split()
     ipaddress.ip_address(host)
@@ -38,9 +38,9 @@ class _Unanswered:
     """A member that does not answer."""
 
     since: float
-    """Time from which it did not, or from which it is watched."""
+    """Time of its last answer, or from which it is watched."""
     is_refused: bool = False
-    """Whether its host says that nobody listens."""
+    """Whether its host refuses connections."""
 
     def is_silent(self, now: float) -> bool:
         return now - self.since >= (GONE_SECONDS if self.is_refused else SILENT_SECONDS)
@@ -50,8 +50,8 @@ class PeerWatch:
     """The neighbours of one agent.
 
     Args:
-        members: of the world, in the order of ranks.
-        rank: of this agent among them.
+        members: members of the world, in the order of ranks.
+        rank: rank of this agent.
     """
 
     def __init__(self, members: Sequence[Member], rank: int) -> None:
@@ -60,15 +60,15 @@ class PeerWatch:
         distances = range(1, min(REACH, size - 1) + 1)
         self._sides = [[(rank + step * d) % size for d in distances] for step in (1, -1)]
         self._watched: dict[int, _Unanswered | None] = {}
-        """Ranks that are watched, with None for those that answer."""
+        """Watched ranks; None for those that answer."""
 
     @property
     def reach(self) -> list[int]:
-        """All ranks that may come to be watched."""
+        """All ranks that may be watched at some time."""
         return sorted({rank for side in self._sides for rank in side})
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """Watch these no more, but the next ones in their place."""
+        """Never watch these ranks, but the next ones in their place."""
         self._sides = [[rank for rank in side if rank not in ranks] for side in self._sides]
 
     def watched(self, now: float) -> list[int]:
@@ -80,16 +80,16 @@ class PeerWatch:
         return list(wanted)
 
     def answered(self, rank: int) -> None:
-        """Take note of an answer."""
+        """Note an answer."""
         if rank in self._watched:
             self._watched[rank] = None
 
     def failed(self, rank: int, now: float, *, is_refused: bool = False, silent_seconds: float = 0.0) -> None:
-        """Take note of an attempt to connect that failed, or of a connection that broke.
+        """Note a failed attempt to connect, or a broken connection.
 
         Args:
-            is_refused: its host says that nobody listens.
-            silent_seconds: time for which it had not answered by then.
+            is_refused: its host refuses connections.
+            silent_seconds: time without an answer until now.
         """
         if rank not in self._watched:
             return

@@ -1,8 +1,8 @@
-"""Carries out what `PeerWatch` decides: a thread for each watched member keeps a connection to it.
+"""Carries out the decisions of `PeerWatch`: a thread for each watched member keeps a connection to it.
 
-The connection is one to the member's store, with a request every BEAT_SECONDS that asks for nothing. That it
-arrives is seen by the kernel, which breaks the connection when nobody acknowledges it: so an agent that is
-merely busy, or stopped, answers like any other, and a host without power does not.
+The connection is to the member's store, with an empty request every BEAT_SECONDS. The kernel breaks it when
+requests are not acknowledged, which the peer's kernel does even for a busy or stopped agent, but not on a
+host without power.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.25
 UNACKNOWLEDGED_SECONDS = 1.5
-"""Time without an acknowledgement after which the kernel breaks a connection. It looks when it sends again:
-a peer is found silent some 0.4 s later (tests/agent/peers/test_watcher.py)."""
+"""Time without an acknowledgement after which the kernel breaks a connection. It checks when it sends again,
+so a peer is found silent some 0.4 s later (tests/agent/peers/test_watcher.py)."""
 DIAL_SECONDS = 1.0
 """Time limit of an attempt to connect."""
 PAUSE_SECONDS = 0.5
 """Pause between two attempts."""
 MAX_PAUSE_SECONDS = 5.0
-"""Longest pause between two looks for the addresses of a round."""
+"""Longest pause between two attempts to read the addresses of a round."""
 RECEIVE_BYTES = 4_096
 
 _BEAT = encode(Operation.CHECK, ())
 
 
 class PeerWatcher:
-    """Watches the neighbours of this agent in the round that met last, until `close`.
+    """Watches the neighbours of this agent in the newest round, until `close`.
 
     Args:
         host: address at which this agent listens.
-        key: of the job.
+        key: the job's key.
     """
 
     def __init__(self, me: Member, host: str, port: int, key: bytes) -> None:
         self._me, self._address, self._key = me, f"{host} {port}", key
         self._round: _RoundWatch | None = None
-        self._tell: Callable[[], None] = lambda: None
+        self._on_change: Callable[[], None] = lambda: None
 
-    def serve(self, tell: Callable[[], None]) -> None:
-        """Set what is called, by any thread, when another set of members is silent."""
-        self._tell = tell
+    def serve(self, on_change: Callable[[], None]) -> None:
+        """Set the function that is called, in any thread, when the set of silent members changes."""
+        self._on_change = on_change
 
     def meet(self, agents: Store, world: AgentWorld) -> None:
-        """Begin to watch the neighbours in a world whose members have met, and no others.
+        """Begin to watch the neighbours in a world whose members have met, in place of the last.
 
         Args:
             agents: the agents' store of the round.
@@ -68,7 +68,7 @@ class PeerWatcher:
         rank = world.members.index(self._me)
         if len(world.members) > 1:
             watch = PeerWatch(world.members, rank)
-            self._round = _RoundWatch(watch, agents, rank, self._address, self._key, self._tell)
+            self._round = _RoundWatch(watch, agents, rank, self._address, self._key, self._on_change)
             self._round.start()
 
     def to_status(self) -> tuple[SilentPeer, ...] | None:
@@ -77,14 +77,14 @@ class PeerWatcher:
         return tuple(SilentPeer(member.index, member.incarnation) for member in silent) or None
 
     def close(self) -> None:
-        """Watch nobody any more. It may be repeated."""
+        """Stop watching. May be called again."""
         if self._round is not None:
             self._round.stop()
             self._round = None
 
 
 class _RoundWatch(threading.Thread):
-    """The watch of one round. This thread finds the addresses; each member has one of its own."""
+    """Watch of one round. This thread reads the addresses; each watched member has another."""
 
     def __init__(
         self,
@@ -93,14 +93,14 @@ class _RoundWatch(threading.Thread):
         rank: int,
         address: str,
         key: bytes,
-        tell: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         super().__init__(name="dlr-peers", daemon=True)
         self._watch, self._agents, self._rank = watch, agents, rank
-        self._address, self._key, self._tell = address, key, tell
+        self._address, self._key, self._on_change = address, key, on_change
         self._addresses: dict[int, Address] = {}
         self._lines: dict[int, threading.Event] = {}
-        """What ends each member's thread, by rank."""
+        """Event that ends each member's thread, by rank."""
         self._reported: tuple[Member, ...] = ()
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -134,7 +134,7 @@ class _RoundWatch(threading.Thread):
             self._look()
 
     def _exchange(self, ranks: Sequence[int]) -> list[bytes]:
-        """Give the others this agent's address, and return theirs; empty if the round is over before."""
+        """Publish this agent's address, and return those of the others; empty if the round is over before."""
         self._agents.set(f"address/{self._rank}", self._address)
         keys, wait_seconds = [f"address/{rank}" for rank in ranks], 0.0
         while not self._over.wait(wait_seconds):
@@ -144,7 +144,7 @@ class _RoundWatch(threading.Thread):
         return []
 
     def _look(self) -> None:
-        """Watch whom there is to watch now, and tell of who is silent."""
+        """Start and end threads for the members to watch, and report a change of the silent ones."""
         with self._lock:
             now = time.monotonic()
             wanted = self._watch.watched(now) if not self._over.is_set() else []
@@ -158,7 +158,7 @@ class _RoundWatch(threading.Thread):
             is_news, self._reported = silent != self._reported, silent
         if is_news and not self._over.is_set():
             logger.info("members that do not answer: %s", ", ".join(map(str, silent)) or "none")
-            self._tell()
+            self._on_change()
 
     def _follow(self, rank: int, over: threading.Event) -> None:
         """Keep a connection to a member until `over`."""
@@ -167,7 +167,7 @@ class _RoundWatch(threading.Thread):
             try:
                 connection = connect(host, port, self._key, SERVICE, DIAL_SECONDS)
             except RefusedError:
-                self._answered(rank)  # it is there, if too busy
+                self._answered(rank)  # it is alive, but busy
             except OSError as error:
                 self._failed(rank, is_refused=isinstance(error, ConnectionError))
             else:
@@ -193,13 +193,13 @@ class _RoundWatch(threading.Thread):
 
 
 def keep(connection: socket.socket, over: threading.Event) -> OSError:
-    """Send a beat over a connection to a store again and again until it breaks, or `over`.
+    """Send heartbeats over a connection to a store until it breaks, or until `over`.
 
     Returns:
-        Why it broke; a ConnectionError where the other side has ended it.
+        The error of the connection; a ConnectionError if the other side has closed it.
     """
     milliseconds = int(UNACKNOWLEDGED_SECONDS * 1000)
-    with contextlib.suppress(OSError):  # a sandbox without it: then a lost host is noticed by its Lease
+    with contextlib.suppress(OSError):  # in a sandbox without it, a lost host is noticed by its Lease
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     connection.setblocking(False)
     poll = select.poll()

@@ -1,6 +1,6 @@
-"""Training processes as the operating system sees them: their exits, and what they leave behind.
+"""Training processes in the operating system: their exits, and the processes that they leave behind.
 
-`processes.py` waits on pidfds, so an exit is noticed at once, and ends a round's processes; `scripts.py`
-finds those of a shell that are asked to end; `orphans.py` adopts and ends daemons and data loaders. Nothing
-here knows of worlds. Above are warm and supervision, and `dlr exec`.
+`processes.py` waits on pidfds, so that an exit is noticed at once, and ends a round's processes; `scripts.py`
+finds the scripts below a shell that get its signal; `orphans.py` adopts and ends daemons and data loaders.
+This package is independent of worlds. Warm, supervision and `dlr exec` are above.
 """

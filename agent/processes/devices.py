@@ -1,4 +1,4 @@
-"""Accelerators, and the network between them, that a process has open."""
+"""Finds accelerators, and devices of their network, that a process has open."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HARMLESS_DEVICES = (
 )
 """Devices that any process may have open. All others may be accelerators or their network: /dev/nvidia*,
 /dev/kfd, /dev/dri/*, /dev/davinci* (Ascend), /dev/accel/* (Gaudi, TPU), /dev/neuron*, /dev/infiniband/*, and
-those of makers that nobody here has heard of."""
+those of unknown makers."""
 
 
 def open_device(pid: int | str = "self") -> str:
-    """Name a device that a process has open, other than the harmless ones; "" if there is none.
+    """Return a device that a process has open, other than the harmless ones; "" if there is none.
 
     Raises:
         OSError: the process has ended, or is another user's.

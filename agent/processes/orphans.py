@@ -1,10 +1,11 @@
-"""Processes that training processes leave behind: daemons, data loaders, whatever outlives its parent.
+"""Processes that training processes leave behind: daemons, data loaders, and others that outlive their
+parents.
 
 The agent is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): a descendant whose parent ends becomes the
-agent's child, whatever session or process group it has made for itself. As a container's first process it
-gets strangers too, which a postStart hook or `kubectl exec` left running. So only what is shown to stem from
-a training process is killed: by the process itself, by its parent, by its session, or by its environment, in
-which each training process has a variable that children inherit (proc(5), /proc/PID/environ).
+agent's child, even in a session or process group of its own. As a container's first process it also gets
+unrelated ones, which a postStart hook or `kubectl exec` left running. So it only kills processes that are
+recognised as descendants of a training process: by process id, parent, session, or environment, in which each
+training process has a variable that children inherit (proc(5), /proc/PID/environ).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 PR_SET_CHILD_SUBREAPER = 36
 MAX_LOOKS = 20
-"""How often descendants are listed to kill them: what forks faster than it can be killed is given up."""
+"""Number of attempts to kill all descendants, after which those that fork faster are given up."""
 
 EXEC_SECONDS = 0.05
 """Longest wait for a process that has no environment yet."""
@@ -33,39 +34,37 @@ EXEC_LOOK_SECONDS = 0.001
 
 
 class Orphans:
-    """Ends and collects what training processes left behind."""
+    """Ends and collects processes that training processes left behind.
+
+    Args:
+        marker: prefix of an environment variable, `NAME=value`, that only this agent's training processes
+        have. kept_sessions: returns the ids of our helpers' sessions, other than our own.
+    """
 
     def __init__(self, marker: str, kept_sessions: Callable[[], Collection[int]] = tuple) -> None:
-        """Take charge of what stems from training processes.
-
-        Args:
-            marker: how a variable of theirs begins, `NAME=value`, that only this agent's have.
-            kept_sessions: gives the ids of sessions, other than our own, that are our helpers'; asked each
-                time.
-        """
         self._marker = os.fsencode(marker)
         self._kept_sessions = kept_sessions
         self.living_on: Callable[[], Collection[int]] = tuple
-        """Gives the ids of training processes that are spared, since no round that ends has them."""
+        """Returns the ids of training processes that live on, and are spared."""
         self._sessions: set[int] = set()
-        """Of rounds, as far as they have been seen, and the ids of processes that are to begin one."""
+        """Sessions of rounds, including the ids of processes that have not begun their sessions yet."""
 
     def started(self, pids: Iterable[int]) -> None:
-        """Take note of training processes; each begins a session, whose id is its own."""
+        """Note training processes; each begins a session, whose id is its own."""
         self._sessions.update(pids)
 
     def kill(self, killed: Collection[int] = ()) -> list[int]:
-        """Send SIGKILL to all that stems from training processes, and to them, but for those that live on.
+        """Send SIGKILL to training processes and all their descendants, except those that live on.
 
-        What such a process started is told by its parent and its session. A daemon of its that has another
-        session, and whose parent has ended, is anybody's.
+        Descendants of a process that lives on are recognised by parent and session. Its daemons that have
+        another session, and whose parent has ended, are killed too.
 
         Args:
-            killed: process ids that have got a SIGKILL already.
+            killed: ids of processes that have got a SIGKILL already.
 
         Returns:
-            The process ids, and those of zombies there; parents come before their children. All of them
-            become children of this process, for `collect` to collect.
+            The process ids, including zombies; parents come before their children. All of them become
+            children of this process, for `collect` to collect.
         """
         found: dict[int, None] = {}
         done = set(killed)
@@ -73,7 +72,7 @@ class Orphans:
             descendants = self._of_rounds()
             found.update(dict.fromkeys(descendant.pid for descendant in descendants))
             fresh = {d.pid for d in descendants if not d.ended} - done
-            if not fresh:  # A process that has a SIGKILL pending cannot fork any more.
+            if not fresh:  # a process with a pending SIGKILL cannot fork any more
                 return list(found)
             for pid in fresh:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -83,13 +82,13 @@ class Orphans:
         return list(found)
 
     def reap(self, spared: Collection[int]) -> None:
-        """Collect the exit codes that nobody will ask for.
+        """Collect zombies whose exit codes are not needed.
 
-        These are not those of processes that we started in our own session, and of our helpers that began a
-        session. A process that waited ahead in its warm parent's session, and was killed, is nobody's.
+        Processes of our own session are left out, and helpers that began a session. A process that was forked
+        ahead in its warm parent's session, and was killed, is collected.
 
         Args:
-            spared: process ids whose exit codes somebody does ask for.
+            spared: ids of processes whose exit codes are needed.
         """
         try:
             if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -110,21 +109,21 @@ class Orphans:
         spared, _ = _with_descendants(found, living_on, living_on, ours)
         marked = {d.pid for d in found if d.pid in self._sessions or self._is_marked(d)}
         pids, sessions = _with_descendants(found, marked - spared, self._sessions - living_on, ours)
-        # The id of a session that nobody is in any more may become a stranger's.
+        # The id of a session without processes may be reused by an unrelated one.
         self._sessions = (sessions | living_on) & (pids | spared | {d.session for d in found})
         return [d for d in found if d.pid in pids - spared]
 
     def _is_marked(self, process: ProcessStat) -> bool:
-        """Return whether its environment has the marker.
+        """Return whether the environment of a process has the marker.
 
-        In the middle of execve(2) the environment reads as empty, although Popen has returned by then.
+        During execve(2) the environment reads as empty, even after Popen has returned.
         """
         deadline = time.monotonic() + EXEC_SECONDS
         while True:
             try:
                 variables = Path(f"/proc/{process.pid}/environ").read_bytes()
             except OSError:
-                return False  # It has ended meanwhile, or is another user's.
+                return False  # it has ended meanwhile, or is another user's
             if variables or process.ended or time.monotonic() >= deadline:
                 return variables.startswith(self._marker) or b"\0" + self._marker in variables
             time.sleep(EXEC_LOOK_SECONDS)
@@ -136,10 +135,10 @@ class Orphans:
 def _with_descendants(
     found: Sequence[ProcessStat], pids: set[int], sessions: set[int], ours: set[int]
 ) -> tuple[set[int], set[int]]:
-    """Return processes with all that stems from them, and their sessions.
+    """Return processes with all their descendants, by parent and session, and their sessions.
 
     Args:
-        ours: sessions by which nothing stems from anything.
+        ours: sessions that do not make their processes descendants.
     """
     before = -1
     while len(pids) > before:
@@ -150,10 +149,10 @@ def _with_descendants(
 
 
 def collect(pids: Sequence[int]) -> None:
-    """Wait for the end of killed processes; those that somebody else has collected are passed over.
+    """Wait for the end of killed processes; those that were collected elsewhere are skipped.
 
     Args:
-        pids: parents before their children, since only then are the children ours.
+        pids: parents before their children, which become ours only then.
     """
     for pid in pids:
         with contextlib.suppress(ChildProcessError):
@@ -161,10 +160,10 @@ def collect(pids: Sequence[int]) -> None:
 
 
 def adopt(parents: str) -> None:
-    """Have what these leave behind become our child, where that is allowed; it can be ended then.
+    """Become a subreaper, if that is allowed, so that left-behind processes can be ended.
 
     Args:
-        parents: for the warning where it is not.
+        parents: name of the parents, for the warning if it is not allowed.
     """
     try:
         become_subreaper()
@@ -173,7 +172,7 @@ def adopt(parents: str) -> None:
 
 
 def become_subreaper() -> None:
-    """Have whatever our descendants leave behind become our child. May be repeated.
+    """Make orphans among our descendants become our children. May be called again.
 
     Raises:
         OSError: the kernel, or a sandbox, does not allow it.
@@ -189,8 +188,8 @@ def open_exit_fd(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
-        # conda's Pythons are built for kernels before 5.3, and lack the function. Such a kernel does not know
-        # it, and a sandbox may not let it through.
+        # conda's Pythons are built for kernels before 5.3 and lack the function. Those kernels lack the call,
+        # and a sandbox may refuse it.
         return _exit_fd_by_thread(pid)
 
 
@@ -201,7 +200,7 @@ def _exit_fd_by_thread(pid: int) -> int:
         try:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
-            pass  # It has ended, and somebody has collected it.
+            pass  # it has ended, and was collected
         finally:
             os.close(writer)
 

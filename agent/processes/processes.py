@@ -1,7 +1,8 @@
-"""The training processes of one round: noticing their end at once, and ending them.
+"""Training processes of one round: notices their ends at once, and ends them.
 
-torch starts them (a PContext) and would look every `monitor_interval` whether they live. Here each has a file
-descriptor that becomes readable when it ends, so that one `poll` waits for all of them and for the world too.
+torch starts them (a PContext) and would check every `monitor_interval` whether they live. Here each has a
+file descriptor that becomes readable when it ends, so that one `poll` waits for all of them and for the world
+too.
 """
 
 from __future__ import annotations
@@ -25,25 +26,24 @@ from agent.signals import deferred
 logger = logging.getLogger(__name__)
 
 SAVING_GRACE_SECONDS = 30.0
-"""For a process that still writes when its grace is over, such as a checkpoint. As much as torch gives."""
+"""Grace for a process that still writes when its grace is over, such as a checkpoint; torch's own grace."""
 SAVING_BYTES = 1 << 20
-"""Written between two looks, which tell that it does."""
+"""Least number of bytes between two looks by which a process counts as writing."""
 _LOOK_SECONDS = 1.0
 
 ABANDON_SECONDS = 30.0
-"""A process that outlives SIGKILL this long sits in the kernel (a wedged device), and will go on to."""
+"""Time after SIGKILL until a process is given up, as it hangs in the kernel (a wedged device)."""
 
 
 class TrainingProcesses:
-    """The processes of a started PContext, which goes on to collect their exit codes."""
+    """Processes of a started PContext, which still collects their exit codes.
+
+    Args:
+        pcontext: context that has just been started.
+        orphans: ends the processes that these leave behind.
+    """
 
     def __init__(self, pcontext: PContext, orphans: Orphans) -> None:
-        """Begin to watch them.
-
-        Args:
-            pcontext: has just been started.
-            orphans: ends what the processes leave behind, with them.
-        """
         self.pcontext = pcontext
         self._orphans = orphans
         self._pids = dict(pcontext.pids())
@@ -51,13 +51,13 @@ class TrainingProcesses:
         self._exit_fds = {rank: open_exit_fd(pid) for rank, pid in self._pids.items()}
         self._exited: dict[int, int] = {}
         self._ends_as: dict[int, int] = {}
-        """Exit codes that processes count with which were ended after their scripts, by local rank."""
+        """Exit codes of the scripts of processes that were ended after them, by local rank."""
         self._closing: threading.Thread | None = None
         self._released = False
         self._written: dict[int, int] = {}
-        """Bytes that each has written by the last look, by process id."""
+        """Bytes written until the last look, by process id."""
         self._below: list[int] = []
-        """What was signalled below a shell, parents before their children, as far as it has not ended."""
+        """Living processes below a shell that were signalled, parents before their children."""
 
     @property
     def pids(self) -> dict[int, int]:
@@ -73,7 +73,7 @@ class TrainingProcesses:
         return dict(self._exited)
 
     def alive(self) -> dict[int, int]:
-        """Return the process ids of those that run, by local rank."""
+        """Return the ids of the living processes, by local rank."""
         self.collect_exits()
         return {rank: pid for rank, pid in self._pids.items() if rank not in self._exited}
 
@@ -90,7 +90,7 @@ class TrainingProcesses:
             try:
                 result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                fresh[rank] = 0  # the PContext collected it already, and keeps what it was
+                fresh[rank] = 0  # the PContext has collected it, and keeps the exit code
                 continue
             if result is not None:
                 killed = result.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
@@ -100,7 +100,7 @@ class TrainingProcesses:
         return fresh
 
     def await_ends(self, ranks: Collection[int], patience_seconds: float) -> None:
-        """Give the processes of these local ranks time to end by themselves."""
+        """Wait at most this long for the processes of these local ranks to end by themselves."""
         deadline = time.monotonic() + patience_seconds
         while (waiting := self.alive().keys() & set(ranks)) and (left := deadline - time.monotonic()) > 0:
             poll = select.poll()
@@ -116,14 +116,14 @@ class TrainingProcesses:
         wake_fd: int | None = None,
         hurry_after_seconds: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """Signal all, wait up to `grace_seconds`, and kill what is left, with all that it started.
+        """Signal all processes, wait up to `grace_seconds`, and kill the rest with their descendants.
 
-        A shell ends at once, so the scripts that it ran are waited for too. One that still writes is given up
-        to SAVING_GRACE_SECONDS.
+        A shell ends at once, so its scripts are waited for too. A process that still writes gets up to
+        SAVING_GRACE_SECONDS.
 
         Args:
-            wake_fd: when it becomes readable, the grace is looked at again.
-            hurry_after_seconds: the grace in all, counted from now, if less is to be given than was meant.
+            wake_fd: descriptor that becomes readable when the grace may have changed.
+            hurry_after_seconds: returns a shorter total grace, counted from the signal; None if unchanged.
         """
         if self._released:
             return
@@ -147,7 +147,7 @@ class TrainingProcesses:
         self.kill()
 
     def _writes(self, until: float) -> bool:
-        """Whether a process writes more than it logs, before that time; a first look cannot tell."""
+        """Return whether a process has written more than a log since the last look, before that time."""
         pids = [*self.alive().values(), *self._below]
         before, self._written = self._written, {pid: _bytes_written(pid) for pid in pids}
         if time.monotonic() >= until:
@@ -155,8 +155,8 @@ class TrainingProcesses:
         return any(count - before.get(pid, 0) >= SAVING_BYTES for pid, count in self._written.items())
 
     def kill(self) -> None:
-        """End everything at once, with what the processes have left behind. May be repeated."""
-        with deferred():  # half done, it would leave torch's log tails, for which the interpreter waits
+        """Kill all processes, and those that they have left behind. May be called again."""
+        with deferred():  # interrupted, it would leave torch's log tails, for which the interpreter waits
             if self._released:
                 return
             self._kill_groups()
@@ -164,18 +164,18 @@ class TrainingProcesses:
             killed = self._orphans.kill(self._pids.values())
             if not self._wait(time.monotonic() + ABANDON_SECONDS, None):
                 logger.error("processes %s survive SIGKILL: giving them up", list(self.alive().values()))
-            # Ends torch's log tails, which takes them up to 0.1 s: nobody needs to wait for that.
+            # Ends torch's log tails in the background, which takes up to 0.1 s.
             close = threading.Thread(target=self._close, args=(killed,), name="dlr-close", daemon=True)
             close.start()
             self._released, self._closing = True, close
 
     def release(self) -> None:
-        """Touch none of them any more: the PContext has collected all, and their ids may be others'."""
+        """Leave the processes alone: the PContext has collected all, and their ids may be reused."""
         self._released = True
         self._close_fds()
 
     def let_go(self, local_rank: int) -> None:
-        """Have nothing to do with one process any more, which lives on."""
+        """Forget a process that lives on."""
         del self._pids[local_rank]
         os.close(self._exit_fds.pop(local_rank))
 
@@ -192,14 +192,14 @@ class TrainingProcesses:
             collect(killed)
 
     def _close_fds(self) -> None:
-        fds, self._exit_fds = self._exit_fds, {}  # closed once: the numbers may be others' then
+        fds, self._exit_fds = self._exit_fds, {}  # closed only once, since the numbers are reused
         for fd in fds.values():
             os.close(fd)
 
     def _wait(self, deadline: float, wake_fd: int | None) -> bool:
         """Return True when all have ended, False at the deadline or when woken."""
         while (alive := self.alive()) or self._below:
-            # What ran below a shell is our child once the shell has ended.
+            # A process below a shell becomes our child once the shell has ended.
             exit_fds = self.exit_fds() if alive else [open_exit_fd(self._below[0])]
             poll = select.poll()
             for fd in (*exit_fds, *(() if wake_fd is None else (wake_fd,))):
@@ -216,7 +216,7 @@ class TrainingProcesses:
         return True
 
     def end(self, local_rank: int, exit_code: int) -> None:
-        """End one process whose script is over, with what it started; its end counts with this code."""
+        """Kill a process whose script has ended, and report it with the script's exit code."""
         self._ends_as[local_rank] = exit_code
         kill_group(self._pids[local_rank])
 
@@ -227,7 +227,7 @@ class TrainingProcesses:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process that this one has started, with its process group once it leads one."""
+    """Kill a child process, with its process group if it leads one."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended meanwhile
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)
@@ -236,7 +236,7 @@ def kill_group(pid: int) -> None:
 
 
 def _bytes_written(pid: int) -> int:
-    """Return how many bytes the process has written to anything (proc(5), /proc/PID/io); 0 if unknown."""
+    """Return the number of bytes that a process has written (proc(5), /proc/PID/io); 0 if unknown."""
     try:
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     except OSError:
@@ -245,12 +245,12 @@ def _bytes_written(pid: int) -> int:
 
 
 def abandon_start(pcontext: PContext | None, orphans: Orphans) -> None:
-    """Leave no process of a start that failed half way: torch forgets those that it started first.
+    """End the processes of a start that failed half way, since torch forgets them.
 
-    What SIGKILL does not end within ABANDON_SECONDS is waited for in the background.
+    Those that survive SIGKILL for ABANDON_SECONDS are waited for in the background.
 
     Args:
-        pcontext: what torch has started, if it came so far.
+        pcontext: torch's context; None if the start failed before it.
     """
     killed = orphans.kill()
 

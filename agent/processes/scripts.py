@@ -1,4 +1,4 @@
-"""Scripts that a shell runs: whom a signal is for that asks a training process to end."""
+"""Scripts below a shell, which get the signal that ends a training process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agent.processes.stat import ProcessStat, descendants
 
 
 def above_scripts(leaders: Collection[int]) -> list[int]:
-    """Return these processes and what they started, down to the first Python process of each line.
+    """Return these processes and their descendants, down to the first Python process of each line.
 
-    A shell does not pass a signal on, so what it runs gets the signal too. What a script needs to save at
-    SIGTERM does not: its own processes, such as its data loader for the step that it is in, and what reads
-    what it prints, such as `tee`.
+    A shell does not pass signals on, so its children get the signal too. Processes that a script needs in
+    order to save at SIGTERM do not: its own children, such as the data loaders of the current step, and
+    readers of its output, such as `tee`.
     """
     if all(map(_is_python, leaders)):
         return list(leaders)
@@ -39,7 +39,7 @@ def above_scripts(leaders: Collection[int]) -> list[int]:
 
 
 def _readers_of_scripts(line: Sequence[int]) -> set[int]:
-    """Return the programs behind a script in a pipeline, which end with it."""
+    """Return the programs after a script in a pipeline, which end with it."""
     written = {pipe for pid in line if _is_python(pid) for pipe in _pipes(pid, 1, 2)}
     readers = set()
     for pid in line:
@@ -58,7 +58,7 @@ def _pipes(pid: int, *fds: int) -> set[str]:
 
 
 def _is_python(pid: int) -> bool:
-    """Whether the process is a Python interpreter, or another user's, of which that cannot be seen."""
+    """Return whether a process is a Python interpreter; True for another user's, whose program is hidden."""
     try:
         program = Path(f"/proc/{pid}/exe").readlink()
     except OSError:
@@ -77,7 +77,7 @@ def await_ends(pids: Sequence[int], deadline: float) -> None:
     """Wait for the ends of processes, until a time of the monotonic clock.
 
     Args:
-        pids: parents before their children, of which each is our child once its parent has ended.
+        pids: parents before their children, which become ours once the parents have ended.
     """
     for pid in pids:
         exit_fd = open_exit_fd(pid)

@@ -1,4 +1,4 @@
-"""Processes as /proc/PID/stat shows them (proc(5))."""
+"""Processes by /proc/PID/stat (proc(5))."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class ProcessStat:
     parent: int
     session: int
     ended: bool
-    """It is a zombie: only its parent's wait(2) is missing."""
+    """It is a zombie: its parent has not collected it yet."""
     ticks: int
-    """CPU time that it has used."""
+    """CPU time so far, in clock ticks."""
     started: int
-    """When it began, which tells it from an earlier process with its id."""
+    """Start time, in clock ticks since boot, which distinguishes it from an earlier process with its id."""
     resident_bytes: int
 
 
 def stat_of(pid: int | str, proc: str = "/proc") -> ProcessStat | None:
-    """Read one process; None if it has ended."""
+    """Read one process; return None if it has ended."""
     try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:  # noqa: PTH123 (in the way of each restart)
+        with open(f"{proc}/{pid}/stat", "rb") as file:  # noqa: PTH123 (faster; each restart waits for it)
             fields = file.read().rpartition(b")")[2].split()  # the name before it may contain anything
         state, parent, session, user, system, started, pages = (fields[n] for n in (0, 1, 3, 11, 12, 19, 21))
     except (OSError, ValueError, IndexError):
@@ -41,7 +41,7 @@ def stat_of(pid: int | str, proc: str = "/proc") -> ProcessStat | None:
 
 
 def descendants(root: int | None = None) -> list[ProcessStat]:
-    """List all processes below one, or below this one; parents come before their children."""
+    """Return all descendants of a process, or of this one; parents come before their children."""
     children: dict[int, list[ProcessStat]] = {}
     for process in _processes():
         children.setdefault(process.parent, []).append(process)

@@ -1,8 +1,8 @@
-"""How the agents of a round agree upon a checkpoint, over the round's store. `agent.slots.resume` decides.
+"""Agreement of a round's agents on a checkpoint, over the round's store. `agent.slots.resume` decides.
 
-here/<agent>        what the agent holds (an `Inventory`); "" where it takes no part
-plan/<n>            rank 0's n-th decision (a `ResumeDecision`); the first one without fetches is final
-fetched/<n>/<agent> the ranks that the agent could not fetch for it, and what it holds now: [list, Inventory]
+here/<agent>        the agent's `Inventory`; "" if it takes no part
+plan/<n>            rank 0's n-th `ResumeDecision`; the first one without fetches is final
+fetched/<n>/<agent> the ranks that the agent could not fetch for it, and its new inventory: [list, Inventory]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from agent.checkpoints.agreed import AgreedCheckpoint, HeldReplicas
+from agent.checkpoints.agreed import AgreedCheckpoint, ReplicaSource
 from agent.checkpoints.holder import CheckpointHolder, OutdatedMeetingError
 from agent.slots.replication import peers_of, ring_of
 from agent.slots.resume import UNDECIDED, Inventory, ResumeDecision, decide, without
@@ -25,18 +25,18 @@ from agent.slots.wire import FetchError
 logger = logging.getLogger(__name__)
 
 MAX_FETCH_ROUNDS = 4
-"""Attempts to fetch what is missing; after that the checkpoint comes from storage."""
+"""Number of attempts to fetch missing slots; after them the checkpoint comes from storage."""
 
 
 class CheckpointAgreement:
-    """One agent's part in it.
+    """One agent's part in the agreement.
 
     Args:
-        store: the agents' namespace of the round's.
+        store: the meeting's part of the round's store.
         agent: this agent's rank among the members.
-        memory: of this agent; None if it has none.
+        memory: this agent's checkpoints in memory; None if it keeps none.
         wait: blocks until the store has these keys.
-        abandoned: set once nobody waits for this meeting any more.
+        abandoned: set when the meeting is abandoned.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class CheckpointAgreement:
         self._wait = wait
         self._abandoned = abandoned
 
-    def say_here(self) -> None:
-        """Tell the others that this agent is here, and what it holds."""
+    def publish_inventory(self) -> None:
+        """Publish this agent's inventory, and thereby that it is here."""
         if self._memory is not None:
             self._memory.await_arrivals(self._round, self._abandoned)
-        self._store.set(f"here/{self._agent}", self._held() if self._memory else "")
+        self._store.set(f"here/{self._agent}", self._own_inventory() if self._memory else "")
 
     def lead(self) -> None:
-        """Decide, as rank 0's agent, when all are here."""
+        """Decide, as rank 0's agent, once all inventories are there."""
         keys = [f"here/{agent}" for agent in range(self._members)]
         inventories = [Inventory.decode(text.decode()) for text in self._store.multi_get(keys)]
         ring = ring_of([member.place if member is not None else () for member in inventories])
@@ -87,7 +87,7 @@ class CheckpointAgreement:
         self._agree(decision)
 
     def follow(self) -> None:
-        """Do what rank 0's agent decides, until it is final."""
+        """Follow the decisions of rank 0's agent, up to the final one."""
         for attempt in itertools.count():
             self._wait(self._store, [_key(attempt)])
             decision = ResumeDecision.decode(self._store.get(_key(attempt)))
@@ -96,8 +96,8 @@ class CheckpointAgreement:
             self._fetch(attempt, decision)
         self._agree(decision)
 
-    def _held(self) -> str:
-        """What this agent holds, as text.
+    def _own_inventory(self) -> str:
+        """Return this agent's inventory, encoded.
 
         Raises:
             OutdatedMeetingError: this meeting was abandoned.
@@ -110,18 +110,18 @@ class CheckpointAgreement:
     def _agree(self, decision: ResumeDecision) -> None:
         if self._memory is None:
             return
-        peers, peer, held = peers_of(decision.ring or range(self._members)), None, None
+        peers, peer, source = peers_of(decision.ring or range(self._members)), None, None
         if peers is not None:
-            peer, source = _address(self._store, peers[self._agent]), peers.index(self._agent)
-            if (inventory := _inventory(self._store, source)) is not None:
-                held = HeldReplicas(source, inventory.address, inventory.ranks)
+            peer, agent = _address(self._store, peers[self._agent]), peers.index(self._agent)
+            if (inventory := _inventory(self._store, agent)) is not None:
+                source = ReplicaSource(agent, inventory.address, inventory.ranks)
         if self._abandoned.is_set():
             raise OutdatedMeetingError
         here = self._agent, self._members
-        self._memory.agree(AgreedCheckpoint(self._round, decision, peers, peer, held, *here))
+        self._memory.agree(AgreedCheckpoint(self._round, decision, peers, peer, source, *here))
 
     def _fetch(self, attempt: int, decision: ResumeDecision) -> None:
-        """Fetch what a decision asks of this agent, if anything, and tell what it could not get."""
+        """Fetch the slots that a decision assigns to this agent, if any, and publish the result."""
         ranks, checkpoint, missing = decision.fetches.get(self._agent), decision.checkpoint, []
         if ranks is None or checkpoint is None or self._memory is None:
             return
@@ -132,12 +132,12 @@ class CheckpointAgreement:
             except FetchError as error:
                 logger.warning("rank %s of step %d was not fetched: %s", rank, checkpoint.step, error)
                 missing.append(rank)
-        self._store.set(f"fetched/{attempt}/{self._agent}", json.dumps([missing, self._held()]))
+        self._store.set(f"fetched/{attempt}/{self._agent}", json.dumps([missing, self._own_inventory()]))
 
     def _after_fetches(
         self, attempt: int, decision: ResumeDecision, inventories: Sequence[Inventory | None]
     ) -> list[Inventory | None]:
-        """Wait until all have fetched, this agent too, and return who holds what then."""
+        """Wait until all agents have fetched, including this one, and return the new inventories."""
         assert decision.checkpoint is not None
         self._fetch(attempt, decision)
         keys = [f"fetched/{attempt}/{agent}" for agent in decision.fetches]
@@ -146,18 +146,20 @@ class CheckpointAgreement:
         answers = self._store.multi_get(keys)
         for (agent, ranks), answer in zip(decision.fetches.items(), answers, strict=True):
             missing, text = json.loads(answer)
-            held[agent] = Inventory.decode(text)  # a fetch writes over what was there
+            held[agent] = Inventory.decode(text)  # a fetch overwrites another slot
             failed += [(holder, rank) for rank, holder in ranks.items() if rank in missing]
             fetched += [(agent, rank) for rank in ranks if rank not in missing]
         return without(held, decision.checkpoint, failed, fetched)
 
 
 def server_of_peer(store: Store, agent: int, members: int) -> str | None:
-    """Return the slot server of the agent that held another's replicas in a round that had begun, if any did.
+    """Return the slot server of an agent's peer, which has its replicas, in a round that had begun; else
+    None.
 
     Args:
-        store: the agents' namespace of that round's.
-        members: how many agents it had.
+        store: the meeting's part of that round's store.
+        agent: rank of the agent in that round.
+        members: number of the round's agents.
     """
     keys = [_key(attempt) for attempt in range(MAX_FETCH_ROUNDS + 1) if store.check([_key(attempt)])]
     decision = ResumeDecision.decode(store.get(keys[-1])) if keys else None
@@ -178,6 +180,6 @@ def _inventory(store: Store, agent: int) -> Inventory | None:
 
 
 def _address(store: Store, agent: int) -> str | None:
-    """Return the address of an agent's slot server; None where it has none."""
+    """Return the address of an agent's slot server; None if it has none."""
     inventory = _inventory(store, agent)
     return inventory.address if inventory else None

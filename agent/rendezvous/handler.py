@@ -1,7 +1,7 @@
-"""torch's rendezvous, where the ElasticWorld says who meets whom.
+"""torch's rendezvous, whose members come from the ElasticWorld.
 
-The same handler serves `dlr run` and stock `torchrun --rdzv-backend=dlr`. For the latter it is the only part
-of dlr at work, so `create_handler` connects it to the cluster, and its shutdown ends that.
+The same handler serves `dlr run` and stock `torchrun --rdzv-backend=dlr`. For torchrun it is the only active
+part of dlr, so `create_handler` connects it to the cluster, and its shutdown closes the connection.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from crds.progress_record import ENV_ROUND
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_SECONDS = 600
-"""Until a world that stands, but whose members do not come, counts as failed; --rdzv-conf join_timeout=…"""
+"""Time limit for all members of a current world to meet; --rdzv-conf join_timeout=…"""
 
 
 class JobEndedError(RendezvousClosedError):
-    """There is nothing left to join."""
+    """The job has ended, or goes on without this agent."""
 
     def __init__(self, reason: ExitReason) -> None:
         super().__init__(reason.value)
@@ -64,10 +64,10 @@ class DlrRendezvousHandler(RendezvousHandler):
     """See torch.distributed.elastic.rendezvous.RendezvousHandler.
 
     Args:
-        reporter: of this agent; the first rendezvous starts it.
-        store: of this agent, in which the rounds meet whose rank 0 it is.
-        join_timeout_seconds: for the members of a world to meet.
-        memory: the checkpoints that this agent keeps; stock torchrun's keeps none.
+        reporter: this agent's reporter; the first rendezvous starts it.
+        store: this agent's store, used by rounds in which it has rank 0.
+        join_timeout_seconds: time limit for the members of a world to meet.
+        memory: this agent's checkpoints in memory; stock torchrun keeps none.
         on_meeting: called when all members of a round have met, with the agents' store of the round.
         end: called by `shutdown`.
     """
@@ -99,7 +99,7 @@ class DlrRendezvousHandler(RendezvousHandler):
         self._round_stores: RoundStores | None = None
         self._closed = False
         self._is_alone = False
-        """Nobody could hold the copies that the job asks for, in the round last joined."""
+        """The last round had no other Pod for the copies that the job asks for."""
 
     def get_backend(self) -> str:
         return OUR_BACKEND
@@ -121,7 +121,7 @@ class DlrRendezvousHandler(RendezvousHandler):
             RendezvousTimeoutError: the other members did not come.
         """
         if not self._closed and self._reporter.ident is None:
-            self._reporter.start()  # only now can this agent keep what Ready promises
+            self._reporter.start()  # only now is this agent ready in the sense of its report
         while True:
             if self._closed:
                 raise RendezvousClosedError("the rendezvous was closed")
@@ -134,20 +134,20 @@ class DlrRendezvousHandler(RendezvousHandler):
                 logger.info("round=%d was superseded before all had met", world.round)
 
     def num_nodes_waiting(self) -> int:
-        """Above 0 when the world that runs is not the one that should: what torchrun's agent polls."""
+        """Return 1 if a new world is wanted, else 0; torchrun's agent polls it."""
         return 0 if self._membership.is_settled() else 1
 
     def is_closed(self) -> bool:
         return self._closed or self._membership.next_action().verb is AgentVerb.EXIT
 
     def set_closed(self) -> None:
-        """Close it for this agent only: whether the job has ended is the controller's to say."""
+        """Close it for this agent only, since the controller decides whether the job has ended."""
         self._closed = True
 
     def shutdown(self) -> bool:
-        """Report how the processes of torchrun ended, and close the rendezvous."""
+        """Report how torchrun's processes ended, and close the rendezvous."""
         self._closed = True
-        if self._reporter.latest.state is AgentState.RUNNING:  # torchrun's launcher leaves, maybe by an error
+        if self._reporter.latest.state is AgentState.RUNNING:  # torchrun's launcher ends, maybe by an error
             error = sys.exc_info()[1]
             if error is None:
                 self._reporter.report(AgentState.SUCCEEDED)
@@ -159,7 +159,7 @@ class DlrRendezvousHandler(RendezvousHandler):
     def _await_world(self) -> AgentWorld | ExitReason:
         """Block until a newer world has this agent as a member, or the agent has to leave.
 
-        Until then nothing runs here, so the node may be tested for a NodeCheck.
+        Meanwhile no training runs here, so a NodeCheck may test the node.
         """
         poll = select.poll()
         poll.register(self._membership.fileno(), select.POLLIN)
@@ -178,7 +178,7 @@ class DlrRendezvousHandler(RendezvousHandler):
 
         Raises:
             SupersededError: there is a newer world.
-            RendezvousTimeoutError: they did not come.
+            RendezvousTimeoutError: the others did not come.
         """
         membership = self._membership
         rank, size = world.members.index(membership.member), len(world.members)
@@ -202,14 +202,14 @@ class DlrRendezvousHandler(RendezvousHandler):
             membership.stand_by(world.round)
             raise RendezvousTimeoutError(str(error)) from error
         self._interfaces.choose(stores.bootstrap.master_addr if rank else address, address)
-        self._round_stores = stores  # the last round's store ends here: all its processes have ended
+        self._round_stores = stores  # this closes the last round's store, whose processes have all ended
         self._on_meeting(stores.agents, world)
         self._note_if_alone(size)
         membership.join(world)
         return RendezvousInfo(stores.agents, rank, size, stores.bootstrap)
 
     def _note_if_alone(self, size: int) -> None:
-        """Say so, once, where a job asks for copies in other Pods' memory, and its world has no other Pod."""
+        """Warn, once, if the job asks for copies in other Pods' memory, and its world has no other Pod."""
         asks_for_copies = self._memory is not None and self._me.memory_replicas > 0
         was_alone, self._is_alone = self._is_alone, asks_for_copies and size == 1
         if self._is_alone and not was_alone:
@@ -219,7 +219,7 @@ class DlrRendezvousHandler(RendezvousHandler):
             )
 
     def _failure(self, error: BaseException) -> LocalFailure | None:
-        """The failure of torchrun's processes, if `error` tells of one."""
+        """Return the failure of torchrun's processes from its error; None for other errors."""
         if not isinstance(error, ChildFailedError):
             return None
         rank, process = error.get_first_failure()
@@ -240,8 +240,8 @@ def create_handler(
     """Connect an agent of stock torchrun to the cluster, and return its handler, as torch's registry asks.
 
     Args:
-        params: of `--rdzv-conf`, and of torch.
-        api: in place of the cluster that the environment names.
+        params: torch's parameters, with those of `--rdzv-conf`.
+        api: API server to use in place of the one that the environment names.
 
     Raises:
         InvalidEnvironmentError: the environment names no API server, or an address of another Pod.

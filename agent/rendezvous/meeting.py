@@ -1,7 +1,7 @@
-"""The agents of a round meet through the store of rank 0's agent, and a newer round can cut that short.
+"""Meeting of a round's agents through the store of rank 0's agent, which a newer round can cut short.
 
-The meeting runs on a thread of its own, while the agent's main thread waits for its end or for news of the
-world: a store call blocks, and a peer that was cut off from the network is silent for a while.
+The meeting runs in a thread of its own, while the agent's main thread waits for its end or for news of the
+world, since a call of the store blocks, for long if the peer was cut off from the network.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from healthcheck.probes.tcp_store import open_store
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 30.0
-"""The longest time an abandoned meeting's thread sits in one store call."""
+"""Time limit of one call of the store, after which a thread notices that its meeting was abandoned."""
 
 MAX_WAIT_SECONDS = 1.0
+"""Longest pause between two attempts to meet."""
 
 ANNOUNCEMENT = "announcement"
-"""Key of a round: where rank 0's agent has opened the training processes' store, and the meeting's prefix."""
+"""Key of a round's `Announcement`."""
 
 STORE_TIMEOUT_SECONDS = 60.0
-"""The time-out of what torch's agent asks of the store after the meeting, when all agents are there."""
+"""Time-out of torch's agent for the store after the meeting, when all agents are there."""
 
 
 class SupersededError(Exception):
-    """The round that was being joined is not the newest any more."""
+    """There is a newer round than the one to join."""
 
 
 class MeetingTimeoutError(Exception):
@@ -56,46 +57,46 @@ class RoundStores:
     """The stores of one round."""
 
     agents: Store
-    """The round's part of the store of rank 0's agent, which agents of the job alone can read and write."""
+    """The round's part of the store of rank 0's agent, which only agents of the job can read and write."""
     bootstrap: RendezvousStoreInfo
-    """The address of the training processes' store. It asks for no proof, so agents do not use it."""
+    """Address of the training processes' store. It has no authentication, so agents do not use it."""
     server: TCPStore | None
-    """That store, on rank 0: it lives as long as this reference."""
+    """The training processes' store, on rank 0; it lives as long as this reference."""
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """What rank 0's agent announces for a round."""
+    """Announcement of a round's meeting by rank 0's agent."""
 
     address: str
     port: int
-    """The port of the training processes' store."""
+    """Port of the training processes' store."""
     prefix: str
-    """The prefix of the meeting's keys, below the round's."""
+    """Prefix of the meeting's keys, below the round's."""
 
     @classmethod
     def read(cls, round_keys: Store) -> Announcement:
-        """Read the announcement, which is there; raise DistError where the store cannot be reached."""
+        """Read the announcement, which must be set; raise DistError if the store cannot be reached."""
         return cls(**json.loads(round_keys.get(ANNOUNCEMENT)))
 
     @property
     def bootstrap(self) -> RendezvousStoreInfo:
-        """The address of that store, as torch's agent gives it to the training processes."""
+        """Address of that store, as torch's agent passes it on to the training processes."""
         return RendezvousStoreInfo(self.address, self.port)
 
 
 class Meeting:
     """Brings all agents of one world together.
 
-    They meet through the store of rank 0's agent, whose address the world names (`agent.connection`). There
-    rank 0 announces a TCPStore that it has opened for the training processes of the round, and a prefix of
-    keys that no earlier meeting has used. Then all wait for all. So no process of a round is started
-    before the last process of the rounds before it has ended on every member: what one saves on SIGTERM, all
-    can load. Here they also agree upon the checkpoint in memory that these go on from (`agent.checkpoints`).
+    They meet through the store of rank 0's agent, whose address the world has (`agent.connection`). There
+    rank 0 announces a TCPStore that it has opened for the training processes of the round, and an unused
+    prefix of keys. Then all wait for all. So on every member the processes of earlier rounds have ended
+    before those of this round start, which can load a checkpoint that one of them saved on SIGTERM. The
+    agents also agree on the checkpoint in memory to resume from (`agent.checkpoints`).
 
     Args:
-        timeout_seconds: for all to come.
-        memory: of this agent; None if it keeps no checkpoints.
+        timeout_seconds: time limit for all to come.
+        memory: this agent's checkpoints in memory; None if it keeps none.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Meeting:
         self._me = me
         self._values = values
         self._prefix = secrets.token_hex(8) + "/"
-        """Of this meeting's keys, if this agent is rank 0."""
+        """Prefix of this meeting's keys, if this agent is rank 0."""
         self._memory = memory
         self._deadline = time.monotonic() + timeout_seconds
         self._abandoned = threading.Event()
@@ -127,11 +128,11 @@ class Meeting:
         """Block until all have met.
 
         Args:
-            wake_fd: becomes readable when the world may have changed.
-            is_current: whether the world still stands.
+            wake_fd: descriptor that becomes readable when the world may have changed.
+            is_current: returns whether the world is still the newest.
 
         Raises:
-            SupersededError: it does not.
+            SupersededError: there is a newer world.
             MeetingTimeoutError: the others did not come.
         """
         self._thread.start()
@@ -160,7 +161,7 @@ class Meeting:
             os.eventfd_write(self._done_fd, 1)
 
     def _meet_with_retries(self) -> RoundStores:
-        """Meet; try again while the round stands where a connection breaks or is refused."""
+        """Meet, with retries when a connection breaks or is refused, while the round is current."""
         wait_seconds = 0.05
         while True:
             try:
@@ -186,7 +187,7 @@ class Meeting:
         agreement = CheckpointAgreement(
             agents, world.round, rank, size, self._memory, self._wait, self._abandoned
         )
-        agreement.say_here()
+        agreement.publish_inventory()
         if rank == 0:
             self._wait(agents, [f"here/{rank}" for rank in range(size)])
             agreement.lead()
@@ -216,11 +217,11 @@ class Meeting:
                 )
 
     def _check(self, trouble: str) -> None:
-        """Raise if there is no point in going on.
+        """Raise if the meeting has to end.
 
         Raises:
             SupersededError: the meeting was abandoned.
-            MeetingTimeoutError: the time is over; it names the trouble.
+            MeetingTimeoutError: the time is over; the message includes the trouble.
         """
         if self._abandoned.is_set():
             raise SupersededError
@@ -232,13 +233,13 @@ class Meeting:
 
 
 def prefetch(world: AgentWorld | None, me: Environment, memory: CheckpointHolder) -> bool:
-    """Begin to fetch what this worker's predecessor has kept, while what processes need is imported.
+    """Begin to fetch the replicas of this worker's predecessor, while modules are still being imported.
 
     Args:
-        world: the newest one.
+        world: the newest world.
 
     Returns:
-        Whether the predecessor had a part in that world: then others wait for this worker.
+        Whether the predecessor was a member of that world, so that others wait for this worker.
     """
     rank = predecessors_rank(world, me.member)
     if world is None or rank is None:
@@ -248,7 +249,7 @@ def prefetch(world: AgentWorld | None, me: Environment, memory: CheckpointHolder
 
 
 def predecessors_rank(world: AgentWorld | None, me: Member) -> int | None:
-    """The rank that an earlier incarnation of this slot has in a world; None if it has none."""
+    """Return the rank of an earlier incarnation of this slot in a world; None if it has none."""
     for rank, member in enumerate(world.members if world else ()):
         if member.index == me.index and member.incarnation < me.incarnation:
             return rank
@@ -256,9 +257,9 @@ def predecessors_rank(world: AgentWorld | None, me: Member) -> int | None:
 
 
 def server_of_copies(world: AgentWorld, rank: int, key: bytes) -> str | None:
-    """The slot server of who held the replicas of that rank's agent in that world; None if nobody is known.
+    """Return the slot server with the replicas of that rank's agent in that world; None if it is unknown.
 
-    Of rank 0 nobody knows, since the round's store went with it.
+    For rank 0 it is unknown, since the round's store was lost with it.
     """
     if rank == 0:
         return None

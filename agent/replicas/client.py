@@ -24,7 +24,7 @@ ANSWER_SECONDS = 90.0
 
 
 class AgentChannel:
-    """The way to the agent.
+    """A training process's connection to its agent.
 
     Raises:
         OSError: the agent cannot be reached.
@@ -36,15 +36,15 @@ class AgentChannel:
         self._lock = threading.Lock()
         self._membership: VersionGroups | None = None
         self._end: Exception | None = None
-        """Why no more news comes."""
+        """Error that has ended the news; None before."""
         self._changed: Callable[[], None] = lambda: None
 
     @property
     def membership(self) -> VersionGroups | None:
-        """The newest; None before the first.
+        """The newest membership; None before the first.
 
         Raises:
-            ConnectionError: no more news comes, so this process would wait for others for ever.
+            ConnectionError: the news has ended, so that this process would wait for others for ever.
         """
         if self._end is not None:
             raise ConnectionError(
@@ -54,7 +54,7 @@ class AgentChannel:
         return self._membership
 
     def renewed(self, round_: int) -> AgentChannel:
-        """Return that of another round of this process's group. The agent has ended the one before.
+        """Return a channel for another round of this process's group; the agent has ended the last one.
 
         Raises:
             OSError: the agent cannot be reached.
@@ -62,10 +62,10 @@ class AgentChannel:
         return AgentChannel(self._path, round_)
 
     def look(self) -> VersionGroups:
-        """Ask for the groups that take part now; this process need not be ready to.
+        """Return the groups that take part now, also before this process is ready.
 
         Raises:
-            OSError: the agent cannot be reached, or knows of a newer round.
+            OSError: the agent cannot be reached, or has a newer round.
         """
         line = AgentConnection(self._path, ANSWER_SECONDS)
         try:
@@ -75,11 +75,11 @@ class AgentChannel:
             line.close()
 
     def follow(self, changed: Callable[[], None], rank: int, size: int) -> None:
-        """Tell the agent that this process is ready to take part, and have every news called out.
+        """Report to the agent that this process is ready to take part, and follow the news.
 
         Args:
-            changed: is called by a thread, after `membership` has changed, or news has ended.
-            rank: of the process, in its group.
+            changed: called by a thread, after `membership` has changed, or the news has ended.
+            rank: rank of the process in its group.
             size: number of the group's processes.
         """
         self._changed = changed
@@ -89,7 +89,7 @@ class AgentChannel:
     def open_store(self, version: int) -> LineStore:
         """Connect to the store of a version, through which its processes find each other.
 
-        Keep a reference: torch finds the methods of a store of Python's only while there is one.
+        Keep a reference: torch can call the methods of a store in Python only while there is one.
 
         Raises:
             OSError: the agent cannot be reached.
@@ -99,19 +99,19 @@ class AgentChannel:
         return LineStore(line)
 
     def at(self, version: int, step: int) -> None:
-        """Tell that this process is in that version's exchange, and has applied so many steps."""
+        """Report that this process is in that version's exchange, and the number of its applied steps."""
         self._tell({"at": {"version": version, "step": step}})
 
     def broken(self, version: int) -> None:
-        """Tell that the exchange of a version failed, although no newer one is there."""
+        """Report that the exchange of a version failed, although there is no newer one."""
         self._tell({"broken": version})
 
     def left_out(self, version: int) -> None:
-        """Tell that this process waits for a version with its group, and has seen this one without it."""
+        """Report that this process waits for a version with its group, and has seen this one without it."""
         self._tell({"left_out": version})
 
     def late(self, version: int, groups: Sequence[int]) -> None:
-        """Tell for which groups this process waits in that version for longer than its patience.
+        """Report the groups for which this process waits in that version for longer than its patience.
 
         Args:
             groups: their indices; none once they have come.
@@ -157,15 +157,15 @@ class AgentConnection:
         self._received = b""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send one object; raise OSError where the agent has gone."""
+        """Send one object; raise OSError if the agent is gone."""
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> Any:
         """Return the next object.
 
         Raises:
-            OSError: the agent has gone, or does not answer in time.
-            ValueError: it is none.
+            OSError: the agent is gone, or does not answer in time.
+            ValueError: it is malformed.
         """
         while b"\n" not in self._received:
             data = self._socket.recv(1 << 16)
@@ -176,7 +176,7 @@ class AgentConnection:
         return json.loads(line)
 
     def end(self) -> None:
-        """Have `receive` fail, in whichever thread it is under way."""
+        """Make a running `receive` fail, in any thread."""
         with contextlib.suppress(OSError):  # the agent has ended it
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -193,7 +193,7 @@ class LineStore(Store):
         self._lock = threading.Lock()
 
     def end(self) -> None:
-        """Have all calls fail, those of other threads that are under way too."""
+        """Make all calls fail, including running ones of other threads."""
         self._line.end()
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -211,7 +211,7 @@ class LineStore(Store):
         return base64.b64decode(value)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there: who comes late is left out by a newer version, which ends this."""
+        """Wait until all keys are set; a newer version without the late groups ends the wait by an error."""
         for key in keys:
             self.get(key)
 
@@ -224,12 +224,12 @@ class LineStore(Store):
         return int(self._ask({"add": [key, amount]})["sum"])
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Tell whether all keys are there."""
+        """Return whether all keys are set."""
         return bool(self._ask({"check": list(keys)})["there"])
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
         with self._lock:
-            with contextlib.suppress(OSError):  # it has ended, maybe after an answer that says why
+            with contextlib.suppress(OSError):  # it has ended, maybe after an answer with the reason
                 self._line.send(request)
             answer = self._line.receive()
         if "failed" in answer:

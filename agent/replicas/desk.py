@@ -1,7 +1,7 @@
-"""The agent's side of the socket: it passes on who takes part, and lets processes meet in the lead's store.
+"""The agent's side of the socket: it passes on the membership, and relays processes to the lead's store.
 
-A thread for each connection: there are a few for each training process. The watch's thread sends each new
-membership itself, and ends the store connections of older versions, so that nothing waits for the dead.
+Each connection has a thread; there are a few for each training process. The watch's thread sends each new
+membership itself, and ends the store connections of older versions, so that no process waits for dead groups.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 MAX_LINE_BYTES = 1 << 20
 """Length of the longest line. gloo writes some hundred bytes for each group into one value."""
 KEY_SECONDS = 60.0
-"""Time after which the process asks again for a key of the store, so that a dead lead is noticed."""
+"""Time after which the process repeats the request for a key, so that a dead lead is noticed."""
 LEAD_SECONDS = 2.0
 """Time limit for a connection to the lead's store."""
 LOOK_SECONDS = 10.0
-"""Longest wait for the first view of the groups, when a process asks."""
+"""Longest wait for the first view of the groups, at a process's request."""
 PAUSE_SECONDS = 0.1
-"""Pause after a connection that could not be accepted, as where no more files may be open."""
+"""Pause after a connection could not be accepted, for example since too many files are open."""
 
 
 class ReplicasDesk:
@@ -51,7 +51,7 @@ class ReplicasDesk:
     `Roster` decides what is sent and ended; this does it.
 
     Args:
-        store: of this agent, which is used if the group leads.
+        store: this agent's store, used if the group leads.
     """
 
     def __init__(self, group: int, key: bytes, store: StoreServer) -> None:
@@ -77,17 +77,17 @@ class ReplicasDesk:
         """Return a desk of this worker that serves until `cleanup`.
 
         Args:
-            watcher: what follows the ElasticWorld of its grouped job.
+            watcher: watcher of the grouped job's ElasticWorld.
         """
         desk = cls(me.group_index, me.key, store)
         cleanup.callback(desk.close)
         watcher.call_at_changes(lambda: desk.see(watcher.view() or GroupsView()))
-        if (seen := watcher.view()) is not None:  # before it had somebody to call
+        if (seen := watcher.view()) is not None:  # which came before `call_at_changes`
             desk.see(seen)
         return desk
 
     def serve(self, tell: Callable[[], None]) -> None:
-        """Begin to take connections.
+        """Begin to accept connections.
 
         Args:
             tell: has the agent report what `to_status` returns, at once.
@@ -100,13 +100,13 @@ class ReplicasDesk:
         self._carry_out(lambda: self.roster.begin(round_, count))
 
     def see(self, groups: GroupsView) -> None:
-        """Take in the groups that take part now; for the thread that watches them."""
+        """Note the groups that take part now; for the thread that watches them."""
         self._carry_out(lambda: self.roster.see(groups))
         self._is_seen.set()
         self._values.open_version(self.roster.membership.version)
 
     def to_status(self) -> ReplicasReport | None:
-        """Return what the agent's next report has; None until all processes of the round are ready."""
+        """Return the section of the agent's next report; None until all processes of the round are ready."""
         with self._lock:
             return self.roster.summary()
 
@@ -119,7 +119,7 @@ class ReplicasDesk:
         shutil.rmtree(Path(self.path).parent, ignore_errors=True)
 
     def _carry_out(self, decide: Callable[[], Sequence[Act]]) -> None:
-        """Do what the roster decides, before anybody else does."""
+        """Carry out the roster's decision, with the lock held."""
         reports = False
         with self._lock:
             for act in decide():
@@ -148,7 +148,7 @@ class ReplicasDesk:
             with self._lock:
                 is_welcome = self.roster.admit(connection)
             if not is_welcome:
-                logger.warning("a process is turned away: %d follow the groups already", MAX_CONNECTIONS)
+                logger.warning("a process is refused: %d follow the groups already", MAX_CONNECTIONS)
                 connection.close()
                 continue
             try:
@@ -156,7 +156,7 @@ class ReplicasDesk:
                     target=self._attend, args=(connection,), name="dlr-replicas-process", daemon=True
                 ).start()
             except RuntimeError as error:  # no more threads may be started
-                logger.warning("a process is turned away: %s", error)
+                logger.warning("a process is refused: %s", error)
                 self._drop(connection)
 
     def _attend(self, connection: socket.socket) -> None:
@@ -186,7 +186,7 @@ class ReplicasDesk:
         connection.close()
 
     def _show(self, connection: socket.socket, round_: int) -> None:
-        """Send who takes part, to a process that is not ready yet."""
+        """Send the membership to a process that is not ready yet."""
         self._is_seen.wait(LOOK_SECONDS)
         with self._lock:
             line = _line(self.roster.look(round_))
@@ -217,14 +217,14 @@ class ReplicasDesk:
                 while True:
                     _send(connection, _answer(store, _read(lines)))
         except (OSError, DistError) as error:
-            # Of the two connections, the process's may be the one that has ended: then nobody reads this.
+            # If the process's own connection has ended, it does not get this.
             failure = f"the store of group {groups.groups[0][0]} at {groups.address}:{groups.port}: {error}"
             with contextlib.suppress(OSError):
                 _send(connection, {"failed": failure})
 
 
 def _line(membership: VersionGroups) -> bytes:
-    """Return a membership as processes get it."""
+    """Encode a membership for processes."""
     fields = {"version": membership.version, "groups": membership.groups, "me": membership.me}
     return json.dumps({"membership": fields}).encode() + b"\n"
 
@@ -234,7 +234,7 @@ def _answer(store: PeerStore, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         DistError: the store cannot be reached.
-        LookupError, TypeError, ValueError: the request makes no sense.
+        LookupError, TypeError, ValueError: the request is malformed.
     """
     if "set" in request:
         key, value = request["set"]
@@ -257,9 +257,9 @@ def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def _send_now(connection: socket.socket, line: bytes) -> None:
-    """Send a line without waiting; end the connection of a process that is gone, or has long read none."""
+    """Send a line without waiting; end the connection of a process that is gone or does not read."""
     if connection.fileno() < 0:
-        return  # it has ended, and its thread has seen that
+        return  # it has ended, and its thread has noticed
     try:
         if connection.send(line, socket.MSG_DONTWAIT) < len(line):
             raise BlockingIOError("it reads none")
@@ -269,7 +269,7 @@ def _send_now(connection: socket.socket, line: bytes) -> None:
 
 
 def _shut(connection: socket.socket | None) -> None:
-    """Wake who waits for a connection, on both sides."""
+    """Shut a connection down, which wakes both sides."""
     if connection is not None:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -279,8 +279,8 @@ def _read(lines: Any) -> Mapping[str, Any]:
     """Return the next object.
 
     Raises:
-        ConnectionError: there is none.
-        TypeError, ValueError: it is none.
+        ConnectionError: the connection has ended.
+        TypeError, ValueError: it is malformed.
     """
     line = lines.readline(MAX_LINE_BYTES)
     if len(line) == MAX_LINE_BYTES:

@@ -1,4 +1,5 @@
-"""The groups that take part, by the ElasticWorld, and this agent's processes, by their messages. Pure."""
+"""Groups that take part, from the ElasticWorld, and state of this agent's processes, from their messages.
+Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from crds.wire import MAX_INTEGER
 
 @dataclass(frozen=True)
 class GroupsView:
-    """The groups that take part, as the grouped job's ElasticWorld has them."""
+    """The groups that take part, from the grouped job's ElasticWorld."""
 
     version: int = 0
     groups: tuple[tuple[int, int], ...] = ()
@@ -41,7 +42,7 @@ class VersionGroups:
 
     @property
     def place(self) -> int | None:
-        """The place of this process's group among them; None if it takes no part."""
+        """Place of this process's group among them; None if it does not take part."""
         return self.groups.index(self.me) if self.me in self.groups else None
 
     @property
@@ -55,7 +56,7 @@ class VersionGroups:
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> VersionGroups:
-        """Read it as the agent sends it."""
+        """Parse the agent's message."""
         groups = tuple((int(index), int(round_)) for index, round_ in fields["groups"])
         index, round_ = fields["me"]
         return cls(int(fields["version"]), groups, (int(index), int(round_)))
@@ -63,24 +64,24 @@ class VersionGroups:
 
 @dataclass(frozen=True)
 class Training:
-    """How far a process is, by its own messages."""
+    """State of a process, by its own messages."""
 
     version: int = 0
     step: int = 0
     broken: int = 0
     left_out: int = 0
-    """The newest version that it has seen without its group."""
+    """Newest version that it has seen without its group."""
     late: tuple[int, tuple[int, ...]] = (0, ())
     """Version in which it waits for others for longer than its patience, and their indices."""
 
     def after(self, message: Mapping[str, Any], newest: int) -> Training:
-        """Return it after a message.
+        """Return the state after a message.
 
         Args:
-            newest: the newest version that the process can have seen; a later one counts as that.
+            newest: the newest version that the process can have seen; a later one counts as this.
 
         Raises:
-            LookupError, TypeError, ValueError: the message makes no sense.
+            LookupError, TypeError, ValueError: the message is malformed.
         """
         if "at" in message:
             version, step = _version(message["at"]["version"], newest), _count(message["at"]["step"])
@@ -95,11 +96,11 @@ class Training:
 
 
 def summary(round_: int, count: int, processes: Collection[Training]) -> ReplicasReport | None:
-    """Return what the agent reports; None until all processes of the round are ready.
+    """Return the section of the agent's report; None until all processes of the round are ready.
 
     Args:
         count: number of the agent's processes.
-        processes: those that are ready.
+        processes: states of the ready processes.
     """
     if not processes or len(processes) < count:
         return None

@@ -1,6 +1,6 @@
-"""Decisions of an agent's desk for replica groups: who follows the groups, what is sent to whom. Pure.
+"""Decisions of an agent's desk for replica groups: which connections follow the groups, and get what. Pure.
 
-Each connection of a training process has a key. The methods return what to do, in this order.
+Each connection of a training process has a key. The methods return acts to carry out in order.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Send:
 
 @dataclass(frozen=True)
 class EndConnection:
-    """End a connection, and wake everybody who waits for it on either side."""
+    """End a connection, and wake both of its sides."""
 
     key: Key
 
 
 @dataclass(frozen=True)
 class ReportNow:
-    """Have the agent report at once, since the controller decides by what is new."""
+    """Have the agent report at once, since the controller has to decide on the news."""
 
 
 Act = Send | EndConnection | ReportNow
@@ -61,17 +61,17 @@ class Roster:
         """Connections to a version's store, with the version."""
         self._connections: set[Key] = set()
         self._reported: ReplicasReport | None = None
-        """What was last to be reported at once, without version and step."""
+        """Last report that had to be written at once, without version and step."""
         self._is_closed = False
 
     @property
     def membership(self) -> VersionGroups:
-        """The groups that take part now, as processes of the round get them."""
+        """The groups that take part now, for the processes of the round."""
         groups = self._groups or GroupsView()
         return VersionGroups(groups.version, groups.groups, (self._group, self._round))
 
     def summary(self) -> ReplicasReport | None:
-        """Return what the agent's next report has; None until all processes of the round are ready."""
+        """Return the section of the agent's next report; None until all processes of the round are ready."""
         return summary(self._round, self._count, [each.training for each in self._processes.values()])
 
     # --- the agent ---------------------------------------------------------------------------------------
@@ -82,9 +82,9 @@ class Roster:
         return self._ends()
 
     def see(self, groups: GroupsView) -> list[Act]:
-        """Take in the groups that take part now."""
+        """Note the groups that take part now."""
         if self._groups is not None and groups.version < self._groups.version:
-            return []  # the object is not there for a moment
+            return []  # the object is missing for a moment
         self._groups = groups
         membership = self.membership
         acts: list[Act] = [Send(each.key, membership) for each in self._processes.values()]
@@ -93,7 +93,7 @@ class Roster:
         ]
 
     def close(self) -> list[Act]:
-        """Take no more connections, and end those that there are."""
+        """Accept no more connections, and end the existing ones."""
         self._is_closed = True
         return self._ends()
 
@@ -103,14 +103,14 @@ class Roster:
     # --- connections -------------------------------------------------------------------------------------
 
     def admit(self, key: Key) -> bool:
-        """Take a connection in; return whether there is room for it."""
+        """Add a connection; return whether there is room for it."""
         if self._is_closed or len(self._connections) >= MAX_CONNECTIONS:
             return False
         self._connections.add(key)
         return True
 
     def look(self, round_: int) -> VersionGroups:
-        """Return who takes part, for a process that is not ready yet.
+        """Return the membership for a process that is not ready yet.
 
         Raises:
             ConnectionError: its round is over.
@@ -119,7 +119,7 @@ class Roster:
         return self.membership
 
     def join(self, key: Key, rank: int, round_: int) -> list[Act]:
-        """Take in that a process is ready to take part.
+        """Note that a process is ready to take part.
 
         Raises:
             ConnectionError: its round is over.
@@ -130,10 +130,10 @@ class Roster:
         return sent + self._news()
 
     def take(self, key: Key, message: Mapping[str, Any]) -> list[Act]:
-        """Take in what a process reports.
+        """Process a report of a process.
 
         Raises:
-            LookupError, TypeError, ValueError: it makes no sense.
+            LookupError, TypeError, ValueError: it is malformed.
         """
         process = next((each for each in self._processes.values() if each.key == key), _Process(key))
         process.training = process.training.after(message, self.membership.version)
@@ -152,9 +152,9 @@ class Roster:
         return self._groups is not None and self._groups.version == version
 
     def leave(self, key: Key) -> None:
-        """Take in that a connection has ended.
+        """Note that a connection has ended.
 
-        Where all were ready, a process ends by a failure or with training: the agent reports that.
+        Once all were ready, a process ends by a failure or with training, which the agent reports by itself.
         """
         self._connections.discard(key)
         self._stores.pop(key, None)
@@ -168,7 +168,7 @@ class Roster:
     def _news(self) -> list[Act]:
         """Return the report that is due at once.
 
-        Steps and versions wait for the next report: all workers of all groups come to each new version.
+        Steps and versions wait for the next report, since all workers of all groups reach each new version.
         """
         report = self.summary()
         news = None if report is None else replace(report, version=0, step=0)

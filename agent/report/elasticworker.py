@@ -1,4 +1,4 @@
-"""What the agent's own ElasticWorker says, to begin with."""
+"""Reads the agent's own ElasticWorker at the agent's start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 MAX_WAIT_SECONDS = 2.0
 RESERVED_REPORTS = 1_000_000
-"""Numbers left to an earlier agent of the incarnation, some of whose reports may still be on their way."""
+"""Numbers reserved for an earlier agent of the incarnation, whose reports may still be on their way."""
 
 
 def path_of(me: Environment) -> str:
@@ -29,7 +29,7 @@ def path_of(me: Environment) -> str:
 
 
 def last_report(api: AgentApi, me: Environment) -> dict[str, Any]:
-    """Return `status.agent` as an earlier agent of this slot wrote it; {} if there was none."""
+    """Return the `status.agent` of an earlier agent of this slot; {} if there was none."""
     warnings = Warnings(logger, f"read elasticworker {me.namespace}/{me.worker_name}")
     retry = retrying(
         threading.Event(),
@@ -46,10 +46,10 @@ def last_report(api: AgentApi, me: Environment) -> dict[str, Any]:
 
 
 def sequence_after(report: Mapping[str, Any], me: Environment) -> int:
-    """Return the number that those of this agent's reports follow.
+    """Return the sequence number after which this agent's reports are numbered.
 
     Args:
-        report: the last one that an earlier agent of this slot wrote.
+        report: last report of an earlier agent of this slot.
     """
     if report.get("incarnation") != me.incarnation:
         return 0
@@ -57,7 +57,7 @@ def sequence_after(report: Mapping[str, Any], me: Environment) -> int:
 
 
 def section_of(report: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
-    """Read a part of such a report; None where there is none, or another version wrote it in another form."""
+    """Decode a section of such a report; None if it is missing, or has the form of another version."""
     try:
         return from_wire(kind, report[name]) if report.get(name) else None
     except (TypeError, ValueError):
@@ -65,30 +65,31 @@ def section_of(report: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
 
 
 def own_status(api: AgentApi, me: Environment) -> dict[str, Any]:
-    """Return the status of the agent's own ElasticWorker, which the API server answers to an empty patch.
+    """Return the status of the agent's own ElasticWorker, from the API server's answer to an empty patch.
 
-    An agent may patch it and not read it: RBAC would let it read those of all jobs in its namespace too.
+    RBAC allows an agent to patch it, but not to read it: that would include those of all jobs in the
+    namespace.
     """
     status: dict[str, Any] = api.merge_patch(f"{path_of(me)}/status", {}).get("status") or {}
     return status
 
 
 def topology_of_pod(api: AgentApi, me: Environment) -> list[str] | None:
-    """What the node shares with others, by the ElasticWorker's status; None if it does not say so (yet)."""
+    """Return the node's topology domains from the ElasticWorker's status; None if it has none yet."""
     try:
         status = own_status(api, me)
     except ApiError as error:
-        logger.warning("where replicas go does not depend on this Pod's rack, which is not known: %s", error)
+        logger.warning("replicas are placed without regard to this Pod's rack, which is unknown: %s", error)
         return None
-    known = status.get("topology") if status.get("podUid") == me.pod_uid else None
-    return None if known is None else [str(value) for value in known]
+    topology = status.get("topology") if status.get("podUid") == me.pod_uid else None
+    return None if topology is None else [str(value) for value in topology]
 
 
 class PodLocation:
-    """What this Pod shares with others and may be lost with.
+    """The failure domains of this Pod, which other Pods may share.
 
     Args:
-        levels: returns how many topology domains of its node the job looks at.
+        levels: returns the number of topology domains of a node that the job considers.
     """
 
     def __init__(self, api: AgentApi, me: Environment, levels: Callable[[], int]) -> None:
@@ -107,5 +108,5 @@ class PodLocation:
 
 
 def is_of_this_pod(report: Mapping[str, Any], me: Environment) -> bool:
-    """Tell whether an agent of this very Pod wrote the report: its container has been restarted since."""
+    """Return whether an agent of this Pod wrote the report, so that its container has been restarted."""
     return report.get("podUid") == me.pod_uid and report.get("incarnation") == me.incarnation

@@ -1,6 +1,6 @@
-"""The report of an agent that ends before it has begun: its arguments are refused, or there is no torch.
+"""Report of an agent that cannot start: its arguments are refused, or there is no torch.
 
-A shell may go on behind it (`torchrun --bogus | tee log`), so that its exit code says nothing.
+Its exit code alone is not enough, since a shell may hide it (`torchrun --bogus | tee log`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from controller.errors import ApiError
 from crds.agent_report import Accelerators, AgentState
 
 MOST_SECONDS = 10.0
-"""Time for the API server to take the report; without it the exit code alone counts."""
+"""Time limit for the API server to accept the report; without it only the exit code counts."""
 
 
 def refuse_to_start(message: str, exit_code: int) -> int:
-    """Say what keeps the agent from beginning, to people and to the job; return the exit code."""
+    """Print and report the reason why the agent cannot start, and return the exit code."""
     print(message, file=sys.stderr)
     launch_mark.explain(os.environ, message)
     report_failed_start(os.environ, message, exit_code)
@@ -35,11 +35,11 @@ def refuse_to_start(message: str, exit_code: int) -> int:
 
 
 def report_failed_start(environ: Mapping[str, str], message: str, exit_code: int) -> None:
-    """Report a failed start; do nothing outside a job's Pod, or below the agent that speaks for it.
+    """Report a failed start; do nothing outside a job's Pod, or below the Pod's agent.
 
     Args:
-        message: what was wrong, in one sentence.
-        exit_code: that the agent will leave with.
+        message: the reason, in one sentence.
+        exit_code: exit code of the agent.
     """
     if is_below_an_agent(environ):
         return
@@ -66,8 +66,7 @@ def report_failed_start(environ: Mapping[str, str], message: str, exit_code: int
 
 
 def _last(api: AgentApi, me: Environment) -> dict[str, Any]:
-    """Return the last report of an agent of this slot; {} where there is none, or the API server does not
-    answer."""
+    """Return the last report of this slot; {} if there is none, or the API server does not answer."""
     try:
         return own_status(api, me).get("agent") or {}
     except ApiError:

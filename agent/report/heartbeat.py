@@ -1,7 +1,7 @@
-"""Renews the worker's Lease while the agent lives, so that a node that died in silence is noticed.
+"""Renews the worker's Lease while the agent lives, so that the controller notices a silent death of the node.
 
-The controller creates the Lease, and judges by its own clock when renewals stop. The agent writes `renewTime`
-and `holderIdentity`; how long a Lease may go without a renewal is the controller's policy.
+The controller creates the Lease, and judges the renewals by its own clock. The agent writes `renewTime` and
+`holderIdentity`; the time limit for renewals is the controller's policy.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from crds.wire import rfc3339
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_SECONDS = 1.5
-"""Between attempts while the API server is away; half a beat, if that is more, since the beats of a large job
-are longer. The controller counts the silence from its return on."""
+"""Longest pause between attempts while the API server is away; in a large job, whose heartbeats are longer,
+it is half a heartbeat. The controller counts silence only from the server's return on."""
 
 
 class LeaseRenewal(threading.Thread):
     """Renews the Lease at once, then every `heartbeat_seconds`, and a missed one as soon as it can.
 
-    It ends when the API server will take nothing more from this agent.
+    It ends when the API server refuses this agent for good.
 
     Args:
-        stop: ends it, and is what it waits with.
-        monotonic: returns the time by which `stop` waits.
+        stop: event that ends it.
+        monotonic: clock of the event's waits.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class LeaseRenewal(threading.Thread):
             try:
                 retry(self._renew)
             except Exception:
-                return  # asked to stop, or refused for good, which the reporter says
+                return  # stopped, or refused for good, which the reporter logs
             now, due_at = self._monotonic(), due_at + self._period_seconds
-            if due_at < now:  # some were missed, and this one was for all of them
+            if due_at < now:  # some were missed, and this one replaces them
                 due_at = now + self._period_seconds
 
     def _renew(self) -> None:

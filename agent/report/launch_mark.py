@@ -1,11 +1,12 @@
-"""The line in the container's termination message while a launcher has begun and no report was taken.
+"""Line in the container's termination message from a launcher's start until the agent's first report.
 
-A launcher that dies before its agent's first report may leave no trace: a pipe or a wrapper in front of it
-ends with exit code 0. The kubelet reports the line, and the controller does not call that a success
+A launcher that dies before that report may leave no trace, if a pipe or a wrapper around it ends with exit
+code
+0. The kubelet reports the line, so that the controller does not take this for a success
 (`reconcilers/observed/ending.py`). The first process of a container needs no line.
 
-While there is a message, the kubelet does not fall back on the log. So a launcher that fails before its first
-report writes behind the line what its log says of that.
+With a message, the kubelet does not fall back on the log. So a launcher that fails before its first report
+writes the reason from its log behind the line.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from pathlib import Path
 from crds.names import ENV_TERMINATION_LOG, HAS_BEGUN
 
 _OURS = ("dlr: ", "dlr run: ", "dlr exec: ")
-"""Beginnings of the lines that launchers write."""
+"""Prefixes of the lines that launchers write."""
 _ENCODED = {"encoding": "utf-8", "errors": "surrogateescape"}
-"""Of the file; what is not UTF-8 stays as it is."""
+"""Encoding of the file; bytes that are not UTF-8 are preserved."""
 _MOST_LINES = 20
 _MOST_BYTES = 2048
-"""Of a reason; with the line before it, it is in the last 4 KiB of the file, which the kubelet reads."""
+"""Limits of a reason, so that it fits, with the line before it, into the 4 KiB that the kubelet reads."""
 
 
 def write(environ: Mapping[str, str], launcher: str) -> None:
-    """Write the line, unless it is there, or this is the container's first process."""
+    """Write the line, unless it exists, or this is the container's first process."""
     file = _file(environ)
     if file is None or os.getpid() == 1 or HAS_BEGUN in _text(file):
         return
@@ -37,7 +38,7 @@ def write(environ: Mapping[str, str], launcher: str) -> None:
 
 
 def explain(environ: Mapping[str, str], why: str | BaseException) -> None:
-    """Write the end of a reason behind the line, in place of an earlier one; nothing without the line."""
+    """Write the end of a reason behind the line, replacing an earlier one; do nothing without the line."""
     file = _file(environ)
     if file is None or HAS_BEGUN not in (text := _text(file)):
         return
@@ -51,7 +52,7 @@ def explain(environ: Mapping[str, str], why: str | BaseException) -> None:
 
 
 def clear(environ: Mapping[str, str]) -> None:
-    """Delete the line and the reason behind it; what else is in the message stays."""
+    """Delete the line and the reason behind it; other parts of the message stay."""
     file = _file(environ)
     if file is None or HAS_BEGUN not in (text := _text(file)):
         return
@@ -68,7 +69,7 @@ def _without_ours(text: str) -> str:
 
 
 def _file(environ: Mapping[str, str]) -> Path | None:
-    """The file of the termination message; None where the kubelet has made none."""
+    """Return the file of the termination message; None if the kubelet has not created one."""
     path = Path(environ.get(ENV_TERMINATION_LOG) or os.devnull)
     return path if path.is_file() else None
 

@@ -1,4 +1,4 @@
-"""Follows the progress of training, and has the reporter say what has changed."""
+"""Follows the progress of training, and has the reporter report changes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 0.1
-"""The interval between two looks at the files: in general, and until the first step after a start. A look
-costs microseconds; the reporter decides how often to report."""
+"""Intervals of the looks at the files: in general, and until the first step after a start. A look costs
+microseconds; the reporter decides how often to report."""
 
 
 @dataclass(frozen=True)
 class StartProgress:
-    """The steps of one start of the processes."""
+    """Steps of one start of the processes."""
 
     generation: int
     round: int
@@ -35,10 +35,10 @@ class StartProgress:
 
 
 class TrainingProgress:
-    """How far the training of one agent is, over all starts of its processes. Thread-safe.
+    """Progress of one agent's training, over all starts of its processes. Thread-safe.
 
     Args:
-        first: the agent's first report, which has what an earlier agent of the slot reported.
+        first: the agent's first report, with the figures of an earlier agent of the slot.
         usage: returns the newest figures of the Pod's usage, for the series.
     """
 
@@ -47,26 +47,26 @@ class TrainingProgress:
         self._lock = threading.Lock()
         self._chronicle = Chronicle(first.series or Series(), first.slow, usage)
         self._start = StartProgress(0, 0)
-        """The processes that run, or ran last."""
+        """Current start of the processes."""
         trouble = first.checkpoint_trouble
         self._figures = Figures(None, first.rounds, trouble, first.series, first.slow)
 
     def figures(self) -> Figures:
-        """Return how far training is now: every report says it, so a failure comes with the last steps."""
+        """Return the current figures. Every report has them, so that a failure comes with the last steps."""
         return self.now()[1]
 
     def now(self) -> tuple[StartProgress, Figures]:
-        """Return how far training is now, and the steps of the start that it is in."""
+        """Return the steps of the current start, and the current figures."""
         with self._lock:
             generation = self._files.generation
             snapshot = self._files.read()
-            if generation == self._files.generation:  # no start came in between
+            if generation == self._files.generation:  # no start in between
                 self._take(generation, snapshot)
             return self._start, self._figures
 
     @property
     def generation(self) -> int:
-        """The number of starts so far."""
+        """Number of starts so far."""
         return self._files.generation
 
     def _take(self, generation: int, snapshot: Snapshot) -> None:
@@ -107,7 +107,7 @@ class TrainingProgress:
         )
 
     def _checkpoint(self, snapshot: Snapshot) -> tuple[int | None, datetime | None]:
-        """Return the highest step that was saved, and when."""
+        """Return the highest saved step, and its time."""
         before, saved = self._figures.progress, snapshot.checkpoint
         step = before.checkpoint_step if before is not None else None
         if saved is not None and (step is None or saved.step > step):
@@ -116,11 +116,11 @@ class TrainingProgress:
 
 
 class ProgressMonitor(threading.Thread):
-    """Looks at the progress now and then, and has the reporter say what has changed.
+    """Looks at the progress at intervals, and has the reporter report changes.
 
     Args:
-        progress: that the reporter reports.
-        checkpoint_is_awaited: whether a world that is to grow waits for the next checkpoint.
+        progress: the progress to report.
+        checkpoint_is_awaited: returns whether a growing world waits for the next checkpoint.
         at_first_steps: called after the first step of each start.
     """
 
@@ -138,7 +138,7 @@ class ProgressMonitor(threading.Thread):
         self._at_first_steps = at_first_steps
         self._stop_event = threading.Event()
         self._announced: tuple[int, StepProgress] | None = None
-        """The generation, and the progress, that the reporter was last asked to report."""
+        """Generation and progress of the last request to the reporter."""
         self._was_awaited = False
         self._announced_trouble: CheckpointTrouble | None = None
         self._announced_news: _News = None, reporter.latest.slow
@@ -152,17 +152,17 @@ class ProgressMonitor(threading.Thread):
             try:
                 self.look()
                 failed = False
-            except Exception:  # a defect must not end the reports of progress, in silence
+            except Exception:  # a defect must not silently end the reports of progress
                 if not failed:
                     logger.exception("the progress of training is not read; trying again")
                 failed = True
 
     def look(self) -> None:
-        """Have the reporter say what is new."""
+        """Have the reporter report changes."""
         start, figures = self._progress.now()
         progress, is_awaited = figures.progress, self._checkpoint_is_awaited()
         if is_awaited and not self._was_awaited:
-            self._reporter.hasten()  # one that was looked at before may wait there
+            self._reporter.hasten()  # an earlier checkpoint may wait there
         self._was_awaited = is_awaited
         trouble = figures.checkpoint_trouble.reason if figures.checkpoint_trouble else None
         if trouble is not self._announced_trouble:
@@ -179,8 +179,8 @@ class ProgressMonitor(threading.Thread):
         self._announced = start.generation, progress
         if before is None:
             self._at_first_steps()
-        # The first step after a start is news: it says that a restart is over. So is a checkpoint, since a
-        # world that is to grow may wait for it.
+        # The first step after a start is reported at once: it completes a restart. So is a checkpoint if a
+        # growing world waits for it.
         if before is not None and before.checkpoint_step != progress.checkpoint_step:
             self._reporter.checkpoint(is_awaited=is_awaited)
         else:
@@ -192,7 +192,7 @@ class ProgressMonitor(threading.Thread):
 
 
 _News = tuple[int | None, Slow | None]
-"""The first step of this start with a loss that is no number, and what is told of the pace."""
+"""First step of this start whose loss is not finite, and the slowness of training."""
 
 
 def _steps(progress: StepProgress) -> tuple[int, int | None]:

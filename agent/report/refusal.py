@@ -1,4 +1,4 @@
-"""What becomes of reports that the API server refuses: some refusals are final, some concern one section."""
+"""Reports that the API server refuses: some refusals are final, some concern one section."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from controller.errors import ApiError, Forbidden, Invalid, NamespaceTerminating
 from crds.agent_report import EARLIER_WORKER, LATER_POD, LATER_REPORT
 
 _ONLY_ANOTHER_POD = re.compile(r"only the Pod (?P<worker>\S+)-(?P<incarnation>\d+) may report")
-"""As deploy/admission/worker-identity.yaml puts it."""
+"""Text of deploy/admission/worker-identity.yaml."""
 
 
 def final_refusal(error: Exception, me: Environment) -> str | None:
-    """Say why the API server will take nothing more from this agent; None if it may after all.
+    """Return the reason why the API server will accept no more reports of this agent; None if it may.
 
-    Two answers of 403 are final: another Pod speaks for this worker now, and the namespace is being
-    terminated. All others may be mended while the agent lives, such as a missing role. Of 422, those that
-    another Pod has followed this one.
+    Two kinds of status 403 are final: another Pod represents this worker now, or the namespace is being
+    terminated. The others, such as a missing role, may be mended while the agent lives. Status 422 is final
+    if a later Pod has replaced this one.
     """
     if isinstance(error, Invalid) and LATER_POD in str(error):
         return f"a later Pod of {me.worker_name} has reported"
@@ -46,7 +46,7 @@ ESSENTIAL = frozenset(
         *("localWorldSize", "state", "since", "observedRound"),
     )
 )
-"""Sections of a report without which it says nothing."""
+"""Sections that no report can do without."""
 FAILURE = "failure"
 _SECTION = re.compile(r"^status\.agent\.(\w+).*$", re.DOTALL)
 _INVALID = (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
@@ -55,17 +55,17 @@ _BARE: dict[str, Any] = {
     **{"stacks": [], "step": None, "cause": None, "logTail": ""},
     "message": "the API server has refused the text of this failure; the Pod's log has it",
 }
-"""What a failure is told as whose texts are refused."""
+"""Replacements for the refused texts of a failure."""
 
 
 def without_refused(sent: Mapping[str, Any], error: ApiError) -> dict[str, Any] | None:
-    """Return what is left of a report without the sections that the API server has refused.
+    """Return a report without the sections that the API server has refused.
 
-    These are those that the answer names, else all but the essential ones. Of a failure the numbers are sent
-    without the texts, so that it is counted, unless they are refused too.
+    These are the sections that the answer names, or else all but the essential ones. A failure is first sent
+    without its texts, so that it is counted.
 
     Returns:
-        None where it was refused for another reason, or nothing can be left out.
+        None if the report was refused for another reason, or nothing can be left out.
     """
     if error.status not in _INVALID or any(text in str(error) for text in _OF_ITS_ORDER):
         return None

@@ -1,4 +1,4 @@
-"""What an agent reports of itself: what it knows for good, what changes, and what is read for each report."""
+"""An agent's report: constant facts, a changing body, and sections that are read for each report."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from crds.agent_report import (
 from crds.texts import all_plain, ending, json_bytes, shortened
 
 SHORT = 256
-"""Bytes, in JSON, of a text that is shortened."""
+"""Length of a shortened text, in bytes of JSON."""
 TOO_LARGE = '{"error": "the result is larger than a report: save it"}'
 
 
 @dataclass(frozen=True)
 class ReportBody:
-    """Everything that changes in what the agent reports; each write carries all of it."""
+    """The changing part of the agent's report; each write has all of it."""
 
     state: AgentState
     since: datetime
@@ -42,22 +42,22 @@ class ReportBody:
     rounds: tuple[RoundProgress, ...] = ()
     check: AgentCheck | None = None
     departure: Departure | None = None
-    """The last one of this agent."""
+    """Last departure of this agent."""
     result: str | None = None
-    """What rank 0 has left of the round that ended well."""
+    """Result of the training, reported by rank 0."""
     checkpoint_trouble: AgentCheckpointTrouble | None = None
     series: Series | None = None
     slow: Slow | None = None
 
     @property
     def failures(self) -> int:
-        """How many failures have been reported by now."""
+        """Number of failures so far."""
         return self.failure.sequence if self.failure else 0
 
 
 @dataclass(frozen=True)
 class AgentFacts:
-    """What stays the same in the agent's reports for its life."""
+    """The constant part of the agent's reports."""
 
     store_port: int
     local_world_size: int
@@ -65,7 +65,7 @@ class AgentFacts:
 
 
 Sections = Mapping[str, Callable[[], Any]]
-"""What makes the parts of a report that are read while it is written, by field of `AgentReport`."""
+"""Functions that return the sections of a report when it is written, by field of `AgentReport`."""
 
 
 def whole(
@@ -75,7 +75,7 @@ def whole(
 
     Args:
         sequence: the number of the write.
-        sections: the parts that are read while a report is written, by field.
+        sections: the sections, by field.
     """
     return AgentReport(
         protocol=PROTOCOL,
@@ -101,7 +101,7 @@ def fitting(report: AgentReport) -> dict[str, Any]:
 
 
 def _change(value: Any, path: Sequence[str], change: Callable[[Any], Any]) -> None:
-    """Change what is at a path, in each item of the lists on the way; nothing where there is none."""
+    """Change the values at a path, in each item of the lists on the way; missing ones are ignored."""
     name, *rest = path
     for each in value if isinstance(value, list) else [value]:
         if each.get(name) and rest:
@@ -132,4 +132,4 @@ CUTS: tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...] = (
     (("check.local.faults", "check.pairs.faults"), lambda _: []),
     (("check.local.figures", "check.pairs.figures"), lambda _: {}),
 )
-"""What is shortened where a report is too long, by its paths, the least important first."""
+"""Paths and how to shorten them if a report is too long, the least important first."""

@@ -1,4 +1,5 @@
-"""Writes `status.agent` of the agent's own ElasticWorker, in a thread: training waits for no API server."""
+"""Writes `status.agent` of the agent's own ElasticWorker, in a thread, so that training never waits for
+it."""
 
 from __future__ import annotations
 
@@ -33,21 +34,21 @@ MAX_WAIT_SECONDS = 2.0
 
 
 class Reporter(threading.Thread):
-    """Writes reports in the background, and tries again until they are taken.
+    """Writes reports in the background, and tries again until they are accepted.
 
-    A change of state is written at once; step progress at most every `progress_seconds`, unless it is news; a
-    checkpoint at once, if it is awaited or none was reported in the last `CHECKPOINT_SECONDS`, else when
-    these are over. After `NEWS_BURST` of them in a row, one every `NEWS_SECONDS` has all. Every write says
-    how far training is now, and has the other sections that change by themselves.
+    A change of state is written at once; progress at most every `progress_seconds`, unless it is news; a
+    checkpoint at once if it is awaited, else at most every `CHECKPOINT_SECONDS`. After `NEWS_BURST` reports
+    in a row, there is one every `NEWS_SECONDS`. Every write has the current figures, and the sections that
+    change by themselves.
 
-    It ends when the API server will take nothing more from this agent, and calls `on_final_refusal`. The
-    agent goes on: its job's world, or the kubelet, says when to leave.
+    It ends when the API server refuses this agent for good, and calls `on_final_refusal`. The agent goes on
+    until its job's world, or the kubelet, makes it leave.
 
     Args:
-        progress_seconds: between two writes for the sake of steps.
-        sequence: the number that those of this agent's writes follow.
-        figures: how far training is, read for each report. It may look at `latest`, and must not report.
-        sections: parts of a report that are read for each one. They are no reason to write one.
+        progress_seconds: interval of reports of progress.
+        sequence: sequence number after which this agent's writes are numbered.
+        figures: returns the current figures for each report. It may read `latest`, and must not report.
+        sections: return sections of each report, but cause none.
         on_final_refusal: called in this thread.
         now: returns the time.
     """
@@ -78,9 +79,9 @@ class Reporter(threading.Thread):
         self._changed = threading.Condition()
         self._outbox = Outbox(first, progress_seconds, sequence)
         self._nobody_listens = False
-        """The last attempt found no such object, or was refused for good: whoever leaves need not wait."""
+        """The last attempt found no object, or was refused for good, so that `flush` need not wait."""
         self._incomplete: set[str] = set()
-        """Sections that were left out, which is logged once."""
+        """Omitted sections, each of which is logged once."""
         self._stop_event = threading.Event()
         self._warnings = Warnings(logger, f"report to elasticworker {me.namespace}/{me.worker_name}")
 
@@ -92,48 +93,48 @@ class Reporter(threading.Thread):
     def report(
         self, state: AgentState, observed_round: int | None = None, failure: LocalFailure | None = None
     ) -> None:
-        """Report a state; what is left out stays as it was."""
+        """Report a state; None leaves a part unchanged."""
         with deferred(), self._changed:
             self._put(changed(self._up_to_date(), state, observed_round, failure, self._now()))
 
     def note_departure(self, departure: Departure) -> None:
-        """Have the next report tell of it."""
+        """Add a departure to the next report."""
         with self._changed:
             self._outbox.latest = replace(self.latest, departure=departure)
 
     def note_store_port(self, port: int) -> None:
-        """Have the next report name another port for the next round's store."""
+        """Change the port of the next round's store in the next report."""
         with self._changed:
             self._facts = replace(self._facts, store_port=port)
 
     def note_result(self, result: str | None) -> None:
-        """Have the next report say what training came to."""
+        """Add the result of the training to the next report."""
         with self._changed:
             self._outbox.latest = replace(self.latest, result=result)
 
     def check(self, check: AgentCheck) -> None:
-        """Report what a NodeCheck found out here; the state stays as it was."""
+        """Report the findings of a NodeCheck, without a change of state."""
         with deferred(), self._changed:
             self._put(replace(self._up_to_date(), check=check))
 
     def progress(self, *, within_seconds: float | None = None) -> None:
-        """Report how far training is: so long after the last write, or when the next is due for that."""
+        """Report progress this long after the last write; None for the usual interval."""
         with self._changed:
             self._outbox.progress(within_seconds)
             self._changed.notify_all()
 
     def checkpoint(self, *, is_awaited: bool = False) -> None:
-        """Report that a checkpoint was saved: when the last one was reported long enough ago, or at once.
+        """Report a saved checkpoint: at once if it is awaited, else at its usual interval.
 
         Args:
-            is_awaited: somebody waits for it.
+            is_awaited: a growing world waits for it.
         """
         with self._changed:
             self._outbox.checkpoint(is_awaited=is_awaited)
             self._changed.notify_all()
 
     def hasten(self) -> None:
-        """Write what is to be reported later at once: somebody has begun to wait for it."""
+        """Write scheduled reports at once."""
         with self._changed:
             if self._outbox.progress_due_at is not None:
                 self._outbox.progress_at(time.monotonic())
@@ -143,7 +144,7 @@ class Reporter(threading.Thread):
         """Wait until all reports are written.
 
         Returns:
-            False if the API server did not take them in time, or has no place for them.
+            False if the API server did not accept them in time, or has no object for them.
         """
         if not self.is_alive():
             return False
@@ -156,7 +157,7 @@ class Reporter(threading.Thread):
             return self._outbox.first() is None
 
     def stop(self) -> None:
-        """End the thread, without waiting for it, or for reports that are not written yet."""
+        """End the thread, without waiting for it or for unwritten reports."""
         self._stop_event.set()
         with self._changed:
             self._changed.notify_all()
@@ -175,10 +176,10 @@ class Reporter(threading.Thread):
                 if refusal := final_refusal(error, self._me):
                     logger.warning("nothing more is reported: %s", refusal)
                     self._on_final_refusal()
-                return  # or asked to stop
+                return  # refused for good, or stopped
 
     def _wait_until_due(self) -> bool:
-        """Wait until there is something to write; return False when asked to stop."""
+        """Wait until there is something to write; return False after `stop`."""
         with self._changed:
             while not self._stop_event.is_set() and self._outbox.first() is None:
                 wait_seconds = None
@@ -198,7 +199,7 @@ class Reporter(threading.Thread):
     def _up_to_date(self) -> ReportBody:
         """Return the latest report with fresh figures.
 
-        As long as the processes have reported no step, it has the progress of those before them.
+        Until the processes report a step, it keeps the progress of the earlier ones.
         """
         if self._figures is None:
             return self.latest
@@ -209,7 +210,7 @@ class Reporter(threading.Thread):
         return replace(fresh, progress=figures.progress or self.latest.progress)
 
     def _write(self) -> None:
-        """Write the oldest pending report. Each attempt looks anew, so an outage ends with fresh news."""
+        """Write the oldest pending report; each attempt reads it again, so an outage ends with new data."""
         with self._changed:
             report, sequence = self._outbox.first(), self._outbox.next_sequence()
         if report is None:
@@ -233,10 +234,10 @@ class Reporter(threading.Thread):
             self._changed.notify_all()
 
     def _patch(self, status: dict[str, Any]) -> None:
-        """Write a report, without what the API server refuses of it.
+        """Write a report, without the sections that the API server refuses.
 
         Raises:
-            ApiError: it is not written.
+            ApiError: the report was not written.
         """
         while True:
             try:
@@ -249,12 +250,12 @@ class Reporter(threading.Thread):
                 if not self._incomplete.issuperset(names):
                     self._incomplete.update(names)
                     logger.warning(
-                        "a report goes without %s: it is refused: %s", ", ".join(sorted(names)), error
+                        "a report is written without %s: it is refused: %s", ", ".join(sorted(names)), error
                     )
                 status = rest
 
     def _made(self, name: str, make: Callable[[], T]) -> T | None:
-        """Make a section of a report; None where that fails, which is logged once for each section."""
+        """Make a section of a report; return None if that fails, which is logged once for each section."""
         try:
             return make()
         except Exception:

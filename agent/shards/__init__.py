@@ -1,1 +1,2 @@
-"""Shard sets: what the worker's processes pull, from what the job leases to this worker (docs/shards.md)."""
+"""Shard sets: the worker's processes pull parts of the elements that the job leases to it
+(docs/shards.md)."""

@@ -1,6 +1,6 @@
-"""Decides what an agent's training processes are given of the shard sets that they pull from, and when; pure.
+"""Decides which parts of shard sets an agent's training processes get, and when. Pure.
 
-`agent/shards/desk.py` brings it what processes and the job say, and the time.
+`agent/shards/desk.py` passes it the messages of processes, the job's ShardSets, and the time.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_SETS, SetDefinition
 logger = logging.getLogger(__name__)
 
 RELEASE_SECONDS = 5.0
-"""Time for which a lease waits for processes to come back, as after a restart in place."""
+"""Time that a lease without processes is kept, for processes that return, as after a restart in place."""
 FAILED_SECONDS = 1.0
-"""Time between a report and the next one that is sent because parts have failed, so that many share one."""
+"""Interval of reports on failed parts, so that many share one."""
 SKIPPED_EPOCH_SECONDS = 10.0
-"""Time that the news of the end of an epoch may take."""
+"""Longest time for the news that an epoch has ended."""
 LONGEST_WAIT_SECONDS = 86_400.0
-"""A longer wait is cut: epoll takes no more than 24 days."""
+"""Time limit of a wait; epoll allows no more than 24 days."""
 
 
 @dataclass(eq=False)
 class Process:
-    """A process that is connected."""
+    """A connected process."""
 
     definition: SetDefinition | None = None
     in_hand: list[tuple[int, int]] = field(default_factory=list)
+    """Parts that it works on."""
     restoration: int = 0
-    """Before the set has had this one, nothing is given to it."""
+    """Number of a restoration that the set must have had before it gets a part."""
     asks_for: int = 0
     """Number of elements that it waits for; 0 while it works."""
     asked_at: float = 0.0
@@ -47,26 +48,26 @@ class Process:
 
 @dataclass
 class _Set:
-    """A set, in one epoch, that processes here pull from."""
+    """One epoch of a set that processes here pull from."""
 
     holding: Holding
     processes: list[Process] = field(default_factory=list)
     deserted_at: float | None = None
-    """Time since which nobody here pulls from it."""
+    """Time since which no process here pulls from it; None while one does."""
     reported: tuple[object, ...] = ()
-    """What `Holding.must_tell` was at the last look for news."""
+    """`Holding.urgent` at the last look for news."""
     reported_failed: Intervals = ()
-    """What had failed at the last look for news."""
+    """`Holding.failed` at the last look for news."""
     restoration: int = 0
-    """The set's last one when the holding began."""
+    """Number of the set's last restoration when the holding began."""
 
 
 class Dealing:
-    """The part of one worker.
+    """One worker's distribution of its leases among its processes.
 
     Args:
-        worker: the number by which leases name it.
-        incarnation: its own.
+        worker: number of the worker in leases.
+        incarnation: incarnation of the worker.
     """
 
     def __init__(self, worker: int, incarnation: int) -> None:
@@ -76,23 +77,23 @@ class Dealing:
         self.left: list[Process] = []
         """Processes to disconnect; the caller takes them out."""
         self._shards: Sequence[Mapping[str, Any]] = ()
-        """What the job's ShardSets say."""
+        """Status of the job's ShardSets."""
         self._job: dict[str, JobSet] = {}
         self._sets: dict[tuple[str, int], _Set] = {}
         self._has_forgotten = False
-        """A set is to be in the next report no more."""
+        """A set was forgotten since the last look for news, and has to leave the report."""
 
     def to_status(self) -> tuple[ShardsReport, ...] | None:
-        """Return what the agent's next report says; None as long as nobody pulls."""
+        """Return the section of the agent's next report; None as long as no process pulls."""
         holdings = [each.holding for each in islice(self._sets.values(), MAX_SHARD_SETS)]
         room = (MAX_SHARDS_TEXT - sum(len(each.undone) for each in holdings)) // max(len(holdings), 1)
         return tuple(each.to_status(room) for each in holdings) or None
 
     def receive(self, process: Process, message: Mapping[str, Any], now: float) -> None:
-        """Take in a message of a process.
+        """Process a message of a training process.
 
         Raises:
-            Exception: it makes no sense; the process is to be parted with.
+            Exception: the message is malformed; the process has to be disconnected.
         """
         if "checkpoint" in message:
             self.outgoing.append(
@@ -141,10 +142,10 @@ class Dealing:
         self._follow_one(chosen)
 
     def _undone(self, wanted: SetDefinition) -> str | None:
-        """What is not done of a set, as far as this worker knows; None if nobody has begun it."""
+        """Return the undone elements of a set, as text; None if it was not begun."""
         here = self._sets.get((wanted.name, wanted.epoch))
         if here is not None and here.holding.is_to_be_restored:
-            return here.holding.undone  # the job has yet to hear of it
+            return here.holding.undone  # which the job does not have yet
         for shard_set in self._shards:
             if SetDefinition.parse(shard_set) == wanted:
                 undone = undone_of(shard_set)
@@ -152,10 +153,10 @@ class Dealing:
         return None
 
     def part_with(self, process: Process, now: float, *, at_once: bool = False) -> None:
-        """Have a process's parts done by others: it has gone.
+        """Take back the parts of a process that is gone.
 
         Args:
-            at_once: it has said so, and does not come back soon.
+            at_once: it has left deliberately, and does not return soon.
         """
         if process.definition is None:
             return
@@ -174,27 +175,27 @@ class Dealing:
             raise ValueError("it names no set")
         return self._sets[process.definition.name, process.definition.epoch]
 
-    # What the job says.
+    # The job's ShardSets.
 
     @property
     def misses_sets(self) -> bool:
-        """Whether somebody pulls from a set that none of the ShardSets is of."""
+        """Whether a process pulls from a set without a ShardSet."""
         return any(each.processes and name not in self._job for (name, _), each in self._sets.items())
 
     def follow(self, shards: Sequence[Mapping[str, Any]], now: float) -> None:
-        """Take in what the job's ShardSets say."""
+        """Process the status of the job's ShardSets."""
         self._shards = shards
         if not shards and not self._sets:
             return
         try:
             self._job = sets_of(shards, self._worker, self._incarnation)
         except (KeyError, TypeError, ValueError) as error:
-            logger.error("what the job says of its shard sets makes no sense: %r", error)
+            logger.error("the status of the job's shard sets is malformed: %r", error)
             return
         for job_set in self._job.values():
             key = job_set.definition.name, job_set.definition.epoch
             if job_set.lease is not None and key not in self._sets:
-                # Given to those who have just left, or to an agent before this one: it goes back.
+                # Leased for processes that have just left, or to an earlier agent: it will be released.
                 self._sets[key] = _Set(Holding(job_set.definition), deserted_at=now)
         for each in self._sets.values():
             self._follow_one(each)
@@ -208,18 +209,18 @@ class Dealing:
                 chosen.restoration, before = job_set.restoration, chosen.holding
                 chosen.holding = Holding(wanted)
                 if is_another and before.is_to_be_restored:
-                    chosen.holding.ask_for_restoration(*before.asked)
+                    chosen.holding.ask_for_restoration(*before.requested_restoration)
                 for process in chosen.processes:
-                    process.in_hand.clear()  # what is done of it counts no more
+                    process.in_hand.clear()  # their results do not count any more
             chosen.holding.uid = job_set.uid
         chosen.holding.follow(job_set.lease if job_set and job_set.definition == wanted else None)
         if chosen.processes and chosen.holding.is_empty:
-            chosen.holding.leaving = False  # not before: what it gives back may be another's
+            chosen.holding.leaving = False  # only once it is empty: released elements may be leased elsewhere
 
-    # What goes out.
+    # Answers and news.
 
     def answer_all(self, now: float) -> None:
-        """Answer those for whom there is something."""
+        """Answer all waiting processes for which there is an answer."""
         for chosen in list(self._sets.values()):
             for process in [p for p in chosen.processes if p.asks_for]:
                 answer = self._answer(chosen, process, now)
@@ -248,12 +249,12 @@ class Dealing:
         if part is not None:
             process.in_hand.append(part)
             return {"part": part}
-        # Who still has parts in hand would wait for itself, where there is nothing more to come.
+        # A process with parts in hand must not wait when no other elements are left.
         is_last = job_set is not None and job_set.definition == wanted and not job_set.waiting
         return {"drained": True} if process.in_hand and is_last else None
 
     def release_deserted(self, now: float) -> None:
-        """Give back what nobody here works on, and forget it when the job has taken it."""
+        """Release sets that no process here works on, and forget them when the job has accepted that."""
         for key, each in list(self._sets.items()):
             if each.deserted_at is None or now - each.deserted_at < RELEASE_SECONDS:
                 continue
@@ -269,11 +270,11 @@ class Dealing:
                 self._has_forgotten = True
 
     def news(self) -> float | None:
-        """How soon something is to be reported, as `Desk.serve` says it; None if nothing is."""
+        """Return the time limit for the next report, as for `Desk.serve`; None if there is no news."""
         due = [0.0] * self._has_forgotten
         self._has_forgotten = False
         for each in self._sets.values():
-            urgent, failed = each.holding.must_tell, each.holding.failed
+            urgent, failed = each.holding.urgent, each.holding.failed
             if urgent != each.reported:
                 due.append(0.0)
             elif failed != each.reported_failed:
@@ -284,7 +285,7 @@ class Dealing:
         return min(due, default=None)
 
     def seconds_to_wait(self, now: float) -> float | None:
-        """Return the time until a lease is to be given back, or an answer is due."""
+        """Return the time until a lease has to be released, or an answer is due; None for neither."""
         due = [
             each.deserted_at + RELEASE_SECONDS
             for each in self._sets.values()
@@ -295,7 +296,7 @@ class Dealing:
             due += [process.asked_at + process.patience_seconds for process in patient]
             job_set = self._job.get(each.holding.definition.name)
             if job_set is None or job_set.is_over:
-                continue  # the next epoch begins as soon as the job has heard of it: no answer is due
+                continue  # the next epoch begins with the job's next status: no answer is due
             if job_set.definition.epoch < each.holding.definition.epoch:
                 due += [p.asked_at + SKIPPED_EPOCH_SECONDS + 0.01 for p in each.processes if p.asks_for]
         return max(min(min(due) - now, LONGEST_WAIT_SECONDS), 0.0) if due else None

@@ -1,17 +1,17 @@
-"""The desk that the worker's training processes pull from: a Unix socket, and this worker's leases.
+"""The desk that the worker's training processes pull shards from, at a Unix socket.
 
-A process connects for each set that it pulls from, and says one JSON object a line: first the set's
-definition, then each time what became of a part, and how many elements it would take next. It is answered
-when there are some, or when the set is over. Between desk and cluster there is no request and no answer: the
-desk reports what it holds and wants (`status.agent.shards`), and follows the leases in the job's ShardSets,
-from the first on, one more at a time, until it has found those that its processes pull from.
+A process connects once for each set, and sends one JSON object a line: first the set's definition, then the
+results of parts, and the number of elements that it wants next. The answer comes when there are some, or when
+the set is over. Desk and cluster exchange no requests: the desk reports its state (`status.agent.shards`),
+and follows the leases in the job's ShardSets, from the first on, one more at a time, until it has found those
+that its processes pull from.
 
-    {"pull": {…}, "restore": 3, "undone": "0-41"}   the set, and the checkpoint of it to go on from, if any
+    {"pull": {…}, "restore": 3, "undone": "0-41"}   the set, and the checkpoint of it to resume from, if any
     {"next": 10, "within": 0.5}                     answered by a part, [start, end]; over; drained; refused;
-                                                    an empty part if none comes in time, where that is limited
+                                                    an empty part if there is none within the time limit
     {"done": [0, 10]}, {"failed": "why", "part": [0, 10]}
     {"leaves": true}
-    {"checkpoint": {…}}                             answered by what is not done; the set need not be pulled
+    {"checkpoint": {…}}                             answered by the undone elements, also without a pull
 """
 
 from __future__ import annotations
@@ -56,70 +56,70 @@ class Desk(threading.Thread):
     """Serves the training processes of one agent, round after round.
 
     Args:
-        worker: the number by which leases name this worker.
-        incarnation: its own.
-        monotonic: returns the time, in seconds.
+        worker: number of this worker in leases.
+        incarnation: incarnation of this worker.
+        monotonic: clock, in seconds.
     """
 
     def __init__(
         self, worker: int, incarnation: int, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(name="dlr-shards", daemon=True)
-        self._worker, self._incarnation, self._monotonic = worker, incarnation, monotonic
+        self._monotonic = monotonic
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.path = bound(self._server, "shards")
-        """The socket's."""
+        """Path of the socket."""
         self._server.listen(64)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Not by `stop`: whoever follows the job may still write to it.
+        # Not in `stop`: threads that follow the job may still write to it.
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        """Given up to turn a process away where no more files may be open."""
+        """Descriptor in reserve, to refuse a connection when no more files may be open."""
         self._lock = threading.Lock()
         self._job_uid = ""
         self._shown: dict[int, Mapping[str, Any] | None] = {}
-        """The ShardSets that are followed, by number; None for one that is not there."""
+        """ShardSets that are followed, by number; None for a missing one."""
         self._is_news = False
         self._watch: Watch | None = None
         self._unwatch: list[Callable[[], None]] = []
         self._dealing = Dealing(worker, incarnation)
         self._lines: dict[Process, _Line] = {}
-        self._tell: Callable[[float], None] = lambda within_seconds: None
+        self._report_within: Callable[[float], None] = lambda _: None
         self._stopped = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
 
     def be_of(self, world: Mapping[str, Any]) -> None:
-        """Take in which job it is, by its ElasticWorld: one of its name before may have left ShardSets."""
+        """Note the job's uid from its ElasticWorld: an earlier job of the name may have left ShardSets."""
         uid = ((world.get("metadata") or {}).get("labels") or {}).get(LABEL_JOB_UID) or ""
         if uid != self._job_uid:
             self._job_uid, self._is_news = uid, True
             os.eventfd_write(self._wake_fd, 1)
 
     def see(self, number: int, shown: Mapping[str, Any] | None) -> None:
-        """Take in a ShardSet as it is now; called by the thread that watches it.
+        """Note the newest state of a ShardSet; called by the thread that watches it.
 
         Args:
-            number: its place among those of the job.
-            shown: as `shown_of` has it; None for one that is not there.
+            number: its number among those of the job.
+            shown: its state from `shown_of`; None for a missing one.
         """
         self._shown[number], self._is_news = shown, True
         os.eventfd_write(self._wake_fd, 1)
 
-    def serve(self, tell: Callable[[float], None], watch: Watch | None = None) -> None:
-        """Begin.
+    def serve(self, report_within: Callable[[float], None], watch: Watch | None = None) -> None:
+        """Begin to serve.
 
         Args:
-            tell: has the agent report what `to_status` says, so many seconds after its last report, or with
+            report_within: has the agent report `to_status` this many seconds after its last report, or with
                 its next regular one, if that is sooner.
-            watch: has `see` called for the ShardSet of a number from now on, until what it returns is called.
+            watch: begins to call `see` for the ShardSet of a number; returns a function that ends it.
         """
-        self._tell, self._watch = tell, watch
+        self._report_within, self._watch = report_within, watch
         self.start()
 
     def to_status(self) -> tuple[ShardsReport, ...] | None:
-        """What the agent's next report says; None as long as nobody pulls."""
+        """Return the section of the agent's next report; None as long as no process pulls."""
         with self._lock:
             return self._dealing.to_status()
 
@@ -139,7 +139,7 @@ class Desk(threading.Thread):
     def run(self) -> None:
         try:
             self._serve()
-        finally:  # whatever ended it: who pulls is not left to wait for ever
+        finally:  # so that no process waits for ever
             self._server.close()
             for line in self._lines.values():
                 line.connection.close()
@@ -158,15 +158,15 @@ class Desk(threading.Thread):
                 news = self._dealing.news()
             self._look_further()
             if news is not None:
-                self._tell(news)
+                self._report_within(news)
 
     def _of_job(self) -> list[Mapping[str, Any]]:
-        """What the job's ShardSets say that have a status yet."""
+        """Return the job's ShardSets that have a status."""
         shown = [each for _, each in sorted(self._shown.items()) if each is not None]
         return [each for each in shown if "name" in each and each["jobUid"] == self._job_uid]
 
     def _look_further(self) -> None:
-        """Follow one more ShardSet, if somebody pulls from a set that is not among those that are there."""
+        """Follow one more ShardSet, if a process pulls from a set that is not among the existing ones."""
         number = len(self._shown)
         all_are_there = None not in self._shown.values()
         if self._watch and self._dealing.misses_sets and all_are_there and number < MAX_SHARD_SETS:
@@ -174,14 +174,14 @@ class Desk(threading.Thread):
             self._unwatch.append(self._watch(number))
 
     def _answer_all(self) -> None:
-        """Answer; again where somebody has gone, whose part may be another's."""
+        """Send all answers; repeat if a process is gone, whose part another may get."""
         goes_on = True
         while goes_on:
             self._dealing.answer_all(self._monotonic())
             goes_on = not self._deliver()
 
     def _deliver(self) -> bool:
-        """Send what is to be sent, and return whether all were there to hear it."""
+        """Send all answers, and return whether all receivers are still connected."""
         outgoing, self._dealing.outgoing = self._dealing.outgoing, []
         all_there = True
         for process, answer in outgoing:
@@ -193,7 +193,7 @@ class Desk(threading.Thread):
                     all_there = False
         return all_there
 
-    # What comes in.
+    # Messages.
 
     def _take_in(self, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._server:
@@ -209,8 +209,8 @@ class Desk(threading.Thread):
             connection, _ = self._server.accept()
         except BlockingIOError:
             return
-        except OSError as error:  # no more files may be open; left where it is, it would wake us for ever
-            logger.error("a process that would pull shards is turned away: %s", error)
+        except OSError as error:  # no more files may be open; if not accepted, it would wake us for ever
+            logger.error("a process that wants to pull shards is refused: %s", error)
             os.close(self._spare_fd)
             with contextlib.suppress(OSError):
                 self._server.accept()[0].close()
@@ -235,14 +235,14 @@ class Desk(threading.Thread):
                 raise ValueError("a line is too long")
             for text in texts:
                 self._dealing.receive(line.process, json.loads(text), self._monotonic())
-                if not self._deliver():  # now: it may leave, or make no sense, by the next text
+                if not self._deliver():  # before the next text, by which it may leave or be disconnected
                     return
                 if self._dealing.left:
                     self._dealing.left.clear()
                     self._disconnect(line)
                     return
         except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
-            logger.warning("a process that pulls shards says what makes no sense: %r", error)
+            logger.warning("a message of a process that pulls shards is malformed: %r", error)
             got = b""
         if not got:
             self._part_with(line)

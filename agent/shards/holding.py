@@ -1,6 +1,6 @@
-"""One worker's part in a shard set: what it holds, what its processes have in hand, and what became of it.
+"""One worker's part of a shard set: its lease, the parts that its processes work on, and their results.
 
-Plain data and arithmetic; `agent/shards/dealing.py` brings processes and cluster to it.
+Plain data and arithmetic, used by `agent/shards/dealing.py`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from crds.leases import Lease
 from crds.shard_set import MAX_SHARD_RANGES, MAX_SHARD_REASON, SetDefinition
 
 ASK_EARLY = 8
-"""More is asked for when an eighth of a lease is untouched, or less: so it comes before it is needed."""
+"""More is requested when at most an eighth of a lease is untouched, so that it comes before it is needed."""
 
 
 class Holding:
-    """Not thread-safe."""
+    """A worker's part of one epoch of a set. Not thread-safe."""
 
     def __init__(self, definition: SetDefinition) -> None:
         self.definition = definition
         self.leaving = False
-        """Nobody here works on it any more."""
+        """No process here works on it any more."""
         self.uid = ""
-        """Of the ShardSet; empty before there is one."""
+        """Uid of the ShardSet; empty before there is one."""
         self._lease = 0
         self._elements: Intervals = NONE
         self._done: Intervals = NONE
@@ -33,9 +33,9 @@ class Holding:
         self._restoration, self._undone = 0, ""
 
     def follow(self, lease: Lease | None) -> None:
-        """Take over what the job says this worker holds; None if nothing.
+        """Apply this worker's lease; None if it has none.
 
-        What is done or has failed here stays so until the job has heard it, and so has taken it out of the
+        Done and failed elements remain until the job has processed the report, and removed them from the
         lease.
         """
         elements = lease.elements if lease is not None else NONE
@@ -49,12 +49,12 @@ class Holding:
             self._reason = ""
 
     def ask_for_restoration(self, number: int, undone: str) -> None:
-        """A process has gone back to a checkpoint of the set. Until the job has, nothing is given to it."""
+        """Request that the set be restored to a checkpoint, before which the process gets no part."""
         if number > self._restoration:
             self._restoration, self._undone = number, undone
 
     def take(self, most: int) -> tuple[int, int] | None:
-        """The next elements for a process, (start, end), at most so many; None if there are none to give."""
+        """Return the next elements for a process, (start, end), at most `most`; None if there are none."""
         part = first(self._untouched, most, 1)
         if self.leaving or not part:
             return None
@@ -62,41 +62,41 @@ class Holding:
         return part[0]
 
     def finish(self, part: tuple[int, int]) -> None:
-        """A process has done its part."""
+        """Note that a process has done its part."""
         self.put_back(part)
         self._done = union(self._done, common((part,), self._elements))
 
     def fail(self, part: tuple[int, int], reason: str) -> None:
-        """A process could not do its part."""
+        """Note that a process could not do its part."""
         self.put_back(part)
         self._reason = self._reason or reason[:MAX_SHARD_REASON]
         self._failed = union(self._failed, common((part,), self._elements))
 
     def put_back(self, part: tuple[int, int]) -> None:
-        """A process has let go of its part: another one here may take it."""
+        """Take back a part, so that another process here may get it."""
         self._in_hand = minus(self._in_hand, (part,))
 
     def without_done(self, elements: Intervals) -> Intervals:
-        """What of these elements is not done here, as far as the job has not heard of it."""
+        """Return these elements without those that are done here and still in the lease."""
         return minus(elements, self._done)
 
     @property
     def wants(self) -> bool:
-        """Whether more should be on its way."""
+        """Whether it needs more elements."""
         return not self.leaving and count(self._untouched) * ASK_EARLY <= self._granted
 
     @property
-    def must_tell(self) -> tuple[object, ...]:
-        """What the job is to hear at once; while that stays the same, a report can wait.
+    def urgent(self) -> tuple[object, ...]:
+        """State whose changes are reported at once; others can wait for the next report.
 
-        What is done after it was told that more is wanted can wait too, or each part would cost a report for
-        as long as the controller is away. Of the last one the job hears: the set may be over with it.
+        Once more elements are requested, done parts can wait too: else each would cost a report for as long
+        as the controller is away. The last part is reported at once, since it may end the set.
         """
         return self._lease, self.wants, self.leaving, not self._rest, self._restoration
 
     @property
     def failed(self) -> Intervals:
-        """What has failed here, and the job has not heard of yet: it is to hear soon."""
+        """Failed elements that are still in the lease; reported soon."""
         return self._failed
 
     @property
@@ -106,24 +106,24 @@ class Holding:
 
     @property
     def is_to_be_restored(self) -> bool:
-        """A restoration was asked for; with it comes another holding."""
+        """A restoration is requested, after which another holding begins."""
         return self._restoration > 0
 
     @property
-    def asked(self) -> tuple[int, str]:
-        """The restoration that was asked for, and what is to be done after it."""
+    def requested_restoration(self) -> tuple[int, str]:
+        """Number of the requested restoration, and the undone elements after it."""
         return self._restoration, self._undone
 
     @property
     def undone(self) -> str:
-        """What is to be done after the restoration that was asked for last."""
+        """Undone elements after the requested restoration."""
         return self._undone
 
     def to_status(self, room: int) -> ShardsReport:
-        """Return the part of a report; what is done or failed beyond its room comes later.
+        """Return its section of a report; results that do not fit are reported later.
 
         Args:
-            room: characters of its elements: a third for failed ones, the rest for those between them.
+            room: number of characters for elements: a third for failed ones, the rest for undone ones.
         """
         failed = _beginning(self._failed, room // 3)
         return ShardsReport(
@@ -140,9 +140,9 @@ class Holding:
         )
 
     def _shortened(self, failed: Intervals, limit: int) -> Intervals:
-        """Return as much of what is neither done nor `failed` as can be told, from the first element on.
+        """Return the elements that are neither done nor `failed`, as many intervals as fit into the limit.
 
-        All that is left of the lease behind it counts as not done.
+        The rest of the lease behind these counts as undone.
         """
         rest = minus(minus(self._elements, self._done), failed)
         kept = len(rest)
@@ -162,7 +162,7 @@ class Holding:
 
 
 def _beginning(failed: Intervals, limit: int) -> Intervals:
-    """Return the first of these intervals, as many as can be told."""
+    """Return the first of these intervals, as many as fit into the limit."""
     while not _fits(failed, limit):
         failed = failed[: len(failed) // 2]
     return failed

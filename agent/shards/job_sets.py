@@ -1,4 +1,4 @@
-"""What the ShardSets of a job say, as far as one worker is concerned. Plain data."""
+"""The ShardSets of a job as one worker sees them. Plain data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class JobSet:
     """Every element is done, or failed for good."""
     not_done: int
     waiting: int
-    """So many of them are leased to nobody."""
+    """Number of undone elements that are not leased."""
     failed: Intervals
     reason: str
     lease: Lease | None
-    """This worker's."""
+    """Lease of this worker."""
     restoration: int = 0
-    """The number of the last one."""
+    """Number of the last restoration."""
     uid: str = ""
     """Uid of the ShardSet."""
 
@@ -37,85 +37,85 @@ class JobSet:
 
 
 def shown_of(shard_set: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a worker follows of a ShardSet: its status, its uid and its job's."""
+    """Return the parts of a ShardSet that a worker follows: its status, its uid and its job's uid."""
     metadata = shard_set["metadata"]
     job = (metadata.get("labels") or {}).get(LABEL_JOB_UID) or ""
     return {**(shard_set.get("status") or {}), "uid": metadata.get("uid") or "", "jobUid": job}
 
 
 def sets_of(shards: Sequence[Mapping[str, Any]], worker: int, incarnation: int) -> dict[str, JobSet]:
-    """The job's sets by name.
+    """Return the job's sets by name.
 
     Args:
-        shards: as `shown_of` has them.
+        shards: ShardSets from `shown_of`.
 
     Raises:
-        KeyError, TypeError, ValueError: that makes no sense.
+        KeyError, TypeError, ValueError: a ShardSet is malformed.
     """
     found = {}
-    for said in shards:
-        leases = leases_from_text(str(said.get("leases") or ""))
+    for shown in shards:
+        leases = leases_from_text(str(shown.get("leases") or ""))
         mine = [lease for lease in leases if (lease.worker, lease.incarnation) == (worker, incarnation)]
-        waiting = int(said.get("waiting") or 0)
-        not_done = waiting + int(said.get("leased") or 0)
-        failed = from_text(str(said.get("failedElements") or ""))
-        definition = SetDefinition.parse(said)
+        waiting = int(shown.get("waiting") or 0)
+        not_done = waiting + int(shown.get("leased") or 0)
+        failed = from_text(str(shown.get("failedElements") or ""))
+        definition = SetDefinition.parse(shown)
         found[definition.name] = JobSet(
             definition,
             not not_done,
             not_done,
             waiting,
             failed,
-            str(said.get("reason") or ""),
+            str(shown.get("reason") or ""),
             mine[0] if mine else None,
-            int(said.get("restoration") or 0),
-            str(said.get("uid") or ""),
+            int(shown.get("restoration") or 0),
+            str(shown.get("uid") or ""),
         )
     return found
 
 
-def undone_of(said: Mapping[str, Any]) -> Intervals:
-    """The elements of a ShardSet that are neither done nor failed for good.
+def undone_of(shown: Mapping[str, Any]) -> Intervals:
+    """Return the elements of a ShardSet that are neither done nor failed for good.
 
     Raises:
-        KeyError, TypeError, ValueError: that makes no sense.
+        KeyError, TypeError, ValueError: the ShardSet is malformed.
     """
-    leases = leases_from_text(str(said.get("leases") or ""))
-    tried = [each.partition(":")[2] for each in str(said.get("tried") or "").split(";")]
-    parts = [from_text(text) for text in (str(said.get("rest") or ""), *tried)]
+    leases = leases_from_text(str(shown.get("leases") or ""))
+    tried = [each.partition(":")[2] for each in str(shown.get("tried") or "").split(";")]
+    parts = [from_text(text) for text in (str(shown.get("rest") or ""), *tried)]
     return union(*parts, *(lease.elements for lease in leases))
 
 
 def refusal(wanted: SetDefinition, sets: Mapping[str, JobSet]) -> str:
-    """Why a process cannot pull what it names, in one sentence; empty if it can."""
-    known = sets.get(wanted.name)
-    if known is None:
+    """Return why a process cannot pull from a set, in one sentence; empty if it can."""
+    begun = sets.get(wanted.name)
+    if begun is None:
         if len(sets) < MAX_SHARD_SETS:
             return ""
         return (
             f"shard set {wanted.name!r} is one too many: a job has at most {MAX_SHARD_SETS}, so use epochs "
             "of one set instead of new names"
         )
-    if wanted.epoch != known.definition.epoch:
+    if wanted.epoch != begun.definition.epoch:
         return ""
-    if known.has_failed:
-        return known.definition.failure(known.failed, known.reason)
-    if wanted.content != known.definition.content:
-        return _difference(wanted, known.definition)
+    if begun.has_failed:
+        return begun.definition.failure(begun.failed, begun.reason)
+    if wanted.content != begun.definition.content:
+        return _difference(wanted, begun.definition)
     return ""
 
 
-def skipped_epoch(wanted: SetDefinition, known: JobSet) -> str:
-    """Why an epoch cannot begin before the one that is being pulled has ended."""
-    epoch = known.definition.epoch
+def skipped_epoch(wanted: SetDefinition, begun: JobSet) -> str:
+    """Return a sentence for an epoch that is requested before the current one has ended."""
+    epoch = begun.definition.epoch
     return (
-        f"epoch {wanted.epoch} of shard set {wanted.name!r} is asked for, but {known.not_done} elements of "
+        f"epoch {wanted.epoch} of shard set {wanted.name!r} is asked for, but {begun.not_done} elements of "
         f"epoch {epoch} are not done: pull one epoch after the other"
     )
 
 
 def too_many_places(name: str) -> str:
-    """Why a set cannot go back to a checkpoint, beside the others of its job."""
+    """Return a sentence for a set whose restoration would make the report of the job's sets too long."""
     return (
         f"shard set {name!r}: what is left of the job's sets is in more separate places than a worker can "
         "report, so it cannot go back to this checkpoint: pull fewer sets in one job"

@@ -1,4 +1,4 @@
-"""What lies where in a slot.
+"""Layout of a slot.
 
 0     control: eight int64 (`ControlWord`), the commit word among them
 4096  tensors, each at a multiple of 64 bytes
@@ -19,15 +19,15 @@ from typing import Any
 MAGIC = 0x31_54_4F_4C_53_52_4C_44
 """`DLRSLOT1`, in little-endian order."""
 CONTROL_BYTES = 4096
-"""Bytes of the control words and of the free space behind them: here the tensors begin."""
+"""Bytes of the control words and of the free space behind them; the tensors begin here."""
 ALIGNMENT = 64
 WORD_BYTES = 8
 MAX_HEADER_BYTES = 64 << 20
-"""Enough for 250,000 tensors, as none but the largest models have on one rank."""
+"""Enough for 250,000 tensors, which only the largest models have on one rank."""
 MAX_DIMENSIONS = 64
-"""As many as torch takes."""
+"""torch's limit."""
 MAX_NUMBER = 2**62
-"""So that no sum of two is beyond an int64."""
+"""Limit of sizes and offsets, so that the sum of two fits into an int64."""
 
 
 class ControlWord(IntEnum):
@@ -47,20 +47,20 @@ class CommitWord(IntEnum):
     """The commit word."""
 
     OPEN = 0
-    """The slot is new, or was being written."""
+    """The slot is empty, or being written."""
     WHOLE = 1
-    """All is there but the sums."""
+    """The checkpoint is complete, but without sums."""
     SUMMED = 2
-    """All is there, with its sums."""
+    """The checkpoint is complete, with its sums."""
     DAMAGED = 3
-    """A sum differed when it was read: nobody uses it."""
+    """A sum differed at a read, so that the slot is not used any more."""
 
 
 @dataclass(frozen=True, order=True)
 class Mark:
     """Mark of the checkpoint in a slot. Slots of all ranks with the same round and step are one checkpoint.
 
-    The order is that of their making: a later round went on from what it was given, whatever its steps.
+    They are ordered by age: a later round is newer, even if it resumed from a lower step.
     """
 
     round: int
@@ -82,7 +82,7 @@ class TensorPart:
     global_shape: tuple[int, ...] | None = None
     """Shape of the DTensor that this is a rank's part of; None for a plain tensor."""
     global_offset: tuple[int, ...] | None = None
-    """Place in it at which this part begins."""
+    """Offset of this part in the DTensor, by dimension."""
     is_buffer: bool = False
     """Whether it is a buffer of a module."""
 
@@ -92,7 +92,7 @@ class Entry(TensorPart):
     """A tensor of a slot."""
 
     offset: int = CONTROL_BYTES
-    """Distance from the beginning of the slot, in bytes."""
+    """Offset from the beginning of the slot, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ class Header:
 
     @cached_property
     def end(self) -> int:
-        """End of the tensors, in bytes: here the header begins."""
+        """End of the tensors, in bytes; the header begins here."""
         return max((entry.offset + padded(entry.nbytes) for entry in self.entries), default=CONTROL_BYTES)
 
     @property
     def slot_bytes(self) -> int:
-        """How large a slot must be for it."""
+        """Least size of a slot for these tensors, in bytes."""
         return self.end + padded(len(self.encoded)) + padded(WORD_BYTES * (len(self.entries) + 1))
 
     @cached_property
@@ -117,10 +117,10 @@ class Header:
 
     @classmethod
     def decode(cls, data: bytes) -> Header:
-        """Read what may have come over a network.
+        """Decode a header, which may have come over a network.
 
         Raises:
-            ValueError: this is no header as `encoded` and `lay_out` make it.
+            ValueError: it is not a header as `encoded` and `lay_out` make it.
         """
         if len(data) > MAX_HEADER_BYTES:
             raise ValueError(f"{len(data):,} bytes are more than a header has")
@@ -144,10 +144,10 @@ class Header:
 
 
 def lay_out(parts: Iterable[TensorPart]) -> Header:
-    """Give each tensor its place, in the order that they come in.
+    """Assign each tensor its place, in the given order.
 
     Raises:
-        ValueError: there are too many.
+        ValueError: there are too many tensors.
     """
     entries, offset = [], CONTROL_BYTES
     for part in parts:
@@ -162,7 +162,7 @@ def lay_out(parts: Iterable[TensorPart]) -> Header:
 
 
 def header_offset(control: bytes | bytearray) -> int:
-    """Return where the header begins, by the first `CONTROL_BYTES` of a slot."""
+    """Return the offset of the header, from the first `CONTROL_BYTES` of a slot."""
     return int(struct.unpack_from("q", control, WORD_BYTES * ControlWord.HEADER_OFFSET)[0])
 
 
@@ -170,16 +170,16 @@ _FIELDS = Entry.__dataclass_fields__.keys()
 
 
 def _entry(listed: Any) -> Entry:
-    """Read one entry; raise ValueError where it is none."""
+    """Decode one entry; raise ValueError if it is malformed."""
     if not isinstance(listed, dict) or listed.keys() != _FIELDS:
         raise ValueError("an entry has other fields")
     name, dtype, shape, nbytes, whole, start, is_buffer, offset = (listed[field] for field in _FIELDS)
     if not (type(name) is type(dtype) is str and type(is_buffer) is bool):
-        raise ValueError("a name, dtype or is_buffer is none")
+        raise ValueError("a name, dtype or is_buffer is malformed")
     is_part = whole is not None or start is not None
     for numbers in (shape, [offset, nbytes], *((whole, start) if is_part else ())):
         if not _are_sizes(numbers):
-            raise ValueError(f"{name:.99} has a shape or a number that is none")
+            raise ValueError(f"{name:.99} has a malformed shape or number")
     if not is_part:
         return Entry(name, dtype, tuple(shape), nbytes, None, None, is_buffer, offset)
     if not len(shape) == len(whole) == len(start):

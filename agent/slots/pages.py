@@ -1,8 +1,8 @@
-"""Files in memory alone (memfd_create(2)), mapped so that the kernel can use huge pages for them.
+"""Files in memory (memfd_create(2)), mapped so that the kernel can use huge pages for them.
 
-A gigabyte is 250,000 small pages. Whoever maps them, a training process as it starts, takes a tenth of a
-second for it, and as long again to end; with huge pages that is nothing. They need a file whose pages are
-huge (`populate`), and an address at the beginning of such a page.
+A gigabyte is 250,000 small pages. To map them costs a starting training process a tenth of a second, and as
+much at its end; with huge pages this is negligible. That needs a file with huge pages (`populate`), and an
+address aligned to such a page.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 
 MFD_NOEXEC_SEAL = 0x0008
-"""A flag since Linux 6.3: nobody can execute the file. Hardened nodes allow no other (vm.memfd_noexec=2)."""
+"""Flag since Linux 6.3 for a file that cannot be executed; hardened nodes require it (vm.memfd_noexec=2)."""
 _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 """madvise(2), both since Linux 5.14."""
 _MADV_COLLAPSE = 25
-"""Since Linux 6.1; for such files it asks for no setting of /sys/kernel/mm/transparent_hugepage."""
+"""Since Linux 6.1; for these files it needs no setting of /sys/kernel/mm/transparent_hugepage."""
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _PROTECTION = mmap.PROT_READ | mmap.PROT_WRITE
@@ -42,31 +42,31 @@ def _huge_page_bytes() -> int:
 
 
 HUGE_PAGE_BYTES = _huge_page_bytes()
-"""0 where the kernel has none."""
+"""Size of a huge page; 0 if the kernel has none."""
 
 
 def memory_file(name: str) -> int:
     """Open a file in memory that cannot be executed.
 
     Args:
-        name: what /proc/PID/fd shows.
+        name: the name that /proc/PID/fd shows.
 
     Raises:
-        OSError: the kernel gives none.
+        OSError: the kernel refuses.
     """
     try:
         return os.memfd_create(name, os.MFD_CLOEXEC | MFD_NOEXEC_SEAL)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.memfd_create(name, os.MFD_CLOEXEC)  # an older kernel, which has no such flag
+        return os.memfd_create(name, os.MFD_CLOEXEC)  # an older kernel without the flag
 
 
 def map_shared(descriptor: int, size: int) -> memoryview:
-    """Map a file, for reading and writing, for as long as there are views of it.
+    """Map a file for reading and writing, as long as there are views of it.
 
     Args:
-        size: of the file, in bytes, above 0.
+        size: size of the file, in bytes, above 0.
 
     Raises:
         OSError: it cannot be mapped.
@@ -89,16 +89,14 @@ def map_shared(descriptor: int, size: int) -> memoryview:
 
 
 def populate(memory: memoryview) -> None:
-    """Have the kernel give the pages of a part of a mapped file, huge ones if it has any, and map them here.
-
-    What is in it stays as it is.
+    """Allocate and map the pages of a part of a mapped file, huge ones if possible. Its content is unchanged.
 
     Args:
-        memory: it begins with a page; where it begins with a huge one and is as large, it can become one.
+        memory: part that begins at a page; it can become a huge page if it has the size and alignment of one.
     """
     address, nbytes = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory)
     if nbytes == HUGE_PAGE_BYTES:
-        bytes(memory[:1])  # of a file that has no page there, none becomes a huge one
+        bytes(memory[:1])  # the collapse needs a page to begin with
         if _libc.madvise(address, nbytes, _MADV_COLLAPSE) == 0:
             return
     if _libc.madvise(address, nbytes, _MADV_POPULATE_WRITE) != 0:
@@ -106,9 +104,9 @@ def populate(memory: memoryview) -> None:
 
 
 def map_pages(memory: memoryview, descriptor: int) -> None:
-    """Have all pages of a mapped file mapped into this process, so that nothing has to wait for it later.
+    """Map all existing pages of a mapped file into this process, so that no access has to wait for it later.
 
-    What the file has no pages for is left out: they would be made here and now, and small ones.
+    Parts without pages are left out: they would get small ones.
 
     Args:
         memory: the file from its beginning.
@@ -120,7 +118,7 @@ def map_pages(memory: memoryview, descriptor: int) -> None:
 
 
 def cpus_by_node() -> list[set[int]]:
-    """Return the CPUs that this thread may run on, by NUMA node; those without any are left out."""
+    """Return the CPUs that this thread may run on, by NUMA node; nodes without any are left out."""
     own = os.sched_getaffinity(0)
     nodes = Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")
     found = [_cpus(file.read_text()) & own for file in sorted(nodes)]
@@ -134,7 +132,7 @@ def _cpus(text: str) -> set[int]:
 
 
 def _with_pages(descriptor: int) -> Iterator[tuple[int, int]]:
-    """The ranges of a file that have pages (lseek(2), SEEK_DATA); they begin with one each."""
+    """Yield the ranges of a file that have pages (lseek(2), SEEK_DATA), each aligned to a page."""
     stop = 0
     with suppress(OSError):  # there are no more
         while True:

@@ -1,10 +1,10 @@
-"""The slots of one agent: all that it keeps in memory, for its own ranks and for those of a peer.
+"""The slots of one agent, for the checkpoints of its own ranks and for replicas of a peer's.
 
 Any slot may hold any rank's checkpoint. At each start of processes every local rank is given three of them to
-write into; the others hold replicas. So a rank that moves to another agent finds there what was kept for it.
-The files are in memory alone (memfd_create(2)), and end with the agent and its processes.
+write into; the others hold replicas, so that a rank that moves to another agent may find its checkpoint
+there. The files are in memory (memfd_create(2)), and end with the agent and its processes.
 
-A slot that a copy from another agent is fetched into is taken for that, by one fetch at a time.
+While a copy from another agent is fetched into a slot, the slot is in `Pool.taken`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from crds.checkpoint_files import OWN_SLOTS
 logger = logging.getLogger(__name__)
 
 TOUCH_BYTES = HUGE_PAGE_BYTES or 4 << 20
-"""So much is touched at once."""
+"""Bytes allocated at once."""
 NODE_BYTES = 16 * TOUCH_BYTES
-"""So much lies on one NUMA node, before the next has its turn."""
+"""Bytes allocated on one NUMA node before the next has its turn."""
 TOUCH_NICENESS = 15
 READY_NICENESS = 5
-"""Nice value of the thread that gives a replica's slot its pages; a first step has priority, three to one."""
+"""Nice value of the thread that allocates a replica's slot; a first step has priority, three to one."""
 
 
 class Pool:
-    """The slots of one agent, which may be used as soon as it is made.
+    """The slots of one agent, usable at once.
 
     Raises:
-        OSError: the kernel gives none.
+        OSError: the kernel refuses to create a file in memory.
     """
 
     def __init__(self, total_bytes: int, count: int) -> None:
@@ -48,26 +48,27 @@ class Pool:
         self._touched: set[Slot] = set()
         self._summing = threading.Lock()
         self.lock = threading.Condition(threading.Lock())
-        """Lock of who uses which slot: held where a slot is taken, and notified where one is given back."""
+        """Lock of the slots' use: held when a slot is taken, notified when one is given back."""
         self.taken: list[Slot] = []
-        """Slots that copies are fetched into."""
+        """Slots that copies are being fetched into."""
 
     def touch(self) -> threading.Thread:
-        """Have the kernel give all pages, in the background, once: the first touch is what costs.
+        """Allocate all pages once, in a background thread, since the first touch of a page is slow.
 
         Returns:
-            Who does it.
+            The thread.
         """
         if self._toucher.ident is None:
             self._toucher.start()
         return self._toucher
 
     def touch_now(self, slot: Slot) -> None:
-        """Have the kernel give the pages of one slot, huge ones, before it is filled; small ones take longer.
+        """Allocate the pages of one slot, huge ones, before it is filled. Thread-safe.
 
-        Others may do so at the same time. Where memory is slow to come, as from a virtual machine's host,
-        it takes seconds a gigabyte: too long for a replica, whose original is written over meanwhile.
-        Pages lie on the NUMA node that touches them, and GPUs of all nodes write here: the parts take turns.
+        Where memory is slow to allocate, for example from a virtual machine's host, it takes seconds a
+        gigabyte: too long while a replica is fetched, since its original is overwritten meanwhile. Pages lie
+        on the NUMA node that touches them first; since GPUs of all nodes write here, the parts alternate
+        between nodes.
         """
         if slot in self._touched:
             return
@@ -75,7 +76,7 @@ class Pool:
         try:
             for part, start in enumerate(range(0, slot.size, NODE_BYTES)):
                 if len(nodes) > 1:
-                    os.sched_setaffinity(0, nodes[part % len(nodes)])  # of this thread alone
+                    os.sched_setaffinity(0, nodes[part % len(nodes)])  # only of this thread
                 if not self._touch_part(slot, start, min(start + NODE_BYTES, slot.size)):
                     return
         finally:
@@ -84,7 +85,7 @@ class Pool:
         self._touched.add(slot)
 
     def _touch_part(self, slot: Slot, start: int, stop: int) -> bool:
-        """Have the kernel give the pages of a part of a slot; False if the pool is closed meanwhile."""
+        """Allocate the pages of a part of a slot; return False if the pool is closed meanwhile."""
         for begin in range(start, stop, TOUCH_BYTES):
             if self._stop_event.is_set():
                 return False
@@ -93,32 +94,32 @@ class Pool:
         return True
 
     def has_touched(self, slot: Slot) -> bool:
-        """Whether that slot has all its pages."""
+        """Return whether the slot has all its pages."""
         return slot in self._touched
 
     def close(self) -> None:
-        """Give the memory back, as soon as no process has it mapped."""
+        """Close all slots. Their memory is free once no process maps it."""
         self._stop_event.set()
         for slot in self.slots:
             slot.close()
 
-    def held(self) -> Iterator[tuple[Slot, Mark]]:
-        """Each slot that holds a checkpoint with its sums."""
+    def with_sums(self) -> Iterator[tuple[Slot, Mark]]:
+        """Yield each slot that holds a checkpoint with its sums."""
         return ((slot, mark) for slot, mark in self.whole() if slot.commit_word is CommitWord.SUMMED)
 
     def whole(self) -> Iterator[tuple[Slot, Mark]]:
-        """Each slot that holds a checkpoint; who reads one without sums adds them (`Slot.sum_up`)."""
+        """Yield each slot that holds a checkpoint; a reader of one without sums adds them (`Slot.sum_up`)."""
         return ((slot, mark) for slot in self.slots if (mark := slot.mark) is not None)
 
     def find(self, wanted: Mark) -> Slot | None:
-        """The slot that holds that part of a checkpoint."""
+        """Return the slot with that mark; None if there is none."""
         return next((slot for slot, mark in self.whole() if mark == wanted), None)
 
-    def summed(self, wanted: Mark) -> Slot | None:
-        """Find a slot for a reader elsewhere: it has its sums, and its header can be read."""
+    def find_summed(self, wanted: Mark) -> Slot | None:
+        """Return the slot with that mark, its sums added and its header checked, for a remote reader."""
         if (slot := self.find(wanted)) is None:
             return None
-        with self._summing:  # once, and not for each who asks
+        with self._summing:  # so that concurrent readers do not all add the sums
             try:
                 slot.sum_up()
                 slot.header()
@@ -128,7 +129,7 @@ class Pool:
                 return None
 
     def is_damaged(self, wanted: Mark) -> bool:
-        """Compare the slot of that mark with its sums. One that differs is used by nobody any more."""
+        """Compare the slot with that mark to its sums; if they differ, it is not used any more."""
         if (slot := self.find(wanted)) is None:
             return False
         try:
@@ -146,7 +147,7 @@ class Pool:
         return True
 
     def forget_after(self, checkpoint: Checkpoint | None) -> None:
-        """Open every slot that is newer than what was agreed upon: it belongs to a history that has ended."""
+        """Empty every slot that is newer than the agreed checkpoint: training will repeat those steps."""
         for slot in self.slots:
             mark = slot.mark
             if mark is not None and (
@@ -160,17 +161,17 @@ class Pool:
         return slot
 
     def is_making_ready(self) -> bool:
-        """Whether a slot that was taken has yet to be given its pages."""
+        """Return whether a taken slot does not have all its pages yet."""
         return not all(map(self.has_touched, self.taken))
 
     def make_ready(self, target: Slot) -> None:
-        """Begin to give a slot that was taken its pages: what is offered may be written over meanwhile."""
+        """Begin to allocate a taken slot, which is then given back: too slow to do during a fetch."""
         threading.Thread(
             target=self._touch_for_replica, args=(target,), name="dlr-ready", daemon=True
         ).start()
 
     def _touch_for_replica(self, target: Slot) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READY_NICENESS)  # of this thread alone
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READY_NICENESS)  # only of this thread
         try:
             self.touch_now(target)
         finally:
@@ -182,12 +183,12 @@ class Pool:
             self.lock.notify_all()
 
     def wait_for_slots(self, ranks: int) -> None:
-        """Wait, with the lock held, until so many local ranks can have their slots.
+        """Wait, with the lock held, until there are slots for this number of local ranks.
 
-        A fetch from a peer that is silent keeps its slot until its connection times out.
+        A fetch from a silent peer keeps its slot until its connection times out.
 
         Raises:
-            OSError: too many slots are still taken by then.
+            OSError: too many slots are still taken after that time.
         """
         needed = OWN_SLOTS * ranks
         if not self.lock.wait_for(lambda: len(self.slots) - len(self.taken) >= needed, 2 * TIMEOUT_SECONDS):
@@ -196,10 +197,10 @@ class Pool:
             )
 
     def take_oldest(self, checkpoint: Checkpoint) -> Slot:
-        """Take the oldest slot, for a part of that checkpoint; raise FetchError where there is none."""
+        """Take the oldest slot for a part of that checkpoint; raise FetchError if there is none."""
         for slot in oldest_first(self.slots):
             if slot not in self.taken and not (slot.mark and Checkpoint.of(slot.mark) == checkpoint):
-                slot.begin()  # before a newer meeting says what is here
+                slot.begin()  # before it is counted in the inventory for a newer meeting
                 return self.take(slot)
         raise FetchError("every slot here holds a part of that checkpoint already")
 
@@ -212,14 +213,14 @@ class Pool:
         goes_on: Callable[[], bool],
         share: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        """Fetch into a slot that was taken.
+        """Fetch a checkpoint into a taken slot.
 
         Args:
-            goes_on: whether it is still wanted.
-            share: as `agent.slots.wire.fetch` has it.
+            goes_on: returns whether it is still wanted.
+            share: see `agent.slots.wire.fetch`.
 
         Raises:
-            FetchError: it could not be had, or is not wanted any more.
+            FetchError: it could not be fetched, or is not wanted any more.
         """
         try:
             fetch(address, key, mark, target, goes_on=goes_on, share=share)
@@ -234,21 +235,21 @@ class Pool:
             self._give_back(target)
 
     def _touch(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TOUCH_NICENESS)  # of this thread alone
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TOUCH_NICENESS)  # only of this thread
         for slot in self.slots:
             self.touch_now(slot)
 
 
 def oldest_first(slots: Iterable[Slot]) -> list[Slot]:
-    """Sort slots: those that hold nothing, and then by what they hold."""
+    """Sort slots by age, empty ones first."""
     return sorted(slots, key=lambda slot: _age(slot.mark))
 
 
 def assign(slots: Iterable[Slot], resumed: Sequence[Slot | None]) -> list[list[Slot]]:
-    """Give each local rank its slots: first what it resumes from, then those that hold the oldest.
+    """Assign each local rank its slots: first the one that it resumes from, then the oldest.
 
     Args:
-        resumed: by local rank, the slot that it resumes from, if that is here.
+        resumed: the slot that each local rank resumes from; None if that is not here.
     """
     free = [each for each in oldest_first(slots) if each not in resumed]
     given = []
@@ -261,13 +262,13 @@ def assign(slots: Iterable[Slot], resumed: Sequence[Slot | None]) -> list[list[S
 
 
 def slot_for_replica(slots: Iterable[Slot], wanted: Mark, *, has_resumed: bool) -> Slot | None:
-    """Return the slot to write a replica to: the oldest that is not the newest of its rank.
+    """Return the slot to write a replica to: the oldest that is not the newest of its rank; None if none is.
 
     Args:
-        slots: that no process writes into, and that are not being written.
-        wanted: what the replica is of.
-        has_resumed: the processes here have kept the step themselves, so that what this world went on from is
-            hardly needed any more.
+        slots: slots that no process writes into and nothing is fetched into.
+        wanted: mark of the replica.
+        has_resumed: the processes here have saved since they resumed, so that the checkpoint that this world
+            resumed from is hardly needed any more.
     """
     newest: dict[int, Mark] = {}
     candidates = oldest_first(slots)

@@ -1,8 +1,8 @@
-"""The files by which an agent and its training processes tell each other of checkpoints.
+"""Files by which an agent and its training processes exchange facts on checkpoints.
 
-checkpoint.<local rank>   what a process is given: a `ProcessFile`, written for each start
-notice.<local rank>       what the process does: a `Notice`, replaced as a whole
-copy-seconds              how long the last copy to the peer has taken, for all processes
+checkpoint.<local rank>   `ProcessFile` of the agent for a process, written for each start
+notice.<local rank>       `Notice` of the process to its agent, replaced as a whole
+copy-seconds              duration of the last copy to the peer, for all processes
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ from crds.agent_report import Resumed
 from crds.checkpoint_files import Tier
 
 ENV_CHECKPOINT_FILE = "DLR_CHECKPOINT_FILE"
-"""Names a process's `ProcessFile`."""
+"""Path of a process's `ProcessFile`."""
 
 
 @dataclass(frozen=True)
 class MemoryResume:
-    """What memory has of the checkpoint to go on from."""
+    """The checkpoint in memory to resume from."""
 
     round: int
     step: int
     world_size: int
     slot: str | None = None
-    """Path of this rank's slot, if the world has the size that it had."""
+    """Path of this rank's slot, if the world size is unchanged."""
     shards: Mapping[int, str] = field(default_factory=dict)
-    """Else the place of each old rank's slot: a path, or tcp://host:port."""
+    """Otherwise the place of each old rank's slot: a path, or tcp://host:port."""
     is_last_resort: bool = False
     """Whether any checkpoint in storage goes first: starts in a row began with this one and saved nothing."""
     persist: Mapping[int, str] = field(default_factory=dict)
-    """Paths of slots that this process writes to storage, by the rank that they are of."""
+    """Paths of slots that this process has to write to storage, by rank of the checkpoint."""
     key: bytes = field(default=b"", repr=False)
-    """The job's key, for what the agents of other Pods have."""
+    """The job's key, to read slots of other Pods' agents."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessFile:
-    """What a process is given; without an agent, nothing."""
+    """The agent's facts for a process; all default without an agent."""
 
     round: int = 0
     """Round of the marks that the process writes."""
     slots: tuple[str, ...] = ()
-    """Paths of the slots that it may write into. Where it resumes from one of them, that is the first."""
+    """Paths of the slots that it may write into. If it resumes from one of them, that is the first."""
     resume: MemoryResume | None = None
-    """None where memory has nothing, so that the checkpoint comes from storage."""
+    """None if memory has no usable checkpoint, so that it comes from storage."""
     slots_of_pod: int | None = None
-    """Number of slots among which the memory that the job asks for is divided."""
+    """Number of slots among which the job's memory for checkpoints is divided."""
     failures_per_hour: float | None = None
     """Failures of the job so far, an hour; None if none has been counted."""
     lost_step: int | None = None
-    """The newest step that was in memory here, where nothing in memory is of use any more."""
+    """Newest step that was in memory here, if nothing in memory is usable any more."""
     notice_file: str = ""
     copy_seconds_file: str = ""
-    """Path of that file, which appears with the first copy; empty where the job asks for no replicas."""
+    """Path of the file, which appears with the first copy; empty if the job asks for no replicas."""
 
     def encode(self) -> str:
         fields = asdict(self)
@@ -69,7 +69,7 @@ class ProcessFile:
 
     @classmethod
     def read(cls, path: str) -> ProcessFile:
-        """Read a file; raise OSError or ValueError where it cannot be read."""
+        """Read a file; raise OSError or ValueError if it cannot be read."""
         fields: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         if resume := fields.get("resume"):
             for name in ("shards", "persist"):
@@ -78,7 +78,7 @@ class ProcessFile:
         return cls(**{**fields, "slots": tuple(fields.get("slots", ()))})
 
     def copy_seconds(self) -> float:
-        """Return what the last copy to another Pod took, in seconds; 0 where there has been none."""
+        """Return the duration of the last copy to another Pod, in seconds; 0 if there has been none."""
         try:
             return float(Path(self.copy_seconds_file).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -93,13 +93,13 @@ class StoragePlace:
     job: str
     """Namespace and name."""
     keep: int | None
-    """How many checkpoints stay there; None for all."""
+    """Number of checkpoints that stay there; None for all."""
     replica_group: str
     """Index of the replica group; empty in a job without groups."""
 
     @classmethod
     def of(cls, fields: Any) -> StoragePlace | None:
-        """Make it of its fields, as a notice has them; None where they are none."""
+        """Create a place from the fields of a notice; return None if they are malformed."""
         try:
             place = cls(**fields)
         except TypeError:
@@ -111,31 +111,31 @@ class StoragePlace:
 
 @dataclass(frozen=True)
 class LastSave:
-    """What an agent has in memory when it ends, for the program that writes it to storage.
+    """Checkpoints in memory of an ending agent, for the program that writes them to storage.
 
-    `dlr.checkpoint.last_save` is that program. Those of all agents of the job that end write together.
+    `dlr.checkpoint.last_save` is that program. The programs of all ending agents of a job write together.
     """
 
     name: str
-    """Name of this end, alike on all agents."""
+    """Name of this end, the same on all agents."""
     storage: StoragePlace
     agent: int
     """Rank of the agent in its last round."""
     agents: int
     """Number of agents of that round."""
     gone: tuple[int, ...]
-    """Ranks of those whose Pods are seen to be lost."""
+    """Ranks of the agents whose Pods are lost."""
     slots: tuple[tuple[int, int, int, int, str], ...]
     """Round, step, rank and world size of each slot's mark, and the slot's path."""
     seconds: float
-    """Time that is left."""
+    """Time left."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def decode(cls, text: str) -> LastSave:
-        """Read it, as `encode` has written it."""
+        """Decode the text of `encode`."""
         fields = json.loads(text)
         fields["storage"] = StoragePlace(**fields["storage"])
         fields["gone"], fields["slots"] = tuple(fields["gone"]), tuple(map(tuple, fields["slots"]))
@@ -143,10 +143,10 @@ class LastSave:
 
 
 class Notice:
-    """What a process tells its agent of its checkpoints. Outside of dlr nobody listens.
+    """A process's report to its agent on its checkpoints. Without an agent it does nothing.
 
     Args:
-        given: what the agent has given the process.
+        given: the agent's facts for the process.
     """
 
     def __init__(self, given: ProcessFile) -> None:
@@ -154,27 +154,27 @@ class Notice:
         self._content: dict[str, Any] = {"round": given.round}
 
     def tell_storage(self, place: StoragePlace) -> None:
-        """Tell where this job's processes save to storage."""
+        """Report where this job's processes save to storage."""
         self._tell(storage=asdict(place))
 
     def tell_loaded(self, step: int, tier: Tier) -> None:
-        """Tell that `load` has brought back that step, from there."""
+        """Report the step that `load` has restored, and its tier."""
         self._tell(loaded=step, tier=tier)
 
     def tell_every(self, steps: int) -> None:
-        """Tell how many steps are between two saves to memory."""
+        """Report the number of steps between two saves to memory."""
         if self._content.get("every") != steps:
             self._tell(every=steps)
 
     def _tell(self, **news: Any) -> None:
         self._content.update(news)
         if self._file:
-            with suppress(OSError):  # then the agent does not know
+            with suppress(OSError):  # then the agent does without
                 replace_text(Path(self._file), json.dumps(self._content))
 
 
 class ProcessFiles:
-    """The files of the processes that run, or ran last, as their agent uses them.
+    """The agent's side of the files of its current or last processes.
 
     Args:
         has_replicas: whether a peer holds copies.
@@ -186,16 +186,16 @@ class ProcessFiles:
         self._notices: list[Path] = []
 
     def write(self, directory: Path, contents: Sequence[ProcessFile]) -> list[dict[str, str]]:
-        """Give each process that is about to start its file.
+        """Write the files of processes that are about to start.
 
         Args:
-            contents: by local rank, without the names of other files.
+            contents: content by local rank, without the names of other files.
 
         Returns:
             The environment that names the files, by local rank.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: a file cannot be written.
         """
         self._copy_seconds = directory / "copy-seconds"
         self._notices = [directory / f"notice.{local_rank}" for local_rank in range(len(contents))]
@@ -204,18 +204,18 @@ class ProcessFiles:
         for local_rank, (content, notice) in enumerate(zip(contents, self._notices, strict=True)):
             content = replace(content, notice_file=str(notice), copy_seconds_file=copy_seconds_file)
             path = directory / f"checkpoint.{local_rank}"
-            replace_text(path, content.encode())  # another file than the last, and not locked
+            replace_text(path, content.encode())  # a new file, without locks on the last
             environments.append({ENV_CHECKPOINT_FILE: str(path)})
         return environments
 
     def tell_copy_seconds(self, seconds: float) -> None:
-        """Tell processes how long a copy to the peer has taken, if there is room for the file."""
+        """Write the duration of the last copy to the peer for the processes, if there is room for it."""
         if self._copy_seconds is not None:
             with suppress(OSError):
                 replace_text(self._copy_seconds, f"{seconds:.3f}")
 
     def resumed(self, round_: int) -> Resumed | None:
-        """Return what all processes of that round have loaded; None before the last of them has."""
+        """Return the step that all processes of that round have loaded; None before all have."""
         found: Resumed | None = None
         for notice in map(_read, self._notices):
             try:
@@ -227,7 +227,7 @@ class ProcessFiles:
         return found
 
     def every(self, round_: int) -> int | None:
-        """Return the steps between two saves to memory in that round; None if no process tells."""
+        """Return the steps between two saves to memory in that round; None if no process reports it."""
         for notice in map(_read, self._notices):
             every = notice.get("every")
             if notice.get("round") == round_ and isinstance(every, int) and every > 0:
@@ -235,7 +235,7 @@ class ProcessFiles:
         return None
 
     def storage(self) -> StoragePlace | None:
-        """Return where processes save to storage, also those of an earlier round; None if none tells."""
+        """Return where processes save to storage, also those of an earlier round; None if none reports it."""
         places = (StoragePlace.of(notice.get("storage")) for notice in map(_read, self._notices))
         return next((place for place in places if place is not None), None)
 

@@ -1,13 +1,13 @@
-"""Replicas: a peer holds what our processes keep, in the background, and only the newest.
+"""Replicas: in the background, a peer copies the newest checkpoint of our processes.
 
-The agents are put in an order in which those whose Pods share something (switch, rack, node) are next to each
-other, and the peer is the one half of the way round: elsewhere, unless more than half of all agents share
-that. The peer follows from the world. It is offered what was committed, and fetches it at its own pace; of
-newer ones that come meanwhile the newest is offered next.
+The agents form a ring in which those whose Pods share something (switch, rack, node) are neighbours. An
+agent's peer is half of the ring away: it does not share that, unless more than half of all agents do. So the
+peers follow from the world. An agent offers each committed checkpoint, and the peer fetches it at its own
+pace; the next offer is the newest checkpoint at that time.
 
-A process overwrites a slot with its next but one or two. Where a copy takes longer than two intervals, there
-are no replicas, and they are tried for less and less often. Processes are told what one takes, so that
-`every="auto"` chooses an interval that is as long.
+A process overwrites a slot two or three saves later. If a copy takes longer than two intervals, it fails, and
+attempts become less frequent. Processes learn how long a copy takes, so that `every="auto"` chooses an
+interval of that length at least.
 """
 
 from __future__ import annotations
@@ -24,26 +24,30 @@ from agent.slots.wire import offer
 logger = logging.getLogger(__name__)
 
 DIGITS = 6
-"""Digits of a place's hash. Two places with the same count as one, which costs no more than a worse peer."""
+"""Digits of a place's hash. Places with equal hashes count as one, which at worst costs a better peer."""
 LOOK_SECONDS = 0.05
-"""Between two looks at the commit words of our slots: some microseconds each."""
+"""Pause between two looks at the commit words of our slots, which take some microseconds each."""
 RETRY_SECONDS = 0.25
-"""After an offer that the peer did not take: what was offered may have been overwritten meanwhile."""
+"""Pause after an offer that the peer did not take, for example since it was overwritten meanwhile."""
 LONGEST_RETRY_SECONDS = 60.0
-"""Where one offer after the other is overwritten, a pause is twice as long as the one before, up to this."""
+"""Limit of the pause, which doubles with each further offer that is overwritten."""
 PATIENCE_SECONDS = 600.0
-"""For the peer to fetch one."""
+"""Time limit for the peer to fetch one checkpoint."""
 WARN_SECONDS = 60.0
-"""Without a copy, of more than one checkpoint that was offered."""
+"""Time without a copy, after offers of more than one checkpoint, until a warning."""
 
 
 def shortened(place: Sequence[str]) -> tuple[str, ...]:
-    """A place as agents tell it: names of nodes and labels may be long."""
+    """Return a place as hashes, since names of nodes and labels may be long."""
     return tuple(hashlib.sha256(part.encode()).hexdigest()[:DIGITS] if part else "" for part in place)
 
 
 def ring_of(places: Sequence[Sequence[str]]) -> tuple[int, ...] | None:
-    """The order of the agents, by the place of each, the largest part first; None if it is their own."""
+    """Return the agents in the order of their places; None if that is the order of their ranks.
+
+    Args:
+        places: place of each agent, the largest part first.
+    """
     first: dict[tuple[str, ...], int] = {}
     keys = []
     for agent, place in enumerate(places):
@@ -54,7 +58,7 @@ def ring_of(places: Sequence[Sequence[str]]) -> tuple[int, ...] | None:
 
 
 def peers_of(ring: Sequence[int]) -> tuple[int, ...] | None:
-    """Return each agent's peer, half of the way round the ring; None for one agent alone."""
+    """Return each agent's peer, half of the ring away; None for a single agent."""
     count = len(ring)
     if count < 2:
         return None
@@ -65,13 +69,13 @@ def peers_of(ring: Sequence[int]) -> tuple[int, ...] | None:
 
 
 class Replication(threading.Thread):
-    """Offers what is newest, while there is a peer.
+    """Offers the newest checkpoint to the peer, if there is one.
 
     Args:
-        own_marks: the newest checkpoint of each local rank, if all have one.
+        own_marks: returns the newest mark of each local rank; None unless all have one.
         replicated: called with the step that the peer holds now.
-        took: called with the seconds of the last copy. One that did not come about, since what was offered
-            was overwritten meanwhile, takes as long as it was tried for, and as the one before, at least.
+        took: called with the seconds of the last copy. For a copy that failed, since its slot was overwritten
+            meanwhile, this is the time of the attempt or of the copy before, whichever is longer.
     """
 
     def __init__(
@@ -89,22 +93,22 @@ class Replication(threading.Thread):
         self._replicated = replicated
         self._took = took
         self._seconds = 0.0
-        """Of the last copy."""
+        """Duration of the last copy."""
         self._changed = threading.Condition()
         self._peer: str | None = None
         self._turn = 0
-        """Changes where a pause is over early."""
+        """Number that changes when a pause has to end early."""
         self._stopped = False
 
     def follow(self, peer: str | None) -> None:
-        """Have the agent of this slot server hold them from now on; None: nobody, for the time being."""
+        """Offer to the slot server at this address from now on; None for no peer."""
         with self._changed:
             self._peer = peer
             self._turn += 1
             self._changed.notify_all()
 
     def hasten(self) -> None:
-        """Offer what is newest at once: nothing is written over any more."""
+        """Offer the newest checkpoint at once, since slots are not overwritten any more."""
         with self._changed:
             self._turn += 1
             self._changed.notify_all()
@@ -131,7 +135,7 @@ class Replication(threading.Thread):
                 self._wait(turn, pause_seconds)
 
     def _next_peer(self) -> str | None:
-        """Wait until there is a peer; None at the end."""
+        """Wait until there is a peer; return None after `stop`."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._peer is not None)
             return None if self._stopped else self._peer
@@ -141,14 +145,14 @@ class Replication(threading.Thread):
             self._changed.wait_for(lambda: self._stopped or self._turn != turn, seconds)
 
     def _offer(self, peer: str, marks: Sequence[Mark]) -> bool:
-        """Have the peer fetch all of them, and tell whether it has."""
+        """Offer all of them, and return whether the peer has fetched them."""
         address, began = self._own_address, time.monotonic()
         try:
             has_come = all(
                 offer(peer, self._key, mark, address, PATIENCE_SECONDS, lambda: self._peer == peer)
                 for mark in marks
             )
-        except OSError as error:  # which says nothing of how long a copy takes
+        except OSError as error:  # the duration of a copy remains unknown
             logger.debug("step %d has no replica: %s", marks[0].step, error)
             return False
         took = time.monotonic() - began
@@ -158,7 +162,7 @@ class Replication(threading.Thread):
 
 
 class ReplicaOffers:
-    """What is offered next, and when: without I/O, and without a clock."""
+    """Decides what is offered next, and when: without I/O, and without a clock."""
 
     def __init__(self) -> None:
         self._held: set[tuple[str, Mark]] = set()
@@ -167,14 +171,15 @@ class ReplicaOffers:
 
     @property
     def step(self) -> int:
-        """The oldest step of what was offered last."""
+        """Oldest step of the last offer."""
         return min(mark.step for mark in self._marks)
 
     def begin(self, peer: str, turn: int, marks: Sequence[Mark]) -> Sequence[Mark]:
-        """Return what to offer to a peer, of the newest checkpoint of each local rank.
+        """Return the marks to offer to a peer.
 
         Args:
-            turn: another one than before ends a pause, and the account of failures.
+            turn: a number; a change of it ends a pause, and resets the count of failures.
+            marks: newest mark of each local rank.
         """
         if turn != self._turn:
             self._failures, self._turn = _Failures(), turn
@@ -183,7 +188,7 @@ class ReplicaOffers:
         return self._new
 
     def end(self, has_come: bool, began: float, now: float) -> float:
-        """Note what became of the offer, and return the seconds to wait, unless the turn changes."""
+        """Note the result of the offer, and return the seconds to wait, unless the turn changes."""
         if not has_come:
             return self._failures.add(self._peer, self._new[0].step, now, now - began)
         self._failures = _Failures()
@@ -192,29 +197,29 @@ class ReplicaOffers:
 
 
 class _Failures:
-    """The offers in a row of which no copy came to be."""
+    """Failed offers in a row."""
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
-        """The step of the first, and when it failed."""
+        """Step of the first, and the time of its failure."""
         self._in_vain = 0
-        """How many of them were fetched, at least in part."""
-        self._is_told = False
+        """Number of them that were fetched, at least in part."""
+        self._has_warned = False
 
     def add(self, peer: str, step: int, now: float, took: float) -> float:
-        """Note one more, and warn once they have lasted for long.
+        """Note one more, and warn once failures last for WARN_SECONDS.
 
         Args:
-            now: of a monotonic clock, in seconds.
-            took: the seconds of this offer.
+            now: seconds of a monotonic clock.
+            took: duration of this offer, in seconds.
 
         Returns:
-            How many seconds to wait. What the peer refuses at once costs nothing: it has no room yet, or is
-            about to make some. What it fetches in vain costs half of the network.
+            Seconds to wait. An offer that the peer refuses at once costs nothing: its slots are not ready
+            yet. A fetch in vain costs half of the network.
         """
         first_step, since = self._first = self._first or (step, now)
-        if not self._is_told and step != first_step and now - since >= WARN_SECONDS:
-            self._is_told = True
+        if not self._has_warned and step != first_step and now - since >= WARN_SECONDS:
+            self._has_warned = True
             logger.warning(
                 "no checkpoint from step %d on has come to the memory of %s, for %.0f s: a copy that takes "
                 "longer than two saves is written over meanwhile; a larger `every` leaves more time for it",

@@ -1,9 +1,9 @@
-"""Which checkpoint a world resumes from, and who fetches what for it. Pure.
+"""Decides which checkpoint a world resumes from, and which agents fetch parts of it. Pure.
 
-Before the processes of a round start, its agents meet (`agent.rendezvous.meeting`). Each says what it holds,
-an `Inventory`, and rank 0's agent decides: the newest checkpoint of which the members have all ranks' slots.
-In a world of the same size each rank needs its own part on its own agent, so what lies elsewhere is fetched
-first. In a world of another size any process may read any part. An agent is named by its rank among members.
+Before the processes of a round start, its agents meet (`agent.rendezvous.meeting`). Each sends an `Inventory`
+of its slots, and rank 0's agent decides for the newest checkpoint with slots of all ranks. In a world of the
+same size each rank needs its part on its own agent, so parts that lie elsewhere are fetched first. In a world
+of another size any process may read any part. Agents are identified by their ranks.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from agent.slots.format import Mark
 from crds.ranges import MAX_INDEX, as_ranges, from_text
 
 INVENTORY_BYTES = 300
-"""The most that an agent says: of 10,000, rank 0's reads 3 MB."""
+"""Largest size of an inventory; with 10,000 agents, rank 0's agent reads 3 MB."""
 
 MAX_FETCHES = 512
-"""Ranks whose slots may have to be fetched before a round begins: those of 64 nodes with 8 devices. All wait
-for the slowest. More are missing at once where a standby takes a lower place, so that the ranks of all
-agents after it move; then thousands of whole states would cross the network, and storage is no slower."""
+"""Largest number of ranks whose slots are fetched before a round begins: 64 nodes with 8 devices. All wait
+for the slowest. More are missing if a standby takes a lower place, so that the ranks of all agents after it
+move; then thousands of whole states would cross the network, and storage is no slower."""
 MAX_INFLATED_BYTES = 32 << 20
-"""Greatest length of a decision. That of a world of 10,000 agents has less than a megabyte."""
+"""Largest size of a decision; a world of 10,000 agents needs less than a megabyte."""
 MAX_ATTEMPTS = 2
-"""Rounds in a row that may begin with the same checkpoint. After that many it may be what ends them, and any
-other is tried first. Those that end by plan do not count."""
+"""Rounds in a row that may begin with the same checkpoint. After them it is suspected to end the rounds, and
+any other is tried first. Rounds that end by plan do not count."""
 
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
-    """Slots of all ranks from 0 to world_size - 1. The order is that of their making."""
+    """Slots of all ranks from 0 to world_size - 1, ordered by age."""
 
     round: int
     """Round in which it was written."""
@@ -44,40 +44,40 @@ class Checkpoint:
 
     @classmethod
     def of(cls, mark: Mark) -> Checkpoint:
-        """The one that a slot is a part of."""
+        """Return the checkpoint that a slot is a part of."""
         return cls(mark.round, mark.step, mark.world_size)
 
     def part(self, rank: int) -> Mark:
-        """The mark of that rank's slot."""
+        """Return the mark of that rank's slot."""
         return Mark(self.round, self.step, rank, self.world_size)
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What one agent holds."""
+    """Checkpoints and processes of one agent before a round."""
 
     ranks: int
-    """How many processes it starts."""
+    """Number of processes that it starts."""
     address: str = ""
     """Address of its slot server."""
     held: Mapping[Checkpoint, frozenset[int]] = field(default_factory=dict)
     """Ranks whose slots it has, by checkpoint."""
     place: tuple[str, ...] = ()
-    """What its Pod may be lost with, the largest first (`agent.slots.peers`)."""
+    """Failure domains of its Pod, the largest first (`agent.slots.replication`)."""
     from_peer: bool = False
-    """Whether it has fetched what it holds, as a replacement does before its first meeting."""
+    """Whether it has fetched its slots from a peer, as a replacement does before its first meeting."""
     exhausted: Checkpoint | None = None
-    """The one that may be what ends rounds (`Attempts`)."""
+    """Checkpoint that is suspected to end rounds (`Attempts`)."""
     lives: int = 0
     """Number of its processes that live on into the round."""
     bound_to: Place | None = None
-    """The only place that these can go on in: the rank of its first process, and the size of the world; None
-    if they go on in any."""
+    """Only place that these can go on in: the rank of its first process, and the size of the world; None if
+    they go on in any."""
     no_newcomers: bool = False
     """Whether its processes that join others fail before their loop, so that all have to start again."""
 
     def encode(self) -> str:
-        """Encode as text of `INVENTORY_BYTES` at most: the oldest is left out where there is too much."""
+        """Encode as text of at most `INVENTORY_BYTES`; the oldest checkpoints are left out if need be."""
         held = [
             [c.round, c.step, c.world_size, as_ranges(sorted(ranks))]
             for c, ranks in sorted(self.held.items(), reverse=True)
@@ -91,7 +91,7 @@ class Inventory:
 
     @classmethod
     def decode(cls, text: str) -> Inventory | None:
-        """Read it; None where an agent takes no part, as torchrun's does not."""
+        """Decode it; return None if it is none, as from torchrun's agent."""
         try:
             fields = json.loads(text)
             ranks, address, held, place, from_peer, exhausted, lives, no_newcomers, bound_to = fields
@@ -112,22 +112,22 @@ class Inventory:
 
 @dataclass(frozen=True)
 class ResumeDecision:
-    """What rank 0's agent decides, for all agents of the round. It is final if nobody has to fetch."""
+    """Decision of rank 0's agent for all agents of the round. It is final if it needs no fetches."""
 
     checkpoint: Checkpoint | None = None
-    """None where memory has nothing, so that it comes from storage."""
+    """None if memory has no usable checkpoint, so that it comes from storage."""
     fetches: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
-    """Ranks whose slots an agent fetches first, and from which agent, by agent."""
+    """For each agent, the ranks whose slots it fetches first, with the agent that has each."""
     shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Ranks of the checkpoint by address of the slot server, in a world of another size."""
     is_last_resort: bool = False
-    """Whether what storage has goes first, since rounds began with the checkpoint and saved nothing."""
+    """Whether a checkpoint in storage goes first, since rounds began with this one and saved nothing."""
     from_peer: bool = False
     """Whether any agent had to fetch a part of it from another."""
     persists: bool = False
     """Whether the processes write it to storage too, since the last round was broken by a failure."""
     ring: Sequence[int] | None = None
-    """Order of the agents by which each has its peer; None for that of their ranks."""
+    """Order of the agents that determines peers; None for the order of their ranks."""
     lives_on: bool = False
     """Whether processes live on into the round, and the others join them in their loop."""
 
@@ -140,18 +140,18 @@ class ResumeDecision:
 
     @classmethod
     def decode(cls, data: bytes | str) -> ResumeDecision:
-        """Read it; raise ValueError where it is none, or longer than any."""
+        """Decode it; raise ValueError if it is malformed or too long."""
         try:
             return cls._of(data)
         except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, zlib.error) as error:
-            raise ValueError(f"what rank 0's agent has sent is no decision: {error!s:.200}") from error
+            raise ValueError(f"the decision of rank 0's agent is malformed: {error!s:.200}") from error
 
     @classmethod
     def _of(cls, data: bytes | str) -> ResumeDecision:
         inflating = zlib.decompressobj()
         text = inflating.decompress(base64.b64decode(data), MAX_INFLATED_BYTES)
         if inflating.unconsumed_tail:
-            raise ValueError(f"what rank 0's agent has sent has more than {MAX_INFLATED_BYTES:,} bytes")
+            raise ValueError(f"the decision of rank 0's agent has more than {MAX_INFLATED_BYTES:,} bytes")
         checkpoint, fetches, shards, flags, ring = json.loads(text)
         is_last_resort, from_peer, persists, lives_on = map(bool, flags)
         return cls(
@@ -170,16 +170,16 @@ UNDECIDED = ResumeDecision()
 
 
 class Attempts:
-    """The rounds in a row that have begun with the same checkpoint, as one agent counts them."""
+    """One agent's count of the rounds in a row that have begun with the same checkpoint."""
 
     def __init__(self) -> None:
         self.checkpoint: Checkpoint | None = None
-        """The one last agreed upon."""
+        """Checkpoint of the last agreement."""
         self._rounds = 0
         self._is_planned = False
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """A round begins with it. The one before does not count if it ended by plan."""
+        """Count a round that begins with this checkpoint, unless the round before ended by plan."""
         if checkpoint != self.checkpoint:
             self.checkpoint, self._rounds = checkpoint, 1
         elif not self._is_planned:
@@ -187,12 +187,12 @@ class Attempts:
         self._is_planned = False
 
     def note_plan(self) -> None:
-        """The round that began last ends by plan. It may be repeated."""
+        """Note that the current round ends by plan. May be called again."""
         self._is_planned = True
 
     @property
     def exhausted(self) -> Checkpoint | None:
-        """The one that so many rounds began with, and saved nothing after, that it may be what ends them."""
+        """Checkpoint that MAX_ATTEMPTS rounds began with without saving, so that it may be what ends them."""
         return self.checkpoint if self._rounds >= MAX_ATTEMPTS and not self._is_planned else None
 
 
@@ -200,7 +200,8 @@ def decide(inventories: Sequence[Inventory | None]) -> ResumeDecision:
     """Decide what a world resumes from.
 
     Args:
-        inventories: of the members, in rank order; None for one that cannot take part, and then nobody can.
+        inventories: inventories of the members, in rank order; with a None, for an agent that cannot take
+            part, memory is not used.
     """
     members = [inventory for inventory in inventories if inventory is not None]
     if len(members) < len(inventories):
@@ -223,7 +224,7 @@ def decide(inventories: Sequence[Inventory | None]) -> ResumeDecision:
 
 
 def live_on(members: Sequence[Inventory]) -> bool:
-    """Whether the processes that live on go on in a world of these, since all others can join them."""
+    """Whether processes live on in a world of these members: each can, and all others can join them."""
     world_size = sum(member.ranks for member in members)
     places = [Place(ranks.start, world_size) for ranks in ranks_of(members)]
     return (
@@ -242,11 +243,11 @@ def without(
     failed: Iterable[tuple[int, int]],
     fetched: Iterable[tuple[int, int]],
 ) -> list[Inventory | None]:
-    """The inventories after an attempt to fetch.
+    """Return the inventories after an attempt to fetch.
 
     Args:
-        failed: agents, each with a rank, from which that rank's slot could not be had.
-        fetched: agents that have a rank's slot now.
+        failed: pairs of an agent and a rank whose slot could not be fetched from it.
+        fetched: pairs of an agent and a rank whose slot it has now.
     """
     lost, won = _by_agent(failed), _by_agent(fetched)
     return [
@@ -256,7 +257,7 @@ def without(
 
 
 def ranks_of(members: Iterable[Inventory]) -> Iterator[range]:
-    """The global ranks of each agent's processes, as torch assigns them."""
+    """Yield the global ranks of each agent's processes, as torch assigns them."""
     base = 0
     for member in members:
         yield range(base, base + member.ranks)
@@ -268,7 +269,7 @@ def _compact(content: object) -> str:
 
 
 def _entry(round_: int, step: int, world_size: int, ranks: str) -> tuple[Checkpoint, frozenset[int]]:
-    """Read one of what is held; raise ValueError or TypeError where it is none."""
+    """Decode one checkpoint of an inventory; raise ValueError or TypeError if it is malformed."""
     if world_size < 1:
         raise ValueError("a world has one rank at least")
     found = frozenset(rank for rank in from_text(ranks) if rank < world_size)
@@ -279,10 +280,10 @@ _K = TypeVar("_K")
 
 
 def _at_most_all(entries: Iterable[tuple[_K, frozenset[int]]]) -> dict[_K, frozenset[int]]:
-    """Collect ranks, as long as these are not more than a world may have.
+    """Collect ranks, up to the number that a world may have.
 
     Raises:
-        ValueError: they are, where a short text names many.
+        ValueError: there are more, since a short text can name many.
     """
     found: dict[_K, frozenset[int]] = {}
     left = MAX_INDEX + 1

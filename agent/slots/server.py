@@ -1,7 +1,7 @@
 """Serves an agent's slots to its peers' agents, and to processes that start with another world size.
 
-`agent.slots.wire` has the protocol. Connections come from the agent's listener, so their other ends are of
-the same job (`agent.connection`).
+`agent.slots.wire` has the protocol. Connections come from the agent's listener, so that the peers are of the
+same job (`agent.connection`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class SlotServer:
     """Serves until `close`.
 
     Args:
-        copies: what is here of another agent's, of a round.
-        take_replica: fetches what a peer offers, given the peer's address; tells whether it is here.
+        take_replica: fetches an offered slot from the peer at an address; returns whether it is here.
+        copies: returns the marks of the replicas here of a round.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SlotServer:
         self._take_replica = take_replica
         self._listener = listener
         self._lock = threading.Lock()
-        """Of what follows."""
+        """Lock of the fields below."""
         self._waiting: deque[socket.socket] = deque()
         self._threads = 0
         self._closed = False
@@ -57,7 +57,7 @@ class SlotServer:
         return self._listener.address
 
     def close(self) -> None:
-        """Serve no more; what is being sent goes on."""
+        """Serve no more; transfers in progress go on."""
         self._listener.withdraw(SERVICE)
         with self._lock:
             self._closed = True
@@ -76,7 +76,7 @@ class SlotServer:
             self._threads += 1
         try:
             threading.Thread(target=self._run, name="dlr-slot", daemon=True).start()
-        except RuntimeError as error:  # out of threads for a while; who waits is served by those there are
+        except RuntimeError as error:  # no thread for now; the existing ones serve what waits
             with self._lock:
                 self._threads -= 1
                 if self._waiting and not self._threads:
@@ -93,7 +93,7 @@ class SlotServer:
                 connection = self._waiting.popleft()
             try:
                 self._serve(connection)
-            except Exception:  # one peer's trouble is no other's
+            except Exception:  # an error of one peer must not affect the others
                 logger.exception("a request for a slot was not answered")
 
     def _serve(self, connection: socket.socket) -> None:
@@ -119,7 +119,7 @@ class SlotServer:
         connection.sendall(encode_line(answer))
 
     def _send_slot(self, connection: socket.socket, request: SlotRequest) -> None:
-        if (slot := self._pool.summed(request.mark)) is None:
+        if (slot := self._pool.find_summed(request.mark)) is None:
             connection.sendall(encode_line({"error": "it is not here"}))
             return
         used = slot.header().slot_bytes

@@ -1,15 +1,14 @@
 """One memory slot: a whole checkpoint of one rank, in a file in memory that its agent owns.
 
 The agent makes the file (memfd_create(2)); a training process maps it, copies its tensors into it, and
-commits. A slot is opened (its commit word is set to OPEN) before anything in it changes, and committed when
-all of it is there, in a single store of eight bytes. So whenever a writer is killed, the slot is either whole
-or says that it is not; every rank has three, and never writes into its newest. The sums follow the commit.
-Where the writer was ended before it had added them, the slot is WHOLE but not SUMMED, and who reads it adds
-them.
+commits. The commit word is OPEN before anything in the slot changes, and is set by a single store of eight
+bytes when the checkpoint is complete. So if a writer is killed, the slot is either whole or marked as open;
+every rank has three, and never writes into its newest. The sums follow the commit. If the writer ended before
+it had added them, the slot is WHOLE but not SUMMED, and a reader adds them.
 
 A reader cannot keep its rank from writing into a slot, so it compares the sums, or looks at the mark again
-when it has read. A saver, which reads for long, holds flock(2)'s lock meanwhile, shared, and a writer prefers
-a slot that it can lock alone.
+after reading. A saver, which reads for long, holds a shared flock(2) meanwhile, and a writer prefers a slot
+that it can lock exclusively.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from agent.slots.pages import map_pages, map_shared, memory_file
 from agent.slots.sums import WordSum, sum_of, wrapped
 
 _PIECE_WORDS = (512 << 10) // WORD_BYTES
-"""Of what is copied out of a slot, so much is summed up at once: it fits into a core's own cache, or nearly
-so, and a large state has few enough of them."""
+"""Words that are copied out of a slot and summed up at once: they nearly fit into a core's own cache, and a
+large state has few enough such pieces."""
 
 
 class DamagedError(Exception):
-    """What is in a slot is not what was written into it."""
+    """The content of a slot differs from what was written."""
 
 
 class TooSmallError(Exception):
@@ -53,11 +52,11 @@ class TooSmallError(Exception):
 
 
 class Slot:
-    """A slot, mapped.
+    """A mapped slot.
 
     Args:
-        memory: all of it, writable bytes.
-        descriptor: of its file, to lock it; `close` closes it.
+        memory: the whole slot, writable.
+        descriptor: descriptor of its file, to lock it; `close` closes it.
     """
 
     def __init__(self, memory: memoryview | mmap.mmap, descriptor: int = -1) -> None:
@@ -68,21 +67,21 @@ class Slot:
 
     @classmethod
     def create(cls, name: str, size: int) -> Slot:
-        """Make a slot in memory alone (memfd_create(2)); `name` is for whoever looks at this process.
+        """Create a slot in memory (memfd_create(2)); /proc/PID/fd shows `name`.
 
         Raises:
-            OSError: the kernel gives none.
+            OSError: the kernel refuses.
         """
         return cls._map(memory_file(name), size)
 
     @classmethod
     def open(cls, path: str) -> Slot:
-        """Map the slot in that file, such as /proc/1/fd/12; raise OSError where there is none."""
+        """Map the slot in a file such as /proc/1/fd/12; raise OSError if there is none."""
         return cls._map(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     @classmethod
     def _map(cls, descriptor: int, size: int | None = None) -> Slot:
-        """Map a file, which is closed where that fails; with a size, it is given that first."""
+        """Map a file, after setting its size if one is given; close the descriptor on errors."""
         try:
             if size is None:
                 size = os.fstat(descriptor).st_size
@@ -95,14 +94,14 @@ class Slot:
 
     @property
     def path(self) -> str:
-        """Path by which another process of this user opens it, as long as this one lives."""
+        """Path by which other processes of this user can open it, as long as this one lives."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def lock(self, *, shared: bool) -> bool:
-        """Take the lock, if that needs no waiting. `unlock` gives it back.
+        """Take the lock without waiting; return False if it is taken.
 
         Args:
-            shared: to read; else to write.
+            shared: lock for reading; otherwise for writing.
         """
         try:
             fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -114,7 +113,7 @@ class Slot:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Give back its file. The memory stays mapped as long as there are views of it."""
+        """Close its file. The memory stays mapped as long as there are views of it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -122,11 +121,11 @@ class Slot:
     # Writing.
 
     def begin(self) -> None:
-        """Say that nothing is in it, until `commit`."""
+        """Mark it as open, until `commit`."""
         self._words[ControlWord.COMMIT] = CommitWord.OPEN
 
     def commit(self, mark: Mark, header: Header) -> None:
-        """Say that all tensors of `header` are in it. They have no sums yet.
+        """Mark it as whole, with all tensors of `header` but without sums.
 
         Raises:
             TooSmallError: header and sums do not fit.
@@ -141,20 +140,20 @@ class Slot:
         words[ControlWord.MAGIC] = MAGIC
         words[ControlWord.COMMIT] = CommitWord.WHOLE
 
-    def sum_up(self, known: Mapping[str, int] | None = None) -> None:
-        """Write down the sums of what is in it, if it is whole and has none yet.
+    def sum_up(self, computed: Mapping[str, int] | None = None) -> None:
+        """Add the sums, if it is whole and has none yet.
 
         Args:
-            known: sums of tensors, by name, that need not be added again.
+            computed: sums of tensors, by name, that are computed already.
 
         Raises:
             DamagedError: the header cannot be read.
         """
         if (mark := self.mark) is None or self.commit_word is not CommitWord.WHOLE:
             return
-        header, known = self.header(), known or {}
+        header, computed = self.header(), computed or {}
         sums = [
-            known[entry.name] if entry.name in known else self._sum(entry.offset, entry.nbytes)
+            computed[entry.name] if entry.name in computed else self._sum(entry.offset, entry.nbytes)
             for entry in header.entries
         ]
         self._store_sums(header, [*sums, self._sum_of_header(header)])
@@ -162,14 +161,14 @@ class Slot:
             self._words[ControlWord.COMMIT] = CommitWord.SUMMED
 
     def seal(self) -> None:
-        """Say that all is there that was copied into it from another slot, and `verify` found it whole.
+        """Mark it as complete with sums, after a copy of another slot and its `verify`.
 
-        Everything but the commit word was copied, which has been OPEN since `begin`.
+        The copy includes everything but the commit word, which has been OPEN since `begin`.
         """
         self._words[ControlWord.COMMIT] = CommitWord.SUMMED
 
     def damaged(self) -> None:
-        """Say that nobody is to use it."""
+        """Mark it as damaged, so that it is not used any more."""
         self._words[ControlWord.COMMIT] = CommitWord.DAMAGED
 
     # Reading.
@@ -195,10 +194,10 @@ class Slot:
         )
 
     def header(self) -> Header:
-        """What is in it.
+        """Return its header.
 
         Raises:
-            DamagedError: it cannot be read, or makes no sense.
+            DamagedError: it cannot be read, or is inconsistent.
         """
         start, length = self._words[ControlWord.HEADER_OFFSET], self._words[ControlWord.HEADER_BYTES]
         if not (
@@ -217,7 +216,7 @@ class Slot:
         return header
 
     def tensor(self, entry: Entry) -> Tensor:
-        """A view of one tensor, without a copy.
+        """Return a view of one tensor, without a copy.
 
         Raises:
             DamagedError: the entry does not describe a tensor.
@@ -234,17 +233,17 @@ class Slot:
             raise DamagedError(f"{entry.name} cannot be read: {error}") from error
 
     def data(self, entry: Entry) -> bytes:
-        """A copy of the bytes of one tensor."""
+        """Return a copy of the bytes of one tensor."""
         return bytes(self._memory[entry.offset : entry.offset + entry.nbytes])
 
     def copy(self, entry: Entry, target: Tensor) -> int:
-        """Copy a tensor out of it, and return the sum of what has arrived.
+        """Copy a tensor out of it, and return the sum of the copy.
 
-        Where the target's memory is as that of the slot, it is read while it is in the processor's cache, or
-        by the device that it is on.
+        If the target has the slot's memory layout, the sum is computed while the copy is in the processor's
+        cache, or by the target's device.
 
         Args:
-            target: of the tensor's shape, anywhere.
+            target: tensor of the same shape, on any device.
 
         Raises:
             DamagedError: the entry does not describe a tensor.
@@ -266,13 +265,13 @@ class Slot:
         return total.total()
 
     def verify(self, only: Collection[Entry] | None = None) -> Header:
-        """Compare what is in it with its sums; where it has none yet, add them.
+        """Compare its content with its sums, which are added if it has none yet.
 
         Args:
-            only: these tensors and the header; None for all.
+            only: tensors to compare beside the header; None for all.
 
         Raises:
-            DamagedError: it names the first tensor that differs.
+            DamagedError: a tensor differs; the message names the first.
         """
         self.sum_up()
         header = self.header()
@@ -281,14 +280,14 @@ class Slot:
         return header
 
     def verify_tensor(self, entry: Entry, expected: int) -> None:
-        """Compare one tensor with its sum, which `sums` has given; raise DamagedError where it differs."""
+        """Compare one tensor with its sum from `sums`; raise DamagedError if it differs."""
         self._compare(entry.name, self._sum(entry.offset, entry.nbytes), expected)
 
     def compare(self, found: Mapping[str, int]) -> None:
-        """Compare sums of tensors, by name, and that of the header with those that were written down.
+        """Compare sums of tensors, by name, and the header's sum with the stored ones.
 
         Raises:
-            DamagedError: it names the first tensor that differs.
+            DamagedError: a tensor differs; the message names the first.
         """
         self._compare_all(self.header(), found)
 
@@ -305,26 +304,26 @@ class Slot:
             raise DamagedError(f"{what} is not what was written: its sum is {sum_:#x}, not {expected:#x}")
 
     def take_control(self, control: bytes | bytearray) -> None:
-        """Copy another slot's control words, but for the commit word."""
+        """Copy another slot's control words except the commit word."""
         words = memoryview(control).cast("q")
         self._words[ControlWord.MAGIC] = words[ControlWord.MAGIC]
         for word in range(ControlWord.STEP, len(ControlWord)):
             self._words[word] = words[word]
 
     def whole(self) -> Tensor:
-        """A view of all of it, as bytes."""
+        """Return a view of the whole slot, as bytes."""
         return torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def map_pages(self) -> None:
-        """Have all of it mapped into this process, as far as it has pages."""
+        """Map its existing pages into this process."""
         map_pages(self._memory, self._descriptor)
 
     def bytes(self, start: int, stop: int) -> memoryview:
-        """A view of a range of it, without a copy."""
+        """Return a view of a range, without a copy."""
         return self._memory[start:stop]
 
     def sums(self, header: Header) -> Sequence[int]:
-        """Return the stored sums: of each tensor, and of the header with the control words."""
+        """Return the stored sums of each tensor, and of the header with the control words."""
         start = self._sums_at(header)
         return self._memory[start : start + WORD_BYTES * (len(header.entries) + 1)].cast("q")
 
@@ -335,7 +334,7 @@ class Slot:
         )
 
     def _sum(self, offset: int, nbytes: int) -> int:
-        """Sum up the 64-bit words by their places; what a tensor leaves of its last word is not its own."""
+        """Sum up the 64-bit words, weighted by their places; a last partial word is padded."""
         return sum_of(self._memory[offset : offset + nbytes])
 
     def _sums_at(self, header: Header) -> int:
@@ -348,6 +347,6 @@ class Slot:
 
 
 def _nbytes(entry: Entry) -> int | None:
-    """What a tensor of that type and shape has; None where torch has no such type."""
+    """Return the size of a tensor of that type and shape; None if torch has no such type."""
     dtype = getattr(torch, entry.dtype, None)
     return math.prod(entry.shape) * dtype.itemsize if isinstance(dtype, torch.dtype) else None

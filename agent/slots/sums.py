@@ -1,10 +1,8 @@
-"""Sums of 64-bit words, modulo 2⁶⁴, in which each word counts by its place.
+"""Sums of 64-bit words, modulo 2⁶⁴, weighted by place.
 
-Two that change places are seen, but for words that differ in their highest bit alone.
-
-A word's weight is the product of two odd numbers, of its row and of its column, so that any one word that
-changes is seen, too. Each thread sums up 20 GB a second, and what is large is shared among as many
-threads as torch has in this process.
+A word's weight is the product of two odd numbers, of its row and of its column. So the sum detects any change
+of one word, and any exchange of two words unless they differ only in their highest bit. A thread sums up
+20 GB a second, and large data is divided among as many threads as torch has in this process.
 """
 
 from __future__ import annotations
@@ -16,15 +14,15 @@ from torch import Tensor
 
 ROW_WORDS = 1024
 _ROWS_PER_THREAD = 4096
-"""The least that is worth a thread: 32 MiB take a processor a millisecond and a half."""
+"""Least number of rows that is worth a thread: 32 MiB take a processor a millisecond and a half."""
 _ON_DEVICE_WORDS = 4 << 20
-"""Of which a device makes a weighted copy at a time."""
+"""Words of which a device makes a weighted copy at a time."""
 _GOLDEN, _MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 _REST_WEIGHT = 0x94D049BB133111EB
 
 
 def wrapped(number: int) -> int:
-    """Return it modulo 2⁶⁴, as an int64 has it."""
+    """Return a number modulo 2⁶⁴, in the range of an int64."""
     return (number + 2**63) % 2**64 - 2**63
 
 
@@ -39,12 +37,12 @@ _COLUMNS = torch.tensor([_weight(column) for column in range(ROW_WORDS)], dtype=
 
 
 class WordSum:
-    """The sum of words that come in parts, all but the last of which are whole rows."""
+    """Sum of words that come in parts; all parts but the last are whole rows."""
 
     def __init__(self) -> None:
         self._rows: list[Tensor] = []
         self._rest = 0
-        """What the bytes leave of their last word, filled up with zeros; it has a weight of its own."""
+        """The last, incomplete word, filled up with zeros; it has a weight of its own."""
 
     def add_bytes(self, data: bytearray | memoryview) -> None:
         """Add the next bytes; all but the last are whole rows."""
@@ -61,7 +59,7 @@ class WordSum:
             rows = words[:whole].view(-1, ROW_WORDS)
             if words.is_cpu:
                 self._rows.extend(_row_sums(rows))
-            else:  # which multiplies no matrices of integers
+            else:  # a GPU cannot multiply matrices of integers
                 for some in torch.split(rows, _ON_DEVICE_WORDS // ROW_WORDS):
                     self._rows.append((some * columns).sum(1))
         if whole < words.numel():
@@ -78,7 +76,7 @@ class WordSum:
 
 
 def _row_sums(rows: Tensor) -> list[Tensor]:
-    """Return the weighted sums of rows, in order: torch multiplies matrices of integers in one thread."""
+    """Return the weighted sums of rows, in order, by several threads: torch itself would use one."""
     threads = min(torch.get_num_threads(), len(rows) // _ROWS_PER_THREAD)
     if threads < 2:
         return [rows @ _COLUMNS]

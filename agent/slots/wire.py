@@ -1,14 +1,14 @@
 """Slots between Pods: the protocol of a slot server (`server.py`), and its client.
 
-A request is a line of JSON on a connection of its own, after its handshake (`agent.connection`): its verb, a
-mark (round, step, rank, world size), the first byte and the one behind the last, and its sender. The answer
-is another line, and then bytes.
+A request is a line of JSON on a connection of its own, after the handshake (`agent.connection`): a verb, a
+mark (round, step, rank, world size), the first byte, the end, and the sender. The answer is another line,
+followed by bytes.
 
     ["slot", [7, 120, 3, 8], 0, null, ""]              → {"bytes": n}, and the bytes
     ["offer", [7, 120, 3, 8], 0, null, "10.0.0.3:47"]  → {"held": true}, once it is fetched
-    ["check", [7, 120, 3, 8], 0, null, ""]             → {"damaged": true}; then it is not here any more
+    ["check", [7, 120, 3, 8], 0, null, ""]             → {"damaged": true}; the server then drops it
     ["copies", [7, 0, 0, 1], 0, null, ""]              → {"copies": [[7, 120, 3, 8], …]}
-    anything else, or what is not here                 → {"error": "…"}
+    anything else, or a missing slot                   → {"error": "…"}
 """
 
 from __future__ import annotations
@@ -33,56 +33,57 @@ logger = logging.getLogger(__name__)
 
 SERVICE = "slots"
 TIMEOUT_SECONDS = 30.0
-"""Of either side, for the next byte. A server answers 64 at once, and others wait for their turn."""
+"""Time limit of either side for the next byte. A server answers 64 clients at once; others wait for their
+turn."""
 BUSY_SECONDS = 180.0
-"""For a server that does not answer in time: all ranks of a job may read from one after a failure."""
+"""Time for retries with a busy server: all ranks of a job may read from one after a failure."""
 CHECK_SECONDS = 60.0
-"""For a server to compare a slot with its sums: some gigabytes a second."""
+"""Time limit for a server to compare a slot with its sums, at some gigabytes a second."""
 LOOK_SECONDS = 1.0
-"""Between two looks whether an answer is still wanted."""
+"""Interval of the checks whether an answer is still wanted."""
 MAX_LINE_BYTES = 4_096
 CHUNK_BYTES = 8 << 20
 _MAX_END_BYTES = 2 * MAX_HEADER_BYTES
-"""What comes behind the tensors of a slot has no more: the header, and sums of eight bytes each."""
+"""Largest size of the header and the sums, of eight bytes each, behind the tensors of a slot."""
 
 
 class FetchError(Exception):
-    """The peer does not have it, or does not answer."""
+    """The peer does not have the slot, or does not answer."""
 
 
 class DamagedCopyError(FetchError):
-    """What came differs from what was summed up there: on its way, or there (`have_checked`)."""
+    """A copy differs from the server's sums: it, or the slot itself, is damaged (`have_checked`)."""
 
 
 class SlotVerb(Enum):
-    """The kind of a request."""
+    """Kind of a request."""
 
     SEND = "slot"
     OFFER = "offer"
     CHECK = "check"
     COPIES = "copies"
-    """Asks for the copies of another agent's checkpoints; of the mark, the round alone counts."""
+    """Request for the replicas of another agent's checkpoints; only the round of the mark counts."""
 
 
 @dataclass(frozen=True)
 class SlotRequest:
-    """What a client asks for."""
+    """Request of a client."""
 
     verb: SlotVerb
     mark: Mark
     start: int = 0
     """First byte, for SEND."""
     stop: int | None = None
-    """Byte after the last, for SEND; None: all that is used of the slot."""
+    """Byte after the last, for SEND; None for the end of the slot's used part."""
     sender: str = ""
-    """Slot server that has it, for OFFER."""
+    """Address of the slot server that has the slot, for OFFER."""
 
     def encode(self) -> bytes:
         return encode_line([self.verb.value, astuple(self.mark), self.start, self.stop, self.sender])
 
     @classmethod
     def decode(cls, line: bytes) -> SlotRequest:
-        """Read it; raise ValueError where it is none."""
+        """Decode it; raise ValueError if it is malformed."""
         try:
             verb, mark, start, stop, sender = json.loads(line)
             end = None if stop is None else int(stop)
@@ -96,10 +97,10 @@ def encode_line(content: object) -> bytes:
 
 
 class SlotBytes:
-    """The bytes of a slot, as they come from a server.
+    """Incoming bytes of a slot.
 
     Args:
-        rest: those that came with the line.
+        rest: bytes that were received with the line of the answer.
     """
 
     def __init__(self, connection: socket.socket, nbytes: int, rest: bytes) -> None:
@@ -108,7 +109,7 @@ class SlotBytes:
         self._rest = rest
 
     def fill(self, target: memoryview) -> None:
-        """Receive as many as `target` has; raise OSError where they did not come."""
+        """Receive bytes until `target` is full; raise OSError if the connection fails."""
         at = min(len(self._rest), len(target))
         target[:at], self._rest = self._rest[:at], self._rest[at:]
         while at < len(target):
@@ -122,13 +123,13 @@ class SlotBytes:
 def receive(
     address: str, key: bytes, mark: Mark, start: int = 0, stop: int | None = None
 ) -> Iterator[SlotBytes]:
-    """Ask for a slot, or a range of it.
+    """Request a slot, or a range of it.
 
     Args:
-        address: of the slot server, `host:port`.
+        address: address of the slot server, `host:port`.
 
     Raises:
-        OSError: it could not be had.
+        OSError: the server does not have it, or does not answer.
     """
     with _connect(address, key) as connection:
         connection.sendall(SlotRequest(SlotVerb.SEND, mark, start, stop).encode())
@@ -148,19 +149,17 @@ def fetch(
     goes_on: Callable[[], bool] = lambda: True,
     share: Callable[[], float] = lambda: 1.0,
 ) -> None:
-    """Copy a peer's slot into `slot`, which stays open.
-
-    It is verified, and the caller may seal it.
+    """Copy a peer's slot into `slot`, and verify it. It stays open until the caller seals it.
 
     Args:
-        address: of the peer's slot server, `host:port`.
-        goes_on: asked after each chunk; once it says no, the fetch ends.
-        share: of the time that the fetch may take, asked after each chunk; below 1 it pauses then, for the
-            sake of training.
+        address: address of the peer's slot server, `host:port`.
+        goes_on: called for each chunk; the fetch ends when it returns False.
+        share: called after each chunk; returns the share of the time in which the fetch may use the network.
+            Below 1 it pauses, so that training has the rest.
 
     Raises:
-        FetchError: it could not be had.
-        DamagedCopyError: it is not what was summed up there.
+        FetchError: it could not be fetched.
+        DamagedCopyError: the copy differs from its sums.
     """
     slot.begin()
     try:
@@ -171,14 +170,14 @@ def fetch(
         slot.verify()
     except DamagedError as error:
         raise DamagedCopyError(f"{address}: {error}") from error
-    except (OSError, ValueError, TypeError, RuntimeError) as error:  # of torch, where a header makes no sense
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # torch's, for a malformed header
         raise FetchError(f"{address}: {error}") from error
 
 
 def _receive_slot(
     source: SlotBytes, slot: Slot, goes_on: Callable[[], bool], share: Callable[[], float]
 ) -> None:
-    """Receive all bytes of a slot but its commit word; raise OSError or FetchError where not all came."""
+    """Receive all bytes of a slot except its commit word; raise OSError or FetchError if any are missing."""
     control = bytearray(CONTROL_BYTES)
     source.fill(memoryview(control))
     slot.take_control(control)
@@ -199,13 +198,13 @@ def read(
     stop: int | None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> bytearray:
-    """Read a range of a slot. A server that has too much to do is asked again, for BUSY_SECONDS.
+    """Read a range of a slot, with retries for BUSY_SECONDS if the server is busy.
 
     Args:
-        stop: None for the end of the slot; then it begins with the header.
+        stop: None for the end of the slot; `start` is then the header.
 
     Raises:
-        OSError: it could not be had; the message names the address.
+        OSError: it could not be read; the message names the address.
     """
     deadline = monotonic() + BUSY_SECONDS
     while True:
@@ -219,26 +218,26 @@ def read(
         except TimeoutError as error:
             if monotonic() >= deadline or not is_there(address):
                 raise RefusedError(f"{address}: {error}") from error
-            logger.info("%s has much to do, and is asked again: %s", address, error)
+            logger.info("%s is busy, and is asked again: %s", address, error)
         except OSError as error:
             raise RefusedError(f"{address}: {error}") from error
 
 
 def is_there(address: str) -> bool:
-    """Whether a slot server takes connections there."""
+    """Return whether a slot server accepts connections at this address."""
     try:
         socket.create_connection(_host_and_port(address), LOOK_SECONDS).close()
     except TimeoutError:
-        return True  # it may have too much to do; one that is gone is refused, or will be
+        return True  # it may be busy; a connection to a server that is gone is refused sooner or later
     except OSError:
         return False
     return True
 
 
 def have_checked(address: str, key: bytes, mark: Mark) -> None:
-    """Have a server compare its slot with its sums, after a copy of it was damaged.
+    """Have a server compare a slot with its sums, after a copy of it was damaged.
 
-    If the slot is damaged, the server does not hold it any more. Else what was damaged is the copy.
+    The server drops the slot if it is damaged. Otherwise only the copy was.
     """
     try:
         with _connect(address, key) as connection:
@@ -246,14 +245,14 @@ def have_checked(address: str, key: bytes, mark: Mark) -> None:
             connection.sendall(SlotRequest(SlotVerb.CHECK, mark).encode())
             _answer(connection)
     except OSError as error:
-        logger.warning("%s was not told that a copy of its slot is damaged: %s", address, error)
+        logger.warning("%s could not check its slot, of which a copy is damaged: %s", address, error)
 
 
 def copies(address: str, key: bytes, round_: int) -> list[Mark]:
-    """What a server's agent holds of the checkpoints that another agent's processes wrote in that round.
+    """Return the marks of a server's replicas that another agent's processes wrote in that round.
 
     Raises:
-        OSError: there was no answer.
+        OSError: the server does not answer.
     """
     with _connect(address, key) as connection:
         connection.sendall(SlotRequest(SlotVerb.COPIES, Mark(round_, 0, 0, 1)).encode())
@@ -272,13 +271,13 @@ def offer(
     patience_seconds: float,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Offer a slot to a peer, and wait until it has fetched it; tell whether it holds it.
+    """Offer a slot to a peer, wait until it has fetched it, and return whether it holds it.
 
     Args:
-        goes_on: asked every second while the answer is waited for.
+        goes_on: called every second during the wait, which ends when it returns False.
 
     Raises:
-        OSError: there was no answer.
+        OSError: the peer does not answer.
     """
     deadline = time.monotonic() + patience_seconds
     with _connect(address, key) as connection:
@@ -305,7 +304,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _answer(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """Return the answer, and what came with it; raise OSError where there was none."""
+    """Return the answer, and the bytes received with it; raise OSError if there is none."""
     received = b""
     while b"\n" not in received:
         part = connection.recv(MAX_LINE_BYTES)

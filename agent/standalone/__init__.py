@@ -1,7 +1,7 @@
 """`dlr run --standalone`: the agent on one machine, without a cluster.
 
-It is the same agent. What it needs of an API server, and of the controller behind it, is done by
-`agent.standalone.cluster` in its own process; who it is, is said here. Standard library only.
+It is the same agent. `agent.standalone.cluster` replaces the API server and the controller, in the agent's
+own process; this module sets the agent's identity. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from agent.flags import STANDALONE, Flags, is_set
 from crds import names
 
 NAME = "standalone"
-"""Of the job."""
+"""Name of the job, and of its namespace."""
 MAX_RESTARTS = 3
-"""As `restartCount` of an ElasticJob's workers, unless --max-restarts says otherwise."""
+"""Default of --max-restarts: the `restartCount` of an ElasticJob's workers."""
 ADDRESS = "127.0.0.1"
 
 _QUANTITY = re.compile(r"([0-9]+)([KMGT]i?)?")
@@ -43,9 +43,10 @@ def prepare(flags: Flags, environ: MutableMapping[str, str]) -> None:
 
 
 def check(nnodes: str, environ: Mapping[str, str]) -> None:
-    """
+    """Check that `--standalone` is allowed here.
+
     Raises:
-        ValueError: there is a cluster, or more than one machine is asked for.
+        ValueError: this is a job's worker, or more than one machine is requested.
     """
     variable = environ.get(STANDALONE)
     asked = f"{STANDALONE}={variable}" if is_set(variable) else "--standalone"
@@ -57,7 +58,8 @@ def check(nnodes: str, environ: Mapping[str, str]) -> None:
 
 
 def bytes_of(text: str) -> int:
-    """
+    """Parse an amount of memory, such as 512Mi.
+
     Raises:
         argparse.ArgumentTypeError: it is no amount of memory.
     """

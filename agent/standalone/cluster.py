@@ -1,4 +1,4 @@
-"""Stands in for the API server and the controller of one worker, in the agent's own process."""
+"""Replaces the API server and the controller for one worker, in the agent's own process."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ logger = logging.getLogger(__name__)
 JSON = dict[str, Any]
 
 STACKS = signal.SIGUSR2
-"""To the agent of `--standalone`: show where all training processes are."""
+"""Signal to an agent of `--standalone` to log the stacks of all training processes."""
 
 
 class LocalCluster:
     """An `agent.kube.api.AgentApi` with one ElasticWorld and one ElasticWorker.
 
-    Each report of the agent is decided on at once. Stacks are told on stderr, as the agent tells failures:
-    there is no object in which anybody would look for them.
+    It decides on each report of the agent at once. Stacks are logged, like failures, since there is no object
+    that shows them.
     """
 
     def __init__(self, me: Environment, hang_timeout_seconds: float) -> None:
-        # A signal's handler may come while its own thread is in here.
+        # Reentrant, since a signal handler may call in while its thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._version = 1
         self._asked = 0
-        self._told_failures = 0
-        self._told_stacks = ""
+        self._logged_failures = 0
+        self._logged_request = ""
         self._report: JSON = {}
         self._world: JSON = {
             "metadata": {"name": me.owner_name, "namespace": me.namespace},
@@ -50,20 +50,20 @@ class LocalCluster:
         }
 
     def ask_for_stacks(self) -> None:
-        """Have the agent show where its training processes are."""
+        """Request the stacks of the training processes from the agent."""
         with self._changed:
             self._asked += 1
             self._world["spec"]["asked"] = {"stacks": f"request {self._asked}"}
             self._note_change()
 
-    # What the agent needs.
+    # The interface `AgentApi`.
 
     def silent_seconds(self) -> float:
-        """It always answers."""
+        """Return 0, since it always answers."""
         return 0.0
 
     def reconnect(self) -> None:
-        """There are no connections."""
+        """Do nothing, since there are no connections."""
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> JSON:
         """Return the world in a list; raise ApiError for anything else."""
@@ -73,7 +73,7 @@ class LocalCluster:
         raise NotFound(HTTPStatus.NOT_FOUND, "", f"there is no {path} without a cluster")
 
     def merge_patch(self, path: str, patch: Mapping[str, Any]) -> JSON:
-        """Take in a report, decide what follows, and return the worker. The Lease is nobody's concern."""
+        """Process a report, change the world accordingly, and return the worker; ignore Lease renewals."""
         report = (patch.get("status") or {}).get("agent")
         if report is not None:
             with self._changed:
@@ -82,7 +82,7 @@ class LocalCluster:
                 if spec is not None:
                     self._world["spec"] = spec
                     self._note_change()
-            self._tell(self._report)
+            self._log_news(self._report)
         with self._changed:
             return {"metadata": {}, "status": {"agent": copy.deepcopy(self._report)}}
 
@@ -90,7 +90,7 @@ class LocalCluster:
         """Yield the world whenever it is newer than `resourceVersion` of the query.
 
         Raises:
-            SilentWatch: nothing has changed for so long.
+            SilentWatch: nothing has changed for `idle_timeout_seconds`.
         """
         seen = int(query["resourceVersion"])
         while True:
@@ -111,14 +111,14 @@ class LocalCluster:
         self._version += 1
         self._changed.notify_all()
 
-    def _tell(self, report: Mapping[str, Any]) -> None:
+    def _log_news(self, report: Mapping[str, Any]) -> None:
         failure = report.get("failure") or {}
-        if report.get("state") == AgentState.FAILED and failure.get("sequence", 0) > self._told_failures:
-            self._told_failures = failure["sequence"]
+        if report.get("state") == AgentState.FAILED and failure.get("sequence", 0) > self._logged_failures:
+            self._logged_failures = failure["sequence"]
             _log_stacks(failure.get("stacks") or ())
         asked = report.get("askedStacks") or {}
-        if asked.get("request", "") != self._told_stacks:
-            self._told_stacks = asked.get("request", "")
+        if asked.get("request", "") != self._logged_request:
+            self._logged_request = asked.get("request", "")
             _log_stacks(asked.get("stacks") or ())
 
 

@@ -1,7 +1,7 @@
-"""One agent's whole part in the votes of a round: its voter, and at rank 0 the chair.
+"""One agent's part in the votes of a round: its voter, and at rank 0 also the chair.
 
-A pure state machine. Each method takes an event and the time, and returns what goes out. The caller writes
-`order` for the processes before that, and reports it with `note_order`.
+A pure state machine. Each method takes an event and the time, and returns the messages to send. Before the
+caller sends them, it writes `order` for the processes and confirms this with `note_order`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agent.supervision.vote import Chair, LocalProcesses, Message, MessageKind, 
 from crds.checkpoint_files import KeptIn
 
 Traffic = list[tuple[int, Message | None]]
-"""Messages by connection, in their order. None: the connection breaks, or is to be closed."""
+"""Messages by connection, in order. None: the connection broke, or has to be closed."""
 
 
 class Ballot:
@@ -32,11 +32,11 @@ class Ballot:
         if self._chair is not None:
             self._chair.join(0)
         self._outbox: deque[tuple[int, Message]] = deque()
-        """Messages of the chair that are still to be delivered."""
+        """Undelivered messages of the chair."""
         self._lines: dict[int, int] = {}
         """At rank 0, the connection to each other agent, by rank."""
         self._ranks: dict[int, int] = {}
-        """The reverse."""
+        """Ranks by connection, the reverse of `_lines`."""
         self._traffic: Traffic = []
 
     @property
@@ -45,41 +45,41 @@ class Ballot:
 
     @property
     def lost_at(self) -> float | None:
-        """Time at which an agent was lost whose processes had not left."""
+        """Time of the loss of an agent whose processes had not left."""
         return self._voter.lost_at
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a vote that is not over, or one that was decided."""
+        """Whether a vote is open or was decided."""
         return self._voter.stage not in (VoteStage.NONE, VoteStage.CLOSED)
 
     @property
     def order(self) -> int:
-        """The word ORDER of the processes here."""
+        """Value of ORDER for the processes here."""
         return self._voter.order
 
     @property
     def wake_at(self) -> float | None:
-        """Time of the next look that something depends on."""
+        """Time by which `look` has to be called; None if nothing expires."""
         times = (self._voter.wake_at, self._chair.wake_at if self._chair is not None else None)
         return min((time for time in times if time is not None), default=None)
 
     def ask(self, tier: KeptIn, now: float, local: LocalProcesses) -> Traffic:
-        """Ask for a vote. To be called if the processes here take part."""
+        """Ask for a vote; requires that the processes here take part."""
         self._to_chair(self._voter.ask(tier, now), now)
         return self._deliver(now, local)
 
     def note_left(self, now: float, local: LocalProcesses) -> Traffic:
-        """Take note that the processes here have left as it was agreed."""
+        """Note that the processes here have left as agreed."""
         self._to_chair(self._voter.leave(), now)
         return self._deliver(now, local)
 
     def note_order(self, now: float) -> None:
-        """Take note that the processes can see `order` by now."""
+        """Note that `order` is visible to the processes."""
         self._voter.note_order(now)
 
     def look(self, now: float, local: LocalProcesses, came: Iterable[tuple[int, Message | None]]) -> Traffic:
-        """Take in what has come, and answer it.
+        """Process the received messages.
 
         Args:
             local: read no earlier than `now`.
@@ -99,7 +99,7 @@ class Ballot:
         return self._deliver(now, local)
 
     def close(self) -> None:
-        """Take part in nothing more. Processes that are held go on; what was agreed stays their order."""
+        """Take part in no further vote. Held processes go on; an agreed step stays their order."""
         self._voter.close()
 
     def _chair_receives(self, chair: Chair, line: int, message: Message, now: float) -> None:
@@ -131,7 +131,7 @@ class Ballot:
                 self._traffic.append((self._chair_line, message))
 
     def _deliver(self, now: float, local: LocalProcesses) -> Traffic:
-        """Deliver the chair's messages in their order, with those that follow from them."""
+        """Deliver the chair's messages in order, with the answers that they cause."""
         while self._outbox:
             rank, message = self._outbox.popleft()
             if rank == 0:

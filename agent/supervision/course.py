@@ -1,9 +1,9 @@
-"""What an agent does about the training processes of its rounds, decided without I/O.
+"""Decides, without I/O, what an agent does with the training processes of its rounds.
 
-`AgentRounds.rounds` is a generator. It yields one order after the other, is sent what came of each, and
-returns when the agent has nothing more to do. What comes in is frozen facts, what goes out is frozen orders,
-so the same answers lead to the same orders. `elastic_agent` carries the orders out with torch's processes;
-tests/played carries them out with processes that a seed decides about.
+`AgentRounds.rounds` is a generator. It yields one order after the other, is sent the result of each, and
+returns when the agent has nothing more to do. Orders and results are frozen, and the same results lead to the
+same orders. `elastic_agent` carries the orders out with torch's processes; tests/played does so with
+simulated processes, driven by a seed.
 
 A recovery from a killed process, hop by hop:
 
@@ -34,18 +34,18 @@ from crds.agent_report import AgentState
 T = TypeVar("T")
 
 ENDING_SECONDS = 1.0
-"""What processes get to end by themselves in a world that broke and has no successor yet: one that has just
-left the others takes so long to shut Python down, and its exit code 0 explains why they failed."""
+"""Time for processes to end by themselves in a broken world without a successor: a process that has just left
+the others needs it to shut Python down, and its exit code 0 explains their failure."""
 
 JUDGEMENT_SECONDS = 15.0
-"""Longest time for which hanging processes are kept until the job has judged which of all was first. The
+"""Time limit for keeping hanging processes until the controller has judged which of all hung first. The
 judgement takes 10 s at most, and less where all answer."""
 
 LOST_SECONDS = 0.5
-"""How long a collective that failed without news waits for news of who is gone."""
+"""Time to wait, after a collective failed, for the controller to report who is gone."""
 
 EXIT_BARRIER_SECONDS = 300.0
-"""How long a finished agent waits for the job's end while the API server is away. As torch's exit barrier."""
+"""Time that a finished agent waits for the job's end while the API server is away; torch's exit barrier."""
 
 
 # --- facts ----------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ EXIT_BARRIER_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class JobOrders:
-    """What the job asks of this agent, at one moment."""
+    """The job's orders for this agent at one moment."""
 
     now: float
     """Seconds of the monotonic clock."""
@@ -65,26 +65,26 @@ class JobOrders:
 
 @dataclass(frozen=True)
 class ProcessesSeen(JobOrders):
-    """What one look at the processes finds, beside the news."""
+    """State of the processes at one look, with the job's orders."""
 
     failed: bool = False
-    """A process has failed of which nothing was reported yet."""
+    """A process has failed, and its failure was not reported yet."""
     all_ended: bool = False
     """No process runs any more, or each entrypoint function has returned."""
     alive: bool = True
     """A process runs."""
     hangs: bool = False
-    """The limit has passed without a step."""
+    """The limit for hangs has passed without a step."""
     may_hang: bool = False
-    """So much of the limit has passed that a world which broke may have hung here."""
+    """Enough of the limit has passed that this may be the hang that broke the world."""
     lives_on: bool = False
     """A process runs that can live on into the next round."""
     lost: bool = False
-    """Such a process has left its round by itself, since a collective has failed."""
+    """A process that can live on has left its round by itself, since a collective failed."""
 
 
 class RoundStart(Enum):
-    """What came of the start of a round."""
+    """Result of the start of a round."""
 
     STARTED = "its processes run"
     MOVED_ON = "another round is wanted"
@@ -92,7 +92,7 @@ class RoundStart(Enum):
 
 
 class ProcessesEnd(Enum):
-    """How the processes of a round ended."""
+    """Outcome of the processes of a round."""
 
     NOT_YET = "they have not"
     WELL = "all ended with exit code 0"
@@ -117,70 +117,70 @@ class AwaitChange:
 
 @dataclass(frozen=True)
 class AwaitEnds:
-    """Wait until no process runs, for so long at most. The answer is a `ProcessesSeen`."""
+    """Wait at most this long until no process runs. The answer is a `ProcessesSeen`."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class AwaitNews:
-    """Wait for news of the job, for so long at most. The answer is `JobOrders`."""
+    """Wait at most this long for news of the job. The answer is `JobOrders`."""
 
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class CollectEnds:
-    """Take in how the processes have ended. The answer is a `ProcessesEnd`."""
+    """Collect the results of the processes. The answer is a `ProcessesEnd`."""
 
 
 @dataclass(frozen=True)
 class WorksAlone:
-    """Find out whether one process is left of several, and waits for nobody. The answer is a bool."""
+    """Find out whether one process is left of several and waits for no other. The answer is a bool."""
 
 
 class FailureSubject(Enum):
-    """What a report of a failure is about."""
+    """Subject of a failure report."""
 
     DEVICE = "a fault of a device"
     PROCESSES = "processes that have failed"
-    ENDING = "processes that fail just now, before they get a signal"
+    ENDING = "processes that are just failing, before they get a signal"
     EARLY_FINISH = "a process that ended well before the others"
-    LOST = "a collective that has failed in a process that lives on"
-    WAITED_FOR = "where the others are, if a collective of those that failed has timed out"
+    LOST = "a failed collective in a process that lives on"
+    WAITED_FOR = "where the other processes are, after a collective of the failed ones timed out"
     HANG = "where processes hang"
-    ASKED = "where processes are that are well, because the job asks"
+    HEALTHY = "where healthy processes are, at the job's request"
 
 
 @dataclass(frozen=True)
 class ReportFailure:
     """Report a failure, if there is one. The answer is a bool: there was one.
 
-    For `ENDING` it is that a failure of this round is reported, by now or before, that explains others.
+    For `ENDING` the answer is whether a failure that explains others has been reported for this round.
     """
 
     subject: FailureSubject
     state: AgentState | None = None
-    """The agent's state that is reported with it; None leaves it as it was."""
+    """The agent's state in the report; None leaves it unchanged."""
 
 
 @dataclass(frozen=True)
 class ReportSuccess:
-    """Report that training has ended well, with its result."""
+    """Report the success of the training, with its result."""
 
 
 @dataclass(frozen=True)
 class NoteGoodEnd:
-    """Have the other agents of the round know that the processes here have ended well."""
+    """Inform the other agents of the round that the processes here have ended well."""
 
 
 @dataclass(frozen=True)
 class LeaveByVote:
-    """Leave by vote for a planned change, or because another agent asks. The answer is a `VoteOutcome`."""
+    """Leave by vote for a planned change or at another agent's request. The answer is a `VoteOutcome`."""
 
     action: NextAction
     begun_at: float
-    """When the grace began."""
+    """Start of the grace period."""
 
 
 @dataclass(frozen=True)
@@ -190,14 +190,14 @@ class EndVotes:
 
 @dataclass(frozen=True)
 class Grace:
-    """The time that processes get from SIGTERM to SIGKILL. News of the job may shorten it.
+    """Time of processes between SIGTERM and SIGKILL. News of the job may shorten it.
 
-    | the next world | the processes get |
+    | the next world | time of the processes |
     |---|---|
-    | is formed, and a failure ended ours | `failure_seconds`: their peers are dead |
-    | is formed, by plan | all of the grace: their peers are well |
-    | is formed while they still stop | `HURRY_GRACE_SECONDS` in all: its other members wait |
-    | is not formed yet, or is not ours | all of the grace |
+    | is formed after a failure | `failure_seconds`: their peers are dead |
+    | is formed by plan | the whole grace: their peers are well |
+    | is formed while they stop | `HURRY_GRACE_SECONDS` in all: its other members wait |
+    | is not formed yet, or is without this agent | the whole grace |
     """
 
     seconds: float
@@ -205,11 +205,11 @@ class Grace:
     is_planned: bool = False
     """The next world was formed by plan before the signal was sent."""
     is_fixed: bool = False
-    """No news changes it."""
+    """News does not change it."""
 
     @classmethod
     def of(cls, action: NextAction, standing: RoundStanding, seconds: float, failure_seconds: float) -> Grace:
-        """Return the grace of processes that get their signal now."""
+        """Return the grace of processes that get SIGTERM now."""
         formed = action.verb is AgentVerb.START
         if formed and standing.peers_are_dead:
             return cls.after_failure(failure_seconds)
@@ -221,7 +221,7 @@ class Grace:
         return cls(seconds, seconds, is_fixed=True)
 
     def after_news(self, action: NextAction, standing: RoundStanding) -> float | None:
-        """Return the grace in all after news came; None if it stays as it was."""
+        """Return the total grace after news; None if it is unchanged."""
         if self.is_fixed or action.verb is not AgentVerb.START:
             return None
         if self.is_planned and not standing.peers_are_dead:
@@ -231,32 +231,32 @@ class Grace:
 
 @dataclass(frozen=True)
 class StopProcesses:
-    """Signal all processes, and kill what is left when the grace is over."""
+    """Send all processes SIGTERM, and SIGKILL to those that run after the grace."""
 
     grace: Grace
 
 
 @dataclass(frozen=True)
 class KeepProcesses:
-    """Have the processes that can live on leave the round, and keep them for the next; end all others."""
+    """Keep the processes that can live on for the next round, and end all others."""
 
     grace_seconds: float
-    """From SIGTERM to SIGKILL for the others."""
+    """Time of the others between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """End what is left of processes that have left or were stopped."""
+    """Kill the remains of processes that have left or were stopped."""
 
 
 @dataclass(frozen=True)
 class StandBy:
-    """Report that nothing runs here any more."""
+    """Report that no training process runs here any more."""
 
 
 @dataclass(frozen=True)
 class EndLeftovers:
-    """End what the processes of a good end have left behind."""
+    """End the orphans of processes that ended well."""
 
 
 Order = (
@@ -281,12 +281,12 @@ Steps = Generator[Order, Any, T]
 
 
 class RoundEnd(Enum):
-    """How a round, or the work of the agent, ended without a word of the job."""
+    """End of a round, or of the agent, that the job did not order."""
 
     FAILED = "its processes failed"
     SUCCEEDED = "its processes ended well"
     UNHEARD = "its processes ended well, and the API server is away"
-    MOVED_ON = "the world did"
+    MOVED_ON = "another world is wanted"
 
 
 # --- the course -----------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class AgentRounds:
         stops_at_first_failure: one failed process ends its round; False for functions, whose results torch
             collects together.
         restarts: number of failures after which the agent goes on; None for any number.
-        stop_grace_seconds: from SIGTERM to SIGKILL for processes that stop.
+        stop_grace_seconds: time between SIGTERM and SIGKILL for processes that stop.
         failure_grace_seconds: the same for processes whose peer has failed.
     """
 
@@ -313,12 +313,12 @@ class AgentRounds:
     ) -> None:
         self._stops_at_first_failure = stops_at_first_failure
         self.restarts_left = restarts
-        """Number of failures after which the agent still goes on; None for any number."""
+        """Number of further failures after which the agent goes on; None for any number."""
         self._grace_seconds = stop_grace_seconds
         self._failure_grace_seconds = failure_grace_seconds
 
     def rounds(self) -> Steps[RoundEnd | ExitReason]:
-        """Run one round after the other, until the last has ended or the job has no place for this agent."""
+        """Run one round after the other, until the last ends or the job has no place for this agent."""
         while True:
             start: RoundStart = yield StartRound()
             end: RoundEnd | ExitReason = RoundEnd.MOVED_ON
@@ -338,7 +338,7 @@ class AgentRounds:
                 return last
 
     def _supervise(self) -> Steps[RoundEnd | ExitReason]:
-        """Watch the processes until they end, or until the world does and they have been stopped."""
+        """Watch the processes until they end, or until their world ends and they are stopped."""
         wait_seconds, news_due_at = LOOK_SECONDS, math.inf
         while True:
             seen: ProcessesSeen = yield AwaitChange(wait_seconds)
@@ -347,7 +347,7 @@ class AgentRounds:
                 news_due_at = min(news_due_at, seen.now + LOST_SECONDS)
                 wait_seconds = max(news_due_at - seen.now, 0.0)
             end = yield from self._end_by_themselves(seen, broken=broken)
-            if end is RoundEnd.FAILED:  # the driver may tell why a moment later than the process
+            if end is RoundEnd.FAILED:  # the driver may report its fault a moment after the process failed
                 yield ReportFailure(FailureSubject.DEVICE)
             if end is not None:
                 return end
@@ -366,7 +366,7 @@ class AgentRounds:
                 return (yield from self._fail(seen))
 
     def _end_by_themselves(self, seen: ProcessesSeen, *, broken: bool) -> Steps[RoundEnd | None]:
-        """Return how the round ended here: by a device, by its processes or by a hang; None if it goes on."""
+        """Return the round's end by a device fault, by its processes or by a hang; None if it goes on."""
         if not broken and (yield ReportFailure(FailureSubject.DEVICE, AgentState.FAILED)):
             return (yield from self._fail(None))
         end = yield from self._end_of_processes(seen, broken=broken)
@@ -378,11 +378,11 @@ class AgentRounds:
         return (yield from self._fail(None))
 
     def _end_of_processes(self, seen: ProcessesSeen, *, broken: bool) -> Steps[RoundEnd | None]:
-        """Return how they ended, if one failed or all have ended; in a `broken` world failures wait."""
+        """Return the outcome if one failed or all ended, else None; in a `broken` world failures wait."""
         if seen.failed and broken:
             return None
         if seen.failed and self._stops_at_first_failure:
-            # Report first, and then stop the others: the controller forms the next round meanwhile.
+            # Report before stopping the others: meanwhile the controller forms the next round.
             yield ReportFailure(FailureSubject.PROCESSES, AgentState.FAILED)
             yield ReportFailure(FailureSubject.ENDING)
             if (yield ReportFailure(FailureSubject.WAITED_FOR)):
@@ -403,7 +403,7 @@ class AgentRounds:
         """End the round here after a failure was reported.
 
         Args:
-            seen: how things stand; None where no process is to live on, as what ails it is not known.
+            seen: state of the processes; None if none may live on, since the fault is not understood.
         """
         if seen is not None and seen.lives_on and self.restarts_left != 0:
             yield KeepProcesses(self._failure_grace_seconds)
@@ -421,7 +421,7 @@ class AgentRounds:
         return RoundEnd.MOVED_ON
 
     def _stop(self, seen: ProcessesSeen) -> Steps[RoundEnd | ExitReason]:
-        """Report what broke the world, as far as it shows here, and stop or keep the processes."""
+        """Report local causes of the broken world, and stop or keep the processes."""
         begun_at, lives_on = seen.now, seen.lives_on
         yield EndVotes()
         news: JobOrders = yield AwaitNews()
@@ -432,7 +432,7 @@ class AgentRounds:
             end = yield from self._end_of_processes(seen, broken=True)
             if end is not None:
                 return end
-        yield from self._report_what_broke_the_world(leaving=exits)
+        yield from self._report_local_causes(leaving=exits)
         news = yield AwaitNews()
         if not exits and news.standing.asks_where_it_hangs:
             yield from self._await_judgement()
@@ -444,14 +444,14 @@ class AgentRounds:
         yield StopProcesses(Grace.of(news.action, news.standing, seconds, self._failure_grace_seconds))
         return (news.action.reason or ExitReason.REPLACED) if exits else RoundEnd.MOVED_ON
 
-    def _report_what_broke_the_world(self, *, leaving: bool) -> Steps[None]:
-        """Report what shows here of a world that is broken already, by our processes perhaps.
+    def _report_local_causes(self, *, leaving: bool) -> Steps[None]:
+        """Report what may have broken the world here.
 
-        Others may have failed, or waited, because of ours. The controller judges who was first, by what all
-        have reported of the round.
+        Other processes may have failed or waited because of ours. The controller judges from all reports of
+        the round which was first.
 
         Args:
-            leaving: the agent is about to leave, so that a hang is nobody's business any more.
+            leaving: the agent is about to leave, so that a hang does not matter any more.
         """
         yield ReportFailure(FailureSubject.DEVICE)
         if (
@@ -462,11 +462,11 @@ class AgentRounds:
             return
         seen: ProcessesSeen = yield AwaitEnds(0.0)
         asked, broke = seen.standing.asks_where_it_hangs, not seen.standing.is_ended_by_plan
-        if seen.alive and broke and (seen.may_hang or asked):  # who is asked and is silent is taken to hang
-            yield ReportFailure(FailureSubject.HANG if seen.may_hang else FailureSubject.ASKED)
+        if seen.alive and broke and (seen.may_hang or asked):  # no answer to a request counts as a hang
+            yield ReportFailure(FailureSubject.HANG if seen.may_hang else FailureSubject.HEALTHY)
 
     def _await_judgement(self) -> Steps[None]:
-        """Wait until all ranks have reported where they hang: the end of one moves its peers."""
+        """Wait until all ranks have reported where they hang: once one ends, its peers move on."""
         news: JobOrders = yield AwaitNews()
         deadline = news.now + JUDGEMENT_SECONDS
         while news.standing.awaits_judgement(news.action) and news.now < deadline:

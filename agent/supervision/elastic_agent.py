@@ -1,8 +1,8 @@
 """torch's LocalElasticAgent, driven by events.
 
-Where torch's agent sleeps for `monitor_interval`, looks at its processes and asks its rendezvous for news,
-this one waits in a single `poll` for the end of any process and for any change of the ElasticJob. And a
-failure does not end it: it reports what failed, and waits for the next round.
+torch's agent sleeps for `monitor_interval`, then looks at its processes and asks its rendezvous for news.
+This one waits in a single `poll` for the end of any process and for any change of the ElasticJob. A failure
+does not end it: it reports the failure, and waits for the next round.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from agent.processes.processes import TrainingProcesses, abandon_start
 from agent.rendezvous.handler import JobEndedError
 from agent.report.reporter import Reporter
 from agent.supervision import course
-from agent.supervision.asked import StacksDesk
 from agent.supervision.ending import GoodEnds
 from agent.supervision.failure_reporter import FailureReporter
 from agent.supervision.last_save import save_last
@@ -50,6 +49,7 @@ from agent.supervision.leaving import VoteOutcome
 from agent.supervision.lingering import Lingering
 from agent.supervision.post_mortem import PostMortem, failure_by
 from agent.supervision.process_env import ProcessEnvironment
+from agent.supervision.stacks_desk import StacksDesk
 from agent.supervision.starting import Starting, WorldMovedOnError
 from agent.supervision.votes import Votes
 from agent.survival.kept import KeptProcesses
@@ -71,18 +71,18 @@ class DlrElasticAgent(LocalElasticAgent):
     """Runs the training processes of one node, round after round.
 
     Args:
-        spec: of the processes, with a DlrRendezvousHandler.
-        environment: what completes their environment.
-        votes: by which its processes leave.
+        spec: specification of the processes, with a DlrRendezvousHandler.
+        environment: completes their environment.
+        votes: has its processes leave together with those of other agents.
         guard: watches its processes for hangs.
-        lingering: looks after those whose scripts are over.
+        lingering: watches the processes whose scripts have ended.
         stacks_desk: answers requests for stacks.
-        oom: tells whether the kernel has killed a process for memory.
-        stop_grace_seconds: from SIGTERM to SIGKILL for processes that stop.
+        oom: detects that the kernel has killed a process for memory.
+        stop_grace_seconds: time between SIGTERM and SIGKILL for processes that stop.
         failure_grace_seconds: the same for processes whose peer has failed.
-        start_method: of torch, for functions.
-        orphans: ends what processes leave behind.
-        starting: how torch starts the processes.
+        start_method: torch's start method, for functions.
+        orphans: ends the processes that training processes leave behind.
+        starting: starts the processes.
         kept: the processes that live on into the next round.
 
     Raises:
@@ -137,13 +137,13 @@ class DlrElasticAgent(LocalElasticAgent):
         self._processes: TrainingProcesses | None = None
         """The processes of the round that runs, or ran last."""
         self._exits_seen = 0
-        """Number of its processes whose end the last look has seen."""
+        """Number of its processes that had ended at the last look."""
         self._ended: TrainingProcesses | None = None
-        """Those of the last round that torch has collected."""
+        """Processes of the last round whose results torch has collected."""
         self._result = RunResult(state=WorkerState.FAILED)
-        """What torch's `run` is to return if this round is the last."""
+        """Return value of torch's `run` if this round is the last."""
         self._shutdown_at: float | None = None
-        """When the grace of the last shutdown began."""
+        """Start of the grace period of the shutdown."""
         self._orphans, self._starting, self._kept = orphans, starting, kept
         adopt("training processes")
         self._post_mortem = PostMortem(logs, environment.progress, oom)
@@ -161,7 +161,7 @@ class DlrElasticAgent(LocalElasticAgent):
     # The rounds.
 
     def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Carry out the orders of the course, one after the other."""
+        """Carry out the orders of `course`, one after the other."""
         rounds = self._course.rounds()
         answer: Any = None
         try:
@@ -177,11 +177,11 @@ class DlrElasticAgent(LocalElasticAgent):
         return self._result
 
     def _carry_out(self, order: course.Order) -> Any:
-        """Do what is ordered, and return what came of it."""
+        """Carry out an order, and return its answer."""
         match order:
             case course.StartRound():
                 if (left := self._course.restarts_left) is not None:
-                    self._remaining_restarts = left  # of which torch tells the processes
+                    self._remaining_restarts = left  # torch passes it on in the processes' environment
                 return self._start_round(self._worker_group)
             case course.AwaitChange(seconds):
                 self._await_change(seconds)
@@ -204,7 +204,7 @@ class DlrElasticAgent(LocalElasticAgent):
         return None
 
     def _act(self, order: course.Order) -> None:
-        """Do what is ordered, where nothing comes of it that would be decided upon."""
+        """Carry out an order that has no answer."""
         match order:
             case course.ReportSuccess():
                 self._reporter.note_result(self._environment.progress.result(self._ranks))
@@ -244,7 +244,7 @@ class DlrElasticAgent(LocalElasticAgent):
         except RendezvousTimeoutError as error:
             return self._failed_to_start(group, 1, str(error))
         except OSError as error:
-            code = 127 if error.errno == errno.ENOENT else 126  # as a shell says it
+            code = 127 if error.errno == errno.ENOENT else 126  # as a shell has it
             return self._failed_to_start(group, code, f"the processes cannot be started: {error}")
 
     def _failed_to_start(self, group: WorkerGroup, exit_code: int, message: str) -> course.RoundStart:
@@ -253,24 +253,24 @@ class DlrElasticAgent(LocalElasticAgent):
         self._failures.report_processes(self._ranks, failed, AgentState.FAILED)
         return course.RoundStart.FAILED
 
-    # What it sees.
+    # The facts.
 
     def _await_change(self, seconds: float) -> None:
-        """Wait until the world, a vote, a device or a process has changed, for so long at most."""
+        """Wait at most this long until the world, a vote, a device or a process changes."""
         processes = self._running()
         self._orphans.reap(spared=processes.pids.values())
         poll = select.poll()
         ours = (self._membership.fileno(), self._device_watch.fileno(), *self._votes.fds(), *self._kept.fds())
         for fd in (*ours, *processes.exit_fds(), *return_value_fds(self._pcontext)):
             poll.register(fd, select.POLLIN)
-        has_more = len(processes.exit_codes) > self._exits_seen  # whose descriptors are not polled any more
+        has_more = len(processes.exit_codes) > self._exits_seen  # their descriptors are not polled any more
         poll.poll(0 if has_more else seconds * 1000)
 
     def _see(self, *, answers: bool = False) -> course.ProcessesSeen:
-        """Return how things stand.
+        """Return the state of the processes.
 
         Args:
-            answers: begin to answer what somebody asks of the processes by an annotation.
+            answers: also begin to answer a request for stacks.
         """
         processes, guard = self._running(), self._hang_guard
         action, view = self._membership.look()
@@ -299,7 +299,7 @@ class DlrElasticAgent(LocalElasticAgent):
         )
 
     def _await_news(self, seconds: float) -> course.JobOrders:
-        """Wait for news of the job, for so long at most, and return them."""
+        """Wait at most this long for news of the job, and return it."""
         membership = self._membership
         if seconds > 0:
             poll = select.poll()
@@ -311,7 +311,7 @@ class DlrElasticAgent(LocalElasticAgent):
         return course.JobOrders(time.monotonic(), action, membership.standing, self._api.silent_seconds())
 
     def _works_alone(self, processes: TrainingProcesses) -> bool:
-        """Whether one process is left of several, and waits for nobody: it may export for hours."""
+        """Whether one process is left of several and waits for no other: it may export for hours."""
         alive = self._post_mortem.with_scripts(processes)
         if len(processes.pids) == 1 and self._good_ends.is_alone:
             return False
@@ -322,7 +322,7 @@ class DlrElasticAgent(LocalElasticAgent):
         self._hang_guard.note_life()
         return True
 
-    # What it does.
+    # The acts.
 
     def _report_failure(self, subject: course.FailureSubject, state: AgentState | None) -> bool:
         failures, ranks, processes = self._failures, self._ranks, self._processes
@@ -356,7 +356,7 @@ class DlrElasticAgent(LocalElasticAgent):
         """Have torch collect the processes, if all have ended or returned."""
         result: RunResult = self._monitor_workers(group)
         if result.state not in (WorkerState.SUCCEEDED, WorkerState.FAILED):
-            return course.ProcessesEnd.NOT_YET  # an unhealthy one still runs: whether it hangs is the guard's
+            return course.ProcessesEnd.NOT_YET  # an unhealthy process still runs; the guard detects hangs
         self._running().release()
         self._result, self._ended, self._processes = result, self._processes, None
         if not result.is_failed():
@@ -366,7 +366,7 @@ class DlrElasticAgent(LocalElasticAgent):
         return course.ProcessesEnd.FAILED
 
     def _vote(self, processes: TrainingProcesses, action: NextAction, begun_at: float) -> VoteOutcome:
-        """Leave by vote for a planned change, or because another agent asks."""
+        """Leave by vote for a planned change, or at another agent's request."""
         outcome = self._votes.follow(processes, action, begun_at)
         left = self._votes.have_left(processes)
         self._post_mortem.excuse(left)
@@ -386,7 +386,7 @@ class DlrElasticAgent(LocalElasticAgent):
         processes.stop(signal.SIGTERM, grace.seconds, wake_fd=wake_fd, hurry_after_seconds=after_news)
 
     def _note_failed(self, failed: Collection[ProcessFailure]) -> Collection[ProcessFailure]:
-        """Have the result of torch's `run` name these, if it is the last one."""
+        """Name these failures in the result of torch's `run`, in case this round is the last."""
         workers = self._worker_group.workers
         failures = {workers[failure.local_rank].global_rank: failure for failure in failed}
         self._result = RunResult(state=WorkerState.FAILED, failures=failures)
@@ -452,7 +452,7 @@ class DlrElasticAgent(LocalElasticAgent):
         processes = self._processes
         if processes is not None:
             begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
-            with signals.deferred():  # a second signal is to end no process that saves
+            with signals.deferred():  # a second signal must not end a process that saves
                 outcome = self._votes.stop(processes, begun_at)
             if outcome is VoteOutcome.FAILED:
                 self._report_failed_leaving(processes)
@@ -461,11 +461,11 @@ class DlrElasticAgent(LocalElasticAgent):
             processes.join(timeout_seconds=1.0)
         begun_at = self._shutdown_at = self._shutdown_at or time.monotonic()
         self._kept.stop(self._stop_grace_seconds - (time.monotonic() - begun_at))
-        with signals.deferred():  # nor is it to end what the peer still copies
+        with signals.deferred():  # nor interrupt a copy to the peer
             self._votes.hand_over(self._stop_grace_seconds - (time.monotonic() - begun_at))
             self._save_last(self._stop_grace_seconds - (time.monotonic() - begun_at))
-        self._pcontext = None  # The processes have closed it.
-        super()._shutdown()  # It ends torch's watchdog and health check.
+        self._pcontext = None  # closed by TrainingProcesses
+        super()._shutdown()  # ends torch's watchdog and health check
 
     def _save_last(self, seconds: float) -> None:
         memory, files = self._environment.memory, self._environment.progress
@@ -473,14 +473,14 @@ class DlrElasticAgent(LocalElasticAgent):
             save_last(memory, files, self._membership, self._reporter.latest.state, seconds)
 
     def _report_failed_leaving(self, processes: TrainingProcesses) -> None:
-        """Report why there is no checkpoint of the step that all left after; nobody else can."""
+        """Report why the agreed step has no checkpoint; no other agent can."""
         self._post_mortem.excuse(self._votes.have_left(processes))
         ranks = _global_ranks(self._worker_group)
         if failed := self._post_mortem.new_failures(processes):
             self._failures.report_processes(ranks, failed, self._reporter.latest.state, processes)
 
     def kill(self) -> None:
-        """Leave nothing behind. To be called at the very end, whatever happened before."""
+        """Leave no process behind. Must be called at the very end, whatever happened before."""
         self._votes.end()
         if self._processes is not None:
             self._processes.kill()

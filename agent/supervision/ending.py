@@ -1,4 +1,4 @@
-"""How the agents of a round learn that the processes of others have ended well."""
+"""Exchange between the agents of a round about processes that have ended well."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ENDED_KEY = "dlr/ended/{}"
 
 
 class GoodEnds:
-    """The agents of a round whose processes have ended well: nobody waits any longer for one that is left.
+    """The agents of a round whose processes have ended well, so that they wait for no other process.
 
-    They say so in the round's store of the agents, one round after the other.
+    Each agent sets a key in the round's store.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class GoodEnds:
         self._size = 1
 
     def meet(self, store: Store, rank: int, world: AgentWorld) -> None:
-        """Take note of a round whose members have met."""
+        """Note a round whose members have met."""
         self._store, self._rank, self._size = store, rank, len(world.members)
 
     @property
@@ -34,16 +34,16 @@ class GoodEnds:
         return self._size == 1
 
     def note_own(self) -> None:
-        """Tell the other agents that the processes of this one have ended well."""
+        """Inform the other agents that the processes of this one have ended well."""
         if self._store is None or self.is_alone:
             return
         try:
             self._store.set(ENDED_KEY.format(self._rank), "")
-        except DistError as error:  # rank 0's agent is gone; a hang there is judged as any other
+        except DistError as error:  # rank 0's agent is gone; a hang is then judged like any other
             logger.info("the other agents do not learn that the processes here have ended: %s", error)
 
     def are_all_others(self) -> bool:
-        """Whether the processes of all other agents have ended well, as far as can be known."""
+        """Whether the processes of all other agents have ended well; False if the store cannot be reached."""
         others = [ENDED_KEY.format(rank) for rank in range(self._size) if rank != self._rank]
         if not others:
             return True

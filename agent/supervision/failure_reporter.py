@@ -26,9 +26,9 @@ Ranks = Mapping[int, int]
 
 
 class FailureReporter:
-    """Puts what failed into the agent's report, together with the agent's state.
+    """Reports failures together with the agent's state.
 
-    A failure that has been reported is replaced only by one that explains more.
+    Only a failure that explains more replaces a reported one.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class FailureReporter:
         self._device_watch = device_watch
         self._logs = logs
         self.last_failure: LocalFailure | None = None
-        """What was reported of the last round; None after a success."""
+        """Reported failure of the last round; None after a success."""
 
     def report_processes(
         self,
@@ -56,10 +56,10 @@ class FailureReporter:
         state: AgentState,
         processes: TrainingProcesses | None = None,
     ) -> None:
-        """Report a state, and the failure that explains most, unless a better one was reported before.
+        """Report a state and the failure that explains most, unless a better one has been reported.
 
         Args:
-            processes: all of the round, one of which may have ended well before the others.
+            processes: all processes of the round; one may have ended well before the others.
         """
         last = self._reporter.latest
         failure = self._post_mortem.describe(failed, ranks, last.observed_round, last.failures + 1)
@@ -77,7 +77,7 @@ class FailureReporter:
         self._report(failure, state)
 
     def report_ending_processes(self, ranks: Ranks, processes: TrainingProcesses) -> None:
-        """Report what fails just now, before the processes get a signal. It may take a second."""
+        """Report processes that are just failing, before they get a signal. It may take a second."""
         if failed := self._post_mortem.failures_before_stop(processes):
             self.report_processes(ranks, failed, self._reporter.latest.state, processes)
         last, early = self.last_failure, None
@@ -87,7 +87,7 @@ class FailureReporter:
             self._report(early, self._reporter.latest.state)
 
     def report_device_fault(self, ranks: Ranks, state: AgentState) -> bool:
-        """Report a state and the fault of a device, if there is one; tell whether there is."""
+        """Report a state and a device's fault, if there is one; return whether there is."""
         fault = self._device_watch.take()
         if fault is None:
             return False
@@ -103,7 +103,7 @@ class FailureReporter:
     ) -> bool:
         """Report where the living processes are, if a collective of the failed ones has timed out.
 
-        Those that only lose them now get the time to end; one of these may have ended first.
+        Processes that are just losing these peers get time to end; one of them may have ended first.
         """
         if timed_out := self._post_mortem.timed_out(processes):
             processes.await_ends(timed_out, course.ENDING_SECONDS)
@@ -118,13 +118,13 @@ class FailureReporter:
         return hangs and self.report_hang(processes, state)
 
     def report_hang(self, processes: TrainingProcesses, state: AgentState, *, hangs: bool = True) -> bool:
-        """Report a state and where the processes are whose scripts run.
-
-        Returns:
-            False, with nothing reported, if there is none any more, or if a hang has just ended.
+        """Report a state and the stacks of the processes whose scripts run.
 
         Args:
-            hangs: False if they are well, and only the job asks.
+            hangs: False if they are healthy, and the job asks for their stacks.
+
+        Returns:
+            False, with nothing reported, if there are none any more, or if a hang has just ended.
         """
         last = self.last_failure
         failure = self._hang_guard.describe(
@@ -147,14 +147,14 @@ class FailureReporter:
         return True
 
     def report_early_finish(self, ranks: Ranks, processes: TrainingProcesses, state: AgentState) -> bool:
-        """Report a process that ended well before the others; tell whether there is one."""
+        """Report a process that ended well before the others; return whether there is one."""
         early = self._describe_early_finish(ranks, processes)
         if early is not None:
             self._report(early, state)
         return early is not None
 
     def _describe_early_finish(self, ranks: Ranks, processes: TrainingProcesses) -> LocalFailure | None:
-        """Describe who ended well before the others, unless a planned change takes these away."""
+        """Describe a process that ended well before the others; None if a planned change ends the round."""
         if self._membership.standing.is_ended_by_plan:
             return None
         last = self._reporter.latest

@@ -1,4 +1,4 @@
-"""Whether an agent that ends writes to storage what it has in memory, and what it says where it cannot."""
+"""Saves an ending agent's checkpoints in memory to storage, if need be, and reports those that are lost."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from crds.phases import JobPhase
 logger = logging.getLogger(__name__)
 
 LEAST_SECONDS = 1.0
-"""With less time left, there is no attempt."""
+"""Least time left for an attempt."""
 
 
 def is_due(phase: str, state: AgentState, standing: RoundStanding, *, is_whole: bool) -> bool:
-    """Tell whether what this agent alone may have is to be written, now that it ends.
+    """Whether the ending agent has to save its checkpoints in memory, since it may have the only copy.
 
-    Others that go on have copies, or go on from storage. Where a failure has broken the round, copies may be
-    here alone; and nobody knows who else ends.
+    Agents that go on have copies, or resume from storage. After a failure the only copy may be here, and it
+    is not clear which other agents end.
 
     Args:
-        phase: of the job.
-        state: of this agent.
+        phase: phase of the job.
+        state: state of this agent.
         is_whole: it has a checkpoint of all ranks.
     """
     if state is AgentState.SUCCEEDED or phase == JobPhase.SUCCEEDED:
@@ -45,11 +45,11 @@ def save_last(
     state: AgentState,
     seconds: float,
 ) -> None:
-    """Write to storage what only memory has, if it is due, and report it where that is lost.
+    """Save to storage what only memory has, if it is due, and report a checkpoint that is lost.
 
     Args:
-        files: of the processes, all of which have ended.
-        seconds: that are left.
+        files: progress files of the processes, all of which have ended.
+        seconds: time left.
     """
     _, view = membership.look()
     if not is_due(view.phase, state, membership.standing, is_whole=True):

@@ -1,4 +1,4 @@
-"""Leaving by vote, as an agent decides it: whether to wait, what the vote came to, and when it is late."""
+"""An agent's decisions in a vote: whether to wait, the outcome, and when the processes are late."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from agent.supervision.vote import VoteResult
 from crds.progress_record import EXIT_LEFT
 
 HURRY_GRACE_SECONDS = 5.0
-"""What processes get in all, once the next world is formed and its other members wait for this one; and while
-they leave by vote, once a peer has been killed that had not left."""
+"""Total time for processes to stop once the next world is formed and its other members wait for this one; in
+a vote, once a peer was killed before it had left."""
 
 
 class VoteOutcome(Enum):
-    """What a vote came to."""
+    """Outcome of a vote."""
 
     OFF = "nobody leaves by it"
-    FAILED = "a process here failed on its way"
+    FAILED = "a process here failed before it left"
     LEFT = "the processes here have left"
     STAYED = "they have left, and live on"
-    ENDED = "training came to its end instead"
-    STOPPED = "the processes here were late, and have been stopped in the old way"
+    ENDED = "training ended instead"
+    STOPPED = "the processes here were late, and were stopped by signal"
 
 
 @dataclass(frozen=True)
 class WaitForVote:
-    """There is nothing to do yet."""
+    """Nothing has to be done yet."""
 
     seconds: float
     """Longest time until the next look."""
@@ -36,7 +36,7 @@ class WaitForVote:
 
 @dataclass(frozen=True)
 class StopLate:
-    """The processes are late. They are stopped in the old way."""
+    """The processes are late, and have to be stopped by signal."""
 
     grace_seconds: float
 
@@ -46,9 +46,9 @@ class Graces:
     """Time that processes get to stop."""
 
     stop_seconds: float
-    """Time from the wish to stop the processes to SIGKILL."""
+    """Time from the decision to stop the processes to SIGKILL."""
     failure_seconds: float
-    """The same, if the processes of others are dead."""
+    """The same, if the processes of other agents are dead."""
 
 
 @dataclass(frozen=True)
@@ -56,40 +56,40 @@ class LeaveVote:
     """A vote and the processes here, at one moment."""
 
     is_open: bool
-    """There is a vote that is not over, or one that was decided."""
+    """A vote is open, or was decided."""
     wish: bool
-    """This agent has asked for it."""
+    """This agent has asked for the vote."""
     agreed: VoteResult | None
     lost_seconds: float | None
-    """Time since an agent was lost whose processes had not left."""
+    """Time since the loss of an agent whose processes had not left."""
     peers_are_dead: bool
     """A failure has ended the round."""
     exit_codes: Mapping[int, int]
     """Exit codes of the processes that have ended, by local rank."""
     ended: tuple[int, ...]
-    """The step that each process here has ended last, by local rank."""
+    """Last step that each process here has ended, by local rank."""
     seconds: float
     """Time since the grace began."""
     wake_seconds: float | None
-    """Time until the ballot has to look again."""
+    """Time until the ballot has to be looked at again."""
     living: frozenset[int] = frozenset()
     """Local ranks of the processes that have left the round and live on."""
     lost: bool = False
     """A process here has left the round by itself, since a collective has failed."""
 
     def has_arrived(self, local_rank: int) -> bool:
-        """Whether that process has ended the step after which it is to leave, and only saves it now."""
+        """Whether that process has ended the agreed step, so that only the save remains."""
         return self.agreed is not None and self.ended[local_rank] >= self.agreed.step
 
     @property
     def alive(self) -> list[int]:
-        """The local ranks of the processes that run, and have not left."""
+        """Local ranks of the processes that run and have not left."""
         gone = self.exit_codes.keys() | self.living
         return [rank for rank in range(len(self.ended)) if rank not in gone]
 
     @property
     def have_left(self) -> list[int]:
-        """The local ranks of the processes that have left as it was agreed."""
+        """Local ranks of the processes that have left as agreed."""
         if self.agreed is None:
             return []
         codes = self.exit_codes.items()
@@ -98,21 +98,21 @@ class LeaveVote:
 
 
 def may_stay(action: NextAction, size: int, next_size: int | None) -> bool:
-    """Tell whether processes may live on that leave by vote.
+    """Whether processes that leave by vote may live on.
 
-    A world whose size nobody knows yet is taken to have that of this one. Where it has not, they are ended
-    before it begins, as those that leave are now.
+    A world of unknown size is assumed to have the size of the present one. If that proves wrong, the
+    processes are ended before it begins.
 
     Args:
-        action: what the job asks of their agent.
+        action: the job's order to their agent.
         size: number of members of the world that they leave.
-        next_size: that of the next world; None if it is not known, or does not count.
+        next_size: number of members of the next world; None if it is unknown or does not matter.
     """
     return action.verb is not AgentVerb.EXIT and next_size in (None, size)
 
 
 def decide(vote: LeaveVote, graces: Graces) -> WaitForVote | StopLate | VoteOutcome:
-    """Return what an agent does about a vote that it takes part in."""
+    """Return what an agent that takes part in a vote has to do."""
     if not vote.is_open:
         return VoteOutcome.OFF
     if vote.agreed is None:
@@ -127,10 +127,10 @@ def decide(vote: LeaveVote, graces: Graces) -> WaitForVote | StopLate | VoteOutc
 
 
 def _last_grace(vote: LeaveVote, graces: Graces) -> float | None:
-    """Return what the processes still get, in the old way, once they are late; None if they are not.
+    """Return the time that late processes still have after SIGTERM; None if they are not late.
 
-    Half of the grace is for the way to the agreed step, and all of it for saving that. Where an agent is
-    lost whose processes had not left, the others may wait for their part of the checkpoint for ever.
+    They have half of the grace to reach the agreed step, and all of it to save that. If an agent was lost
+    before its processes had left, the others might wait for their part of the checkpoint for ever.
     """
     left_seconds = max(graces.stop_seconds - vote.seconds, 0.0)
     arrived = all(vote.has_arrived(rank) for rank in vote.alive)

@@ -1,8 +1,8 @@
-"""Processes whose scripts are over: a thread or a handler at exit keeps them, and nobody knows for how long.
+"""Processes whose scripts have ended, but which a thread or an exit handler keeps alive.
 
-Such a process is named after a while, and ended after the job's limit for hangs, with the exit code that its
-script has ended with: what has been trained to its end is not trained again. Steps after the script (of a
-thread that trains), and `dlr.busy`, begin the time again. A script that has failed gets FAILED_SECONDS.
+They are reported after SAY_SECONDS, and ended after the job's limit for hangs with the exit code of their
+script, so that finished training is not repeated. Steps of a thread that still trains, and `dlr.busy`,
+restart the time. After a failed script they get FAILED_SECONDS.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from crds.texts import shortened
 logger = logging.getLogger(__name__)
 
 SAY_SECONDS = 20.0
-"""What the interpreter takes to shut down, at most, before it is said what keeps it."""
+"""Time for the interpreter to shut down before a report names what keeps it."""
 FAILED_SECONDS = 10.0
-"""What a process gets to end whose script has failed: the others wait for its end."""
+"""Time for a process to end after its script has failed; the other ranks wait for its end."""
 
 
 class LingeringStage(Enum):
-    """What becomes of a process whose script is over."""
+    """Treatment of a process whose script has ended."""
 
     WAIT = "it has time"
-    SAY = "what keeps it is named"
+    SAY = "a report names what keeps it"
     END = "it is ended"
 
 
 def stage_of(end: ScriptEnd, progress: RankProgress, limit_seconds: float, now: float) -> LingeringStage:
-    """Return what becomes of a process that still lives.
+    """Return the treatment of a process that still lives.
 
     Args:
         limit_seconds: the job's limit for hangs.
@@ -52,7 +52,7 @@ def stage_of(end: ScriptEnd, progress: RankProgress, limit_seconds: float, now: 
 
 
 def what_keeps_it(end: ScriptEnd, capture: Capture) -> str:
-    """Name what a process waits for after the end of its script, as far as its stacks tell."""
+    """Describe what a process waits for after the end of its script, from its stacks."""
     main = capture.frames
     is_joining = not main or any(_joins_threads(frame) for frame in main)
     if not is_joining:
@@ -73,7 +73,7 @@ def _joins_threads(frame: Frame) -> bool:
 
 @dataclass
 class _Found:
-    """What is said of one process."""
+    """Report on one process."""
 
     rank: int
     keeps: str
@@ -81,7 +81,7 @@ class _Found:
 
     @property
     def is_ended(self) -> bool:
-        """Whether it was ended by us."""
+        """Whether the agent has ended it."""
         return self.ended_after_seconds is not None
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class _Found:
 
 
 class Lingering:
-    """Looks after the processes of one start after the other whose scripts are over."""
+    """Reports and ends processes whose scripts have ended."""
 
     def __init__(self, files: ProgressFiles, stack_files: StackFiles) -> None:
         self._files = files
@@ -100,11 +100,11 @@ class Lingering:
         self._found: Mapping[int, _Found] = {}
 
     def begin(self) -> None:
-        """Forget the last processes: others are started."""
+        """Forget the last processes, before others are started."""
         self._found = {}
 
     def to_status(self) -> str | None:
-        """Return what keeps the first of the processes, or kept it; None if there is none."""
+        """Return a sentence on the first of the processes and what keeps it; None if there is none."""
         found = list(self._found.values())
         if not found:
             return None
@@ -119,12 +119,12 @@ class Lingering:
         end_process: Callable[[int, int], bool],
         now: float,
     ) -> bool:
-        """End what has no time left; tell whether there is anything new to say. It may take a moment.
+        """End processes that have no time left; return whether `to_status` has changed. May take a moment.
 
         Args:
-            pids: of the processes that live, by local rank.
-            ranks: the global ranks, by local rank.
-            end_process: ends one, by local rank, so that it counts with an exit code; tells whether it can.
+            pids: ids of the living processes, by local rank.
+            ranks: global ranks, by local rank.
+            end_process: ends the process of a local rank with an exit code; returns False if it cannot.
             now: the time (CLOCK_MONOTONIC).
         """
         before = {local: str(found) for local, found in self._found.items()}

@@ -1,7 +1,7 @@
-"""A ballot on the wire and in the records of the training processes.
+"""A ballot on the wire and in the progress records of the training processes.
 
-The agents of the others keep a connection to that of rank 0 for the round (`agent.connection`). So an agent's
-one `poll` waits for votes too, and a lost agent is noticed at once. A call of the store would block.
+All agents keep a connection to rank 0's agent during the round (`agent.connection`), so that an agent's one
+`poll` waits for votes too, and a lost agent is noticed at once. A call of the store would block.
 """
 
 from __future__ import annotations
@@ -27,27 +27,26 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 4_096
 RETRY_SECONDS = 2.0
-"""Time for further attempts to connect to an agent that closes the connection, from the first refusal. One
-that gets many at once closes some before they have proved the key, and a round without votes loses work at
-each planned change."""
+"""Time for further attempts after the first refusal. An agent that gets many connections at once closes some
+before they have proved the key, and a round without votes loses work at each planned change."""
 RETRY_PAUSE_SECONDS = 0.1
 MAX_STEP = 1 << 60
-"""A later step, as in a record that its script has overwritten, has no room in ORDER."""
+"""Highest step that fits into ORDER; a record that its script has overwritten may have a higher one."""
 
 _FRAME = struct.Struct("!4q")
 
 
 class BadMessageError(ValueError):
-    """What came is no message."""
+    """The received data is no message."""
 
 
 def service(round_: int) -> str:
-    """Return the name under which rank 0's agent takes the votes of a round."""
+    """Return the name of the service by which rank 0's agent takes the votes of a round."""
     return f"votes/{round_}"
 
 
 def connect(world: AgentWorld, rank: int, key: bytes) -> socket.socket | None:
-    """Connect to rank 0's agent; None if that is not possible."""
+    """Connect to rank 0's agent; return None if it cannot be reached."""
     deadline: float | None = None
     while True:
         try:
@@ -66,16 +65,16 @@ def connect(world: AgentWorld, rank: int, key: bytes) -> socket.socket | None:
 
 
 class Frames:
-    """What one connection sends, cut into messages."""
+    """Splits the data of one connection into messages."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Message]:
-        """Return the messages that are whole by now.
+        """Return the messages that are complete.
 
         Raises:
-            BadFrameError: what came is no message.
+            BadMessageError: the data is no message.
         """
         data = self._rest + data
         whole = len(data) - len(data) % _FRAME.size
@@ -84,7 +83,7 @@ class Frames:
 
 
 def pack(message: Message) -> bytes:
-    """Return a message as it is sent."""
+    """Encode a message."""
     return _FRAME.pack(*message)
 
 
@@ -100,12 +99,12 @@ def _unpack(frame: tuple[int, int, int, int]) -> Message:
 
 
 def _within(word: int, least: int, most: int) -> int:
-    """Return the word, or what comes next to it of what the agent can work with: scripts can overwrite it."""
+    """Return the word, limited to a range: scripts can overwrite it."""
     return min(max(word, least), most)
 
 
 class ProcessWords:
-    """What the training processes of one start and their agent tell each other in the progress records."""
+    """Words of the progress records that the votes read and write, for the processes of one start."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._maps: list[mmap.mmap] = []
@@ -121,7 +120,7 @@ class ProcessWords:
         self._order = GO_ON
 
     def read(self, *, all_live: bool, stay: bool) -> LocalProcesses:
-        """Return what the processes say of themselves."""
+        """Return the state of the processes."""
         return LocalProcesses(
             all_live,
             all(words[SPEAKS] == TAKES_PART for words in self._words),
@@ -131,11 +130,11 @@ class ProcessWords:
         )
 
     def ended(self) -> tuple[int, ...]:
-        """Return the step that each process has ended last; -1 before its first."""
+        """Return the last step that each process has ended; -1 before its first."""
         return tuple(_within(words[BOUNDARY], -1, MAX_STEP) for words in self._words)
 
     def set_order(self, order: int) -> None:
-        """Set the order."""
+        """Set ORDER in all records."""
         if order == self._order:
             return
         for words in self._words:
@@ -150,12 +149,12 @@ class ProcessWords:
 
 
 class LiveBallot:
-    """Carries out a ballot; for the main thread.
+    """Carries out a ballot. Only for the main thread.
 
     Args:
         size: number of agents of the round.
-        line: the connections that come to rank 0, or the connection to it. The ballot closes it.
-        words: of the processes here. The ballot closes them.
+        line: at rank 0 the inbox of the others' connections, else the connection to rank 0; `close` closes
+        it. words: words of the processes here; `close` closes them.
     """
 
     def __init__(self, size: int, line: Inbox | socket.socket, words: ProcessWords) -> None:
@@ -172,34 +171,34 @@ class LiveBallot:
         else:
             self._epoll.register(line.fileno(), select.EPOLLIN)
         self.ballot = Ballot(size, chair_line)
-        """The vote; times in it are of CLOCK_MONOTONIC."""
+        """State machine of the votes; its times are of CLOCK_MONOTONIC."""
         self.stay = False
-        """The processes here live on into the next round where they leave this one now."""
+        """The processes here will live on into the next round if they leave now."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when `look` has something to do."""
         return self._epoll.fileno()
 
     def read(self, *, all_live: bool) -> LocalProcesses:
-        """Return what the processes here say of themselves."""
+        """Return the state of the processes here."""
         return self._words.read(all_live=all_live, stay=self.stay)
 
     def ended(self) -> tuple[int, ...]:
-        """Return the step that each process here has ended last; -1 before its first."""
+        """Return the last step that each process here has ended; -1 before its first."""
         return self._words.ended()
 
     def ask(self, tier: KeptIn, *, all_live: bool) -> None:
-        """Ask for a vote. To be called if the processes here take part."""
+        """Ask for a vote; requires that the processes here take part."""
         now = time.monotonic()
         self._carry_out(self.ballot.ask(tier, now, self.read(all_live=all_live)), all_live=all_live)
 
     def note_left(self) -> None:
-        """Take note that the processes here have left as it was agreed."""
+        """Note that the processes here have left as agreed."""
         now = time.monotonic()
         self._carry_out(self.ballot.note_left(now, self.read(all_live=False)), all_live=False)
 
     def look(self, *, all_live: bool) -> None:
-        """Take in what has come, answer it, and give the processes their order.
+        """Receive and answer messages, and set the processes' order.
 
         Args:
             all_live: no process here has ended.
@@ -209,7 +208,7 @@ class LiveBallot:
         self._carry_out(self.ballot.look(now, self.read(all_live=all_live), came), all_live=all_live)
 
     def close(self) -> None:
-        """Take part in nothing more. Processes that are held go on; what was agreed stays their order."""
+        """Take part in no further vote. Held processes go on; an agreed step stays their order."""
         self.ballot.close()
         self._words.set_order(self.ballot.order)
         self._words.close()
@@ -219,10 +218,10 @@ class LiveBallot:
         self._epoll.close()
 
     def _carry_out(self, traffic: Traffic, *, all_live: bool) -> None:
-        """Give the processes their order, and send what is to be sent."""
+        """Set the processes' order, and send messages."""
         while True:
             self._words.set_order(self.ballot.order)
-            self.ballot.note_order(time.monotonic())  # two holds of one millisecond are the same word
+            self.ballot.note_order(time.monotonic())  # ORDER is equal for two holds within a millisecond
             broken: Traffic = []
             for fd, message in traffic:
                 if fd in self._peers and (message is None or not self._send(fd, message)):
@@ -234,7 +233,7 @@ class LiveBallot:
             traffic = self.ballot.look(now, self.read(all_live=all_live), broken)
 
     def _take(self, fd: int) -> Traffic:
-        """Return what has come by a connection, or by those that are new."""
+        """Receive from a connection; from the listener, accept connections and receive from them."""
         if isinstance(self._line, Inbox) and fd == self._line.fileno():
             added = [self._add(peer) for peer in self._line.take()]
             return [item for peer in added for item in self._take(peer)]  # its first message may have come
@@ -261,7 +260,7 @@ class LiveBallot:
         self._peers.pop(fd).close()
 
     def _send(self, fd: int, message: Message) -> bool:
-        """Send 32 bytes, for which a connection that works always has room."""
+        """Send 32 bytes, for which a working connection always has room; return False if it broke."""
         try:
             return self._peers[fd].send(pack(message)) == _FRAME.size
         except OSError:

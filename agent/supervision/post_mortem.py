@@ -40,19 +40,20 @@ from crds.failure_texts import FROM_OUTSIDE, KILLED_BY, KILLED_CHILD, early_fini
 logger = logging.getLogger(__name__)
 
 RAISED_GRACE_SECONDS = 1.0
-"""How long a process has to end that has just raised an exception, because it may explain all the others."""
+"""Time for a process to end that has just raised an exception, since it may explain all other failures."""
 
 JUST_NOW_SECONDS = 2.0
-"""An exception counts as just raised if its log was last written to so lately, and a script as just ended."""
+"""Age of the last write to a log up to which its exception counts as just raised; the same for a script's
+end."""
 CRASH_BYTES = 64 * 1024
-"""How much of the end of a log is searched for the stacks of a crash."""
+"""Length of the end of a log that is searched for the stacks of a crash."""
 RAISED_BYTES = 16 * 1024
-"""How much of the end of a log is searched for such an exception."""
+"""Length of the end of a log that is searched for an exception."""
 
 SHARED_MEMORY = "/dev/shm"
-"""A file system of its own, which is small by default."""
+"""Mount point of a file system that is small by default."""
 DEFAULT_BYTES = 64 << 20
-"""What container runtimes give where the Pod template mounts nothing there."""
+"""Its size by container runtimes if the Pod template mounts nothing there."""
 
 _WANT_OF_SHARED_MEMORY = re.compile(
     # torch's DataLoader, of a worker that wrote beyond the end of the file system
@@ -64,15 +65,15 @@ _WANT_OF_SHARED_MEMORY = re.compile(
 
 
 class Raised(Enum):
-    """Whether a living process has just written an exception, other than about the end of a peer."""
+    """Kind of exception that a living process has just written, other than about the end of a peer."""
 
     NONE = "none"
     UNKNOWN = "one that may have been caught"
-    UNCAUGHT = "one that nobody caught"
+    UNCAUGHT = "one that was not caught"
 
 
 class PostMortem:
-    """Explains why training processes ended: those of one start at a time."""
+    """Explains why the training processes of one start ended."""
 
     def __init__(self, logs: RoundLogsSpecs, files: ProgressFiles, oom: OomWatch) -> None:
         self._logs = logs
@@ -82,44 +83,43 @@ class PostMortem:
         self._began = time.monotonic()
 
     def begin(self) -> None:
-        """Forget the last processes. To be called just before others are started."""
+        """Forget the last processes. Call it just before others are started."""
         self._seen.clear()
         self._oom.reset()
         self._began = time.monotonic()
 
     def excuse(self, local_ranks: Collection[int]) -> None:
-        """Take the ends of these processes for no failures."""
+        """Do not count the ends of these processes as failures."""
         self._seen.update(local_ranks)
 
     def new_failures(self, processes: TrainingProcesses) -> list[ProcessFailure]:
-        """Return the failures of processes that have ended, without those that were described before."""
+        """Return the failures of ended processes that were not described or excused before."""
         processes.collect_exits()
         codes = {r: code for r, code in processes.exit_codes.items() if code != 0 and r not in self._seen}
         files = self._logs.latest.error_files
         return [process_failure(r, processes.pids[r], code, files.get(r, "")) for r, code in codes.items()]
 
     def with_scripts(self, processes: TrainingProcesses) -> dict[int, int]:
-        """Return the ids of the living processes whose scripts are not known to be over, by local rank."""
+        """Return the ids of the living processes without a recorded end of their scripts, by local rank."""
         return {rank: pid for rank, pid in processes.alive().items() if self._files.script_end(rank) is None}
 
     def timed_out(self, processes: TrainingProcesses) -> list[int]:
-        """Return the local ranks of living processes whose scripts a collective has ended that timed out."""
+        """Return the local ranks of living processes whose scripts ended by a collective's time-out."""
         ends = {rank: self._files.script_end(rank) for rank in processes.alive()}
         raised = [rank for rank, end in ends.items() if end is not None and end.raised]
         stderrs = {rank: Path(self._logs.latest.stderrs.get(rank) or "/nonexistent") for rank in raised}
         return [r for r, file in stderrs.items() if times_out(last_traceback(read_tail(file, RAISED_BYTES)))]
 
     def exit_codes(self, processes: TrainingProcesses) -> dict[int, int]:
-        """Return the exit codes by local rank, also of processes that live on after their scripts."""
+        """Return the exit codes by local rank, including those of scripts whose processes still live."""
         ends = {rank: self._files.script_end(rank) for rank in processes.alive()}
         return {rank: end.code for rank, end in ends.items() if end is not None} | processes.exit_codes
 
     def failures_before_stop(self, processes: TrainingProcesses) -> list[ProcessFailure]:
-        """Return the new failures, and give processes that are just ending the time to end.
+        """Return the new failures, after giving processes that are just ending the time to end.
 
-        These have just raised an exception, or their scripts have just ended, as by `sys.exit(3)`.
-
-        To be called before the processes get a signal. An exception that nobody caught counts as a failure
+        A process is just ending if it has just raised an exception or its script has just ended, as by
+        `sys.exit(3)`. Call it before the processes get a signal. An uncaught exception counts as a failure
         even if its process has not ended by then.
         """
         raised = {rank: self._raised(rank) for rank in processes.alive()}
@@ -135,12 +135,12 @@ class PostMortem:
     def describe(
         self, failed: Collection[ProcessFailure], ranks: Mapping[int, int], round_: int, sequence: int
     ) -> LocalFailure:
-        """Describe the failure that looks least like a consequence of the others; of several, the first.
+        """Describe the failure that is least likely a consequence of the others; of several, the first.
 
         Args:
             failed: at least one.
-            ranks: global ranks by local ones; negative where there are none yet.
-            round_: the round that the processes were started for.
+            ranks: global ranks by local ones; negative before the first meeting.
+            round_: the round of the processes.
             sequence: the number of the failure among those of this agent.
         """
         self._seen.update(process.local_rank for process in failed)
@@ -153,7 +153,7 @@ class PostMortem:
     def describe_early_finish(
         self, codes: Mapping[int, int], ranks: Mapping[int, int], round_: int, sequence: int
     ) -> LocalFailure | None:
-        """Describe what the first process of this round to end well means to those that still train.
+        """Describe, as the failure of the others, the first process of this round to end well.
 
         Args:
             codes: the exit codes of the processes that have ended, by local rank.
@@ -172,7 +172,7 @@ class PostMortem:
     def describe_device_fault(
         self, fault: DeviceFault, ranks: Mapping[int, int], round_: int, sequence: int
     ) -> LocalFailure:
-        """Describe the fault as a failure of the process that trains on the device, where that is known."""
+        """Describe the fault as a failure of the process on that device, if the device is identified."""
         local_rank = fault.local_rank(len(ranks))
         rank = None if local_rank is None else ranks.get(local_rank)
         failure = self._failure(local_rank or 0, rank, round_, sequence, fault.message)
@@ -181,7 +181,7 @@ class PostMortem:
     def _failure(
         self, local_rank: int, rank: int | None, round_: int, sequence: int, message: str
     ) -> LocalFailure:
-        """Describe what became of a process that has not failed by itself."""
+        """Describe a failure whose process has not failed by itself."""
         return LocalFailure(
             sequence=sequence,
             round=round_,
@@ -224,14 +224,14 @@ class PostMortem:
         return replace(failure, cause=FailureCause.OOM, message=clip(message, TEXT_BYTES))
 
     def _has_ended(self, local_rank: int) -> bool:
-        """Whether its script has just ended, other than by an exception."""
+        """Whether the process's script has just ended without an exception."""
         end = self._files.script_end(local_rank)
         if end is None or end.raised:
             return False
         return time.monotonic() - end.at <= JUST_NOW_SECONDS
 
     def _raised(self, local_rank: int) -> Raised:
-        """Look into torch's error file, and at the end of stderr."""
+        """Search torch's error file and the end of stderr for an exception."""
         logs = self._logs.latest
         error_file = Path(logs.error_files.get(local_rank) or "/nonexistent")
         if error_file.is_file():
@@ -251,9 +251,9 @@ class PostMortem:
 
 
 def _with_own_hang(failure: LocalFailure, log: str) -> LocalFailure:
-    """Return a crash by a time-out as a hang, if the crash found the main thread where it waits for nobody.
+    """Turn a crash by a time-out into a hang if the main thread did not wait for other ranks.
 
-    NCCL has all ranks ended when a collective of one times out, also the one that did not come to it.
+    When a collective times out at one rank, NCCL ends all ranks, including the one that did not reach it.
     """
     _, crash, dumped = log.rpartition("Fatal Python error")
     frames = dump.with_source(dump.oldest_thread(dumped)) if crash else ()
@@ -267,7 +267,7 @@ def _with_own_hang(failure: LocalFailure, log: str) -> LocalFailure:
 
 
 def _with_sender(failure: LocalFailure) -> LocalFailure:
-    """Add who sent the signal that ended the process: failures are looked at before dlr sends any signal."""
+    """Add that the signal came from outside: failures are examined before dlr sends any signal."""
     if failure.signal not in ("SIGKILL", "SIGTERM") or not failure.message.startswith(KILLED_BY):
         return failure
     killed = f"{KILLED_BY} {failure.signal}"
@@ -275,9 +275,9 @@ def _with_sender(failure: LocalFailure) -> LocalFailure:
 
 
 def _with_signal_of_child(failure: LocalFailure) -> LocalFailure:
-    """Begin the message with the signal that ended a process that the failed one had started.
+    """Begin the message with the signal that ended a child of the failed process.
 
-    The last of torch's exceptions only says that a DataLoader worker "exited unexpectedly".
+    torch's last exception only states that a DataLoader worker "exited unexpectedly".
     """
     if failure.child_signal is None:
         return failure
@@ -289,14 +289,14 @@ def _with_signal_of_child(failure: LocalFailure) -> LocalFailure:
 
 
 def explains_more(new: LocalFailure, reported: LocalFailure | None) -> bool:
-    """Tell whether a failure is to replace the reported one: it is newer, or a cause for a consequence."""
+    """Whether a failure has to replace the reported one: it is of a newer round, or nearer to the cause."""
     if reported is None or reported.round != new.round:
         return True
     return _innocence(new) < _innocence(reported)
 
 
 def _innocence(failure: LocalFailure) -> tuple[bool, bool]:
-    """Order a cause before a consequence, and of these the end of a wait before that of a peer."""
+    """Order causes before consequences, and among these a time-out before the loss of a peer."""
     return failure.is_consequence, failure.is_consequence and failure.cause is not FailureCause.TIMED_OUT
 
 
@@ -305,24 +305,24 @@ def process_failure(local_rank: int, pid: int, exit_code: int, error_file: str) 
     with deferred():
         try:
             return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file=error_file)
-        except Exception as error:  # torch raises whatever a half-written error file makes of json.load
+        except Exception as error:  # torch raises any error that json.load has with a half-written file
             logger.warning("the error file %s cannot be read: %s", error_file, error)
             return ProcessFailure(local_rank=local_rank, pid=pid, exitcode=exit_code, error_file="")
 
 
 def failure_by(message: str, exit_code: int, local_rank: int = 0, pid: int = 0) -> ProcessFailure:
-    """Return torch's description of a failure that no error file tells of."""
+    """Return torch's description of a failure without an error file."""
     failure = process_failure(local_rank, pid, exit_code, "")
     failure.error_file_data = {"message": {"message": message}}
     return failure
 
 
 def shared_memory_hint(message: str, log_tail: str, signal: str | None) -> str:
-    """Return one sentence on what to do, if this failure is for want of shared memory; "" for all others.
+    """Return one sentence on what to do, if this failure is for want of shared memory; "" otherwise.
 
     Args:
         log_tail: the end of the process's log.
-        signal: the name of the signal that ended it or a process that it started, if one did.
+        signal: the name of the signal that ended the process or its child; None if none did.
     """
     try:
         size = shutil.disk_usage(SHARED_MEMORY).total

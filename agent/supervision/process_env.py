@@ -1,4 +1,4 @@
-"""The environment that a training process gets beside torch's variables."""
+"""The environment of a training process beside torch's variables."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from crds.trace import ENV_ENDPOINT, ENV_TRACEPARENT, traceparent
 
 @dataclass(frozen=True)
 class ProcessEnvironment:
-    """What an agent and its training processes share, which their environment names."""
+    """Files and sockets that an agent shares with its training processes by their environment."""
 
     progress: ProgressFiles
     stacks: StackFiles
     memory: CheckpointHolder | None
     desk: str
-    """The socket from which they pull shards; "" if each process pulls its own share, by rank."""
+    """Socket from which the processes pull shards; "" if each process pulls its own share, by rank."""
     replicas: ReplicasDesk | None = None
-    """The socket through which they follow the replica groups, in a job that has such."""
+    """Desk that they follow the replica groups through; None in a job without groups."""
 
     def complete(
         self,
@@ -44,7 +44,7 @@ class ProcessEnvironment:
         membership: WorldMembership,
         kept: KeptProcesses,
     ) -> None:
-        """Add to torch's variables what the processes of a round share with this agent.
+        """Add the variables of a round's processes to those of torch.
 
         Raises:
             OSError: a file cannot be written.
@@ -65,8 +65,8 @@ class ProcessEnvironment:
         """Make the files of a start, and return the variables that name them, by local rank.
 
         Args:
-            ranks: their global ranks, by local rank.
-            failures_per_hour: of the job; None if that is not known.
+            ranks: global ranks of the processes, by local rank.
+            failures_per_hour: failure rate of the job; None if it is unknown.
 
         Raises:
             OSError: a file cannot be written.
@@ -89,16 +89,16 @@ class ProcessEnvironment:
         ]
 
     def _recorder(self, local_rank: int) -> dict[str, str]:
-        """Return what has a process keep its last collectives for this agent."""
+        """Return the variables by which a process records its last collectives for this agent."""
         records = self.stacks.folder_of(local_rank, self.progress.directory)
         socket = self.progress.recorder_of(local_rank)
         return flight_recorder.variables(socket, os.environ, torch.__version__, records)
 
 
 def trace_variables(environ: Mapping[str, str], job_uid: str, round_: int) -> dict[str, str]:
-    """Return what has spans of the script belong below those of its round, where the Pod names a collector.
+    """Return the variable that makes the script's spans children of its round, if the Pod has a collector.
 
-    A trace that the Pod names itself stays.
+    A trace that the Pod's environment names takes precedence.
     """
     if not environ.get(ENV_ENDPOINT) or ENV_TRACEPARENT in environ or not job_uid:
         return {}
@@ -106,13 +106,13 @@ def trace_variables(environ: Mapping[str, str], job_uid: str, round_: int) -> di
 
 
 def restart_counts(env: Mapping[str, str], round_: int) -> dict[str, str]:
-    """Return torch's two counts of restarts, where the number of earlier rounds is what counts.
+    """Return torch's two counts of restarts, with the number of earlier rounds as the count.
 
-    torch counts the failures of one agent; the number of rounds is alike on all ranks. The difference between
-    the two variables stays.
+    torch counts the failures of one agent; the number of rounds is equal on all ranks. The difference between
+    the two variables is unchanged.
 
     Args:
-        env: of a process, as torch has it.
+        env: environment of a process, as torch sets it.
     """
     count = max(round_ - 1, 0)
     counts = {RESTART_COUNT: str(count)}

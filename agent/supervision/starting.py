@@ -1,4 +1,4 @@
-"""How the processes of a round are started: forked by the warm parent where that works, else spawned."""
+"""Starts the processes of a round: forked by the warm parent if possible, else spawned."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from agent.warm.warm_parent import READY_SECONDS, WarmStart
 
 
 class WorldMovedOnError(Exception):
-    """Another world is wanted than the one whose processes were to be started."""
+    """Another world is wanted by now than the one of the processes to start."""
 
 
 class Starting:
-    """The way in which torch starts the processes of an agent.
+    """Replaces torch's start of the processes by that of dlr.
 
     Args:
-        warm_start: None if they are to be spawned.
-        orphans: learns of each process at once.
-        kept: may have one that lives on.
-        names_ranks: each line that is copied from a log begins with the rank, as torchrun's flags ask for.
+        warm_start: starts the warm parent; None to spawn the processes.
+        orphans: gets the id of each process at once.
+        kept: may have a process that lives on.
+        names_ranks: each line copied from a log begins with the rank, as torchrun's flags ask for.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Starting:
         self._copy = copy_log if names_ranks else copy_as_it_is
 
     def await_warm_parent(self) -> None:
-        """Wait until there is something to fork from, while the world is as it was.
+        """Wait until the warm parent is ready.
 
         Raises:
-            WorldMovedOnError: it is not: the round is over before it began here.
+            WorldMovedOnError: the world has changed: the round is over before it began here.
         """
         membership = self._membership
         if self._warm_start is None:
@@ -58,7 +58,7 @@ class Starting:
 
     @contextlib.contextmanager
     def by_us(self) -> Iterator[None]:
-        """Have torch fork processes, and copy their logs, by what is ours meanwhile."""
+        """Make torch start processes and copy their logs by dlr's functions while the context is open."""
         with contextlib.ExitStack() as ours:
             if self._warm_start is not None:
                 ours.enter_context(processes_started_by(self._fork))
@@ -68,9 +68,10 @@ class Starting:
     def _fork(
         self, local_rank: int, argv: Sequence[str], env: dict[str, str], redirects: Mapping[int, int]
     ) -> ProcessHandle | None:
-        """Have a process go on with the round, or fork one.
+        """Take a process that lives on into the round, or fork one.
 
-        Its start may still be abandoned before its session and environment show it.
+        `orphans` learns of it at once: a start may be abandoned before the process's session and environment
+        show that it is ours.
         """
         assert self._warm_start is not None
         process = self._kept.hand_over(local_rank, env, redirects)

@@ -1,18 +1,19 @@
-"""Leaving by vote: how the agents of a round have all its ranks stop after the same step.
+"""Leaving by vote: the agents of a round agree on a step after which all ranks stop.
 
-The agent of rank 0 is the chair. Pure state machines: what comes in and the time, what goes out.
+The agent of rank 0 is the chair. Chair and voter are pure state machines: they take events and the time, and
+return messages.
 
-1. An agent asks for a vote. The chair opens it: all agents hold their processes, which wait at the end of the
-   step they are in.
-2. Each agent answers with the highest step that any of its processes has ended. By then none can begin more
+1. An agent asks for a vote. The chair opens it: all agents hold their processes, which wait at the end of
+   their current step.
+2. Each agent answers with the highest step that any of its processes has ended. None of them can begin more
    than the step after it.
-3. When all have answered, the chair names the step after the highest of these. Nobody is beyond it, since
-   whoever has not ended it is in it or held before it. All go on to it, and leave.
+3. When all have answered, the chair names the step after the highest of these. No process is beyond it: each
+   is in it, or held before it. All go on to it, and leave.
 
-No process has to get anywhere before the answer, so a step may take minutes, and a vote takes milliseconds.
-It works whether or not ranks wait for each other in each step. An agent that cannot take part, since its
-processes do not or one of them has ended, calls the vote off; so does the chair when an agent is lost or does
-not answer in time. Then all go on, and whoever has to stop does so in the old way.
+An answer waits for no process, so a step may take minutes, while a vote takes milliseconds. A vote works
+whether or not ranks wait for each other in each step. An agent that cannot take part, since its processes do
+not or one of them has ended, calls the vote off; so does the chair when an agent is lost or does not answer
+in time. Then all processes go on, and those that have to stop are stopped by signal.
 """
 
 from __future__ import annotations
@@ -24,38 +25,38 @@ from crds.checkpoint_files import KeptIn
 from crds.progress_record import GO_ON, hold_until, leave_at, stay_at
 
 DECISION_SECONDS = 5.0
-"""How long the chair waits for all answers."""
+"""Time that the chair waits for all answers."""
 HOLD_SECONDS = 2 * DECISION_SECONDS
-"""How long an agent holds its processes, at most: who hears nothing for so long goes on."""
+"""Time limit for an agent to hold its processes without a message of the chair."""
 SLACK_SECONDS = 1.0
-"""So much longer a process waits by itself, if its agent does not even say to go on."""
+"""Extra time after which a held process goes on by itself, if its agent has not released it."""
 SETTLE_SECONDS = 0.001
-"""Time from the order to hold until BOUNDARY is read. By then, the step is visible there after which a
-process has looked that did not see the order."""
+"""Time from the order to hold until BOUNDARY is read. If a process looked just before the order, its step is
+visible in BOUNDARY by then."""
 
 
 class MessageKind(IntEnum):
-    """What a message says."""
+    """Kind of a message."""
 
     ASK = 1
     """To the chair: open a vote. With a tier."""
     HOLD = 2
-    """Message of the chair: vote `number` is open."""
+    """From the chair: vote `number` is open."""
     ENDED = 3
     """To the chair: the processes here have ended `step`, and none can go beyond the next. With the safest
     tier that they or their agent ask for."""
     CANNOT = 4
     """To the chair: the processes here cannot take part."""
     LEAVE = 5
-    """Message of the chair: all leave after `step`, which is kept in the tier."""
+    """From the chair: all leave after `step`, and keep it in the tier."""
     OFF = 6
-    """Message of the chair: nobody leaves by this vote."""
+    """From the chair: nobody leaves by this vote."""
     JOIN = 7
     """To the chair, before all else: the agent of rank `number` is here."""
     LEFT = 8
-    """To the chair: the processes here have left as was agreed. From the chair: those of its agent have."""
+    """To the chair: the processes here have left as agreed. From the chair: those of its agent have."""
     LOST = 9
-    """Message of the chair: an agent was lost whose processes had not left."""
+    """From the chair: an agent was lost before its processes had left."""
 
 
 class Message(NamedTuple):
@@ -66,29 +67,29 @@ class Message(NamedTuple):
 
 
 class VoteResult(NamedTuple):
-    """What was decided."""
+    """Decision of a vote."""
 
     step: int
     tier: KeptIn
 
 
 class LocalProcesses(NamedTuple):
-    """The training processes of one agent, as it sees them at one moment."""
+    """State of the training processes of one agent at one moment."""
 
     all_live: bool
     """None of them has ended."""
     take_part: bool
     """All of them look at ORDER after each step."""
     ended: tuple[int, ...]
-    """The step that each has ended last; -1 before its first."""
+    """Last step that each has ended; -1 before its first."""
     keep_in: KeptIn
-    """The safest tier that one of them asks for: all can keep a step there."""
+    """Safest tier that one of them asks for; all can keep a step there."""
     stay: bool = False
-    """They live on into the next round where they leave this one now."""
+    """They will live on into the next round if they leave now."""
 
 
 Sent = list[tuple[int, Message]]
-"""Messages of the chair, each with the rank of the agent that it is for."""
+"""Messages of the chair, each with the rank of its receiver."""
 
 
 class Chair:
@@ -98,7 +99,7 @@ class Chair:
         self._size = size
         self._present: set[int] = set()
         self._to_leave: set[int] = set()
-        """Ranks of the agents that have yet to say that their processes have left."""
+        """Ranks of the agents that have not reported yet that their processes have left."""
         self._number = 0
         self._tier = KeptIn.MEMORY
         self._answers: dict[int, int] | None = None
@@ -108,23 +109,23 @@ class Chair:
 
     @property
     def wake_at(self) -> float | None:
-        """Time of the next look that something depends on."""
+        """Time by which `expire` has to be called; None if no vote is open."""
         return self._deadline if self._answers is not None else None
 
     def join(self, rank: int) -> None:
-        """Take note that the agent of that rank can be reached."""
+        """Note that the agent of that rank can be reached."""
         self._present.add(rank)
         self._to_leave.add(rank)
 
     def lose(self, rank: int) -> Sent:
-        """Take note that the agent has left, or that its connection broke."""
+        """Note that the agent has left, or that its connection broke."""
         self._present.discard(rank)
         if self._decided and rank in self._to_leave:
             return self._to_all(Message(MessageKind.LOST))
         return self._call_off()
 
     def receive(self, rank: int, message: Message, now: float) -> Sent:
-        """Take a message of an agent."""
+        """Process a message of an agent."""
         if message.kind is MessageKind.ASK:
             return self._ask(rank, KeptIn(message.tier), now)
         if message.kind is MessageKind.LEFT:
@@ -143,12 +144,12 @@ class Chair:
         return self._to_all(Message(MessageKind.LEAVE, self._number, step, self._tier))
 
     def expire(self, now: float) -> Sent:
-        """Call the vote off if its time is over."""
+        """Call the vote off if not all have answered in time."""
         return self._call_off() if self._answers is not None and now >= self._deadline else []
 
     def _ask(self, rank: int, tier: KeptIn, now: float) -> Sent:
         if self._decided:
-            return []  # the chair has sent the step to all agents already
+            return []  # all agents have the step already
         if self._answers is not None:
             self._tier = max(self._tier, tier)
             return []
@@ -169,20 +170,20 @@ class Chair:
 
 
 class VoteStage(Enum):
-    """How far an agent is with a vote."""
+    """State of an agent in a vote."""
 
     NONE = "none"
     ASKED = "asked"
     HELD = "held"
-    """The processes are held, and what they have ended is still to be read."""
+    """The processes are held, but BOUNDARY is not read yet."""
     ANSWERED = "answered"
     AGREED = "agreed"
     CLOSED = "closed"
-    """There will be no vote in this round any more."""
+    """The agent takes part in no further vote of this round."""
 
 
 class Voter:
-    """One agent's part. Its messages are for the chair."""
+    """One agent's part in a vote. Its messages go to the chair."""
 
     def __init__(self) -> None:
         self.stage = VoteStage.NONE
@@ -190,35 +191,35 @@ class Voter:
         self._stay = False
         """The processes here live on after the agreed step."""
         self.lost_at: float | None = None
-        """Time at which an agent was lost whose processes had not left as it was agreed."""
+        """Time of the loss of an agent whose processes had not left as agreed."""
         self._chair_is_to_leave = False
-        """The chair will say that the processes of its own agent have left, and has not said so."""
+        """The chair has not reported yet that the processes of its own agent have left."""
         self._number = 0
         self._deadline = 0.0
         self._read_at: float | None = None
-        """When what the held processes have ended is read; None before they can see that they are held."""
+        """Time to read BOUNDARY; None before the order to hold is visible."""
         self._has_refused = False
-        """The chair knows that the processes here cannot take part in this vote after all."""
+        """The agent has informed the chair that it cannot take part in this vote after all."""
         self._wish = KeptIn.MEMORY
-        """The safest tier that this agent has asked for. It counts in a later vote, too."""
+        """Safest tier that this agent has asked for; it counts in a later vote too."""
 
     @property
     def wake_at(self) -> float | None:
-        """Time of the next look that something depends on."""
+        """Time by which `look` and `expire` have to be called; None if nothing expires."""
         if self.stage is VoteStage.HELD and self._read_at is not None and not self._has_refused:
             return self._read_at
         return self._deadline if self.stage in (VoteStage.ASKED, VoteStage.HELD, VoteStage.ANSWERED) else None
 
     @property
     def order(self) -> int:
-        """The word ORDER of the processes here."""
+        """Value of ORDER for the processes here."""
         if self.agreed is not None:
             return stay_at(*self.agreed) if self._stay else leave_at(*self.agreed)
         held = self.stage in (VoteStage.HELD, VoteStage.ANSWERED)
         return hold_until(self._deadline + SLACK_SECONDS) if held else GO_ON
 
     def ask(self, tier: KeptIn, now: float) -> list[Message]:
-        """Ask for a vote; one that is open will do, and then it counts where the asked tier is safer."""
+        """Ask for a vote, or for a safer tier in the open one."""
         if self.stage in (VoteStage.AGREED, VoteStage.CLOSED):
             return []
         self._wish = max(self._wish, tier)
@@ -227,7 +228,7 @@ class Voter:
         return [Message(MessageKind.ASK, tier=tier)]
 
     def receive(self, message: Message, now: float, local: LocalProcesses) -> list[Message]:
-        """Take a message of the chair."""
+        """Process a message of the chair."""
         if self.stage is VoteStage.AGREED:
             if message.kind is MessageKind.LEFT:
                 self._chair_is_to_leave = False
@@ -249,12 +250,12 @@ class Voter:
         return []
 
     def note_order(self, now: float) -> None:
-        """Take note that the processes can see `order` by now."""
+        """Note that `order` is visible to the processes."""
         if self.stage is VoteStage.HELD and self._read_at is None:
             self._read_at = now + SETTLE_SECONDS
 
     def look(self, now: float, local: LocalProcesses) -> list[Message]:
-        """Answer once the processes have had the time to see that they are held.
+        """Answer once the order to hold has taken effect.
 
         Args:
             local: read no earlier than `now`.
@@ -272,25 +273,22 @@ class Voter:
         return []
 
     def leave(self) -> list[Message]:
-        """Tell the chair that the processes here have left as it was agreed."""
+        """Inform the chair that the processes here have left as agreed."""
         return [Message(MessageKind.LEFT)]
 
     def lose_chair(self, now: float) -> None:
-        """Take note that the chair's agent has left, or that the connection broke."""
+        """Note that the chair's agent has left, or that the connection broke."""
         if self.stage is VoteStage.AGREED and self._chair_is_to_leave and self.lost_at is None:
             self.lost_at = now
         self.close()
 
     def expire(self, now: float) -> None:
-        """Go on if the chair has been silent for too long."""
+        """Release the processes if the chair has been silent for too long."""
         silent = self.stage in (VoteStage.ASKED, VoteStage.HELD, VoteStage.ANSWERED)
         if silent and now >= self._deadline:
             self.close()
 
     def close(self) -> None:
-        """Take part in nothing more: this agent goes its own way.
-
-        What was agreed stays.
-        """
+        """Take part in no further vote. An agreed step stays in force."""
         if self.stage is not VoteStage.AGREED:
             self.stage = VoteStage.CLOSED

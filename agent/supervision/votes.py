@@ -1,4 +1,4 @@
-"""The votes of an agent: round after round, a ballot by which its processes may leave."""
+"""The votes of an agent: one ballot for each round."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Votes:
     """The votes of this agent's rounds.
 
     Args:
-        listener: of this agent, with the job's key.
-        memory: of this agent; None if it keeps no checkpoints.
+        listener: this agent's listener, with the job's key.
+        memory: this agent's checkpoints in memory; None if it keeps none.
         kept: the processes that live on into the next round.
-        stop_grace_seconds: from the wish to stop the processes to SIGKILL.
-        failure_grace_seconds: the same, if the processes of others are dead.
+        stop_grace_seconds: time from the decision to stop the processes to SIGKILL.
+        failure_grace_seconds: the same, if the processes of other agents are dead.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Votes:
         self._world: AgentWorld | None = None
         """The newest world whose members have met."""
         self._inbox: Inbox | None = None
-        """The connections of the others, at rank 0."""
+        """Connections of the other agents, at rank 0."""
         self._ballot: LiveBallot | None = None
 
     # The rounds.
 
     def meet(self, world: AgentWorld) -> None:
-        """Take note of a world whose members have met; as rank 0, begin to take connections."""
+        """Note a world whose members have met; as rank 0, begin to accept connections."""
         self.end()
         self._world = world
         if world.members.index(self._membership.member) == 0:
@@ -77,9 +77,9 @@ class Votes:
             self._listener.offer(service(world.round), self._inbox.put)
 
     def begin(self, records: Sequence[Path]) -> None:
-        """Open the round's ballot, for the processes that have just been started.
+        """Open the round's ballot, after its processes have been started.
 
-        By now rank 0's agent takes connections: torch's agents have exchanged their ranks since.
+        By then rank 0's agent accepts connections, since torch's agents have exchanged their ranks.
 
         Args:
             records: the progress records of the processes.
@@ -92,12 +92,12 @@ class Votes:
             return
         try:
             self._ballot = LiveBallot(len(world.members), line, ProcessWords(records))
-        except OSError as error:  # training goes on without them
+        except OSError as error:  # training goes on without votes
             logger.warning("no votes in this round: %s", error)
             line.close()
 
     def end(self) -> None:
-        """Take part in no more votes of the round. It may be repeated."""
+        """Take part in no more votes of the round. May be called again."""
         if self._world is not None:
             self._listener.withdraw(service(self._world.round))
         if self._inbox is not None:
@@ -111,7 +111,7 @@ class Votes:
         return [self._ballot.fileno()] if self._ballot is not None else []
 
     def look(self, processes: TrainingProcesses) -> bool:
-        """Take in what has come; whether there is a vote to take part in."""
+        """Receive and answer messages; return whether a vote is open or was decided."""
         if self._ballot is None:
             return False
         with deferred():
@@ -121,10 +121,10 @@ class Votes:
     # One vote.
 
     def follow(self, processes: TrainingProcesses, action: NextAction, begun_at: float) -> VoteOutcome:
-        """Leave by vote for a planned change, or because another agent asks.
+        """Leave by vote for a planned change, or at another agent's request.
 
         Args:
-            begun_at: when the grace began, by the monotonic clock.
+            begun_at: start of the grace, by the monotonic clock.
         """
         tier = self._membership.standing.planned_tier(action, self._peers())
         if tier is not None and self._memory is not None:
@@ -137,28 +137,28 @@ class Votes:
         return self.leave(processes, tier, begun_at)
 
     def stop(self, processes: TrainingProcesses, begun_at: float) -> VoteOutcome:
-        """Have all leave by vote, since this agent's Pod is to stop; the grace began at `begun_at`."""
+        """Have all leave by vote, since this agent's Pod stops; the grace began at `begun_at`."""
         if self._ballot is not None:
             self._ballot.stay = False
         return self.leave(processes, self._membership.standing.tier_of_a_stop(self._peers()), begun_at)
 
     def hand_over(self, seconds: float) -> None:
-        """Stay until another Pod has what the processes left in memory, for so long at most."""
+        """Wait at most this long until another Pod has copied the checkpoints in memory."""
         if self._memory is not None:
             self._memory.hand_over(seconds)
 
     def leave(self, processes: TrainingProcesses, tier: KeptIn | None, begun_at: float) -> VoteOutcome:
-        """Have the processes of all agents leave after the same step, or take part in that.
+        """Have the processes of all agents leave after the same step, or join in another agent's vote.
 
         Args:
-            tier: ask for a vote, and for that step to be kept there; None if another agent has asked.
-            begun_at: when the grace began, by the monotonic clock.
+            tier: ask for a vote, and for its step to be kept there; None if another agent has asked.
+            begun_at: start of the grace, by the monotonic clock.
         """
         ballot = self._ballot
         if ballot is None or (tier is not None and not ballot.read(all_live=True).take_part):
             return VoteOutcome.OFF
         if tier is not None:
-            self.look(processes)  # who has just connected takes part
+            self.look(processes)  # agents that have just connected take part
             with deferred():
                 ballot.ask(tier, all_live=self._all_live(processes))
         while True:
@@ -180,7 +180,7 @@ class Votes:
             return decision
 
     def have_left(self, processes: TrainingProcesses) -> list[int]:
-        """Return the local ranks of the processes that have left as it was agreed."""
+        """Return the local ranks of the processes that have left as agreed."""
         if self._ballot is None or self._ballot.ballot.agreed is None:
             return []
         processes.collect_exits()
@@ -191,11 +191,11 @@ class Votes:
         return len(processes.alive()) == len(processes.pids) and not self._kept.lost(processes)
 
     def _stay(self, processes: TrainingProcesses, action: NextAction) -> bool:
-        """Whether the processes here live on where they leave now: all can, and a world awaits them."""
+        """Whether the processes here live on if they leave now: all can, and a world awaits them."""
         assert self._world is not None
         world = self._membership.standing.newest if action.verb is AgentVerb.START else None
         if self._kept.go_into_any_world(processes):
-            world = None  # its size does not count
+            world = None  # its size does not matter
         next_size = None if world is None else len(world.members)
         return may_stay(action, len(self._world.members), next_size) and self._kept.all_live_on(processes)
 
@@ -209,7 +209,7 @@ class Votes:
             ballot.agreed,
             None if ballot.lost_at is None else now - ballot.lost_at,
             self._membership.standing.peers_are_dead,
-            processes.exit_codes,  # those that the ballot has seen: `_wait` looks for the others
+            processes.exit_codes,  # as the ballot has seen them; `_wait` notices later ones
             live.ended(),
             now - begun_at,
             None if ballot.wake_at is None else ballot.wake_at - now,
@@ -218,15 +218,15 @@ class Votes:
         )
 
     def _wait(self, processes: TrainingProcesses, seconds: float) -> None:
-        """Wait for what can change: the vote, the processes, the world, the time."""
+        """Wait at most this long until the vote, the processes or the world change."""
         poll = select.poll()
         for fd in (*self.fds(), *self._kept.fds(), *processes.exit_fds(), self._membership.fileno()):
             poll.register(fd, select.POLLIN)
         poll.poll(seconds * 1000 + 1)
-        self._membership.next_action()  # takes the news, of which `peers_are_dead` tells
+        self._membership.next_action()  # reads the news, on which `peers_are_dead` depends
 
     def _note(self, vote: LeaveVote) -> None:
-        """Have it reported, unless training has just come to its end."""
+        """Report the departure, unless training has just ended."""
         assert self._world is not None and vote.agreed is not None
         step, tier = vote.agreed
         if vote.have_left:
@@ -236,5 +236,5 @@ class Votes:
                 self._memory.note_departure(step)
 
     def _peers(self) -> Sequence[int] | None:
-        """Return each agent's peer that holds its checkpoints in memory too; None if nobody does."""
+        """Return each agent's peer, which has copies of its checkpoints; None if there are no copies."""
         return self._memory.peers() if self._memory is not None else None

@@ -1,4 +1,4 @@
-"""A training process's line to its agent, by which it lives from one round into the next."""
+"""A training process's connection to its agent, by which it lives on from one round into the next."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AgentGoneError(ConnectionError):
 
 
 class RoundOverError(Exception):
-    """The round is over, and with it what this process waits for."""
+    """The round is over, so that the wait of this process has to end."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,16 @@ class HandedRound:
 
     round: int
     variables: Mapping[str, str]
-    """The variables of the round."""
+    """Variables of the round."""
     outputs: Mapping[int, int]
-    """Descriptors of this process that are to become its 1 and 2."""
+    """This process's descriptors for its stdout (1) and stderr (2)."""
 
 
 class RoundLine:
-    """The line. A thread reads it.
+    """The connection, which a thread reads.
 
     Args:
-        leave: is called by that thread when a round is over.
+        leave: called by that thread when a round is over.
 
     Raises:
         OSError: the agent cannot be reached.
@@ -58,22 +58,22 @@ class RoundLine:
         self._socket.settimeout(None)
         self._handed: queue.SimpleQueue[HandedRound | None] = queue.SimpleQueue()
         self._over = 0
-        """The newest round that is over."""
+        """Newest round that is over."""
         self._news = threading.Event()
         """Set at each end of a round."""
         self._thread = threading.Thread(target=self._read, name="dlr-rounds", daemon=True)
 
     def enter(self, bound_to: Place | None) -> None:
-        """Tell the agent that this process can live on from now on, and begin to listen.
+        """Inform the agent that this process can live on from now on, and begin to listen.
 
         Args:
-            bound_to: the only place that it can go on in; None if it goes on in any.
+            bound_to: the only place that it can go on in; None for any.
         """
         self.send(Enters(bound_to))
         self._thread.start()
 
     def send(self, message: Enters | Left | Lost | Unable) -> None:
-        """Send a message; an agent that has gone is noticed by `next_round`."""
+        """Send a message; `next_round` notices if the agent is gone."""
         with contextlib.suppress(OSError):
             self._socket.sendall(messages.encode(message))
 
@@ -86,7 +86,7 @@ class RoundLine:
         found = self._handed.get()
         if found is None:
             self._handed.put(None)
-            raise AgentGoneError("the agent has gone, and nobody says who takes part in the next round")
+            raise AgentGoneError("the agent is gone, and no round will follow")
         return found
 
     def is_over(self, round_: int) -> bool:
@@ -94,7 +94,7 @@ class RoundLine:
         return self._over >= round_
 
     def rest(self, seconds: float) -> None:
-        """Wait for so long, or until a round is over."""
+        """Wait for this time, or until a round is over."""
         self._news.wait(seconds)
         self._news.clear()
 
@@ -103,14 +103,14 @@ class RoundLine:
             while (received := socket.recv_fds(self._socket, messages.MAX_FROM_AGENT, 2))[0]:
                 self._take(messages.read_from_agent(received[0]), received[1])
         except OSError:
-            pass  # it has gone
-        except Exception:  # of torch too, which leaves a collective here
-            logger.exception("this process lives on no more")
+            pass  # the agent is gone
+        except Exception:  # including torch's, by `leave`
+            logger.exception("this process cannot live on any more")
         finally:
             self._close()
 
     def _close(self) -> None:
-        """Let the main thread know that no round will come, and the agent, which hands none over then."""
+        """Inform the main thread that no round will come, and the agent that none can be handed over."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._handed.put(None)

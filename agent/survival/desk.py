@@ -1,7 +1,7 @@
-"""The agent's side of the socket: the statements of its training processes, and what they are sent.
+"""The agent's side of the socket: messages from and to its training processes.
 
-It has no thread: its descriptors are polled with the others of the agent, and `look` takes what has come.
-The kernel tells which process a connection is of (unix(7), SO_PEERCRED), whatever that says.
+It has no thread: its descriptors are polled with the agent's others, and `look` receives messages. The kernel
+identifies the process of a connection (unix(7), SO_PEERCRED).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from crds.progress_record import ENV_ROUND
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
-"""Connections that wait, and that one look takes."""
+"""Largest number of connections that wait, and that one look accepts."""
 MAX_MESSAGES = 64
 """Messages that a process may send in one round; it needs two."""
 NO_ROUND = -1
 _CREDENTIALS = struct.Struct("3i")
-"""The process, user and group ids that SO_PEERCRED gives."""
+"""Process, user and group id from SO_PEERCRED."""
 
 
 @dataclass(frozen=True)
 class ProcessStatements:
-    """The statements of one process, as far as they still count."""
+    """State of one process by its own messages."""
 
     entered: bool = False
     """Its loop has begun, so it can live on."""
@@ -56,7 +56,7 @@ class ProcessStatements:
     left: int = NO_ROUND
     """The newest round that it has left."""
     lost: Lost | None = None
-    """What it lost without being asked to leave, in the round that it is in."""
+    """Its loss of the current round without a request to leave."""
 
     @property
     def lives_on(self) -> bool:
@@ -64,14 +64,14 @@ class ProcessStatements:
         return self.entered and not self.unable
 
     def goes_into(self, rank: int, world_size: int) -> bool:
-        """Whether it can take that place in the next round."""
+        """Return whether it can take that place in the next round."""
         return self.lives_on and self.bound_to in (None, (rank, world_size))
 
     def after(self, message: FromProcess, newest_round: int) -> ProcessStatements:
-        """Return what holds after one more message.
+        """Return the state after one more message.
 
         Args:
-            newest_round: the one that the process is in: it can leave no later one.
+            newest_round: the round of the process, which cannot leave a later one.
         """
         match message:
             case Enters(bound_to):
@@ -120,12 +120,13 @@ class WorldDesk:
     def __init__(self) -> None:
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self.path = bound(self._server, "world")
-        """Path of the socket, in a folder that is this user's alone."""
+        """Path of the socket, in a folder that only this user can enter."""
         self._server.listen(MAX_CONNECTIONS)
         self._accepts = True
-        """Whether connections can be taken. Where not, each look tries again, and who waits causes none."""
+        """Whether connections can be accepted. If not, each look tries again, and waiting ones do not wake
+        it."""
         self._seats: dict[int, _Seat] = {}
-        """By process id."""
+        """Seats by process id."""
 
     def close(self) -> None:
         """End all connections, and take no more."""
@@ -137,7 +138,7 @@ class WorldDesk:
         """Talk with these processes, and with no other any more.
 
         Args:
-            round_: the round that those are in that are new here.
+            round_: the round of processes that are new here.
         """
         for pid in self._seats.keys() - set(pids):
             self._seats.pop(pid).close()
@@ -160,7 +161,7 @@ class WorldDesk:
         return [*server, *(it.fileno() for it in connections if it is not None)]
 
     def look(self) -> None:
-        """Take in what has come, without waiting."""
+        """Accept connections and receive messages, without waiting."""
         self._accept()
         for pid, seat in self._seats.items():
             while seat.connection is not None and self._receive(pid, seat):
@@ -174,10 +175,10 @@ class WorldDesk:
         return self._send(pid, seat, encode(Leave(round_)), ())
 
     def hand_over(self, pid: int, env: Mapping[str, str], redirects: Mapping[int, int]) -> bool:
-        """Give a process its next round, at once or when its loop begins; False if that cannot be.
+        """Hand a process its next round, at once or when its loop begins; return False if it cannot live on.
 
         Args:
-            redirects: which descriptor of ours it gets as its 1 and 2.
+            redirects: our descriptors for its stdout (1) and stderr (2).
         """
         seat = self._seats.get(pid)
         if seat is None or seat.words.unable:
@@ -209,7 +210,7 @@ class WorldDesk:
             pid = _peer(connection)
             seat = self._seats.get(pid)
             if seat is None or seat.connection is not None or seat.words.unable:
-                logger.warning("a connection of process %d is turned away: it is no training process", pid)
+                logger.warning("a connection of process %d is refused: it is no training process", pid)
                 connection.close()
             else:
                 seat.connection = connection
@@ -231,7 +232,7 @@ class WorldDesk:
             self._end(seat)
             return False
         except ValueError as error:
-            logger.warning("process %d lives on no more: it sends what makes no sense: %s", pid, error)
+            logger.warning("process %d cannot live on any more: its message is malformed: %s", pid, error)
             self._end(seat)
             return False
         if isinstance(message, Unable):
@@ -245,12 +246,12 @@ class WorldDesk:
         return True
 
     def _send(self, pid: int, seat: _Seat, data: bytes, descriptors: Sequence[int]) -> bool:
-        """Send without waiting; a process that is gone, or has long read nothing, lives on no more."""
+        """Send without waiting; a process that is gone or does not read cannot live on any more."""
         assert seat.connection is not None
         try:
             socket.send_fds(seat.connection, [data], list(descriptors))
         except OSError as error:
-            logger.warning("process %d cannot be reached, and lives on no more: %s", pid, error)
+            logger.warning("process %d cannot be reached, and so cannot live on: %s", pid, error)
             self._end(seat)
             return False
         return True
@@ -262,7 +263,7 @@ class WorldDesk:
 
 
 def _peer(connection: socket.socket) -> int:
-    """Return the process id of the other side, as this process's namespace has it; 0 if it is elsewhere."""
+    """Return the process id of the peer in this process's namespace; 0 if it is in another."""
     with contextlib.suppress(OSError):
         data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         return int(_CREDENTIALS.unpack(data)[0])

@@ -1,4 +1,4 @@
-"""Processes that this agent has started and that belong to no PContext for now."""
+"""Processes of this agent that currently belong to no PContext."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent.processes.processes import kill_group
 logger = logging.getLogger(__name__)
 
 KILLED_SECONDS = 5.0
-"""Time for a process to end that was killed; a wedged device may keep it longer."""
+"""Time limit for a killed process to end; a wedged device may keep it longer."""
 
 
 class ProcessHandle(Protocol):
@@ -45,7 +45,7 @@ def end(processes: Iterable[ProcessHandle], grace_seconds: float = 0.0) -> None:
 
 
 def _still_alive(processes: Sequence[ProcessHandle], seconds: float) -> list[ProcessHandle]:
-    """Return those that have not ended after so long."""
+    """Return the processes that have not ended after this time."""
     deadline = time.monotonic() + seconds
     return [process for process in processes if not _ends(process, deadline)]
 

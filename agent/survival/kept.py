@@ -1,7 +1,7 @@
-"""What an agent keeps of a round that ends: the processes that live on into the next one.
+"""Keeps the processes of an ending round that live on into the next one.
 
 `keep` takes them from the round's PContext, `hand_over` gives them to the next one's. In between they wait
-for their agent, and count as nobody's orphans.
+for their agent, and do not count as orphans.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ MOST_FAILED_NEWCOMERS = 2
 MOST_RETRIED = 2 * MOST_FAILED_NEWCOMERS
 """The same, after which newcomers are tried no more: each one that fails costs a round."""
 LEAVE_SECONDS = 1.0
-"""How long a process has to leave what it waits in. One whose interpreter is blocked is ended after that."""
+"""Time limit for a process to leave its collective; if its interpreter is blocked, it is ended after that."""
 
 
 def why_none_lives_on(*, forks: bool, has_memory: bool, torch_version: str) -> str:
-    """Return why all processes start again when one dies; empty where they may live on.
+    """Return the reason why all processes start again when one dies; empty if they may live on.
 
     Args:
         forks: the processes are forked (warm start).
-        has_memory: there are checkpoints in memory to go on from.
+        has_memory: there are checkpoints in memory to resume from.
     """
     if by_torch := versions.why_none_lives_on(torch_version):
         return by_torch
@@ -56,9 +56,9 @@ class KeptProcesses:
     """The processes that live on, round after round. Not thread-safe.
 
     Args:
-        desk: by which the agent talks with its processes; None where none can live on.
-        memory: of this agent, where each finds what it goes on from.
-        orphans: ends what other processes leave behind.
+        desk: connections to the processes; None if none can live on.
+        memory: this agent's checkpoints in memory, which they resume from.
+        orphans: ends the processes that others leave behind.
         spares: processes that are started ahead.
     """
 
@@ -75,18 +75,18 @@ class KeptProcesses:
         self._spares = spares
         orphans.living_on = self.pids
         self._kept: dict[int, ProcessHandle] = {}
-        """By local rank, between two rounds."""
+        """Processes between two rounds, by local rank."""
         self._joins = False
-        """Whether the processes of the round join others, or are such others."""
+        """Whether processes live on into the round, so that the others join them."""
         self._lived: set[int] = set()
         """Local ranks whose processes have lived on into the round."""
         self._newcomers: dict[int, int] = {}
-        """Process ids by local rank, of those that joined others and have not come to their loop yet."""
+        """Ids of processes that join others and have not reached their loop yet, by local rank."""
         self._failed_newcomers: dict[int, int] = {}
-        """Number of newcomers in a row that have not come to their loop, by local rank."""
+        """Number of newcomers in a row that have not reached their loop, by local rank."""
         self._round = 0
 
-    # What it sees.
+    # State of the processes.
 
     def pids(self) -> list[int]:
         """Return the ids of processes that belong to no round: kept ones and spares."""
@@ -98,7 +98,7 @@ class KeptProcesses:
         return [] if self._desk is None else self._desk.fds()
 
     def look(self, processes: TrainingProcesses, *, hangs: bool) -> None:
-        """Take in what processes say, and have spares started once all of the round train.
+        """Receive messages of the processes, and start spares once all of the round train.
 
         Args:
             hangs: the limit has passed without a step.
@@ -121,16 +121,16 @@ class KeptProcesses:
             self._spares.look(wanted=all_train)
 
     def lives_on(self, processes: TrainingProcesses) -> bool:
-        """Whether any process of the round can live on."""
+        """Return whether any process of the round can live on."""
         return any(self._words(pid).lives_on for pid in processes.alive().values())
 
     def all_live_on(self, processes: TrainingProcesses) -> bool:
-        """Whether all processes of the round can live on."""
+        """Return whether all processes of the round can live on."""
         alive = processes.alive()
         return len(alive) == len(processes.pids) and all(self._words(pid).lives_on for pid in alive.values())
 
     def go_into_any_world(self, processes: TrainingProcesses) -> bool:
-        """Whether no process of the round is bound to its rank and the size of its world."""
+        """Return whether no process of the round is bound to its rank and the size of its world."""
         return all(self._words(pid).bound_to is None for pid in processes.alive().values())
 
     def have_left(self, processes: TrainingProcesses) -> frozenset[int]:
@@ -143,7 +143,7 @@ class KeptProcesses:
         )
 
     def lost(self, processes: TrainingProcesses) -> dict[int, str]:
-        """Return the errors by which processes have lost this round without news of it, by local rank."""
+        """Return the errors by which processes lost this round without a request to leave, by local rank."""
         words = {rank: self._words(pid) for rank, pid in processes.alive().items()}
         return {
             rank: it.lost.error
@@ -152,16 +152,16 @@ class KeptProcesses:
         }
 
     def to_status(self) -> LivedOn | None:
-        """Return what the agent reports; None where no process has lived on into the round."""
+        """Return the section of the agent's report; None if no process has lived on into the round."""
         return LivedOn(self._round, len(self._lived)) if self._lived else None
 
     # From one round to the next.
 
     def keep(self, round_: int, processes: TrainingProcesses, grace_seconds: float) -> None:
-        """Have the processes leave the round that can live on, and end all others.
+        """Make the processes that can live on leave the round, and end all others.
 
         Args:
-            grace_seconds: from SIGTERM to SIGKILL for those that cannot.
+            grace_seconds: time between SIGTERM and SIGKILL for the others.
         """
         pcontext = processes.pcontext
         able = {rank: pid for rank, pid in processes.alive().items() if self._words(pid).lives_on}
@@ -170,7 +170,7 @@ class KeptProcesses:
             pids = sorted(silent.values())
             logger.warning("processes %s have not left round %d in time: killing them", pids, round_)
         handles.end(started_process(pcontext, rank) for rank in silent)
-        with deferred():  # a signal in between would find processes that are nobody's
+        with deferred():  # else a signal might leave processes that belong to neither
             for rank in able.keys() - silent.keys():
                 self._kept[rank] = detach_process(pcontext, rank)
                 processes.let_go(rank)
@@ -178,7 +178,7 @@ class KeptProcesses:
         processes.stop(signal.SIGTERM, grace_seconds)
 
     def _await_leave(self, round_: int, able: Mapping[int, int]) -> dict[int, int]:
-        """Wait until they have left; return those that have not, by local rank."""
+        """Wait until the processes have left; return those that have not, by local rank."""
         assert self._desk is not None
         for pid in able.values():
             if self._words(pid).left < round_:
@@ -201,7 +201,7 @@ class KeptProcesses:
             poll.poll(left_seconds * 1000)
 
     def begin(self, round_: int) -> None:
-        """Prepare for the start of a round's processes: end those that nobody joins."""
+        """Prepare for the start of a round's processes: end the kept ones unless others join them."""
         self._round = round_
         self._joins = self._memory is not None and self._memory.lives_on
         if self._kept and not self._joins:
@@ -216,7 +216,7 @@ class KeptProcesses:
             self._desk.expect(self.pids())
 
     def variables(self) -> dict[str, str]:
-        """Return what a process of the round finds in its environment for this."""
+        """Return the environment variables of the round's processes for living on."""
         if self._desk is None:
             return {}
         return {ENV_WORLD_SOCKET: self._desk.path, ENV_ROUND: str(self._round)}
@@ -224,11 +224,11 @@ class KeptProcesses:
     def hand_over(
         self, local_rank: int, env: dict[str, str], redirects: Mapping[int, int]
     ) -> ProcessHandle | None:
-        """Give the round to a process that lives on, or to a spare; None if one has to be started.
+        """Hand the round to a process that lives on, or to a spare; return None if one has to be started.
 
         Args:
-            env: the whole environment of a process that is started; it is completed for one that has to be.
-            redirects: which descriptor of ours the process gets as its 1 and 2.
+            env: the whole environment of the process; a variable is added for one that joins others.
+            redirects: our descriptors for its stdout (1) and stderr (2).
         """
         if self._desk is None or not self._joins:
             return None
@@ -247,12 +247,12 @@ class KeptProcesses:
         return None
 
     def note_launch(self, local_rank: int, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Take note of the command and environment of a process of the round."""
+        """Note the command and environment of a process of the round."""
         if self._spares is not None:
             self._spares.note_launch(local_rank, argv, env)
 
     def started(self, pids: Mapping[int, int]) -> None:
-        """Take note of the processes of the round, by local rank."""
+        """Note the processes of the round, by local rank."""
         self._note_lives()
         if self._desk is None:
             return
@@ -262,7 +262,7 @@ class KeptProcesses:
             logger.info("round=%d: %d of %d processes live on", self._round, len(self._lived), len(pids))
 
     def stop(self, grace_seconds: float) -> None:
-        """End what belongs to no round."""
+        """End all processes that belong to no round."""
         spares = self._spares.give_up() if self._spares is not None else []
         processes = [*self._kept.values(), *spares]
         handles.end(processes, grace_seconds)
@@ -277,14 +277,14 @@ class KeptProcesses:
             self._memory.bound_to = self._place_of_first()
 
     def _place_of_first(self) -> Place | None:
-        """Return the rank of this agent's first process, and the size, of the only world they go on in."""
+        """Return the place of this agent's first process in the only world they go on in; None for any."""
         for local_rank, process in self._kept.items():
             if (bound_to := self._words(process.pid).bound_to) is not None:
                 return Place(bound_to.rank - local_rank, bound_to.world_size)
         return None
 
     def _note_failed_newcomer(self, local_rank: int, *, hangs: bool) -> None:
-        """Have all processes start again after too many; one that hangs has cost enough to count as those."""
+        """Count a failed newcomer; after too many, or one that hangs, make all processes start again."""
         assert self._memory is not None
         failed = self._failed_newcomers.get(local_rank, 0) + 1
         self._failed_newcomers[local_rank] = failed = max(failed, MOST_FAILED_NEWCOMERS) if hangs else failed
@@ -300,7 +300,7 @@ class KeptProcesses:
         )
 
     def _allow_newcomers(self) -> None:
-        """Try newcomers again, now that all processes have started again and train."""
+        """Allow newcomers again, after all processes have started again and train."""
         if self._memory is not None:
             self._memory.no_newcomers = max(self._failed_newcomers.values(), default=0) >= MOST_RETRIED
 
@@ -309,5 +309,5 @@ class KeptProcesses:
 
 
 def _of_round(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that each process has of its round."""
+    """Return the variables of an environment that belong to the round."""
     return {name: value for name, value in env.items() if name.startswith(ROUND_VARIABLES)}

@@ -1,6 +1,6 @@
-"""The messages between an agent and a training process that lives on: one JSON object in each datagram.
+"""Messages between an agent and a training process that lives on: one JSON object in each datagram.
 
-What a process sends is untrusted in size and form, so each reader takes what it expects and nothing else.
+Messages of a process are not trusted, so each reader checks size and form.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from agent.facts.place import Place
 
 MAX_FROM_PROCESS = 64 << 10
-"""Bytes of the longest message of a process: in JSON, a text of MAX_TEXT characters has 48 kB at most."""
+"""Largest size of a process's message: in JSON, a text of MAX_TEXT characters has 48 kB at most."""
 MAX_FROM_AGENT = 128 << 10
-"""Bytes of the longest message of an agent. The kernel takes 200 kB (net.core.wmem_max)."""
+"""Largest size of an agent's message; the kernel's limit is 200 kB (net.core.wmem_max)."""
 MAX_TEXT = 4_096
-"""Characters of an error or of a reason; a longer text loses its beginning."""
+"""Longest error or reason, in characters; a longer text loses its beginning."""
 MAX_NUMBER = (1 << 63) - 1
 
 
@@ -31,7 +31,7 @@ class Enters:
 
 @dataclass(frozen=True)
 class Left:
-    """Nothing of the process waits in a collective of that round, or writes into its slots."""
+    """No thread of the process waits in a collective of that round, or writes into its slots any more."""
 
     round: int
 
@@ -53,19 +53,19 @@ class Unable:
 
 @dataclass(frozen=True)
 class Leave:
-    """The round is over: the process is to leave what it waits in, and wait for the next."""
+    """The round is over: the process has to leave its collective, and wait for the next round."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class NextRound:
-    """The next round; as many descriptors come along as there are `redirects`."""
+    """The next round, sent with one descriptor for each of `redirects`."""
 
     env: Mapping[str, str]
-    """Variables of a round as a process would have them that is forked for it."""
+    """Variables of the round, as for a process that is forked for it."""
     redirects: tuple[int, ...] = ()
-    """What each descriptor becomes in the process: 1 or 2."""
+    """Number that each descriptor gets in the process: 1 or 2."""
 
 
 FromProcess = Enters | Left | Lost | Unable
@@ -73,7 +73,7 @@ FromAgent = Leave | NextRound
 
 
 def encode(message: FromProcess | FromAgent) -> bytes:
-    """Return the datagram of a message."""
+    """Encode a message as a datagram."""
     match message:
         case Enters(bound_to):
             content: Any = {"enters": bound_to}
@@ -91,10 +91,10 @@ def encode(message: FromProcess | FromAgent) -> bytes:
 
 
 def read_from_process(data: bytes) -> FromProcess:
-    """Read a message of a process.
+    """Decode a message of a process.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     kind, content = _read(data, MAX_FROM_PROCESS)
     match kind:
@@ -106,30 +106,30 @@ def read_from_process(data: bytes) -> FromProcess:
             return Lost(_number(_field(content, "round")), _text(_field(content, "error")))
         case "unable":
             return Unable(_text(content))
-    raise ValueError(f"a process says {kind[:40]!r}, which is no message of its")
+    raise ValueError(f"{kind[:40]!r} is no message of a process")
 
 
 def read_from_agent(data: bytes) -> FromAgent:
-    """Read a message of an agent.
+    """Decode a message of an agent.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     kind, content = _read(data, MAX_FROM_AGENT)
     if kind == "leave":
         return Leave(_number(content))
     if kind != "round":
-        raise ValueError(f"an agent says {kind[:40]!r}, which is no message of its")
+        raise ValueError(f"{kind[:40]!r} is no message of an agent")
     env, redirects = _field(content, "env"), _field(content, "redirects")
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise ValueError("the variables of a round are no texts")
+        raise ValueError("the variables of a round are not strings")
     if not isinstance(redirects, list) or redirects not in ([], [1], [2], [1, 2]):
         raise ValueError("the redirects of a round are not 1, 2 or both")
     return NextRound(env, tuple(redirects))
 
 
 def _read(data: bytes, limit: int) -> tuple[str, Any]:
-    """Return the one name and the content of a message."""
+    """Return the name and the content of a message."""
     if len(data) > limit:
         raise ValueError(f"a message has {len(data):,} bytes, and {limit:,} at most are read")
     try:
@@ -137,7 +137,7 @@ def _read(data: bytes, limit: int) -> tuple[str, Any]:
     except RecursionError as error:
         raise ValueError("a message is nested too deeply") from error
     if not isinstance(message, dict) or len(message) != 1:
-        raise ValueError("a message is no object with one name")
+        raise ValueError("a message is not an object with one name")
     return next(iter(message.items()))
 
 
@@ -151,17 +151,17 @@ def _place(value: Any) -> Place | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2:
-        raise ValueError("a place is no rank with the size of its world")
+        raise ValueError("a place is not a rank with the size of its world")
     return Place(*map(_number, value))
 
 
 def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MAX_NUMBER:
-        raise ValueError("a number of a message is none, or too large")
+        raise ValueError("a number of a message is not an integer from 0 on, or too large")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise ValueError(f"a text of a message is none, or has more than {MAX_TEXT:,} characters")
+        raise ValueError(f"a text of a message is not a string, or has more than {MAX_TEXT:,} characters")
     return value

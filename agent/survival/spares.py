@@ -1,7 +1,7 @@
 """Spare processes: started ahead, they run the script up to its loop and wait there for a round.
 
-One for each training process of the Pod. They cost what a process costs that trains, but for its steps: the
-memory of a model and an optimizer, and the context of a device.
+There is one for each training process of the Pod. Each has the memory of a model and an optimizer, and the
+context of a device, like a process that trains.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from crds.progress_record import ENV_PROGRESS_FILE, ENV_RECORDER_SOCKET, ENV_STA
 logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-"""After so many in a row that have ended before one was needed there are no more of them."""
+"""Number of spares in a row that end before one is needed, after which there are no more."""
 FOLDER = "spare"
 """Name of the folder of their logs, beside those of the rounds."""
 NICENESS = 10
@@ -36,20 +36,20 @@ CAP_SYS_NICE = 23
 
 @dataclass(frozen=True)
 class Launch:
-    """How a training process was started."""
+    """Command and environment of a training process."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
 
     @property
     def place(self) -> tuple[str, str]:
-        """The rank and the size of its world, which a script may have asked for by now."""
+        """Rank and size of its world, which a script may have read by now."""
         return self.env["RANK"], self.env["WORLD_SIZE"]
 
 
 @dataclass(frozen=True)
 class Spare:
-    """One that waits, or comes there."""
+    """A process that waits at its loop, or is on its way there."""
 
     process: ProcessHandle
     place: tuple[str, str]
@@ -61,7 +61,7 @@ class Spares:
     """The spares of one agent, by local rank. Not thread-safe.
 
     Args:
-        directory: of the agent's progress files.
+        directory: folder of the agent's progress files.
     """
 
     def __init__(self, desk: WorldDesk, warm_start: WarmStart, orphans: Orphans, directory: Path) -> None:
@@ -72,21 +72,21 @@ class Spares:
         self._launches: dict[int, Launch] = {}
         self._spares: dict[int, Spare] = {}
         self._failures: dict[int, int] = {}
-        """Number of those in a row that have ended before one was needed, by local rank."""
+        """Number of spares in a row that ended before one was needed, by local rank."""
         self._niceness = NICENESS if may_lower_niceness() else 0
 
     def pids(self) -> list[int]:
         return [spare.process.pid for spare in self._spares.values()]
 
     def note_launch(self, local_rank: int, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Take note of how a process of the round is started: its spare is started likewise."""
+        """Note the command and environment of a process of the round, which its spare gets too."""
         self._launches[local_rank] = Launch(argv, env)
 
     def look(self, *, wanted: bool) -> None:
-        """Give up those that have ended or whose rank has changed; start what is missing.
+        """Drop spares that have ended or whose rank has changed; start missing ones.
 
         Args:
-            wanted: the processes of the round train, so that others may take some of their time.
+            wanted: the processes of the round train, so that spares may start beside them.
         """
         for local_rank, spare in list(self._spares.items()):
             has_ended = spare.process.poll() is not None
@@ -94,14 +94,14 @@ class Spares:
                 self._note_failure(local_rank, spare)
             if has_ended or not self._fits(spare, self._launches[local_rank].place):
                 del self._spares[local_rank]
-                handles.end([spare.process])  # what it has started ends with the round, which trains
+                handles.end([spare.process])  # its orphans end with the round, which trains now
         may_come = max(self._failures.values(), default=0) < MAX_FAILURES
         if wanted and may_come and self._warm_start.is_warm():
             for local_rank in self._launches.keys() - self._spares.keys():
                 self._start(local_rank, self._launches[local_rank])
 
     def take(self, local_rank: int, env: Mapping[str, str]) -> ProcessHandle | None:
-        """Return the spare for a process with that environment, if there is one; it is one no more."""
+        """Remove and return the spare for a process with that environment; None if there is none."""
         spare = self._spares.pop(local_rank, None)
         if spare is None:
             return None
@@ -113,11 +113,11 @@ class Spares:
         return spare.process
 
     def _fits(self, spare: Spare, place: tuple[str, str]) -> bool:
-        """Whether it can take a place: it was started for it, or has said that it goes into any."""
+        """Return whether a spare can take a place: it was started for it, or goes into any."""
         return spare.place == place or self._desk.words(spare.process.pid).goes_into(*map(int, place))
 
     def give_up(self) -> list[ProcessHandle]:
-        """Return all, which are none any more."""
+        """Remove and return all spares."""
         spares, self._spares = self._spares, {}
         return [spare.process for spare in spares.values()]
 
@@ -157,7 +157,7 @@ class Spares:
             )
 
     def _set_niceness(self, pid: int, niceness: int) -> None:
-        """Set that of each thread; Linux has one for each (setpriority(2))."""
+        """Set the niceness of each thread of a process, which Linux has for each (setpriority(2))."""
         if self._niceness:
             with contextlib.suppress(OSError):  # it has ended
                 for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
@@ -165,7 +165,7 @@ class Spares:
 
 
 def _log_folder(env: Mapping[str, str], local_rank: int) -> Path | None:
-    """Return the folder of a spare's logs; None where those of the round go nowhere."""
+    """Return the folder of a spare's logs; None if the round has none."""
     error_file = Path(env.get(ERROR_FILE, os.devnull))
     if len(error_file.parents) < 4:
         return None
@@ -179,7 +179,7 @@ def _log(folder: Path | None, name: str) -> Path:
 
 
 def may_lower_niceness() -> bool:
-    """Whether a niceness that was raised can be lowered again (getrlimit(2), RLIMIT_NICE)."""
+    """Return whether a raised niceness can be lowered again (getrlimit(2), RLIMIT_NICE)."""
     if resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20 - os.getpriority(os.PRIO_PROCESS, 0):
         return True
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -1,10 +1,10 @@
-"""Everything that dlr uses of torch and torch does not promise, in one place.
+"""All private parts of torch that dlr uses, in one place.
 
-Public names of torch are imported where they are used. What is here was read in the sources of each minor
-version from torch 2.6 to 2.15; where they differ, it says so. `elastic` is what the agent builds on: without
-it nothing starts. `training` is what training processes use: without it they train all the same.
+Public names of torch are imported where they are used. The parts here were checked in the sources of each
+minor version from torch 2.6 to 2.15, with notes where they differ. The agent needs `elastic` to start.
+Training processes use `training`, and can train without it.
 """
 
 
 class UnsupportedTorchError(ImportError):
-    """The installed torch is too old, or lacks what dlr builds on; the message says what to do."""
+    """The installed torch is too old, or lacks a part that dlr needs; the message names the remedy."""

@@ -1,7 +1,7 @@
-"""What the agent builds on in torch.distributed.elastic.
+"""Parts of torch.distributed.elastic that the agent needs.
 
-It is looked for again when this module is imported: a torch that lacks it is refused with one sentence,
-before anything is started.
+They are checked when this module is imported: a torch that lacks one is refused with one sentence, before
+anything is started.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from agent.torch_compat import UnsupportedTorchError
 from agent.torch_compat.versions import minor_version
 
 MINIMUM = (2, 6)
-"""The oldest torch that dlr supports. 2.5 has neither `server_port` nor DataLoader's `in_order`."""
+"""Oldest torch that dlr supports. 2.5 has neither `server_port` nor DataLoader's `in_order`."""
 NEWEST_SEEN = (2, 15)
-"""The newest whose sources SEAMS was compared with."""
+"""Newest torch whose sources SEAMS was checked against."""
 
 
 def require_supported(version: str) -> None:
@@ -65,39 +65,39 @@ from torch.distributed.elastic.rendezvous import RendezvousStoreInfo  # noqa: E4
 from torch.distributed.launcher.api import LaunchConfig  # noqa: E402
 
 EXCEPTHOOK_PREFIX = "[rank"
-"""How each line of a traceback begins that torch.distributed's excepthook prints. In 2.6 to 2.15."""
+"""Prefix of each line of a traceback by torch.distributed's excepthook, in 2.6 to 2.15."""
 
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 UNLIMITED_RESTARTS = 2**31 - 1
-"""The job's `restartCount` counts, for all its workers together; an agent counts only with --max-restarts."""
+"""Restarts of an agent without --max-restarts: the job's `restartCount` counts for all workers together."""
 LOG_FOLDER_PREFIX = "attempt_"
-"""DefaultLogsSpecs puts the logs of a start into the folder `attempt_<n>`, which it clears first; n is that
-variable in the environment of local rank 0. In 2.6 to 2.15."""
+"""Prefix of DefaultLogsSpecs' folder for the logs of a start, which it clears first. A number follows, the
+RESTART_COUNT in the environment of local rank 0. In 2.6 to 2.15."""
 
 _subprocess_module: Any = importlib.import_module(SubprocessContext.__module__)
 _tail_module: Any = importlib.import_module(TailLog.__module__)
 
 SEAMS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
-    # What `agent.supervision.elastic_agent` overrides or calls. It also uses the attributes `_pcontext`,
-    # `_worker_group` and `_remaining_restarts`, which are in 2.6 to 2.15.
+    # Overridden or called by `agent.supervision.elastic_agent`, which also uses the attributes `_pcontext`,
+    # `_worker_group` and `_remaining_restarts`, in 2.6 to 2.15.
     (LocalElasticAgent, "_invoke_run", ("role",)),
     (LocalElasticAgent, "_initialize_workers", ("worker_group",)),
     (LocalElasticAgent, "_start_workers", ("worker_group",)),
     (LocalElasticAgent, "_monitor_workers", ("worker_group",)),
     (LocalElasticAgent, "_stop_workers", ("worker_group",)),  # 2.6 and 2.7 have `is_restart` too
     (LocalElasticAgent, "_shutdown", ("death_sig",)),  # 2.6 and 2.7: `is_restart`; from 2.12 on: `timeout`
-    # What `processes_started_by` replaces. From 2.9 on, both take `numa_options` too.
+    # Replaced by `processes_started_by`. From 2.9 on, both take `numa_options` too.
     (SubprocessHandler, "_popen", ("args", "env")),
     (_subprocess_module, "get_subprocess_handler", ("args", "env", "stdout", "stderr", "local_rank_id")),
-    # What `logs_copied_by` replaces. Newer ones take `log_line_filter` too.
+    # Replaced by `logs_copied_by`. Newer versions take `log_line_filter` too.
     (_tail_module, "tail_logfile", ("header", "file", "dst", "finished", "interval_sec")),
-    # What `agent.rendezvous` announces a round's store with. Before 2.6 there is no `server_port`.
+    # Used by `agent.rendezvous` to announce a round's store. Before 2.6 there is no `server_port`.
     (RendezvousStoreInfo, "build", ("rank", "store", "local_addr", "server_port")),
-    # What `healthcheck.probes.tcp_store` binds torch's store to one address with.
+    # Used by `healthcheck.probes.tcp_store` to bind torch's store to one address.
     (TCPStore, "__init__", ("master_listen_fd",)),
-    # What `agent.connection.store` overrides, so that torch's agents meet through it: C++ calls these.
+    # Overridden by `agent.connection.store`, so that torch's agents meet through it: C++ calls these.
     (Store, "set", ()),
     (Store, "get", ()),
     (Store, "add", ()),
@@ -106,11 +106,11 @@ SEAMS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (Store, "multi_get", ()),
     (Store, "multi_set", ()),
 )
-"""Functions, by owner and name, and the parameters that they must have."""
+"""Owner and name of functions, and parameters that they must have."""
 
 
 def missing_seams() -> list[str]:
-    """Name the functions that this torch does not have, or not with the parameters that dlr passes."""
+    """Return the functions that this torch does not have, or not with the parameters that dlr passes."""
     return [
         f"{owner.__name__}.{name}"
         for owner, name, parameters in SEAMS
@@ -136,13 +136,13 @@ if _missing := missing_seams():
 
 StartProcess = Callable[[int, tuple[str, ...], dict[str, str], Mapping[int, int]], Any]
 """Starts the process of a local rank (LOCAL_RANK is 0 for all with `--virtual-local-rank`): a command, with
-its whole environment, and the descriptors that it gets as its 1 and 2. It returns something like
-`subprocess.Popen`, or None if torch is to start the process."""
+its whole environment, and the descriptors for its stdout (1) and stderr (2). It returns an object like
+`subprocess.Popen`; None has torch start the process."""
 
 
 @contextlib.contextmanager
 def processes_started_by(start: StartProcess) -> Iterator[None]:
-    """Have torch's SubprocessContext start processes by `start` meanwhile: it offers no other way in."""
+    """Make torch's SubprocessContext start processes by `start`, while the context is open."""
     original = _subprocess_module.get_subprocess_handler
 
     def get_handler(*args: Any, **kwargs: Any) -> SubprocessHandler:
@@ -157,10 +157,11 @@ def processes_started_by(start: StartProcess) -> Iterator[None]:
 
 @contextlib.contextmanager
 def logs_copied_by(copy: Callable[..., None]) -> Iterator[None]:
-    """Have torch copy the logs of the processes that it starts meanwhile by `copy`, in threads of its own.
+    """Make torch copy the logs by `copy`, in its own threads, for processes started while the context is
+    open.
 
     Args:
-        copy: is called as torch's `tail_logfile`.
+        copy: called as torch's `tail_logfile`.
     """
     original = _tail_module.tail_logfile
     _tail_module.tail_logfile = copy
@@ -171,10 +172,10 @@ def logs_copied_by(copy: Callable[..., None]) -> Iterator[None]:
 
 
 class LogsAndEnvironment(LogsSpecs):
-    """A layout of logs, and what completes the environment of the processes: torch offers no other way in.
+    """A layout of logs that also completes the environment of the processes; torch has no other hook for it.
 
     Args:
-        complete: is called at each start, with the environments by local rank, and the files of the logs.
+        complete: called at each start, with the environments by local rank, and the files of the logs.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class LogsAndEnvironment(LogsSpecs):
 class _Handler(SubprocessHandler):
     """torch's handler of one process, which opens its logs and makes its environment.
 
-    `local_rank_id` is there before `_popen` is called, in 2.6 to 2.15.
+    `local_rank_id` is set before `_popen` is called, in 2.6 to 2.15.
     """
 
     def __init__(self, start: StartProcess, *args: Any, **kwargs: Any) -> None:
@@ -211,9 +212,9 @@ class _Handler(SubprocessHandler):
 
 
 def end_watchdog(agent: LocalElasticAgent) -> None:
-    """End the watchdog of an agent's last round: torch starts another with each, in a thread.
+    """End the watchdog thread of an agent's last round: torch starts another for each round.
 
-    `_worker_watchdog` is in 2.6 to 2.15, and there is one where TORCHELASTIC_ENABLE_FILE_TIMER is 1.
+    `_worker_watchdog` is in 2.6 to 2.15, and is set if TORCHELASTIC_ENABLE_FILE_TIMER is 1.
     """
     if (watchdog := getattr(agent, "_worker_watchdog", None)) is not None:
         watchdog.stop()
@@ -221,7 +222,7 @@ def end_watchdog(agent: LocalElasticAgent) -> None:
 
 
 def started_process(pcontext: PContext | None, local_rank: int) -> Any:
-    """Return what `StartProcess`, or torch itself, has started; None for a function's process.
+    """Return the object that `StartProcess`, or torch itself, has returned; None for a function's process.
 
     `SubprocessContext.subprocess_handlers` is in 2.6 to 2.15.
     """
@@ -230,7 +231,7 @@ def started_process(pcontext: PContext | None, local_rank: int) -> Any:
 
 
 def detach_process(pcontext: PContext, local_rank: int) -> Any:
-    """Have torch lose a process that lives on, and return it as `started_process` does.
+    """Remove a process that lives on from torch's context, and return it as `started_process` does.
 
     `_running_local_ranks`, `_stdout` and `_stderr` are in 2.6 to 2.15.
     """
@@ -244,20 +245,20 @@ def detach_process(pcontext: PContext, local_rank: int) -> Any:
 
 
 def return_value_fds(pcontext: PContext | None) -> list[int]:
-    """Return the descriptors that become readable when a process of `--run-path` sends what it returns.
+    """Return the descriptors that become readable when a function's process sends its return value.
 
-    Such a process ends only when that was taken. `MultiprocessContext._ret_vals` is in 2.6 to 2.15, and the
+    The process ends only after the value is read. `MultiprocessContext._ret_vals` is in 2.6 to 2.15, and the
     queues of `multiprocessing` have `_reader` in Python 3.10 to 3.14.
     """
     queues = getattr(pcontext, "_ret_vals", {})
     return [queue._reader.fileno() for queue in queues.values()]
 
 
-# What torchrun's command line says.
+# torchrun's command line.
 
 
 def worker_spec_options(config: LaunchConfig) -> dict[str, Any]:
-    """Return the arguments of WorkerSpec that not every torch has, as the launcher's configuration says them.
+    """Return those arguments of WorkerSpec that not every torch has, from the launcher's configuration.
 
     `event_log_handler` is there from 2.8 on, `numa_options` from 2.9 on, the others from 2.10 on.
     """
@@ -272,7 +273,7 @@ def worker_spec_options(config: LaunchConfig) -> dict[str, Any]:
 
 
 def signals_to_handle(args: Namespace) -> str:
-    """Return the names of the signals that end the processes in good order, separated by commas.
+    """Return the names of the signals that the agent handles by ending its processes, separated by commas.
 
     `--signals-to-handle` is there from 2.10 on.
     """
@@ -280,12 +281,12 @@ def signals_to_handle(args: Namespace) -> str:
 
 
 def shutdown_timeout(args: Namespace, environ: Mapping[str, str]) -> int | None:
-    """Return the seconds from SIGTERM to SIGKILL that the user asked for, if any.
+    """Return the user's seconds from SIGTERM to SIGKILL; None if not set.
 
     `--shutdown-timeout` and its variable are there from 2.12 on.
 
     Raises:
-        ValueError: the variable has no such number.
+        ValueError: the variable is not a number of seconds.
     """
     asked: int | None = getattr(args, "shutdown_timeout", None)
     if asked is None and (text := environ.get(SHUTDOWN_TIMEOUT)):
@@ -296,10 +297,10 @@ def shutdown_timeout(args: Namespace, environ: Mapping[str, str]) -> int | None:
 
 
 def launched_processes() -> int:
-    """Return how many processes torch's launcher is about to start here, by `torchrun` or `elastic_launch`.
+    """Return the number of processes that `torchrun` or `elastic_launch` is about to start here.
 
-    The launcher does not tell the rendezvous handler that it asks for, so its own frame is looked at: in 2.6
-    to 2.15 that is `launch_agent(config, …)`. Without it the answer is 1.
+    torch does not pass it to the rendezvous handler, so it is read from the launcher's frame, which is
+    `launch_agent(config, …)` in 2.6 to 2.15. Without that frame it is 1.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -316,7 +317,7 @@ def record_end(agent: LocalElasticAgent, config: LaunchConfig, *, is_good: bool)
     """Record the agent's last event, as torch's launcher does; `--event-log-handler` is there from 2.8 on.
 
     Args:
-        is_good: the agent has run to its end, whatever became of its processes.
+        is_good: the agent has run to its end, whether or not its processes failed.
     """
     event = agent.get_event_succeeded() if is_good else agent.get_event_failed()
     events.record(event, getattr(config, "event_log_handler", None) or "null")

@@ -1,8 +1,8 @@
-"""The TCP connections of gloo's groups, found among all others of this process.
+"""Finds the TCP connections of gloo's groups among all connections of this process.
 
-Each rank gives the others its address by the group's store: gloo writes the length of its host's name, the
-name, the length of the addresses, and these as sockaddrs (ip(7), ipv6(7)). A connection is gloo's if one of
-its ends has such an address.
+Each rank publishes its address in the group's store: gloo writes the length of its host's name, the name, the
+length of the addresses, and these as sockaddrs (ip(7), ipv6(7)). A connection is gloo's if one of its ends
+has such an address.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _ADDRESS_BYTES: dict[int, int] = {socket.AF_INET: 8, socket.AF_INET6: 24}
-"""Bytes of a sockaddr with family, port and address; what follows says nothing of a TCP connection."""
+"""Length of the part of a sockaddr with family, port and address, which identifies the end of a
+connection."""
 _SOCKADDR_BYTES = 128
 _LENGTH_BYTES = 8
 _libc: Any = ctypes.CDLL(None)
-"""For calls that Python has for its own sockets alone; to make one of a descriptor may change its mode."""
+"""C library, for calls on bare descriptors: to make a Python socket of one may change its mode."""
 
 
 class GroupConnections:
-    """The TCP connections of the groups that this process has formed last. Any thread may close them."""
+    """TCP connections of the newest groups of this process. Any thread may close them."""
 
     def __init__(self) -> None:
         self._is_forming = False
@@ -34,7 +35,7 @@ class GroupConnections:
 
     @contextlib.contextmanager
     def formed(self) -> Iterator[None]:
-        """Take note of the addresses that are exchanged meanwhile, and forget those of other rounds."""
+        """Forget the addresses of other rounds, and note those exchanged while the context is open."""
         self._addresses = set()
         self._is_forming = True
         try:
@@ -43,7 +44,7 @@ class GroupConnections:
             self._is_forming = False
 
     def note(self, datum: bytes) -> None:
-        """Take note of a datum that was set in the store, or read there."""
+        """Note a value that was set in the store, or read from it."""
         if self._is_forming:
             name_bytes = int.from_bytes(datum[:_LENGTH_BYTES], sys.byteorder)
             at = _LENGTH_BYTES + name_bytes + _LENGTH_BYTES
@@ -51,7 +52,7 @@ class GroupConnections:
                 self._addresses.add(address)
 
     def close(self) -> None:
-        """End them all; the descriptors stay gloo's."""
+        """Shut all of them down; gloo still owns the descriptors."""
         addresses = self._addresses
         for copy in _sockets():
             own, peers = _end(_libc.getsockname, copy), _end(_libc.getpeername, copy)
@@ -60,10 +61,10 @@ class GroupConnections:
 
 
 def _sockets() -> Iterator[int]:
-    """Yield a duplicate of each of this process's sockets, which is closed with the next step.
+    """Yield a duplicate of each of this process's sockets, which the next step closes.
 
-    A descriptor may be another's by the next call, a duplicate not. What is no socket gets none: to close the
-    duplicate of a file gives up the file's locks (fcntl(2)).
+    A descriptor may be closed and reused at any time, but a duplicate is not. Only sockets are duplicated: to
+    close the duplicate of a file would release the file's locks (fcntl(2)).
     """
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with contextlib.suppress(OSError):  # it has been closed
@@ -76,7 +77,7 @@ def _sockets() -> Iterator[int]:
 
 
 def _end(call: Callable[..., int], descriptor: int) -> bytes:
-    """Return the address of one end of a socket, as a sockaddr has it; empty if it has none of TCP's kind."""
+    """Return the TCP address of one end of a socket, in the form of a sockaddr; empty if it has none."""
     address = ctypes.create_string_buffer(_SOCKADDR_BYTES)
     if call(descriptor, address, ctypes.byref(ctypes.c_uint(_SOCKADDR_BYTES))):
         return b""
@@ -84,6 +85,6 @@ def _end(call: Callable[..., int], descriptor: int) -> bytes:
 
 
 def _tcp_address(sockaddr: bytes) -> bytes:
-    """Return the part of a sockaddr that tells a TCP connection's end; empty if it is of another family."""
+    """Return the family, port and address of a sockaddr; empty if it is of another family."""
     family = int.from_bytes(sockaddr[:2], sys.byteorder)
     return sockaddr[: _ADDRESS_BYTES.get(family, 0)]

@@ -1,7 +1,7 @@
-"""Modules of a process that lives on: after a step that was broken off, and in a world of another size.
+"""Adapts the modules of a process that lives on: after an aborted step, and in a world of another size.
 
-FSDP2 is given other sizes by its own code: what it does where it shards a parameter first, and where somebody
-has put another memory under one (`reset_sharded_param`). Read in the sources of torch 2.14.
+FSDP2's parameters are resized by its own code: by the function that shards a parameter at first, and by the
+one for a parameter whose memory was replaced (`reset_sharded_param`). Checked in the sources of torch 2.14.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from torch.optim import Optimizer
 T = TypeVar("T")
 _c10d: Any = torch.distributed
 _SHARDING_ARGUMENTS = ("self", "param", "device", "shard_placement_fn", "mesh_info")
-"""Parameters of the method by which FSDP2 shards a parameter, as this module knows it."""
+"""Parameters of the method by which FSDP2 shards a parameter, as this module expects it."""
 _PLACE_OF_MESH = ("_layout", "_rank_map", "_flatten_rank_map", "_rank", "_coordinate_on_dim", "_hash")
 """Attributes of a DeviceMesh that follow from the world's size and the rank."""
 
 
-# --- after a step that was broken off ---------------------------------------------------------------------
+# --- after an aborted step --------------------------------------------------------------------------------
 
 
 def reset_modules(modules: Sequence[nn.Module]) -> None:
-    """Bring modules back to where a step begins, after one was broken off.
+    """Return modules to their state at the beginning of a step, after one was aborted.
 
-    FSDP2 drops what it has gathered. DDP gets a new reducer: the first backward pass with one is a collective
-    by itself, and has to be the first for all ranks.
+    FSDP2 drops its gathered parameters. DDP gets a new reducer, whose first backward pass is a collective by
+    itself, and therefore has to be the first for all ranks.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -57,7 +57,7 @@ def _fsdp_roots(module: nn.Module) -> Iterator[Any]:
 
 
 def _drop_whole_gradients(modules: Iterable[nn.Module]) -> None:
-    """Drop what backward passes without synchronization have added up; `reset_iter_state` forgets it."""
+    """Drop the gradients of backward passes without synchronization, which `reset_iter_state` leaves."""
     for group in _parameter_groups(modules):
         for parameter in group.fsdp_params:
             parameter.unsharded_accumulated_grad = None
@@ -66,7 +66,7 @@ def _drop_whole_gradients(modules: Iterable[nn.Module]) -> None:
 
 
 def _renew_reducer(module: Any) -> None:
-    # A hook of torch's own is nowhere but in the reducer, and its name in what DDP logs.
+    # One of torch's built-in hooks is only in the reducer, and its name only in DDP's logging data.
     logged = module.logger._get_ddp_logging_data().strs_map.get("comm_hook", "")
     _, _, built_in = logged.partition("BuiltinCommHookType.")
     parameters, expects_sparse = module._build_params_for_reducer()
@@ -98,16 +98,16 @@ def set_random_tracker(tracker: Any) -> None:
 
 
 def bound_to_size(modules: Sequence[nn.Module], optimizers: Iterable[Optimizer]) -> str | None:
-    """Return what of a training is made for one size of the world; None if all of it goes into any."""
+    """Return the reason why a training fits only one size of the world; None if it fits any."""
     try:
         _forget_shapes()
         return _bound_to_size(modules, optimizers)
-    except (ImportError, AttributeError) as error:  # private names, which another torch need not have
+    except (ImportError, AttributeError) as error:  # private names, which another torch may not have
         return f"torch {torch.__version__} is not known to go into another size: {error}"
 
 
 def _bound_to_size(modules: Sequence[nn.Module], optimizers: Iterable[Optimizer]) -> str | None:
-    gc.collect()  # else objects would count that nobody has any more
+    gc.collect()  # else unreachable objects would count
     meshes = _living(DeviceMesh)
     for mesh in meshes:
         if mesh.ndim != 1 or mesh.mesh.tolist() != list(range(torch.distributed.get_world_size())):
@@ -127,7 +127,7 @@ def _bound_to_size(modules: Sequence[nn.Module], optimizers: Iterable[Optimizer]
 
 
 def _states(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield the tensors that an optimizer has of its parameters, and those parameters' gradients."""
+    """Yield the tensors of an optimizer's state, and the gradients of its parameters."""
     for parameter, state in optimizer.state.items():
         yield from (each for each in state.values() if isinstance(each, Tensor))
         if parameter.grad is not None:
@@ -158,10 +158,10 @@ def _bound_by_fsdp(groups: Iterable[Any]) -> str | None:
 
 
 def resize(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
-    """Make meshes and FSDP2's parameters fit the world that the groups were formed for.
+    """Adapt meshes and FSDP2's parameters to the size of the world for which the groups were formed.
 
-    The contents of parameters are undefined then, and optimizers have no state of them: a checkpoint is
-    loaded next. Parameters and meshes stay the same objects.
+    Parameters then have undefined contents, and optimizers no state, until a checkpoint is loaded. Parameters
+    and meshes remain the same objects.
     """
     for mesh in _living(DeviceMesh):
         _resize_mesh(mesh)
@@ -182,8 +182,8 @@ def resize(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Non
 
 
 def _living(kind: type[T]) -> list[T]:
-    """Return the objects of a class that there are in this process."""
-    # no isinstance: it asks each object for its class, and proxies load what they stand for
+    """Return all objects of a class in this process."""
+    # not isinstance, which would make lazy proxies load their objects
     return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
 
@@ -199,7 +199,7 @@ def _resize_mesh(mesh: Any) -> None:
 
 
 def _forget_shapes() -> None:
-    """Drop what torch has worked out by shapes, and keeps by mesh, as if size and rank never changed."""
+    """Clear torch's caches by shape and mesh, which assume that size and rank never change."""
     if "torch.distributed.tensor" in sys.modules:
         from torch.distributed.tensor import _collective_utils, _redistribute
         from torch.distributed.tensor.debug import _clear_sharding_prop_cache
@@ -211,7 +211,7 @@ def _forget_shapes() -> None:
 
 
 def _resize_parameter(parameter: Any) -> None:
-    """Give one of FSDP2's parameters the shard that this rank has of it now, with undefined contents."""
+    """Resize one of FSDP2's parameters to this rank's present shard, with undefined contents."""
     kept, uid = parameter.sharded_param, parameter._orig_param_uid
     whole = nn.Parameter(
         torch.empty(parameter._orig_size, dtype=kept.dtype, device="meta"), requires_grad=kept.requires_grad

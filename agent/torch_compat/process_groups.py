@@ -1,9 +1,9 @@
-"""Process groups that are made and ended by themselves, beside `torch.distributed`'s default group.
+"""Process groups that are created and ended independently of `torch.distributed`'s default group.
 
-Read in the sources of torch 2.6 to 2.14. From 2.14 on torch has `_reconfigure`, which is experimental and
+Checked in the sources of torch 2.6 to 2.14. From 2.14 on torch has `_reconfigure`, which is experimental and
 keeps one group object; a new object for each membership works with all of these versions, and takes no
-longer. torch is imported in the functions. Each group ends by its `abort`, which may take seconds; gloo's
-does not wake what waits for a peer that lives: that ends with the group's time-out, or as soon as the peer
+longer. torch is imported in the functions. Each group ends by its `abort`, which may take seconds. gloo's
+does not wake a collective that waits for a living peer: it ends with the group's time-out, or when the peer
 closes its side.
 """
 
@@ -29,22 +29,22 @@ _WITHOUT_WATCHDOG = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",
     "TORCH_NCCL_CUDA_EVENT_CACHE": "1",
 }
-"""Settings of ProcessGroupNCCL, which its constructor reads. A watchdog that sees a dead peer ends the
-process a minute later, and sets `shouldDump_`, for which the default group's monitor ends it after 8: both
-whatever is aborted meanwhile. A group whose waits block has no watchdog, and no thread that calls its store.
-So nobody tells the flight recorder that a collective is over; the cache keeps the events that it looks at.
-A group that the script makes in the same moment, in another thread, is made with them too."""
+"""Settings that ProcessGroupNCCL's constructor reads. A watchdog that notices a dead peer ends the process
+after a minute, and sets `shouldDump_`, for which the default group's monitor ends it after 8, even if the
+group is aborted meanwhile. A group with blocking waits has no watchdog, and no thread that calls its store.
+Therefore completed collectives are not marked in the flight recorder; the event cache keeps the events that
+it reads. A group that the script creates in another thread at this moment gets these settings too."""
 _environ_lock = threading.Lock()
 
 
 def gloo(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
-    """Make a gloo group of the ranks that share a store; it returns when all are connected.
+    """Create a gloo group of the ranks that share a store; it returns when all are connected.
 
-    The interface is that of `GLOO_SOCKET_IFNAME`, or the one of this host's name, as with
+    The network interface is that of `GLOO_SOCKET_IFNAME`, or of this host's name, as with
     `init_process_group`.
 
     Args:
-        store: with keys of this group alone.
+        store: a store with only this group's keys.
 
     Raises:
         RuntimeError: a rank did not come in time, or the store failed.
@@ -55,11 +55,11 @@ def gloo(store: Store, rank: int, size: int, timeout_seconds: float) -> Backend:
 
 
 def nccl(store: Store, rank: int, size: int, timeout_seconds: float, device: torch.device) -> Backend:
-    """Make an NCCL group of the ranks that share a store, and begin to connect them.
+    """Create an NCCL group of the ranks that share a store, and begin to connect them.
 
-    Its `wait` keeps the host waiting, unlike other groups': use `follow`. NCCL connects without blocking, so
-    that `abort` reaches it when a peer dies meanwhile. A collective that is enqueued before all are connected
-    waits for it with the lock that `abort` takes: 30 minutes at most (TORCH_NCCL_NONBLOCKING_TIMEOUT).
+    Its `wait` blocks the host, unlike that of other groups: use `follow`. NCCL connects without blocking, so
+    that `abort` works if a peer dies meanwhile. A collective that is enqueued before all are connected waits
+    for that, holding the lock that `abort` needs, for 30 minutes at most (TORCH_NCCL_NONBLOCKING_TIMEOUT).
     """
     from torch.distributed import ProcessGroupNCCL
 
@@ -73,13 +73,13 @@ def nccl(store: Store, rank: int, size: int, timeout_seconds: float, device: tor
 
 
 def require_captures_without_watchdog() -> None:
-    """Refuse a torch in which each CUDA graph waits until a watchdog has seen all earlier collectives.
+    """Refuse a torch whose CUDA graphs wait until a watchdog has processed all earlier collectives.
 
-    Groups without a watchdog would have it wait for ever. torch has done without since
-    https://github.com/pytorch/pytorch/pull/148594; its own header says which it is.
+    With groups without a watchdog they would wait for ever. torch does not wait any more since
+    https://github.com/pytorch/pytorch/pull/148594, which is recognised by its header.
 
     Raises:
-        UnsupportedTorchError: it waits.
+        UnsupportedTorchError: this torch waits.
     """
     import torch
 
@@ -92,13 +92,13 @@ def require_captures_without_watchdog() -> None:
 
 
 def follow(work: Any) -> None:
-    """Have the current stream wait for a collective of an NCCL group; the host goes on."""
+    """Make the current stream wait for a collective of an NCCL group, without blocking the host."""
     work.get_future().wait()
 
 
 @contextmanager
 def _environ(values: Mapping[str, str]) -> Iterator[None]:
-    """Have environment variables for a while; one thread at a time."""
+    """Set environment variables while the context is open; one thread at a time."""
     with _environ_lock:
         before = {name: os.environ.get(name) for name in values}
         os.environ.update(values)

@@ -1,13 +1,12 @@
-"""Process groups that are formed again in their processes, when other processes take the place of dead ones.
+"""Process groups that are formed again in living processes, when other processes replace dead ones.
 
-torch has this from 2.14 on for gloo and for nccl2, as an experiment: a backend in its
-"reconfigure regime" connects when it is given a number and the handles of all ranks, as often as wished. So
-each group that the script has made by torch's API gets such a backend beside its own, at the first step that
-is to survive. Whoever holds the group (DDP, FSDP, a DeviceMesh, functional collectives by its name) goes on
-with it.
+torch has this as an experiment from 2.14 on, for gloo and for nccl2: a backend in its "reconfigure regime"
+connects whenever it gets a number and the handles of all ranks. So each group that the script has created by
+torch's API gets such a backend beside its own, at the first step that may be survived. DDP, FSDP, a
+DeviceMesh, or functional collectives by name go on with the same group.
 
-What waits in gloo for a living peer is woken neither by `abort` nor by `shutdown`, but by the end of a
-connection: `GroupConnections` closes those of the groups.
+A collective in gloo that waits for a living peer is woken neither by `abort` nor by `shutdown`, but by the
+end of a connection: `GroupConnections` closes those of the groups.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ from agent.torch_compat.group_connections import GroupConnections
 logger = logging.getLogger(__name__)
 
 _c10d: Any = distributed_c10d
-"""With what only newer versions have."""
+"""The same module, untyped, for names that only newer versions have."""
 
 FORM_SECONDS = 20.0
-"""Time limit for the ranks of one group to connect, once all have come."""
+"""Time limit for the ranks of one group to connect, once all are there."""
 AGREE_SECONDS = timedelta(seconds=30)
-"""Time in which all processes of a round come to their first step, or none of them lives on."""
+"""Time limit for all processes of a round to reach their first step; after it none of them lives on."""
 DECISION, YES, NO = "decision", "yes", "no"
 ALL_RANKS = "all-ranks"
 """Key of a round: the names of the groups that have all ranks."""
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl2"}
-"""What forms groups again, by type of device."""
+"""Reconfigurable backends, by type of device."""
 _REPLACED = {"gloo": "gloo", "nccl": "nccl2", "nccl2": "nccl2"}
-"""What is put in the place of a backend."""
+"""Reconfigurable backend for each of torch's backends."""
 
 AwaitAll = Callable[[Store, str, int], None]
-"""Waits until so many have added to a key of a store; raises what ends that."""
+"""Waits until a key of a store has been increased to this number; raises if the wait has to end."""
 
 
 class UnsupportedGroupError(RuntimeError):
@@ -58,12 +57,12 @@ class UnsupportedGroupError(RuntimeError):
 
 
 class RoundStore(Store):
-    """The store of the newest round, for groups that outlive the rounds: C++ calls these methods.
+    """The store of the newest round, for groups that outlive rounds. C++ calls these methods.
 
-    torch finds the methods of a store of Python's only as long as there is a reference to it.
+    torch can call the methods of a store in Python only as long as there is a reference to it.
 
     Args:
-        connections: learn from what is set and got which ones are the groups'.
+        connections: gets the values that are set and read, to find the groups' connections.
     """
 
     def __init__(self, connections: GroupConnections) -> None:
@@ -72,7 +71,7 @@ class RoundStore(Store):
         self._connections = connections
 
     def switch(self, store: Store) -> None:
-        """Go on with the store of another round."""
+        """Switch to the store of another round."""
         self._store = store
 
     @property
@@ -120,13 +119,13 @@ class RoundStore(Store):
 
 @dataclass(frozen=True)
 class FormedGroup:
-    """A group of the script, with the backend that forms it again."""
+    """A group of the script, with its reconfigurable backend."""
 
     name: str
     kind: str
-    """That of the backend: gloo or nccl2."""
+    """Kind of the backend: gloo or nccl2."""
     ranks: tuple[int, ...] | None
-    """Its ranks; None for all of a world, of whatever size."""
+    """Ranks of the group; None for all ranks of a world of any size."""
     backend: Any
 
     def place_in(self, world: Place) -> Place:
@@ -134,31 +133,31 @@ class FormedGroup:
         return world if self.ranks is None else Place(self.ranks.index(world.rank), len(self.ranks))
 
     def key(self, rank: int) -> str:
-        """Return the key under which a rank of the group leaves its handle."""
+        """Return the key of the handle of a rank of the group."""
         return f"{self.name}/{rank}"
 
     @property
     def count_key(self) -> str:
-        """The key under which the ranks that have left their handles are counted."""
+        """Key of the number of ranks that have set their handles."""
         return f"{self.name}/count"
 
 
 class ReformableGroups:
-    """All process groups of this process, as far as they are formed again at each round."""
+    """The process groups of this process that are formed again in each round."""
 
     def __init__(self) -> None:
         self._connections = GroupConnections()
         self._store = RoundStore(self._connections)
         self._groups: dict[Any, list[FormedGroup]] = {}
-        """By torch's group, in the order in which they were made."""
+        """Backends by torch's group, in the order of their creation."""
 
     def are_supported(self, round_: int, store: Store) -> bool:
         """Agree with all other processes of a round whether the groups of each can be formed again.
 
-        One that has no agent to live on by, or another torch, does not answer; the others go on without.
+        If a process does not answer, since it has no agent for it, or another torch, they agree on no.
 
         Args:
-            store: of the round.
+            store: the round's store.
         """
         world = distributed_c10d._world
         keys: Any = PrefixStore(f"dlr-survivors/{round_}/", store)
@@ -174,17 +173,17 @@ class ReformableGroups:
         try:
             keys.wait([DECISION], AGREE_SECONDS)
         except DistStoreError:
-            keys.compare_set(DECISION, "", NO)  # or what another has decided meanwhile
+            keys.compare_set(DECISION, "", NO)  # unless another process has decided meanwhile
         is_agreed = bool(keys.get(DECISION) == YES.encode())
         if not is_agreed:
             logger.warning("a failure starts all processes again: not all of this world can live on")
         return is_agreed
 
     def adopt(self) -> None:
-        """Give each group of this process a backend that can be formed again.
+        """Give each group of this process a reconfigurable backend.
 
         Raises:
-            UnsupportedGroupError: that cannot be; it names the group. All groups are as they were.
+            UnsupportedGroupError: a group, which it names, cannot have one. All groups are unchanged.
         """
         world = distributed_c10d._world
         kinds = {group: _kinds_of(group, world.pg_names[group]) for group in world.pg_map}
@@ -194,10 +193,10 @@ class ReformableGroups:
             world.pg_map[group] = backend, PrefixStore(f"{name}/", self._store)
 
     def refuse_later_ones(self) -> None:
-        """Make sure that all groups of this process can be formed again.
+        """Check that no group was created since `adopt`.
 
         Raises:
-            UnsupportedGroupError: one was made since `adopt`, which a newcomer has not; it names the group.
+            UnsupportedGroupError: a group was, and a newcomer would not have it; the message names it.
         """
         world = distributed_c10d._world
         for group in world.pg_map:
@@ -217,7 +216,7 @@ class ReformableGroups:
                 ranks = tuple(dist.get_process_group_ranks(group))
                 is_whole = ranks == tuple(range(dist.get_world_size()))
                 yield FormedGroup(f"{name}/{kind}", kind, None if is_whole else ranks, made[kind])
-            # torch keeps one backend a type; this type is nobody else's
+            # torch keeps one backend of each type, and uses this type for no other
             group._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, made[kind])
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
@@ -234,22 +233,21 @@ class ReformableGroups:
         return plugin.creator_fn(options, None)
 
     def bound_to_size(self) -> str | None:
-        """Return what of the groups fits one size of the world alone; None if all fit any."""
+        """Return the reason why the groups fit only one size of the world; None if they fit any."""
         if dist.get_world_size() == 1:
             return "this process began alone, where scripts make no groups"
         names = (each.name for of in self._groups.values() for each in of if each.ranks is not None)
         return next((f"the process group {name!r} has not all ranks" for name in names), None)
 
     def form(self, round_: int, store: Store, place: Place, await_all: AwaitAll) -> None:
-        """Connect all groups for a round, with who has the other ranks in it. All processes call it.
+        """Connect all groups for a round. All its processes call it.
 
         Args:
-            store: of the round.
-            place: of this process in the round; those groups of the world are formed by it that have all of
-                its ranks.
+            store: the round's store.
+            place: place of this process in the round, for the groups of all ranks.
 
         Raises:
-            UnsupportedGroupError: other processes have made other groups.
+            UnsupportedGroupError: other processes have created other groups.
             RuntimeError: a rank did not come in time, or has ended meanwhile.
         """
         groups = [each for backends in self._groups.values() for each in backends]
@@ -267,7 +265,7 @@ class ReformableGroups:
         self._note_ranks(place.world_size)
 
     def _refuse_others(self, keys: Any) -> None:
-        """Make sure that all processes have the same groups of all ranks: else they would wait for ever."""
+        """Check that all processes have the same groups of all ranks: else they would wait for ever."""
         names = json.dumps([each.name for of in self._groups.values() for each in of if each.ranks is None])
         if (others := keys.compare_set(ALL_RANKS, "", names).decode()) != names:
             raise UnsupportedGroupError(
@@ -276,7 +274,7 @@ class ReformableGroups:
             )
 
     def _note_ranks(self, world_size: int) -> None:
-        """Have torch know the ranks of groups whose size has changed."""
+        """Update torch's list of the ranks of groups whose size has changed."""
         for group, backends in self._groups.items():
             if all(each.ranks is None for each in backends):
                 distributed_c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(world_size)}
@@ -291,7 +289,7 @@ class ReformableGroups:
         group.backend.reconfigure(options).wait()
 
     def break_off(self) -> None:
-        """Wake whatever waits in a collective of these groups, in any thread: it fails there."""
+        """Make all waiting collectives of these groups fail. Any thread may call it."""
         self._connections.close()
         for backends in self._groups.values():
             for each in backends:
@@ -300,10 +298,10 @@ class ReformableGroups:
 
 
 def _kinds_of(group: Any, name: str) -> dict[Any, str]:
-    """Return what is put in the place of a group's backends, by device.
+    """Return the reconfigurable backends of a group, by device.
 
     Raises:
-        UnsupportedGroupError: one of them cannot be formed again.
+        UnsupportedGroupError: a backend has no reconfigurable one.
     """
     kinds = {}
     for device in sorted(group._device_types, key=str):
@@ -321,10 +319,10 @@ def _kinds_of(group: Any, name: str) -> dict[Any, str]:
 
 
 def round_store(environ: Mapping[str, str]) -> Store:
-    """Connect to the training processes' store of the round that the environment names.
+    """Connect to the training processes' store of the round in the environment.
 
     Raises:
-        RuntimeError: it cannot be reached.
+        RuntimeError: the store cannot be reached.
     """
     return cast(
         Store,

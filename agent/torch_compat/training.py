@@ -1,7 +1,7 @@
-"""What a training process uses of torch beside the script's own calls.
+"""Parts of torch that dlr uses in a training process, beside the script's own calls.
 
-torch is imported in the functions: the parent of the training processes reads this before it has torch. Where
-a torch lacks something, the caller gets the ImportError or AttributeError, and does without.
+torch is imported in the functions, since the parent of the training processes imports this module first. If a
+torch lacks a part, the caller gets the ImportError or AttributeError, and does without.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ _OWNERS_OF_INIT = (
 
 
 def uncompiled(hook: Hook) -> Hook:
-    """Have torch.compile call the hook as it is, where the step itself is compiled, and not compile it, too.
+    """Keep torch.compile from compiling a hook together with a compiled step.
 
-    `torch.compiler.disable` does that for all that is called below it, which takes 0.5 µs a call. `skip` is
-    in 2.6 to 2.15.
+    `torch.compiler.disable` would also affect all calls below, at 0.5 µs a call. `skip` is in 2.6 to 2.15.
     """
     from torch._dynamo.decorators import skip
 
@@ -41,10 +40,10 @@ def uncompiled(hook: Hook) -> Hook:
 
 
 def note_first_group(now: Callable[[], float], note: Callable[[float, float], None]) -> None:
-    """Have `note` called when this process has its process group, with when it began to form it, and now.
+    """Call `note` once this process has formed its process group, with the times of begin and end.
 
-    torch has no hook for that, so `init_process_group` is another function until it has returned once. What
-    imported it from torch before is not seen.
+    torch has no hook for it, so `init_process_group` is replaced until it has returned once. References that
+    were imported before are not replaced.
     """
     owners: list[Any] = [sys.modules[name] for name in _OWNERS_OF_INIT if name in sys.modules]
     if not owners:
@@ -71,16 +70,16 @@ def note_first_group(now: Callable[[], float], note: Callable[[float, float], No
 
 
 def serve_records(environ: Mapping[str, str]) -> None:
-    """Have torch's own server answer the agent for the flight recorder, from C++ threads, in this process.
+    """Start torch's own server in this process, whose C++ threads serve the flight recorder to the agent.
 
-    Nothing happens outside of dlr, where torch is not loaded, or where the server cannot start, as a second
-    one cannot. It takes half a millisecond. `_WorkerServer` and its handlers are in 2.6 to 2.15. It is never
-    destroyed: that would wait for its threads, which a process that this one has forked does not have.
+    It does nothing outside of dlr, without torch, or if the server cannot start, for example a second one. It
+    takes half a millisecond. `_WorkerServer` and its handlers are in 2.6 to 2.15. The server is never
+    destroyed: that would wait for its threads, which a process forked from this one does not have.
     """
     path = environ.get(ENV_RECORDER_SOCKET)
     if not path or Path(path).exists() or "torch" not in sys.modules:
         return
-    with contextlib.suppress(Exception), _without_stderr():  # never a reason to stop training
+    with contextlib.suppress(Exception), _without_stderr():  # training goes on without
         from torch._C._distributed_c10d import _WorkerServer
 
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_WorkerServer(path)))
@@ -88,7 +87,7 @@ def serve_records(environ: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Drop what C++ code writes to the standard error stream meanwhile."""
+    """Drop the output of C++ code to stderr while the context is open."""
     kept = os.dup(2)
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""Groups that a process makes which joins others: they are not connected before its loop begins."""
+"""Unconnected groups for a process that joins others, which connect only when its loop begins."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from torch.distributed import distributed_c10d
 
 _connecting: list[tuple[Any, str, Any]] = []
-"""What `make_unconnected` has replaced: owner, name and what was there."""
+"""Owner, name and original of each function that `make_unconnected` has replaced."""
 
 
 def make_unconnected() -> None:
-    """Have groups made without a connection from now on, and DDP and DTensors without a collective.
+    """Make torch create groups without connections, and DDP and DTensors without collectives, from now on.
 
-    The other ranks made theirs long ago, and answer nothing; `ReformableGroups` connects these later. What a
-    parameter begins with does not matter: a checkpoint is loaded then.
+    The other ranks created theirs long ago, and would not answer; `ReformableGroups` connects these later.
+    Initial values of parameters do not matter, since a checkpoint is loaded next.
     """
     from torch.distributed.tensor import _api, _random, placement_types
     from torch.nn.parallel import distributed as ddp
@@ -42,16 +42,16 @@ def make_unconnected() -> None:
 
 
 def make_connected() -> None:
-    """Have groups made as torch makes them again."""
+    """Undo `make_unconnected`."""
     while _connecting:
         owner, name, function = _connecting.pop()
         setattr(owner, name, function)
 
 
 def _own_part(output: Any, scatter_list: Any, mesh: Any, mesh_dim: int = 0, **_: Any) -> None:
-    """Stand in for `mesh_scatter`: take this rank's part of its own tensor."""
+    """Replace `mesh_scatter`: take this rank's part of its own tensor."""
     output.copy_(scatter_list[mesh.get_local_rank(mesh_dim)])
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Stand in for a collective."""
+    """Replace a collective."""

@@ -1,11 +1,11 @@
-"""Versions of torch, and what they have."""
+"""Versions of torch, and their features."""
 
 from __future__ import annotations
 
 import re
 
 REFORMING = (2, 14)
-"""The oldest torch whose process groups can be formed again in their processes."""
+"""Oldest torch whose process groups can be formed again in living processes."""
 
 
 def minor_version(version: str) -> tuple[int, int]:
@@ -15,12 +15,12 @@ def minor_version(version: str) -> tuple[int, int]:
 
 
 def can_reform_groups(version: str) -> bool:
-    """Whether process groups can be formed again in a process, which torch has from REFORMING on."""
+    """Whether process groups can be formed again in living processes."""
     return minor_version(version) >= REFORMING
 
 
 def why_none_lives_on(version: str) -> str:
-    """Return why no process lives through a peer's death with this torch; empty where they do."""
+    """Return the reason why no process survives a peer's death with this torch; empty if they do."""
     if can_reform_groups(version):
         return ""
     return f"processes live on from torch {'.'.join(map(str, REFORMING))} on, and this is torch {version}"

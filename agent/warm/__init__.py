@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Preloads:
-    """Modules that are imported beside torch's before training processes are forked."""
+    """Modules to import beside torch's before training processes are forked."""
 
     sdk: tuple[str, ...] = ()
-    """The modules of the SDK that training scripts import; those that are not there are left out."""
+    """Modules of the SDK that training scripts import; missing ones are ignored."""
     users: tuple[str, ...] = ()
-    """The modules that `--preload` names."""
+    """Modules of `--preload`."""

@@ -1,7 +1,7 @@
-"""The messages between the agent and the warm parent: one datagram each way, with file descriptors.
+"""Messages between the agent and the warm parent: one datagram each way, with file descriptors.
 
-A request is in a file in memory, of which the datagram has the descriptor: an environment may have megabytes,
-and a datagram may not (net.core.wmem_max).
+A request is in a file in memory, whose descriptor the datagram has, since an environment of megabytes does
+not fit into a datagram (net.core.wmem_max).
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from dataclasses import asdict, dataclass
 from agent.slots.pages import memory_file
 
 MAX_BYTES = 64 << 10
-"""The size of the largest datagram."""
+"""Largest size of a datagram."""
 REQUEST = b"request"
 MAX_DESCRIPTORS = 4
-"""Of a request: its file, the pipe of the permission, and what the process gets as its 1 and 2."""
+"""Largest number of a request's descriptors: its file, the pipe of the permission, stdout and stderr."""
 
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """The agent asks for a process."""
+    """Request of the agent for a process."""
 
     argv: Sequence[str]
     """The whole command, from the interpreter on."""
     env: Mapping[str, str]
-    """Its whole environment."""
+    """The whole environment."""
     redirected: Sequence[int] = ()
-    """The descriptors that are sent along (1, 2, both or none), after the file of the request and the pipe on
-    which the process waits for permission to run."""
+    """Numbers of the redirected descriptors (1, 2, both or none), which are sent after the request's file and
+    the pipe on which the process waits for permission to run."""
 
     def to_file(self) -> int:
         """Write it to a file in memory, and return the descriptor.
 
         Raises:
-            OSError: the kernel gives none.
+            OSError: the kernel refuses.
         """
         descriptor = memory_file("dlr-fork-request")
         with open(os.dup(descriptor), "wb") as file:  # noqa: PTH123
@@ -52,11 +52,12 @@ class ForkRequest:
 
 @dataclass(frozen=True)
 class ParentReply:
-    """The parent says that it is ready, which process it has forked, or why it cannot fork."""
+    """Reply of the parent: it is ready, has forked a process, or cannot fork."""
 
     pid: int = 0
-    """Process id of the fork; 0 when the parent has just become ready."""
+    """Id of the forked process; 0 when the parent has just become ready."""
     error: str = ""
+    """Reason why it cannot fork; else empty."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -67,5 +68,5 @@ class ParentReply:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Open two connected ends that keep datagrams whole; each sees when the other is gone."""
+    """Open two connected sockets for datagrams; each notices when the other is closed."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,14 +1,14 @@
-"""The process that training processes are forked from: it has imported what they would import first.
+"""The process that training processes are forked from, after it has imported torch and other modules.
 
-It has one thread and never touches a device, since neither survives a fork; it says so instead of forking
-where a module that it imported broke that. `import torch` loads the back ends of other makers by itself (the
-entry points `torch.backends`). Each training process is forked twice, and so becomes the agent's
-own child: the agent is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). It ends when the agent does.
+It has one thread and never uses a device, since neither survives a fork; if an imported module breaks that,
+it reports this instead of forking. `import torch` loads the back ends of other makers by itself (the entry
+points `torch.backends`). Each training process is forked twice, and so becomes the agent's own child: the
+agent is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). The parent ends when the agent does.
 
-Two forks of a process of this size take 20 ms, so while nothing is asked for it forks the processes of the
-next round ahead: they wait for what they are to run, and end when this process does.
+Two forks of a process of this size take 20 ms. So while the agent is idle, the parent forks the processes of
+the next round ahead; they wait for their requests, and end when the parent does.
 
-The first one of an agent is a fork of that agent itself (`agent.launch`), which has imported torch by then.
+An agent's first parent is a fork of that agent itself (`agent.launch`), which has imported torch by then.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from agent.warm.script import run_script, show_command
 
 PR_SET_PDEATHSIG = 1
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
-"""torch's variable: how many processes an agent has in a round."""
+"""torch's variable for the number of an agent's processes in a round."""
 QUIET_SECONDS = 0.5
-"""After so long without a request, the next processes are forked ahead: what was started runs by then."""
+"""Time without a request until the next processes are forked ahead; the last ones run by then."""
 
 USUAL_MODULES = (
     "torch",
@@ -45,17 +45,17 @@ USUAL_MODULES = (
     "torch.utils.data",
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",
-    # DistributedDataParallel and the optimizers import it when they are first used: half of all import time.
+    # DistributedDataParallel and the optimizers import it at their first use: half of all import time.
     "torch._dynamo",
 )
-"""Modules that training scripts import, themselves or with their first model. Not every torch has all."""
+"""Modules that training scripts import, directly or with their first model. Not every torch has all."""
 
 
 def main(argv: list[str], path: list[str]) -> None:
-    """Run as `agent.warm.warm_parent.BOOT`. In training processes it returns too.
+    """Run the parent for `agent.warm.warm_parent.BOOT`. It also returns in training processes.
 
     Args:
-        argv: `FD SDK [MODULE…]`. SDK has modules with commas between them.
+        argv: `FD SDK [MODULE…]`, where SDK is a list of modules separated by commas.
         path: `sys.path` from the user's modules on.
     """
     gc.disable()  # imports make hundreds of thousands of objects, and hardly any garbage
@@ -64,15 +64,15 @@ def main(argv: list[str], path: list[str]) -> None:
 
 
 def run_parent(control: socket.socket, preloads: Preloads, path: list[str]) -> None:
-    """Import, and fork on request until the agent is gone.
+    """Import the modules, and fork on request until the agent is gone.
 
-    In each training process it returns when the script does, or raises what `run_script` raises.
+    In a training process it returns when the script ends, or raises the exceptions of `run_script`.
     """
     show_command(["dlr-warm-parent"])
     problem = preload(preloads, path) or reason_not_to_fork()
     if not _reply(control, ParentReply(error=problem)) or problem:
         return
-    gc.freeze()  # what is never looked at by the collector is never copied for a child
+    gc.freeze()  # pages that the collector does not touch are never copied for a child
     gc.enable()
     request = serve(control)
     if request is not None:
@@ -80,7 +80,7 @@ def run_parent(control: socket.socket, preloads: Preloads, path: list[str]) -> N
 
 
 def preload(preloads: Preloads, path: list[str]) -> str:
-    """Import all modules. Return which one of the user's cannot be imported, and why; else ""."""
+    """Import all modules. Return an error if one of the user's cannot be imported; else ""."""
     for name in (*USUAL_MODULES, *preloads.sdk):
         with contextlib.suppress(ImportError):  # another torch
             importlib.import_module(name)
@@ -94,10 +94,9 @@ def preload(preloads: Preloads, path: list[str]) -> str:
 
 
 def reason_not_to_fork() -> str:
-    """Return why this process must not be forked; "" if it may.
+    """Return the reason why this process must not be forked; "" if it may.
 
-    It forks on trial, since libraries such as OpenBLAS end their threads for a fork, and start them again
-    when they need them.
+    The threads are counted after a trial fork, since libraries such as OpenBLAS end theirs for a fork.
     """
     trial = os.fork()
     if trial == 0:
@@ -113,7 +112,7 @@ def reason_not_to_fork() -> str:
 
 @dataclass(frozen=True)
 class Child:
-    """A process that was forked and waits for its request."""
+    """A forked process that waits for its request."""
 
     pid: int
     """0 in the process itself."""
@@ -122,10 +121,10 @@ class Child:
 
 
 def serve(control: socket.socket) -> ForkRequest | None:
-    """Fork processes on request, and as many ahead as the agent has in a round.
+    """Fork processes on request, and ahead as many as the agent has in a round.
 
     Returns:
-        In a new training process, what was asked for. In the parent None, when the agent is gone.
+        In a new training process its request; in the parent None, when the agent is gone.
     """
     ahead: list[Child] = []
     wanted = 0
@@ -134,7 +133,7 @@ def serve(control: socket.socket) -> ForkRequest | None:
             try:
                 child = _fork_child()
             except OSError:  # too many processes, or too little memory
-                wanted = len(ahead)  # until somebody asks, who finds out if it is still so
+                wanted = len(ahead)  # until the next request
                 continue
             if child.pid == 0:
                 return _become([control, *(other.channel for other in ahead)], child)
@@ -159,7 +158,7 @@ def serve(control: socket.socket) -> ForkRequest | None:
 
 
 def _is_silent(channel: socket.socket, seconds: float = 0.0) -> bool:
-    """Whether the other side sends nothing for so long, and does not end."""
+    """Return whether the other side sends nothing for this time, and does not end."""
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     return not poll.poll(1_000 * seconds)
@@ -173,17 +172,17 @@ def _fork_child() -> Child:
 
 
 def _become(others: Sequence[socket.socket], child: Child) -> ForkRequest:
-    """Wait for the request, in a new process, and return it when the agent permits to run it.
+    """In a new process, wait for the request and for the agent's permission to run, and return the request.
 
     Args:
-        others: the parent's sockets, which are not ours.
+        others: the parent's sockets, which are closed.
     """
     for other in others:
         other.close()
     with child.channel:
         data, descriptors, _, _ = socket.recv_fds(child.channel, len(REQUEST), MAX_DESCRIPTORS)
     if not data:
-        os._exit(0)  # the parent is gone, and nobody knows of this process
+        os._exit(0)  # the parent is gone, and the agent has no record of this process
     request = ForkRequest.of_file(descriptors[0])
     os.close(descriptors[0])
     _await_permission(descriptors[1])
@@ -192,7 +191,7 @@ def _become(others: Sequence[socket.socket], child: Child) -> ForkRequest:
 
 
 def _reply(control: socket.socket, reply: ParentReply) -> bool:
-    """Send a reply; False if the agent is gone."""
+    """Send a reply; return False if the agent is gone."""
     try:
         control.send(reply.encode())
     except (BrokenPipeError, ConnectionResetError):
@@ -201,10 +200,10 @@ def _reply(control: socket.socket, reply: ParentReply) -> bool:
 
 
 def _fork_for_the_agent() -> int:
-    """Fork twice. Return the new process's id once it is the agent's child; in the new process, 0.
+    """Fork twice. Return the new process's id once it is the agent's child; in the new process, return 0.
 
     Raises:
-        OSError: the kernel forks no more.
+        OSError: the kernel refuses.
     """
     reader, writer = os.pipe()
     try:
@@ -227,7 +226,7 @@ def _fork_for_the_agent() -> int:
     os.close(writer)
     pid_text = os.read(reader, 32)
     os.close(reader)
-    _, status = os.waitpid(between, 0)  # Only now has the agent become the parent.
+    _, status = os.waitpid(between, 0)  # only now has the agent become the parent
     if not pid_text:
         code = os.waitstatus_to_exitcode(status)
         raise OSError(code, f"no process can be forked: {os.strerror(code)}")
@@ -235,7 +234,7 @@ def _fork_for_the_agent() -> int:
 
 
 def _await_permission(descriptor: int) -> None:
-    """Wait until the agent knows of this process: one that it does not know of must not train."""
+    """Wait until the agent has a record of this process; without one it must not train."""
     if not os.read(descriptor, 1):
         os._exit(1)
     os.close(descriptor)
@@ -244,7 +243,7 @@ def _await_permission(descriptor: int) -> None:
 def _set_up(request: ForkRequest, descriptors: list[int]) -> None:
     """Set up session, output and environment as `subprocess` does for torch's processes.
 
-    The kernel is told to kill the process if the agent is killed (prctl(2)).
+    The kernel will kill the process if the agent is killed (prctl(2)).
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.setsid()
@@ -255,6 +254,6 @@ def _set_up(request: ForkRequest, descriptors: list[int]) -> None:
 
 
 def set_environment(env: Mapping[str, str]) -> None:
-    """Replace the whole environment: what is not in `env` is gone."""
+    """Replace the whole environment."""
     os.environ.clear()
     os.environ.update(env)

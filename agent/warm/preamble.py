@@ -1,12 +1,11 @@
-"""Variables that a script sets for torch before it imports torch: under warm start they would come too late.
+"""Variables that a script sets before it imports torch, and that would come too late under warm start.
 
-torch, and the libraries that come with it, read much of their environment while they are imported. A process
-that is forked has torch imported before its script begins. So a script that sets such a variable at its top
-is found by its source, and its processes are started as new interpreters, in which the variable has its
-effect. To warn and go on would change what is trained; to guess the value and import torch anew with it would
-be wrong for any value that is computed.
+torch and its libraries read much of their environment while they are imported, and a forked process has torch
+imported before its script begins. So scripts that set such a variable are detected by their source, and their
+processes are started as new interpreters, in which the variable takes effect. A mere warning would change
+what is trained; importing torch with a guessed value would be wrong for any computed value.
 
-Only the script is read, not what it imports: docs/from-torchrun.md says what to do then.
+Only the script is read, not its imports: see docs/from-torchrun.md for those.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ READ_AT_IMPORT = (
     "TORCH",
     "TRITON_INTERPRET",
 )
-"""How the names of variables begin that importing torch reads. Seen with torch 2.6 (CUDA) and 2.13 (CPU), by
-recording getenv(3) and `os.environ`; KMP_ is for Intel's OpenMP, which other builds use."""
+"""Prefixes of the variables that importing torch reads: with torch 2.6 (CUDA) and 2.13 (CPU), by records of
+getenv(3) and `os.environ`; KMP_ is for Intel's OpenMP, which other builds use."""
 
 READ_LATER = (
     "TORCHELASTIC_",
@@ -58,15 +57,15 @@ READ_LATER = (
     "TORCH_HOME",
     "TORCH_NCCL_",
 )
-"""Those of them that are read when they are needed."""
+"""Prefixes among these whose variables are read only when they are needed."""
 
 
 def must_start_cold(argv: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Tell whether a command sets variables that importing torch reads, and log which, and what to do.
+    """Return whether a command sets variables that importing torch reads, and log these with advice.
 
     Args:
         argv: the command, from the interpreter on.
-        env: what its processes have in their environment.
+        env: environment of its processes.
     """
     for file in _sources(argv):
         variables = variables_for_torch(_text(file), env)
@@ -86,12 +85,12 @@ def must_start_cold(argv: Sequence[str], env: Mapping[str, str]) -> bool:
 def variables_for_torch(source: str, env: Mapping[str, str]) -> dict[str, int]:
     """Find the variables that a script changes before it imports torch, and that importing torch reads.
 
-    What is above the first `import torch` counts, in functions too; without such an import, everything does:
-    whether another library that the script imports has imported torch by then is not known.
-    A variable that the environment has already, with the same value, is not changed.
+    All code above the first `import torch` counts, including functions. Without such an import all code
+    counts, since another library may import torch at any time. Setting a variable to the value that it has in
+    the environment is not a change.
 
     Returns:
-        The number of the line, by the variable's name. Empty for what is no Python source.
+        The line number, by the variable's name. Empty if the text is not Python source.
     """
     try:
         nodes = list(ast.walk(ast.parse(source)))
@@ -124,7 +123,7 @@ def _imports_torch(node: ast.AST) -> bool:
 
 
 def _changes(node: ast.AST, env: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
-    """Yield the variables that one node of the syntax tree sets, and the values; None for computed ones."""
+    """Yield the variables that one node of the syntax tree sets, with values; None for computed ones."""
     pairs: list[tuple[ast.expr | None, ast.expr]] = []
     match node:
         case ast.Assign(targets=targets, value=value):
@@ -147,7 +146,7 @@ def _changes(node: ast.AST, env: Mapping[str, str]) -> Iterator[tuple[str, str |
 
 
 def _names_in_environ(targets: Sequence[ast.expr]) -> list[ast.expr]:
-    """Return the names of the variables among what is assigned to."""
+    """Return the names of the environment variables among the targets of an assignment."""
     return [each.slice for each in targets if isinstance(each, ast.Subscript) and _is_environ(each.value)]
 
 
@@ -156,13 +155,13 @@ def _constant(node: ast.expr | None) -> str | None:
 
 
 def _is_environ(node: ast.expr) -> bool:
-    """`os.environ`, or `environ` that was imported from there."""
+    """Whether a node is `os.environ`, or `environ` imported from there."""
     name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     return name == "environ"
 
 
 def _sources(argv: Sequence[str]) -> list[Path]:
-    """List what a command runs before anything that it imports: the script, or the module's packages."""
+    """List the files that a command runs before its imports: the script, or the module and its packages."""
     if not runs_python(argv):
         return []
     if argv[2] != MODULE:
@@ -171,7 +170,7 @@ def _sources(argv: Sequence[str]) -> list[Path]:
 
 
 def _files_of_module(name: str) -> Iterator[Path]:
-    """Yield what `python -m NAME` runs, and run none: each package's `__init__.py`, then the module."""
+    """Yield the files that `python -m NAME` runs: each package's `__init__.py`, then the module."""
     folders = [Path.cwd(), *map(Path, sys.path)]
     for word in [*name.split("."), "__main__"]:
         packages = [folder / word for folder in folders if (folder / word).is_dir()]

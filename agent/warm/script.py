@@ -1,7 +1,7 @@
-"""Runs `python -u script.py …` or `python -u -m module …` in a process that was forked.
+"""Runs `python -u script.py …` or `python -u -m module …` in a forked process.
 
-As far as the script can see, it is run by the interpreter: `__main__`, sys.argv, sys.path, tracebacks, exit
-codes, atexit and threads at the end. What is too unusual for that is run by the interpreter, with exec.
+For the script, everything is as under the interpreter: `__main__`, sys.argv, sys.path, tracebacks, exit
+codes, atexit and threads at the end. Unusual commands are run by the interpreter itself, with exec.
 https://docs.python.org/3/using/cmdline.html
 """
 
@@ -46,28 +46,30 @@ MODULE = "-m"
 OURS = __name__.partition(".")[0]
 SDK = "dlr"
 MARKER = "DLR_PROGRESS_FILE"
-"""The variable by which the agent knows what stems from its training processes."""
+"""Variable by which the agent recognises the descendants of its training processes."""
 
 
 def runs_python(argv: Sequence[str]) -> bool:
-    """Tell whether `run_script` can run a command: this interpreter, with a script or a module."""
+    """Return whether `run_script` can run a command: this interpreter, with a script or a module."""
     if len(argv) < 3 or argv[1] != UNBUFFERED or not _same_file(argv[0], sys.executable):
         return False
     return not argv[2].startswith("-") or (argv[2] == MODULE and len(argv) > 3)
 
 
 def run_script(argv: Sequence[str]) -> None:
-    """Run the command in this process. Return when the script does, for the interpreter to end the process.
-    One that leaves by vote is ended here: its peers wait for that.
+    """Run the command in this process.
+
+    It returns when the script does, and the interpreter ends the process. A process that leaves by vote ends
+    here, since its peers wait for that.
 
     Raises:
         SystemExit: the script raised it, or another exception, which the hook for exceptions has printed.
-        KeyboardInterrupt: it was interrupted, of which the interpreter makes an end by SIGINT.
+        KeyboardInterrupt: the script was interrupted; the interpreter then ends the process by SIGINT.
     """
     _reset_process(argv)
     is_module = argv[2] == MODULE
     if not is_module and not _is_source(argv[2]):
-        os.execv(argv[0], list(argv))  # It is a directory, an archive, bytecode, or nothing at all.
+        os.execv(argv[0], list(argv))  # a directory, an archive, bytecode, or missing
     note_end = _end_mark()
     count_steps(os.environ)
     _mark_group()
@@ -103,8 +105,8 @@ def run_script(argv: Sequence[str]) -> None:
 
 
 def _end_mark() -> Callable[..., None]:
-    """Return what leaves the mark of the script's end (`ENDED_SUFFIX`), in this process alone, and ends it
-    there if it leaves by vote."""
+    """Return a function that writes the mark of the script's end (`ENDED_SUFFIX`), and ends this process if
+    it leaves by vote. It does nothing in other processes."""
     record, pid = os.environ.get(ENV_PROGRESS_FILE), os.getpid()
 
     def note_end(code: int, *, raised: bool = False) -> None:
@@ -122,7 +124,7 @@ def _end_mark() -> Callable[..., None]:
 
 
 def _mark_group() -> None:
-    """Have the mark of the process group left (`GROUP_SUFFIX`), by this process alone."""
+    """Have the mark of the process group written (`GROUP_SUFFIX`), in this process only."""
     record, pid = os.environ.get(ENV_PROGRESS_FILE), os.getpid()
 
     def note(began: float, ended: float) -> None:
@@ -133,12 +135,12 @@ def _mark_group() -> None:
                 )
 
     if record:
-        with contextlib.suppress(Exception):  # another torch: nothing that may keep a script from training
+        with contextlib.suppress(Exception):  # another torch; training goes on without the mark
             note_first_group(time.monotonic, note)
 
 
 def _has_left(record: Path) -> bool:
-    """Tell whether this process has ended the step after which it leaves by vote."""
+    """Return whether this process has ended the step after which it leaves by vote."""
     try:
         words = struct.unpack_from(PROGRESS_FORMAT, record.read_bytes())
     except (OSError, struct.error):
@@ -147,10 +149,10 @@ def _has_left(record: Path) -> bool:
 
 
 def _end(code: int) -> NoReturn:
-    """End this process as the interpreter does, but let the kernel take its memory back at once.
+    """End this process as the interpreter does, but without finalizing modules and objects.
 
-    The interpreter would first take all modules and objects apart: 0.25 s of CPU with torch, for which all
-    other ranks wait (https://docs.python.org/3/c-api/interp-lifecycle.html#c.Py_FinalizeEx).
+    That takes 0.25 s of CPU with torch, for which all other ranks would wait
+    (https://docs.python.org/3/c-api/interp-lifecycle.html#c.Py_FinalizeEx).
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -162,7 +164,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _exit_code(end: SystemExit) -> int:
-    """Return the code with which the interpreter ends the process."""
+    """Return the exit code by which the interpreter would end the process."""
     if end.code is None:
         return 0
     return end.code & 0xFF if isinstance(end.code, int) else 1
@@ -177,7 +179,7 @@ def _run_source(script: str, main: types.ModuleType) -> None:
 
 
 def _print_exception(error: BaseException) -> None:
-    """Print what the interpreter would print, without the frames of this module."""
+    """Print an exception as the interpreter would, without the frames of this module."""
     traceback = error.__traceback__
     ours = _print_exception.__code__.co_filename
     while traceback is not None and traceback.tb_frame.f_code.co_filename == ours:
@@ -193,7 +195,7 @@ def _print_exception(error: BaseException) -> None:
         raise
     except BaseException as of_hook:
         print("Error in sys.excepthook:", file=sys.stderr)
-        of_hook.__context__ = None  # it is printed below, as the interpreter does
+        of_hook.__context__ = None  # which is printed below, as by the interpreter
         below = of_hook.__traceback__ and of_hook.__traceback__.tb_next
         sys.__excepthook__(type(of_hook), of_hook.with_traceback(below), below)
         print("\nOriginal exception was:", file=sys.stderr)
@@ -201,17 +203,17 @@ def _print_exception(error: BaseException) -> None:
 
 
 def _print_nothing(*_: Any) -> None:
-    """Stand in for the hook of an exception that has been printed."""
+    """Replace the hook for exceptions after one has been printed."""
 
 
 def _reset_process(argv: Sequence[str]) -> None:
-    """Renew what a new process has of its own, and a forked one has of its parent."""
+    """Renew state that a forked process shares with its parent, and a new one would have for itself."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # Python's own `random` does this by itself
     generator = getattr(sys.modules.get("torch"), "default_generator", None)
     if generator is not None:
         generator.seed()
-    tempfile.tempdir = None  # TMPDIR is read again
+    tempfile.tempdir = None  # so that TMPDIR is read again
     if os.environ.get("PYTHONFAULTHANDLER") and not faulthandler.is_enabled():
         faulthandler.enable()
     sys.orig_argv = list(argv)
@@ -220,9 +222,9 @@ def _reset_process(argv: Sequence[str]) -> None:
 
 
 def _set_first_path(folder: str, safe_path: bool) -> None:
-    """Replace the parent's first entry of sys.path, which says where the parent was started from.
+    """Replace the first entry of sys.path, which the parent had from its own start.
 
-    A script may have an `agent` or a `dlr` of its own there: then ours is forgotten.
+    If the script has an `agent` or a `dlr` of its own in that folder, ours is removed from sys.modules.
     """
     if safe_path:
         return
@@ -233,7 +235,7 @@ def _set_first_path(folder: str, safe_path: bool) -> None:
 
 
 def _is_source(script: str) -> bool:
-    """Tell whether it is a file of Python source that can be read."""
+    """Return whether a file is readable Python source."""
     try:
         with tokenize.open(script) as source:
             return "\0" not in source.read(1024)
@@ -249,14 +251,14 @@ def _same_file(one: str, other: str) -> bool:
 
 
 def show_command(argv: Sequence[str]) -> None:
-    """Have `ps` and `pkill -f` see a command, as far as there is room."""
+    """Make `ps` and `pkill -f` show a command, as far as there is room."""
     _show("arguments", argv)
 
 
 def show_environment() -> None:
-    """Have /proc/PID/environ show the environment, as far as there is room.
+    """Make /proc/PID/environ show the environment, as far as there is room.
 
-    First comes by what processes are found, then what this one has and its parent has not, such as its rank.
+    Variables by which processes are found come first, then those that the parent does not have, such as RANK.
     """
     shown = Path("/proc/self/environ").read_bytes().split(b"\0")
     inherited = {os.fsdecode(variable.partition(b"=")[0]) for variable in shown}
@@ -267,9 +269,9 @@ def show_environment() -> None:
 
 
 def _show(area: str, strings: Sequence[str]) -> None:
-    """Write over what this process, or its parent, was started with (proc(5), arg_start, env_start).
+    """Overwrite the arguments or the environment of the process's start (proc(5), arg_start, env_start).
 
-    Nothing points there any more: `os.environ` was emptied, and Python has copied its arguments.
+    No pointer refers to them any more: `os.environ` was emptied, and Python has copied its arguments.
     """
     first = {"arguments": 45, "environment": 47}[area]
     try:

@@ -1,8 +1,8 @@
-"""Counts training steps where the script does not report them, by torch's global hook for optimizer steps.
+"""Counts training steps by torch's global hook for optimizer steps, for scripts that do not report them.
 
-For forked processes, which have torch before their script begins. The count goes into the progress record
-beside what the script may report itself, and the agent decides which of the two counts (docs/hangs.md).
-Nothing of torch or of the script is replaced; `DLR_COUNT_STEPS=0` in the Pod's environment turns it off.
+It works in forked processes, which have torch before their script begins. The count goes into the progress
+record beside the script's own reports, and the agent decides which of the two it uses (docs/hangs.md).
+Neither torch nor the script is changed; `DLR_COUNT_STEPS=0` in the Pod's environment turns it off.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from crds.stack_offer import offer_stacks
 
 OFF = "0"
 LOOKED_AT = 8
-"""Parameters whose state is looked at for the number of a first step."""
+"""Number of parameters whose state is searched for the number of the first step."""
 
 
 def count_steps(environ: Mapping[str, str]) -> None:
-    """Have the steps of this process's optimizers counted, and its stacks shown on the agent's signal.
+    """Count the steps of this process's optimizers, and write its stacks on the agent's signal.
 
-    Nothing happens outside of dlr, where `DLR_COUNT_STEPS` is 0, or where the files cannot be used: training
-    goes on without. Processes that this one forks are not counted.
+    It does nothing outside of dlr, if `DLR_COUNT_STEPS` is 0, or if the files cannot be used. Steps of
+    processes that this one forks are not counted.
     """
     path = environ.get(words.ENV_PROGRESS_FILE)
     if not path or environ.get(ENV_COUNT_STEPS) == OFF:
@@ -41,7 +41,7 @@ def count_steps(environ: Mapping[str, str]) -> None:
         with Path(path).open("r+b") as file:
             record = memoryview(mmap.mmap(file.fileno(), 0))
         handle = register_optimizer_step_post_hook(uncompiled(counting_hook(record)))
-    except Exception:  # another torch, or no such file: nothing that may keep a script from training
+    except Exception:  # another torch, or no such file; training goes on without
         return
     os.register_at_fork(after_in_child=handle.remove)
     offer_stacks(environ)
@@ -51,9 +51,9 @@ def count_steps(environ: Mapping[str, str]) -> None:
 def counting_hook(record: memoryview) -> Hook:
     """Return a hook that writes the count into a progress record.
 
-    A new step begins when an optimizer steps that has stepped in this one already. So the two optimizers of a
-    GAN, one within another, or one for each parameter, make one step together; and the count goes on when
-    another optimizer takes the place of the first.
+    A new step begins when an optimizer steps for the second time. So the two optimizers of a GAN, nested
+    ones, or one for each parameter, make one step together; and the count goes on when an optimizer is
+    replaced.
     """
     steps, times = record.cast("q"), record.cast("d")
     monotonic, count, stepped = time.monotonic, 0, set[int]()
@@ -85,21 +85,21 @@ def counting_hook(record: memoryview) -> Hook:
 
 
 def makes_state(optimizer: Any) -> bool:
-    """Whether this is no step, but torch's way to have the optimizer make its state, which is loaded then.
+    """Whether an optimizer's step only creates its state, into which a checkpoint is loaded next.
 
     torch.distributed.checkpoint does so with a learning rate of 0 (`_init_optim_state`, in 2.6 to 2.13).
     """
-    with contextlib.suppress(Exception):  # another's optimizer may keep anything there
+    with contextlib.suppress(Exception):  # a foreign optimizer may have anything there
         rates = [group["lr"] for group in optimizer.param_groups]
         return bool(rates) and all(_is_readable(rate) and float(rate) == 0.0 for rate in rates)
     return False
 
 
 def steps_before(optimizer: Any) -> int | None:
-    """Return how many steps came before this process's first one; None if it is no step (`makes_state`).
+    """Return the number of steps before this process's first one; None if it is no step (`makes_state`).
 
-    Most optimizers count their steps themselves, and their state is loaded with a checkpoint. It is 0 for one
-    that does not, such as SGD, and for one that was not loaded.
+    Most optimizers count their steps, and a checkpoint includes their state. The number is 0 for optimizers
+    that do not count, such as SGD, and for those that were not loaded.
     """
     from torch.compiler import disable
 
@@ -110,7 +110,7 @@ def _steps_before(optimizer: Any) -> int | None:
     if makes_state(optimizer):
         return None
     found = [1]
-    with contextlib.suppress(Exception):  # another's optimizer may keep anything there
+    with contextlib.suppress(Exception):  # a foreign optimizer may have anything there
         for state in islice(optimizer.state.values(), LOOKED_AT):
             step = state.get("step")
             if _is_readable(step):
@@ -119,7 +119,7 @@ def _steps_before(optimizer: Any) -> int | None:
 
 
 def _is_readable(step: Any) -> bool:
-    """Whether it can be read as a number without a collective, a compilation or a broken graph capture."""
+    """Whether a value can be read as a number without a collective, a compilation or a broken capture."""
     import torch
 
     if type(step) is not torch.Tensor:

@@ -1,6 +1,6 @@
-"""The warm parent as the agent sees it: a process that forks others on request.
+"""The agent's side of the warm parent, a process that forks others on request.
 
-With the standard library only, so that it can be started before torch is imported here.
+It imports only the standard library, so that the parent can be started before torch is imported here.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from agent.warm.messages import MAX_BYTES, REQUEST, ForkRequest, ParentReply, so
 from agent.warm.script import runs_python
 
 READY_SECONDS = 300.0
-"""How long a round waits for torch to be imported: minutes, where thousands of nodes read one file server."""
+"""Time limit of a round for the import of torch: minutes, if thousands of nodes read one file server."""
 ANSWER_SECONDS = 60.0
-"""Time limit for a parent that is ready to fork. It is long on a crowded node alone, where a new parent would
+"""Time limit for a ready parent to fork. It takes that long only on a crowded node, where a new parent would
 take longer."""
 
 KILLED_SECONDS = 5.0
-"""Time for a parent to end that was killed: one that imports from a mount that hangs ends with the mount."""
+"""Time limit for a killed parent to end; one that imports from a hanging mount may not."""
 
 MODULE = "agent.warm.parent"
 ROOT = str(Path(__file__).parents[__name__.count(".")])
-"""The folder, or the zip, that our top-level package is in."""
+"""The folder, or the zip, of our top-level package."""
 BOOT = (
     "import sys; path, sys.path = sys.path, [*filter(None, sys.path), sys.argv.pop(1)]; "
     f"from {MODULE} import main; main(sys.argv, path)"
 )
-"""The program of a parent that is started as an interpreter of its own. With `-m`, a folder `dlr` or `agent`
-in the working directory would be taken for ours. Modules of `--preload` are found there all the same."""
+"""Program of a parent that is a new interpreter. With `-m`, a folder `dlr` or `agent` in the working
+directory would be taken for ours. Modules of `--preload` are still found there."""
 
 ROUND_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -70,16 +70,16 @@ ROUND_VARIABLES = (
     "TRACEPARENT",
     "WORLD_SIZE",
 )
-"""Variables, or how they begin, that nothing reads before a script runs: each forked process has its own."""
+"""Variables, or their prefixes, that no import reads, so that each forked process can have its own."""
 logger = logging.getLogger(__name__)
 MAX_FAILURES = 3
-"""After so many parents that came to nothing, processes are spawned for good."""
+"""Number of failed parents after which all processes are spawned."""
 WARM_SECONDS = 60.0
-"""How long a worker that nobody waits for gives its parent to become ready."""
+"""Time limit for a parent to become ready in a worker that no other worker waits for."""
 
 
 class WarmParent:
-    """One process that imports torch, and then forks others."""
+    """A process that imports torch, and then forks others."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class WarmParent:
 
     @classmethod
     def started(cls, env: Mapping[str, str], preloads: Preloads) -> WarmParent:
-        """Start one as an interpreter of its own."""
+        """Start a parent as a new interpreter."""
         control, theirs = socket_pair()
         arguments = [ROOT, str(theirs.fileno()), ",".join(preloads.sdk), *preloads.users]
         with theirs:
@@ -104,24 +104,24 @@ class WarmParent:
                 [sys.executable, "-u", "-c", BOOT, *arguments],
                 env=without_round_variables(env),
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the agent, which tells the others
+                start_new_session=True,  # so that Ctrl-C reaches only the agent, which ends the others
             )
         return cls(process, control, env, preloads)
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when the parent is ready, or has failed."""
+        """Return a descriptor that becomes readable when the parent is ready or has failed."""
         return self._control.fileno()
 
     @property
     def session(self) -> int:
-        """The id of its session, which it has begun itself."""
+        """Id of its session, which is its own."""
         return self._process.pid
 
     def is_ready(self) -> bool:
-        """Tell whether it can fork by now, without waiting.
+        """Return whether it can fork, without waiting.
 
         Raises:
-            OSError: it says why it must not, or it has ended.
+            OSError: it must not fork, with the reason, or it has ended.
         """
         if not self._ready:
             poll = select.poll()
@@ -134,11 +134,11 @@ class WarmParent:
     def fork(
         self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
     ) -> ForkedProcess:
-        """Have a process forked; call it only when `is_ready`.
+        """Fork a process; call it only when `is_ready`.
 
         Args:
-            argv: the command that the process runs, from the interpreter on.
-            redirects: which descriptor of ours it gets as its 1 and 2.
+            argv: the command of the process, from the interpreter on.
+            redirects: our descriptors for its stdout (1) and stderr (2).
 
         Raises:
             OSError: the parent has ended, or does not answer within ANSWER_SECONDS.
@@ -185,14 +185,14 @@ class ForkedProcess:
         self.pid = pid
         self.returncode: int | None = None
         self.ends_as: int | None = None
-        """Exit code that it counts with, if it is ended after its script."""
+        """Exit code to report if the process is ended after its script."""
 
     def kill(self) -> None:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
     def poll(self) -> int | None:
-        """Return the exit code, if it has ended: negative for a signal, 0 if another has collected it."""
+        """Return the exit code if it has ended: negative for a signal, 0 if it was collected elsewhere."""
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -228,14 +228,14 @@ def without_round_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 class WarmStart:
-    """Has processes forked that torch would spawn. Where it cannot, they are spawned. Not thread-safe."""
+    """Forks processes that torch would spawn, if possible. Not thread-safe."""
 
     def __init__(self, preloads: Preloads, parent: WarmParent | None = None) -> None:
-        """Become a subreaper, as whose children processes can be forked by another one.
+        """Become a subreaper, so that processes forked by the parent are this process's children.
 
         Args:
-            preloads: what the parent imports beside torch's modules.
-            parent: one that was started already.
+            preloads: modules that the parent imports beside torch's.
+            parent: a parent that is already started.
 
         Raises:
             OSError: this process cannot become a subreaper.
@@ -250,7 +250,7 @@ class WarmStart:
         return () if self._parent is None else (self._parent.session,)
 
     def prepare(self, env: Mapping[str, str]) -> None:
-        """Start a parent for processes of this environment, unless there is one or too many have failed."""
+        """Start a parent for processes with this environment, unless there is one or too many have failed."""
         parent, wanted = self._parent, (without_round_variables(env), self._preloads)
         if parent is not None and (parent.env, parent.preloads) != wanted:
             logger.info("renewing the warm parent: it was started for another environment")
@@ -261,12 +261,12 @@ class WarmStart:
     def await_warm(
         self, news: int, worth_it: Callable[[], bool], limit_seconds: float = WARM_SECONDS
     ) -> None:
-        """Wait until the parent can fork, or cannot ever, or waiting is not worth it any more.
+        """Wait until the parent can fork or has failed, or until waiting is not worth it any more.
 
         Args:
-            news: a descriptor that becomes readable when `worth_it` may have changed.
-            worth_it: asked at first, and at news.
-            limit_seconds: how long to wait at most.
+            news: descriptor that becomes readable when `worth_it` may have changed.
+            worth_it: returns whether to wait; called at first, and at news.
+            limit_seconds: time limit.
         """
         if self._parent is None or self._is_decided(self._parent):
             return
@@ -281,11 +281,11 @@ class WarmStart:
     def start(
         self, argv: Sequence[str], env: Mapping[str, str], redirects: Mapping[int, int]
     ) -> ForkedProcess | None:
-        """Fork a process. Return None if it has to be spawned.
+        """Fork a process; return None if it has to be spawned.
 
         Args:
             argv: the command, from the interpreter on.
-            redirects: which descriptor of ours it gets as its 1 and 2.
+            redirects: our descriptors for its stdout (1) and stderr (2).
         """
         if not runs_python(argv):
             return None
@@ -299,13 +299,13 @@ class WarmStart:
             return self._parent.fork(argv, env, redirects)
         except OSError as error:
             self._failures += 1
-            logger.warning("the warm parent is of no use, so the process is spawned: %s", error)
+            logger.warning("the warm parent cannot fork, so the process is spawned: %s", error)
             self.close()
             self.prepare(env)  # for the next round
             return None
 
     def is_warm(self) -> bool:
-        """Whether a process can be forked by now, as far as it shows without asking for one."""
+        """Return whether the parent is ready, or has failed."""
         return self._parent is not None and self._is_decided(self._parent)
 
     @staticmethod
@@ -313,7 +313,7 @@ class WarmStart:
         try:
             return parent.is_ready()
         except OSError:
-            return True  # `start` asks again, and says why.
+            return True  # `start` asks again, and logs the reason
 
     def close(self) -> None:
         if self._parent is not None:

@@ -121,7 +121,7 @@ def test_what_does_not_concern_a_worker_is_no_change_to_it() -> None:
     before = WorkerCheck.parse(check(status), Member(2, 1))
     other = status.model_copy(update={"round": 2, "groups": [], "faulty_nodes": ["a"]})
     assert WorkerCheck.parse(check(other), Member(2, 1)) == before
-    assert WorkerCheck.parse(check(status), Member(1, 1)).asked == PairTest(
+    assert WorkerCheck.parse(check(status), Member(1, 1)).duty == PairTest(
         UID, 1, ("a", "b"), 1, "10.0.0.1", 1
     )
 

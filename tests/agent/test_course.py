@@ -181,7 +181,7 @@ def test_a_hang_is_stopped_only_after_it_is_reported_and_judged() -> None:
 
 
 def test_who_is_asked_where_it_hangs_says_so_though_it_is_well() -> None:
-    assert FailureSubject.ASKED in kinds(orders(_asked(may_hang=False)))
+    assert FailureSubject.HEALTHY in kinds(orders(_asked(may_hang=False)))
     assert FailureSubject.HANG in kinds(orders(_asked(may_hang=True)))
 
 

@@ -140,7 +140,7 @@ def test_the_chiefs_command_follows_the_cluster_through_a_failure_that_it_explai
     agents.wait_file("failed")
     publish_version(cluster, 2)
     cluster.wait_state({0: "Running"}, 2)
-    agents.wait_log(0, "is started anew, for 2")
+    agents.wait_log(0, "is restarted, for 2")
     publish_version(cluster, 3)
     cluster.wait_state({0: "Running"}, 3)
     cluster.wait(lambda: (folder / "versions").read_text().count("\n") == 3, "three starts")

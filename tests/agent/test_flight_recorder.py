@@ -17,7 +17,7 @@ from agent.monitor.flight_recorder import (
     HANDLERS,
     MAX_BYTES,
     CollectiveRecord,
-    Question,
+    RecordQuery,
     ask,
     entries,
     read,
@@ -119,7 +119,7 @@ def test_processes_answer_while_they_wait_in_a_collective(tmp_path: Path) -> Non
         assert ask(tmp_path / "recorder.0", "dump_nccl_trace_json", time.monotonic() + 300) == b"", (
             "no NCCL here"
         )
-        assert Question({0: tmp_path / "recorder.0"}).answers() == {}
+        assert RecordQuery({0: tmp_path / "recorder.0"}).answers() == {}
     finally:
         for rank in ranks:
             rank.kill()

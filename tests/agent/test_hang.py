@@ -221,7 +221,7 @@ def test_what_nccl_has_recorded_says_who_waits_whatever_the_stack_looks_like(
     inside = Capture("x", (Frame("/usr/lib/python3/site-packages/torch/cuda/__init__.py", 9, "synchronize"),))
     monkeypatch.setattr(stacks, "capture", lambda *_: {0: own, 1: inside})
     records = {0: CollectiveRecord("all_reduce 57 of [3] in default_pg"), 1: CollectiveRecord("")}
-    monkeypatch.setattr(flight_recorder.Question, "answers", lambda _: records)
+    monkeypatch.setattr(flight_recorder.RecordQuery, "answers", lambda _: records)
     files = ProgressFiles()
     guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
     guard.begin(RoundProcesses(3, {0: 4, 1: 5}))
@@ -247,7 +247,7 @@ def test_who_waits_in_a_collective_that_nccl_does_not_know_of_is_not_blamed(
     own = Capture("x", (Frame("/app/train.py", 8, "main", "with lock:"),))
     monkeypatch.setattr(stacks, "capture", lambda *_: {0: gather, 1: own})
     monkeypatch.setattr(
-        flight_recorder.Question, "answers", lambda _: {0: CollectiveRecord(""), 1: CollectiveRecord("")}
+        flight_recorder.RecordQuery, "answers", lambda _: {0: CollectiveRecord(""), 1: CollectiveRecord("")}
     )
     files = ProgressFiles()
     guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)

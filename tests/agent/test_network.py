@@ -7,7 +7,8 @@ import ipaddress
 import pytest
 
 from agent import network
-from agent.network import Route, SocketInterfaces, interface_of, path_to
+from agent.network import SocketInterfaces, interface_of, path_to
+from crds.agent_report import Network
 from crds.names import ENV_NETWORK_INTERFACES
 
 pytestmark = pytest.mark.real
@@ -17,8 +18,8 @@ ON = {ENV_NETWORK_INTERFACES: "auto"}
 
 def test_loopback_addresses_are_on_the_loopback_interface() -> None:
     assert interface_of(ipaddress.ip_address("127.0.0.9")) == "lo"
-    assert path_to("127.0.0.9", "127.0.0.1") == Route("lo", "127.0.0.1")
-    assert path_to("127.0.0.9", "127.0.0.9") == Route("lo", "127.0.0.9"), "rank 0 itself"
+    assert path_to("127.0.0.9", "127.0.0.1") == Network("lo", "127.0.0.1")
+    assert path_to("127.0.0.9", "127.0.0.9") == Network("lo", "127.0.0.9"), "rank 0 itself"
 
 
 @pytest.mark.parametrize("peer", ["203.0.113.7.invalid", "not an address"])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
-from agent.checkpoints.agreed import AgreedCheckpoint, HeldReplicas
+from agent.checkpoints.agreed import AgreedCheckpoint, ReplicaSource
 from agent.checkpoints.holder import CheckpointHolder, OutdatedMeetingError
 from agent.connection.listener import Listener
 from agent.environment import Environment, InvalidEnvironmentError
@@ -80,7 +80,7 @@ class World:
 
         memory = self.memories[agent]
         agreement = CheckpointAgreement(store, round_, agent, self.size, memory, wait, threading.Event())
-        agreement.say_here()
+        agreement.publish_inventory()
         if agent == 0:
             wait(store, [f"here/{each}" for each in range(self.size)])
             agreement.lead()
@@ -190,7 +190,7 @@ def test_a_replica_that_is_damaged_leads_to_the_older_checkpoint(world: World) -
     world.save(told, 11, 1)
     holder = world.memories[1]  # half a world from agent 0
     assert holder is not None
-    replica = next(s for s, mark in holder._pool.held() if (mark.rank, mark.step) == (0, 11))
+    replica = next(s for s, mark in holder._pool.with_sums() if (mark.rank, mark.step) == (0, 11))
     replica.bytes(CONTROL_BYTES + 5, CONTROL_BYTES + 6)[0] ^= 1
     world.replace(0)
     told = world.meet(2)
@@ -198,7 +198,7 @@ def test_a_replica_that_is_damaged_leads_to_the_older_checkpoint(world: World) -
     assert all(Slot.open(file["resume"]["slot"]).mark == Mark(1, 10, r, 3) for r, file in enumerate(told))
     for memory in world.memories:
         assert memory is not None
-        assert all(mark.step <= 10 for _, mark in memory._pool.held()), "what is newer is forgotten"
+        assert all(mark.step <= 10 for _, mark in memory._pool.with_sums()), "what is newer is forgotten"
 
 
 def test_what_a_failed_fetch_has_written_over_is_counted_on_no_more(
@@ -208,8 +208,8 @@ def test_what_a_failed_fetch_has_written_over_is_counted_on_no_more(
     world.save(told, 10, 0)
     holder, memory = world.memories[1], world.memories[0]
     assert holder is not None and memory is not None
-    replica = next(s for s, mark in holder._pool.held() if (mark.rank, mark.step) == (0, 10))
-    for slot, mark in memory._pool.held():
+    replica = next(s for s, mark in holder._pool.with_sums() if (mark.rank, mark.step) == (0, 10))
+    for slot, mark in memory._pool.with_sums():
         if mark.rank == 0:
             slot.damaged()
     said = []
@@ -236,9 +236,9 @@ def test_an_offer_is_taken_from_the_agent_whose_peer_this_is_alone(world: World)
     world.save(world.meet(1), 10, 0)
     memory, stranger = world.memories[1], world.memories[2]
     assert memory is not None and stranger is not None
-    assert memory._agreed.held == HeldReplicas(0, world.memories[0].address, 1)  # type: ignore[union-attr]
+    assert memory._agreed.source == ReplicaSource(0, world.memories[0].address, 1)  # type: ignore[union-attr]
     assert not memory._take_replica(Mark(1, 10, 2, 3), stranger.address)
-    assert all(mark.rank != 2 for _, mark in memory._pool.held())
+    assert all(mark.rank != 2 for _, mark in memory._pool.with_sums())
 
 
 def test_after_a_failure_the_processes_of_a_smaller_world_persist_each_old_rank_s_slot(world: World) -> None:

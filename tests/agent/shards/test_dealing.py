@@ -89,10 +89,10 @@ def test_parts_done_while_nobody_answers_cost_no_report_each() -> None:
     """As when the controller is away: 1,000 agents would write to the API server as fast as it answers."""
     holding = Holding(SetDefinition("train", 0, 2_000, "", 3, 0))
     holding.follow(Lease(0, 1, 1, ((0, 800),)))
-    news = {holding.must_tell}
+    news = {holding.urgent}
     while (part := holding.take(1)) is not None:
         holding.finish(part)
-        news.add(holding.must_tell)
+        news.add(holding.urgent)
     assert len(news) == 3, "that it works, that it wants more, and that it has nothing left"
 
 

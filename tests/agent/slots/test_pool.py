@@ -44,7 +44,7 @@ def pool() -> Pool:
 
 def test_slots_are_opened_by_path_and_end_with_the_pool(pool: Pool) -> None:
     write(Slot.open(pool.slots[1].path), mark(7))
-    assert [(slot, found) for slot, found in pool.held()] == [(pool.slots[1], mark(7))]
+    assert [(slot, found) for slot, found in pool.with_sums()] == [(pool.slots[1], mark(7))]
     assert pool.find(mark(7)) is pool.slots[1]
     path = pool.slots[1].path
     pool.close()
@@ -88,17 +88,17 @@ def test_cpus_of_a_numa_node_are_read_as_the_kernel_writes_them(text: str, cpus:
 
 def test_sums_are_added_for_others_where_a_process_was_killed_before(pool: Pool) -> None:
     pool.slots[0].commit(mark(5), HEADER)
-    assert not list(pool.held())
+    assert not list(pool.with_sums())
     assert [found for _, found in pool.whole()] == [mark(5)]
-    assert pool.summed(mark(6)) is None
-    assert pool.summed(mark(5)) is pool.slots[0]
-    assert [found for _, found in pool.held()] == [mark(5)]
+    assert pool.find_summed(mark(6)) is None
+    assert pool.find_summed(mark(5)) is pool.slots[0]
+    assert [found for _, found in pool.with_sums()] == [mark(5)]
 
 
 def test_a_whole_slot_without_a_header_is_damaged(pool: Pool) -> None:
     pool.slots[0].commit(mark(5), HEADER)
     pool.slots[0].bytes(HEADER.end, HEADER.end + 8)[:] = bytes(8)
-    assert pool.summed(mark(5)) is None
+    assert pool.find_summed(mark(5)) is None
     assert pool.slots[0].commit_word is CommitWord.DAMAGED
 
 
@@ -106,9 +106,9 @@ def test_what_is_newer_than_what_was_agreed_upon_is_forgotten(pool: Pool) -> Non
     for slot, step in zip(pool.slots, (5, 6, 7), strict=False):
         write(slot, mark(step))
     pool.forget_after(Checkpoint(1, 6, 4))
-    assert sorted(found.step for _, found in pool.held()) == [5, 6]
+    assert sorted(found.step for _, found in pool.with_sums()) == [5, 6]
     pool.forget_after(None)
-    assert not list(pool.held())
+    assert not list(pool.with_sums())
 
 
 def test_a_rank_writes_beside_what_it_resumes_from_and_over_the_oldest() -> None:

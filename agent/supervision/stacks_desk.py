@@ -1,6 +1,6 @@
-"""Stacks of the training processes that somebody asks for by an annotation of the job (`dlr job stacks`).
+"""Stacks of the training processes, requested by an annotation of the job (`dlr job stacks`).
 
-Each new request is answered once. A request that stands there already when the agent comes was for others.
+Each new request is answered once. A request that is older than the agent was for other agents.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from agent.processes.processes import TrainingProcesses
 from crds.agent_report import MAX_STACKS, AskedStacks, RankStack
 
 REPORTED_SECONDS = 60.0
-"""How long an answer is part of the agent's reports."""
+"""Time for which an answer is part of the agent's reports."""
 
 
 class StacksDesk:
     """Answers requests for stacks.
 
-    They are taken in a thread, since that may take seconds, in which a process may fail. The answer is
-    reported for a while, and then left out again, so no status keeps it.
+    A thread takes them, since that may last seconds, in which a process may fail. After REPORTED_SECONDS the
+    answer is left out of the reports, so that no status keeps it.
 
     Args:
         guard: takes the stacks.
-        answered: the request that stood there when the agent came; "" if there was none.
+        answered: the request at the agent's start, which is not answered; "" if there was none.
     """
 
     def __init__(self, guard: HangGuard, answered: str = "") -> None:
@@ -34,14 +34,14 @@ class StacksDesk:
         self._answered = answered
         self._taking: threading.Thread | None = None
         self._answer: tuple[AskedStacks, float] | None = None
-        """The answer, and until when it is reported (CLOCK_MONOTONIC)."""
+        """The answer, and the end of its time in the reports (CLOCK_MONOTONIC)."""
 
     def look(self, request: str, processes: TrainingProcesses, report: Callable[[], None]) -> None:
-        """Begin to answer if there is a new request. Call it every second or so, in one thread.
+        """Begin to answer if the request is new. Call it about every second, in one thread.
 
         Args:
-            request: what the job asks now; "" if there is nothing.
-            report: has a report written, once there is an answer.
+            request: the job's current request; "" if there is none.
+            report: requests a report, once there is an answer.
         """
         if request in ("", self._answered) or (self._taking is not None and self._taking.is_alive()):
             return
@@ -53,7 +53,7 @@ class StacksDesk:
         self._taking.start()
 
     def to_status(self) -> AskedStacks | None:
-        """Return the last answer; None if there is none, or it was reported for long enough."""
+        """Return the last answer; None if there is none, or its time is over."""
         answer = self._answer
         return answer[0] if answer is not None and time.monotonic() < answer[1] else None
 
