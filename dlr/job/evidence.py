@@ -15,7 +15,7 @@ from dlr.job.case import Case, Sentence, sentence
 from dlr.job.facts import Fact, facts_of, remarks_of
 from dlr.job.failures import by_cause, failures_of
 from dlr.job.groups import training
-from dlr.job.nodes import NAMED, node_states, check_findings
+from dlr.job.nodes import NAMED, check_findings, node_states
 from dlr.job.report import AT_EASE, state_of
 from dlr.job.timeline.life import clock_of
 from dlr.job.verdict import JobVerdict

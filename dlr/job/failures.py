@@ -20,9 +20,7 @@ def job_failure_line(failure: JSON, now: datetime) -> str:
     """Describe `status.lastFailure`: worker, class and time, with the first line of its message."""
     rank = f" rank {failure['rank']}" if failure.get("rank") is not None else ""
     if failure["exitClass"] == ExitClass.UNKNOWN:
-        return (
-            f"a peer's, which is not known; {failure['worker']}{rank} lost it {age(failure['time'], now)} ago"
-        )
+        return f"an unknown peer's; {failure['worker']}{rank} lost it {age(failure['time'], now)} ago"
     parts = [f"{failure['worker']}{rank}", str(failure["exitClass"])]
     for key, label in (("exitCode", "exit code"), ("step", "step"), ("round", "round")):
         if failure.get(key) is not None and not (key == "exitCode" and _begins_with_its_exit_code(failure)):

@@ -1,4 +1,4 @@
-"""`dlr node-check history NODE`: the findings of a node's last checks, by its record."""
+"""`dlr node-check history NODE`: the findings of a node's last checks, from its record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("AGE", "CHECK", "VERDICT", "PASSED", "FAILED", "FAILED WITH")
 
 
 def show_record(api: Api, name: str, output: Format) -> None:
-    """Show the newest finding first.
+    """Show the findings, the newest first.
 
     Raises:
         CommandError: there is no such node, or it or its record cannot be read.
@@ -40,6 +40,6 @@ def show_record(api: Api, name: str, output: Format) -> None:
 
 
 def columns(finding: Finding) -> tuple[object, ...]:
-    """All of a row but the age. Partners are those of failures that nothing else explains."""
+    """Return the cells of a row except the age; partners are those of otherwise unexplained failures."""
     partners = ", ".join(finding.failed_with)
     return finding.source, finding.verdict.value, finding.passed, finding.failed, partners
