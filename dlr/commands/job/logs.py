@@ -51,9 +51,7 @@ def logs(
     ] = None,
     failed: Annotated[
         bool,
-        typer.Option(
-            "--failed", help="Only the rank that failed first, up to its failure, with its message."
-        ),
+        typer.Option("--failed", help="Only the rank that failed first, up to its failure, with the error."),
     ] = False,
 ) -> None:
     """Print what a job's workers print."""
