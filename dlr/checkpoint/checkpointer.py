@@ -416,8 +416,8 @@ class Checkpointer:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Checkpointer cannot be copied or given to another process: take it out of what is, such as "
-            "the dataset of a DataLoader"
+            "a Checkpointer cannot be copied or sent to another process: keep it out of objects that are, "
+            "such as the dataset of a DataLoader"
         )
 
     def _refuse_forks(self) -> None:
@@ -429,7 +429,7 @@ class Checkpointer:
         if (pid := os.getpid()) != self._pid:
             raise RuntimeError(
                 f"this Checkpointer is of process {self._pid}, and this is process {pid}, a fork of it: call "
-                "it there alone"
+                "it only there"
             )
 
     def _refuse_lone_group(self) -> None:
@@ -440,9 +440,8 @@ class Checkpointer:
         """
         if self._here.replica_group and self._groups is None:
             raise RuntimeError(
-                "the job has replica groups, of which one writes to storage, and which load nothing that "
-                "others have in memory: call dlr.replicas.join(…, checkpoint=…) with this Checkpointer "
-                "instead of load()"
+                "the job has replica groups, of which only one writes to storage, and none loads another's "
+                "memory: call dlr.replicas.join(…, checkpoint=…) with this Checkpointer instead of load()"
             )
 
     # Saving.
@@ -544,8 +543,8 @@ class Checkpointer:
         if self._newest < 0 and not self._loaded:
             self._loading.refuse_earlier_run(step)
             logger.warning(
-                "step(%s) comes without load(), so that nothing brings back what is saved after a failure: "
-                "call load() before the first step",
+                "step(%s) was called without load(), so after a failure no checkpoint would be loaded: call "
+                "load() before the first step",
                 step,
             )
             self._prepare_memory()
@@ -555,8 +554,8 @@ class Checkpointer:
         if not self._has_warned:
             self._has_warned = True
             self._not_saved(
-                f"step({step}) comes after step {self._newest}, so that it is not saved: count the "
-                "optimizer's steps through the whole training, on from what load() has returned"
+                f"step({step}) comes after step {self._newest}, so it is not saved: count the optimizer's "
+                "steps through the whole training, from the step that load() returned"
             )
         return False
 

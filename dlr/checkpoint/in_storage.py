@@ -152,5 +152,5 @@ class _LeafPlanner(DefaultLoadPlanner):
             raise NotAllowedError(
                 f"{name} is of a class that may not be in a checkpoint: call "
                 "torch.serialization.add_safe_globals with it before load() if you trust it, or give the "
-                "Checkpointer weights_only=False if you trust whoever can write its checkpoints"
+                "Checkpointer weights_only=False if you trust everyone who can write its checkpoints"
             ) from error

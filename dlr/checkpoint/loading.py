@@ -182,7 +182,7 @@ class Loading:
         if name is not None:
             raise MismatchError(
                 f"the checkpoint {where} is for {ranks} ranks alone: of {name} each rank had one of its own, "
-                f"under one name, and nobody knows how {self._here.world_size} would share them; go on with "
+                f"under one name, which cannot be divided between {self._here.world_size} ranks; go on with "
                 f"{ranks} ranks, and give tensors that ranks do not share names of their own"
             )
         try:

@@ -215,9 +215,8 @@ class Persistence:
             return
         self._saver.abandon()
         sentence = (
-            f"step {step} is not saved to {self._files}: the process that saves it has stood still "
-            f"for {STILL_SECONDS:.0f} s, as where storage does not answer, and nobody waits for it "
-            "any more"
+            f"step {step} is not saved to {self._files}: the process that saves it has made no progress "
+            f"for {STILL_SECONDS:.0f} s, as if storage did not answer, and was killed"
         )
         logger.warning("%s", sentence)
         self._trouble.tell(CheckpointTrouble.STORAGE, sentence)

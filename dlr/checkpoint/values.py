@@ -113,7 +113,7 @@ def refuse(path: str) -> NoReturn:
     raise NotAllowedError(
         f"{path} may not be in a checkpoint: call torch.serialization.add_safe_globals"
         f"([{path.rpartition('.')[2]}]) before load() if you trust it, give the Checkpointer "
-        "weights_only=False if you trust whoever can write its checkpoints, or keep it out of the state"
+        "weights_only=False if you trust all who can write its checkpoints, or keep it out of the state"
     )
 
 

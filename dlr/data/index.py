@@ -50,8 +50,8 @@ def _bytes_of(file: str) -> int | None:
         return None
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise ValueError(
-            f"{file} is a pipe or a device: its samples can be neither counted nor read again, so that "
-            "nobody could find the place where another worker stopped"
+            f"{file} is a pipe or a device: its samples can be neither counted nor read again, so "
+            "training could not continue where another worker stopped"
         )
     return status.st_size
 

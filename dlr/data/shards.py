@@ -122,7 +122,7 @@ class ElasticShards(Generic[T]):
             if state[key] != here[key]:
                 raise ShardsError(
                     f"shard set {self._name!r}: the checkpoint has {key} {state[key]!r}, and this "
-                    f"process {here[key]!r}: go on with the same elements in the same order, or begin anew"
+                    f"process {here[key]!r}: go on with the same elements in the same order, or start over"
                 )
         if self._has_begun:
             raise ShardsError(

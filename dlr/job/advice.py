@@ -23,23 +23,24 @@ LAUNCHER_ADVICE = (
 )
 """Advice after such an error."""
 DELETED_NODE_ADVICE = (
-    "Nothing is to be done where an autoscaler or a person took the node away; else find out who deletes the "
-    "cluster's nodes."
+    "Do nothing if an autoscaler or a person removed the node; otherwise find out what deletes the cluster's "
+    "nodes."
 )
 """Advice about a node that was deleted under a worker."""
 SLOW_ADVICE = (
-    "See who is not where the other ranks are, a few times: dlr job stacks {name}; and have the job's nodes "
-    "measured, for which its training stops: dlr node-check --job {name}."
+    "Compare the ranks' stacks a few times: dlr job stacks {name}; then measure the job's nodes, which stops "
+    "its training: dlr node-check --job {name}."
 )
 """Advice about steps that take longer than before."""
 TROUBLE_ADVICE: dict[str, str] = {
     "StorageFails": "Look at the storage: full, read-only, away, or a path that not all ranks see",
     SAVER_PROCESS: "See in the log why the process that saves ended: dlr job logs {name}; a file of the "
-    "script's folder may have the name of a module that it imports, and SIGKILL is mostly a want of memory",
+    "script's folder may have the name of a module that it imports, and SIGKILL usually means too little "
+    "memory",
     "SaveSkipped": "Raise the Checkpointer's persist_every, or use faster storage",
     "CheckpointLost": "Save to storage more often, by persist_every, or set memoryCheckpoint.replicas: 1",
     "MemoryFails": "Do what the message says of the memory: the Pod's limit, /dev/shm, or the GPU's driver",
-    "SlotTooSmall": "Set memoryCheckpoint.size to what the message names",
+    "SlotTooSmall": "Set memoryCheckpoint.size to the size in the message",
     "StateNotSaved": "Remove the value that the message names from the Checkpointer's state, or replace it",
     "NoSteps": "See where all processes are: dlr job stacks {name}; if they train, call dlr.report(step) in "
     "the script",

@@ -73,7 +73,7 @@ def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
     )
     if node is not None and not is_ready(node):
         return (
-            f"pod/{name} cannot end: its node {on} is not ready, so nobody there hears of it. "
+            f"pod/{name} cannot end: its node {on} is not ready, and does not see its deletion. "
             f"It goes when the node is back, or is deleted; {remedy}"
         )
     grace_seconds = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)

@@ -101,7 +101,7 @@ def _deleted(case: Case) -> Iterator[JobFinding]:
         return
     if held := holders(metadata.get("finalizers")):
         statement = f"The job is deleted, and stays without Pods until its finalizers {some_of(held, 3)} go"
-        advice = "Let who set them remove them, or do it by kubectl edit"
+        advice = "Let their owners remove them, or remove them with kubectl edit"
         yield JobFinding("Deleted", sentence(statement), (sentence(advice),))
     else:
         yield JobFinding("Deleted", sentence("The job is being deleted"))
@@ -295,8 +295,8 @@ def _awaits_heartbeats(case: Case) -> Iterator[JobFinding]:
     who = f"worker {worker.rpartition('-')[2]}" + (f" on {node}" if node else "")
     who += f" and {counted(others, 'more worker')}" if others else ""
     does = f"Waits for {who}: silent for {seconds:.0f} s, lost at {data.get('limitSeconds', 0):.0f} s"
-    advice = "Nothing is to be done for training: a lost worker gets another Pod"
-    advice += f"; if the node is to be up: kubectl describe node {node}" if node else ""
+    advice = "Training needs no action: a lost worker gets another Pod"
+    advice += f"; if the node should be up: kubectl describe node {node}" if node else ""
     statement = sentence(f"The job may wait for {who}: {warning['message']}")
     yield JobFinding("HeartbeatLate", statement, (sentence(advice),), does)
 
@@ -320,7 +320,7 @@ def _stalls(case: Case) -> Iterator[JobFinding]:
     where = behind if stall.step != furthest else f"all are at step {furthest}"
     text = f"No rank has made a step for {duration(stall.seconds)}; {where}"
     advice = sentence(
-        f"Look where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds asks them too"
+        f"See where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds requests it, too"
     )
     yield JobFinding("Stalled", sentence(text), (advice,), f"Makes no step on {PEOPLE}", "Failed")
 
@@ -364,21 +364,24 @@ def _troubles(case: Case) -> Iterator[JobFinding]:
                 shown = clause  # the job waits for these agents
             yield JobFinding(cause, statement, tuple(advice), shown)
     if condition := report.condition_of(case.job, "Reconciled", "False"):
-        text = f"The controller does not cope with the job: {condition.get('message')}"
-        clause = _if_training(case, "and its controller does not cope with it")
+        text = f"The controller cannot reconcile the job: {condition.get('message')}"
+        clause = _if_training(case, "and its controller cannot reconcile it")
         yield JobFinding(str(condition.get("reason")), sentence(text), (), clause)
 
 
 TROUBLES = {
-    "CheckpointsFailing": ("Checkpoints do not get where they are to be", "and its checkpoints fail"),
+    "CheckpointsFailing": ("Checkpoints are not saved as they should be", "and its checkpoints fail"),
     "AgentsSilent": ("Agents are silent", "some of which are silent"),
     "AgentsUnheard": ("Pods run without an agent", "and some Pods run without an agent"),
     "WorkersGivenUp": ("Workers are given up", "and some are given up"),
     "SidecarsFailed": ("A sidecar has failed", "and a sidecar has failed"),
     "GroupsNotMade": ("Some groups are missing", "and some groups are missing"),
     "GroupsLate": ("Groups are late", "and late ones are left out"),
-    "ProcessLingers": ("A script is over, and its process is not", "of which one is over and does not end"),
-    "NoSteps": ("It is unknown whether training gets on", "and reports no step"),
+    "ProcessLingers": (
+        "A script has ended, and its process has not",
+        "of which one has ended and does not exit",
+    ),
+    "NoSteps": ("It is unknown whether training makes progress", "and reports no step"),
 }
 """Warnings that are findings, each with a description and a clause of the headline."""
 

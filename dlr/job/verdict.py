@@ -158,7 +158,9 @@ def _cost(case: Case, count: int, lost: float) -> str:
         line += f" and {again} trained again" if lost else f"; {again} trained again"
     if is_grouped(case.job) and lost and case.account is not None:
         stopped = lost_seconds(case.account)
-        line += f"; nobody trained for {loss(stopped)} of it" if stopped else "; the other groups trained on"
+        line += (
+            f"; no group trained for {loss(stopped)} of it" if stopped else "; the other groups trained on"
+        )
     return line
 
 

@@ -92,8 +92,9 @@ class ShardingClient:
     ) -> None:
         if storage_type not in ("", "table", "text"):
             raise ShardsError(
-                f"dataset {dataset_name!r}: storage_type {storage_type!r} is a stream, whose end nobody "
-                "knows, and a shard set has a size: use 'table' or 'text', or consumer groups of the queue"
+                f"dataset {dataset_name!r}: storage_type {storage_type!r} is a stream of "
+                "unknown length, and a shard set has a size: use 'table' or 'text', or the queue's consumer "
+                "groups"
             )
         numbers = {
             "batch_size": batch_size,
@@ -246,8 +247,8 @@ class ShardingClient:
             ShardsError: always.
         """
         raise ShardsError(
-            f"dataset {self._name!r} is not begun anew while workers pull from it: "
-            "give what is to be done once more another name, or more epochs"
+            f"dataset {self._name!r} cannot be reset while workers pull from it: "
+            "to repeat it, use another name or more epochs"
         )
 
     def _settle(self, task: Task, why_not: str) -> None:

@@ -146,13 +146,13 @@ def why_not_instead_of_dlrover(
         return (
             f"Another operator has defined {names} (DLRover's have these names), and a cluster has one "
             "definition of each. To have dlr's in their place, run it again with --replace-crds; "
-            "docs/from-dlrover.md tells what becomes of the jobs there, and how to go back."
+            "docs/from-dlrover.md describes what happens to the jobs there, and how to go back."
         )
     left = unfinished(jobs)
     if left:
         return (
             f"Another operator's jobs have not ended: {names_of(left)}. dlr's controller would start them "
-            "anew; wait for them, or delete them."
+            "again; wait for them, or delete them."
         )
     return None
 

@@ -23,8 +23,8 @@ def show_record(api: Api, name: str, output: Format) -> None:
     record = read_record(node)[::-1]
     if not record and (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_RECORD):
         raise CommandError(
-            f"The record of {name}, its annotation {names.ANNOTATION_RECORD}, cannot be read: somebody has "
-            "changed it. The next check that counts for its cordon writes it again."
+            f"The record of {name}, its annotation {names.ANNOTATION_RECORD}, cannot be read: it was edited. "
+            "The next check that counts for its cordon writes it again."
         )
     if output is Format.JSON:
         print_json([finding.to_wire() for finding in record])
