@@ -1,8 +1,8 @@
 """Interval of checkpoints to memory for every="auto".
 
 Young and Daly: with failures every M seconds and a stall of c seconds per checkpoint, an interval of √(2·c·M)
-seconds costs the least time (Daly, FGCS 22, 2006); dlr saves at least every ten seconds. If copies go to
-another Pod, the interval is at least the time of a copy.
+seconds costs the least time (Daly, FGCS 22, 2006); dlr saves every ten seconds if that is shorter. If
+copies go to another Pod, the interval is at least the time of a copy.
 
 All ranks have to save the same steps. Rank 0 decides, at a few steps that all ranks can compute, and
 publishes the interval in the store of the process group's rendezvous. Intervals are powers of two, and each
