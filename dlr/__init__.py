@@ -1,6 +1,6 @@
 """dlr: elastic, self-healing PyTorch training on Kubernetes.
 
-What training scripts import. Standard library only, and light; the commands live in `dlr.cli`.
+The API of training scripts, which imports only the standard library; the commands are in `dlr.cli`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_CLIENT = ("ApiError", "Client", "InImage", "Job", "JobFailed")
 
 
 def __getattr__(name: str) -> Any:
-    """`dlr.Client` and its like, which need more packages than a training script does."""
+    """Import `dlr.Client` and the like on demand, which need more packages than training scripts."""
     if name == "Error":
         from controller.errors import Error
 

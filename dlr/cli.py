@@ -1,7 +1,7 @@
-"""The `dlr` command's entry point. Until a command does something, Ctrl-C ends it as it ends `ls`.
+"""The `dlr` command's entry point. Until the command runs, Ctrl-C ends the process without a traceback.
 
-An interrupt in the middle of an import would be a traceback, or be lost in an `except ImportError`. So
-nothing is imported before the interrupt's handler is set; `_signal` is a part of the interpreter.
+An interrupt during an import would print a traceback, or get lost in an `except ImportError`. So nothing is
+imported before the interrupt's handler is set; `_signal` is a part of the interpreter.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Carry out one command, and exit with its code.
 
     Args:
-        arguments: the command and its arguments; None for those of this process, whose signals are then
-            handled too.
+        arguments: the command and its arguments; None for those of this process, whose signals are handled
+            then, too.
     """
     if arguments is None and _signal.getsignal(_signal.SIGINT) is not _signal.SIG_IGN:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The commands of a training Pod (`agent.main`), with what of the SDK training scripts get."""
+"""The commands of a training Pod (`agent.main`), with the parts of the SDK that training processes use."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def main(words: Sequence[str]) -> int:
 
 
 def run_command(words: Sequence[str]) -> int:
-    """Run a command, and return its exit code; what is wrong with the torch is the caller's to say."""
+    """Run a command, and return its exit code; the caller reports a missing or broken torch."""
     return agent.run_command(words, SDK)

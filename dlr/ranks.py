@@ -1,7 +1,7 @@
-"""Exchange of values between the ranks of a process group; one process without any is all there is.
+"""Exchange of values between the ranks of a process group; without a group, this process is the only rank.
 
-torch's own collectives of objects unpickle what they receive, which may run code of the sender's. These send
-JSON, so a value comes back as JSON has it: tuples are lists, and keys are texts.
+torch's own object collectives unpickle the received data, which may run the sender's code. These functions
+send JSON, so tuples become lists, and keys become strings.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 MOST_BYTES = 1 << 30
-"""Greatest size of all that one exchange brings to a rank."""
+"""Most bytes that a rank receives in one exchange."""
 NO_JSON = -1
-"""In place of a value's size: its rank cannot send it."""
+"""Size of a value that its rank cannot send."""
 
 
 def are_connected() -> bool:
@@ -28,10 +28,10 @@ def from_rank_0(value: object, group: dist.ProcessGroup | None = None) -> Any:
     """Return rank 0's value, on all ranks. All ranks call it.
 
     Args:
-        group: of the ranks; None for the default one.
+        group: group of the ranks; None for the default one.
 
     Raises:
-        ValueError: it is no JSON of at most MOST_BYTES; on all ranks.
+        ValueError: the value is no JSON of at most MOST_BYTES; raised on all ranks.
     """
     if not are_connected():
         return json.loads(_text(value))
@@ -52,7 +52,7 @@ def from_all(value: object, group: dist.ProcessGroup | None = None) -> list[Any]
         group: as above.
 
     Raises:
-        ValueError: one is no JSON, or together they are larger than MOST_BYTES; on all ranks.
+        ValueError: a value is no JSON, or all together exceed MOST_BYTES; raised on all ranks.
     """
     if not are_connected():
         return [json.loads(_text(value))]
@@ -69,7 +69,7 @@ def from_all(value: object, group: dist.ProcessGroup | None = None) -> list[Any]
 
 
 def _device(group: dist.ProcessGroup | None) -> torch.device:
-    """The current device of a type that the group's backends exchange tensors of; the CPU, if it is one."""
+    """Return the device for the group's tensors: the CPU if a backend supports it, or the current GPU."""
     config = dist.distributed_c10d.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
     types = [entry.partition(":")[0] for entry in config.split(",")]
     return torch.device("cpu" if "cpu" in types else types[0])
@@ -83,7 +83,7 @@ def _text(value: object) -> bytes:
 
 
 def _text_or_error(value: object) -> tuple[bytes, ValueError | None]:
-    """The text, or why there is none: the other ranks have to learn that too, since they wait for it."""
+    """Return the JSON, or the error, of which the waiting ranks have to learn, too."""
     try:
         return _text(value), None
     except ValueError as error:
@@ -91,12 +91,12 @@ def _text_or_error(value: object) -> tuple[bytes, ValueError | None]:
 
 
 def _check(lengths: list[int], size: int, own_error: ValueError | None) -> None:
-    """Raise ValueError on all ranks where one has no JSON, or `size` bytes are too many.
+    """Raise ValueError, on all ranks, if a value is no JSON, or `size` is too large.
 
     Args:
-        lengths: of the values, by rank.
-        size: of the whole exchange.
-        own_error: why this rank's value has no JSON.
+        lengths: length of each rank's value, in bytes.
+        size: size of the whole exchange, in bytes.
+        own_error: error of this rank's value.
     """
     if own_error is not None:
         raise own_error

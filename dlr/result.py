@@ -1,8 +1,8 @@
-"""What training comes to: a value that rank 0 leaves on the job.
+"""Result of a training: a value that rank 0 stores on the job.
 
 The process writes it beside its progress record (crds.progress_record), its agent reports it when all
-processes have ended well, and `dlr.Client().job(NAME).result()` reads it. It is for figures, not for models:
-those go to storage. Outside of dlr nothing happens.
+processes have succeeded, and `dlr.Client().job(NAME).result()` reads it. It is for figures, not for models,
+which go to storage. Outside of dlr nothing happens.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def report_result(value: Any) -> None:
-    """Leave a value on the job, such as `{"accuracy": 0.97}`; that of rank 0 counts, and the last one.
+    """Store a value on the job, such as `{"accuracy": 0.97}`; the last value of rank 0 counts.
 
-    Training has come to its end by then, so nothing is raised: of a value that cannot be kept, the job keeps
-    why. Its limit is 8,192 characters of JSON.
+    It never raises, since training is over by then: for a value that cannot be kept, the job keeps the
+    reason. The limit is 8,192 characters of JSON.
     """
     path = os.environ.get(ENV_PROGRESS_FILE)
     if not path:
@@ -31,11 +31,11 @@ def report_result(value: Any) -> None:
             file.write(encoded(value))
         os.replace(f"{result}.new", result)  # noqa: PTH105 (as above)
     except OSError:
-        pass  # as with steps: a courtesy, never a reason to fail
+        pass  # as with steps, a failed report must not fail the training
 
 
 def encoded(value: Any) -> str:
-    """`{"value": …}` as JSON, or `{"error": …}` with a sentence that says why it cannot be kept."""
+    """Return `{"value": …}` as JSON, or `{"error": …}` with the reason why it cannot be kept."""
     import json
 
     try:

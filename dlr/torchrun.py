@@ -1,7 +1,7 @@
-"""The entry point `torchrun.handlers`: makes `torchrun --rdzv-backend=dlr` find our rendezvous.
+"""The entry point `torchrun.handlers`, by which `torchrun --rdzv-backend=dlr` finds dlr's rendezvous.
 
-torch loads it on every `import torch.distributed.elastic.rendezvous`, in every process where dlr is
-installed, and calls it to get the creator. So it imports nothing until a rendezvous is really created.
+torch loads and calls it on every `import torch.distributed.elastic.rendezvous`, in every process of an
+environment with dlr. So it imports nothing before a rendezvous is created.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EXIT_USAGE = 2
 
 
 def get_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """The function that creates our handler, under the name that torch calls."""
+    """Return the function that creates dlr's handler; torch calls it by this name."""
     return _create
 
 
@@ -50,10 +50,10 @@ def _is_torchrun() -> bool:
 
 
 def _replace_injected_torchrun() -> None:
-    """Replace the image's own torchrun, where dlr is injected, by `dlr run` with the same arguments.
+    """If dlr is injected, replace the image's own torchrun by `dlr run` with the same arguments.
 
-    A command finds it and not our launcher when it sets PATH itself, as activating a virtual environment
-    does, or starts it as `python -m torch.distributed.run`. No process has been started by then.
+    A command finds the image's torchrun instead of dlr's launcher if it sets PATH itself, as the activation
+    of a virtual environment does, or uses `python -m torch.distributed.run`. No process was started yet.
     """
     archive = Path(__file__).parents[1]
     if archive.is_file() and _is_torchrun() and "DLR_JOB_NAME" in os.environ:

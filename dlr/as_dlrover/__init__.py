@@ -1,5 +1,5 @@
-"""An entry of `sys.path` in training processes under `dlrover-run`, and nowhere else: what a script imports
-of DLRover that would look for its master is found here first.
+"""An entry of `sys.path` in training processes under `dlrover-run` only: it shadows modules of DLRover that
+would look for a master.
 
-The folder is a package only so that it is shipped.
+The folder is a package only so that it gets packaged.
 """

@@ -1,8 +1,8 @@
-"""Builds what is injected into training images: `dlr.pyz`, and launchers that start it with their Python.
+"""Builds the files that are injected into training images: `dlr.pyz`, and launchers for the image's Python.
 
-The zip holds `dlr` as training scripts import it, the agent with the probes, and what these need beside torch
-and the standard library, all of it below `dlr`: source for every Python from 3.10 on, and bytecode of the
-Python that builds it. The launchers carry the zip's SHA-256, to find damage and a mixture of two builds.
+The zip holds `dlr` for training scripts, the agent with the probes, and their dependencies besides torch and
+the standard library, all below `dlr`: source for every Python from 3.10 on, and bytecode of the Python that
+builds it. The launchers have the zip's SHA-256, to detect damage and a mixture of two builds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from crds.release import DISTRIBUTION, VERSION
 from dlr.bundle.relocate import INTERNAL, PARTS, module_name, relocated
 
 LAUNCHERS = {"dlr": "", "torchrun": "torchrun", "dlrover-run": "dlrover-run"}
-"""The programs in `bin/`, and the command of `agent.main` that each stands for."""
+"""Programs in `bin/`, each with its command of `agent.main`."""
 
 VENDORED = {"tenacity": "tenacity", "urllib3": "urllib3", "pynvml": "nvidia-ml-py"}
-"""What the agent imports beside torch, by module, and the distribution that it comes from."""
+"""Dependencies of the agent besides torch: module and distribution."""
 _NOT_VENDORED = ("contrib/emscripten",)
-"""Parts of urllib3 for other platforms; they import in a way that cannot be moved."""
+"""Parts of urllib3 for other platforms, whose imports cannot be rewritten."""
 
 _SDK = ("__init__.py", "pod.py", "progress.py", "ranks.py", "result.py", "torchrun.py")
 _PROTOCOL = (
@@ -50,17 +50,17 @@ _PROTOCOL = (
     *("progress_record.py", "ranges.py", "release.py", "shard_set.py", "stack_offer.py", "texts.py"),
     *("trace.py", "wire.py", "xids.py"),
 )
-"""The modules of `crds` that the agent shares with the controller; they need the standard library alone."""
+"""Modules of `crds` that the agent shares with the controller; they need only the standard library."""
 _CLIENT = ("__init__.py", "connection.py", "errors.py")
-"""The same of `controller`."""
+"""Modules of `controller` that the agent needs."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The time of every file in the zip, so that equal sources make equal bytes."""
+"""Time of every file in the zip, so that equal sources make equal bytes."""
 
 _CHECKED = (3).to_bytes(4, "little")
-"""The mark of bytecode that is used only while its source has the hash that stands beside it (PEP 552)."""
+"""Flags of bytecode that is only valid for a source with the stored hash (PEP 552)."""
 _MARSHAL_WITHOUT_REFERENCES = 2
-"""Later formats write an object in another way if something else holds it too: equal sources might differ."""
+"""Marshal version whose output is independent of reference counts, so that equal sources make equal bytes."""
 
 _LAUNCHER = """\
 #!/bin/sh
@@ -109,7 +109,7 @@ exec "$python" "$home/{zip}" "$@"
 """
 
 _HASHING = "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())"
-"""What the launchers run where the image has no `sha256sum`."""
+"""Code that the launchers run if the image has no `sha256sum`."""
 
 _MAIN = f"""\
 import os
@@ -133,9 +133,13 @@ sys.exit(main(sys.argv[1:]))
 
 
 def build(folder: Path) -> str:
-    """Write the zip and the launchers into a folder, which is made; a reader never sees half of a file.
+    """Write the zip and the launchers into a folder, which is created; each file is replaced atomically.
 
-    Returns the zip's SHA-256 in hexadecimal. Raises OSError.
+    Returns:
+        the zip's SHA-256 in hexadecimal.
+
+    Raises:
+        OSError: the folder cannot be written.
     """
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     archive = _zipped()
@@ -158,14 +162,14 @@ def build(folder: Path) -> str:
 
 @contextmanager
 def _written(path: Path, mode: int) -> Iterator[Path]:
-    """A scratch file for what is to be there, which takes its place when all is written."""
+    """Yield a scratch file, which replaces the file at the path at the end of the block."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield scratch
         scratch.chmod(mode)
         scratch.replace(path)
     finally:
-        scratch.unlink(missing_ok=True)  # the disk is full, or we are interrupted
+        scratch.unlink(missing_ok=True)  # left by a full disk, or an interrupt
 
 
 def _zipped() -> bytes:
@@ -179,9 +183,10 @@ def _zipped() -> bytes:
 
 
 def _bytecode(path: str, source: str) -> bytes | None:
-    """A module as this Python compiles it. Its frames name the file by its path from the zip's folder on.
+    """Compile a module with this Python. Its frames name the file by its path from the zip's folder on.
 
-    None where the format has no word for something in it: since Python 3.14 a constant slice.
+    Returns:
+        None if the marshal version cannot encode it, such as a constant slice since Python 3.14.
     """
     code = compile(source, f"{AGENT_ZIP}/{path}", "exec", dont_inherit=True, optimize=0)
     header = MAGIC_NUMBER + _CHECKED + source_hash(source.encode())
@@ -192,7 +197,7 @@ def _bytecode(path: str, source: str) -> bytes | None:
 
 
 def contents() -> dict[str, str]:
-    """The files of the zip, by their path in it."""
+    """Return the files of the zip, by their path in it."""
     sources = dict(_sources())
     modules = {module_name(path) for path in sources if not path.startswith("dlr/")}
     inner = INTERNAL.replace(".", "/")
@@ -204,7 +209,7 @@ def contents() -> dict[str, str]:
 
 
 def _sources() -> Iterator[tuple[str, str]]:
-    """(path below its root, source) of each module, as it is where this runs."""
+    """Yield the path below its root, and the source, of each module of this installation."""
     for package, names in ((dlr, _SDK), (crds, _PROTOCOL), (controller, _CLIENT)):
         for name in names:
             yield f"{_own_name(package.__name__)}/{name}", (_folder(package.__name__) / name).read_text()
@@ -237,12 +242,12 @@ def _folder(package: str) -> Path:
 
 
 def _own_name(package: str) -> str:
-    """Its name in the repository, also where this is an installed wheel."""
+    """Return a package's name in the repository, also in an installed wheel."""
     return package.removeprefix(f"{INTERNAL}.")
 
 
 def _distribution_info() -> Mapping[str, str]:
-    """torchrun finds our rendezvous by the entry point; the licences of what is vendored travel with it."""
+    """Return the zip's metadata: the entry point for torchrun, and the licences of vendored packages."""
     folder = f"{DISTRIBUTION.replace('-', '_')}-{VERSION}.dist-info"
     found = {
         f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: {VERSION}\n",

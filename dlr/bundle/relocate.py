@@ -1,4 +1,4 @@
-"""Moves modules below another package: their import statements are rewritten, and nothing else of them.
+"""Moves modules below another package, by rewriting their import statements only.
 
 pip vendors its dependencies in the same way (https://pip.pypa.io/en/stable/development/vendoring-policy/).
 """
@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterator, Set
 from pathlib import PurePosixPath
 
 INTERNAL = "dlr._internal"
-"""The package below which everything goes that is not `dlr` itself."""
+"""Package for everything except `dlr` itself."""
 
 PARTS = frozenset(
     {"agent", "controller", "crds", "deploy", "healthcheck", "localcluster", "reconcilers", "simulator"}
 )
-"""Our own top-level packages that are shipped."""
+"""Top-level packages of dlr that are shipped."""
 
 _STATEMENT_STARTS = {
     tokenize.ENCODING,
@@ -31,23 +31,23 @@ _STATEMENT_STARTS = {
 
 
 class RelocationError(Exception):
-    """A module imports in a way that cannot be rewritten; the message names the line."""
+    """An import cannot be rewritten; the message names the line."""
 
 
 def relocated(source: str, roots: Set[str], modules: Collection[str], filename: str = "<source>") -> str:
-    """The source with each absolute import of a root changed to one below `INTERNAL`.
+    """Return the source with each absolute import of a root changed to one below `INTERNAL`.
 
-    A string that is the dotted name of one of `modules`, as `python -m` takes it, is changed as well.
+    Strings that are the dotted name of one of `modules`, as for `python -m`, are changed, too.
 
     Args:
-        roots: names of the top-level packages and modules that are moved.
-        modules: dotted names of all modules that are moved.
-        filename: for error messages.
+        roots: names of the top-level packages and modules to move.
+        modules: dotted names of all modules to move.
+        filename: name of the file, for errors.
 
     Raises:
         RelocationError: `import root.module` binds the root's name, so there is nothing to change it to.
     """
-    lines = io.StringIO(source).readlines()  # as tokenize counts them
+    lines = io.StringIO(source).readlines()  # split as in tokenize
     for row, column, old, new in sorted(_changes(source, roots, modules, filename), reverse=True):
         line = lines[row - 1]
         assert line[column:].startswith(old)
@@ -56,7 +56,7 @@ def relocated(source: str, roots: Set[str], modules: Collection[str], filename: 
 
 
 def module_name(path: str) -> str:
-    """The dotted name of the module in a file, whose path is relative to where its top-level package lies."""
+    """Return the dotted name of a module, by its path relative to the parent of its top-level package."""
     pure = PurePosixPath(path)
     parts = pure.parent.parts if pure.name == "__init__.py" else pure.with_suffix("").parts
     return ".".join(parts)
@@ -65,7 +65,7 @@ def module_name(path: str) -> str:
 def _changes(
     source: str, roots: Set[str], modules: Collection[str], filename: str
 ) -> Iterator[tuple[int, int, str, str]]:
-    """(row, column, old text, new text); rows count from 1, columns from 0."""
+    """Yield row, column, old text and new text; rows count from 1, columns from 0."""
     dotted = re.compile(rf"(?:{'|'.join(map(re.escape, sorted(roots)))})(?:\.\w+)+")
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     for number, token in enumerate(tokens):

@@ -1,4 +1,4 @@
-"""Checkpoints that cost a step, and leaving without loss."""
+"""Checkpoints in memory and in storage, and planned exits without lost steps."""
 
 from dlr.checkpoint.checkpointer import Checkpointer
 from dlr.checkpoint.loading import DamagedCheckpointError

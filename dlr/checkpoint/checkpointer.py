@@ -1,7 +1,7 @@
 """Checkpoints in the agent's memory every few steps, and in storage now and then.
 
     ckpt = dlr.checkpoint.Checkpointer("/data/run1", {"model": model, "optimizer": optimizer})
-    start = ckpt.load() or 0                # the newest there is; None if there is none
+    start = ckpt.load() or 0                # step of the newest checkpoint; None without one
     for step in range(start + 1, steps + 1):
         loss = train(batch)
         loss.backward()
@@ -10,7 +10,7 @@
         if ckpt.step(step):                 # saved, and this process has to end
             sys.exit()
 
-docs/checkpoints.md tells what is kept where, and what is lost when.
+docs/checkpoints.md lists what is kept where, and what each failure costs.
 """
 
 from __future__ import annotations
@@ -50,61 +50,61 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 PREPARE_SECONDS = 5.0
-"""From the start of a process to that of its saver, whose imports take CPU for seconds: by then a restart is
-over, and whoever saves to storage, or has to leave for it, finds it ready."""
+"""Delay from the start of a process to the start of its saver, whose imports take seconds of CPU: by then a
+restart is over, and the saver is ready for the first save to storage."""
 
 StateForm = tuple[dict[str, bytes], dict[str, tuple[int, int, int]]]
-"""Values of a state, and of each tensor its address and how often it was changed, to see that nothing was."""
+"""Values of a state, and each tensor's address and version counters: equal forms mean an unchanged state."""
 
 _OF_STORAGE = (CheckpointTrouble.STORAGE, CheckpointTrouble.SKIPPED)
 _OF_MEMORY = (CheckpointTrouble.SLOT, CheckpointTrouble.MEMORY)
 
 
 class SavingGroups(Protocol):
-    """What `dlr.replicas.join` returns, as far as checkpoints need it."""
+    """The part of `dlr.replicas.Replicas` that checkpoints need."""
 
     @property
     def has_state(self) -> bool:
-        """Whether the live state is that of the groups, and not one that a group still takes over."""
+        """Whether this group has the state of the groups, and is not still receiving it."""
 
     @property
     def writes_checkpoints(self) -> bool:
-        """Whether this group writes to storage after the last step; all have the same state."""
+        """Whether this group writes the last step to storage; all groups have the same state."""
 
 
 class Checkpointer:
-    """Saves a training's state, and brings it back. Every rank has one, and makes the same calls.
+    """Saves the state of a training, and loads it. Every rank has one, and makes the same calls.
 
-    Tensors may have any shape, dtype and device. Of a DTensor (FSDP2, tensor parallelism) each rank saves its
-    local shard, and a checkpoint has the global shape, so that `load` can cut it for another number of ranks.
-    A plain tensor that is equal on all ranks is saved once; one that is not belongs to its rank, and takes a
-    world of the same size. `load` copies into the tensors that are there, on their devices.
+    Tensors may have any shape, dtype and device. Each rank saves its local shard of a DTensor (FSDP2, tensor
+    parallelism); the checkpoint records the global shape, so that `load` can cut it for another number of
+    ranks. A plain tensor that is equal on all ranks is saved once; one that differs is saved for each rank,
+    and loads into a world of the same size only. `load` fills the existing tensors, on their devices.
 
     Args:
-        path: a folder in storage that all ranks see, or object storage that fsspec knows, such as
+        path: a folder in storage that all ranks see, or object storage that fsspec supports, such as
             `s3://bucket/run1`; each job has its own.
         state: names, and modules (plain, DDP, FSDP2), optimizers, schedulers, samplers, anything else with
-            `state_dict` and `load_state_dict`, or plain values, which are what the mapping has at the time.
-        every: steps between two saves to memory; "auto": as often as costs 0.5 % of the time at most, and no
-            more often than the job's failures make worth it. Without dlr there is no such memory.
-        persist_every: steps between two saves to storage; None for none but those that leaving takes.
+            `state_dict` and `load_state_dict`, or plain values, which are read from the mapping at each save.
+        every: steps between two saves to memory; "auto": as often as costs at most 0.5 % of the time, and no
+            more often than the job's failure rate warrants. Without dlr nothing is saved to memory.
+        persist_every: steps between two saves to storage; None: only before a planned exit.
         keep: how many checkpoints stay in storage; None for all.
-        process_group: the ranks that save and load together; None for the default group. Where it has not all
-            ranks, there is no memory.
-        weights_only: as `torch.load` has it: by default a checkpoint holds no objects of classes that are not
-            registered with `torch.serialization.add_safe_globals`, and loading makes none. Without it,
-            whoever can write a checkpoint can run code where it is loaded.
-        rng_state: whether the random number generators of torch, Python, NumPy and the GPU are saved, and go
-            on from there after `load`.
-        adopt: whether `load` makes another job's checkpoints in the path this job's, as where a run is
-            continued under a new name. The other job has to have ended: it saves nothing there any more.
+        process_group: the ranks that save and load together; None for the default group. If it lacks some
+            ranks, nothing is saved to memory.
+        weights_only: as in `torch.load`: by default a checkpoint holds no objects of classes that are not
+            registered with `torch.serialization.add_safe_globals`, and loading creates none. With False,
+            anyone who can write a checkpoint can run code where it is loaded.
+        rng_state: whether the random number generators of torch, Python, NumPy and the GPU are saved, and
+            continue from there after `load`.
+        adopt: whether `load` takes over another job's checkpoints in the path, to continue a run under a new
+            name. The other job must have ended, and can save nothing there any more.
 
     Raises:
-        ValueError: one of the numbers is none, or below 1; process_group is without this rank; a loader in
-            the state has none of its own; or there is no such kind of storage.
-        ImportError: a package is missing that this kind of storage needs.
-        RuntimeError: there is one already, in this process or in one that shares its environment, which uses
-            the agent's memory and is not closed.
+        ValueError: a number is invalid or below 1; process_group lacks this rank; a loader in the state has
+            no state of its own; or there is no such kind of storage.
+        ImportError: this kind of storage needs a package that is missing.
+        RuntimeError: another Checkpointer that is not closed uses the agent's memory, in this process or in
+            one that shares its environment.
     """
 
     def __init__(
@@ -140,21 +140,21 @@ class Checkpointer:
         self._pid = os.getpid()
         self._hook = register_optimizer_step_pre_hook(self._before_step)
         atexit.register(self._at_exit)
-        self._live: Stayed | None = None
-        """What this process has brought along from the start before; None after `load`."""
+        self._live: LiveState | None = None
+        """State that this process kept from the previous start; None after `load`."""
         self._groups: SavingGroups | None = None
-        """The replica groups, in a job that has such."""
+        """The replica groups, in a job that has them."""
         self.lives_on = False
-        """Whether this process can live on into the next start; `dlr.replicas` says so."""
+        """Whether this process can live on into the next start; set by `dlr.replicas`."""
 
     def _lacks_memory(self) -> bool:
-        """Whether rank 0 asks for saves to memory in a job that has none."""
+        """Whether rank 0 asks for saves to memory in a job without checkpoint memory."""
         here, is_spare = self._here, ENV_SPARE in os.environ
         asks = self._every != "auto" and here.rank == 0 and here.group is None
         return asks and bool(here.job) and not here.slots and not is_spare
 
     def _begin_start(self) -> None:
-        """Take what the agent gives this start of the training processes, and what there is to load in it."""
+        """Set up for one start of the training processes, from the environment and the agent's file."""
         self._trouble = SaveTroubles()
         here = _without_memory_of_others(look_around(group=self._process_group))
         self._here = replace(here, adopts=self._adopt)
@@ -182,18 +182,18 @@ class Checkpointer:
         self._trouble.works(*_unused(self._here, self._persist_every))
         self._pace = self._make_pace() if self._every == "auto" and slots else None
         self._trained_since: float | None = None
-        """When the last call of `step` has returned; None before the first."""
+        """Time of the return of the last call of `step`; None before the first."""
         self._saved = False
         self._loaded = False
         self._left_after: int | None = None
-        """The step after which `step` returned True."""
+        """Step for which `step` returned True."""
         self._rests = False
-        self._stayed: Stayed | None = None
-        """What was saved last, where this start ends by plan, and this process lives on."""
+        self._stayed: LiveState | None = None
+        """State of the last save of a start that ends by plan, if this process lives on."""
         self._newest = -1
-        """The last step that was told or loaded."""
-        self._said = False
-        """That it does not rise."""
+        """Last step that was passed to `step` or loaded."""
+        self._has_warned = False
+        """Whether a warning was logged that the step does not rise."""
         leaving.take_part("memory" if slots else "storage")
         self._notice = Notice(self._here)
         if slots:
@@ -201,7 +201,7 @@ class Checkpointer:
             self._notice.tell_storage(StoragePlace(*place))
 
     def find(self) -> int | None:
-        """Return the step of the checkpoint that `load` brings back; None without one. All ranks call it.
+        """Return the step of the checkpoint that `load` would load; None without one. All ranks call it.
 
         Raises:
             StorageError: as `load`.
@@ -210,21 +210,21 @@ class Checkpointer:
         return self._loading.find(is_start=self._trained_since is None)
 
     def load(self) -> int | None:
-        """Bring back the newest checkpoint, in place. Every rank calls it, before its first step.
+        """Load the newest checkpoint, in place. Every rank calls it, before its first step.
 
-        The ranks agree by the default process group, if there is one. NCCL's uses the current GPU for that,
-        so call `torch.cuda.set_device` first.
+        The ranks agree through the default process group, if there is one. NCCL uses the current GPU for
+        that, so call `torch.cuda.set_device` first.
 
         Returns:
-            its step; None if there is none, and then nothing has changed.
+            the step of the checkpoint; None without one: then nothing has changed.
 
         Raises:
-            DamagedCheckpointError: what memory has is damaged; the state is undefined then.
-            StorageError: storage has another job's checkpoints, or damaged ones alone, or cannot be read.
+            DamagedCheckpointError: the checkpoint in memory is damaged; the state is undefined then.
+            StorageError: storage has only damaged checkpoints, or another job's, or cannot be read.
             MismatchError: the checkpoint is of another model or optimizer (a name, a global shape or a dtype
-                differs), or has what the script has not registered with
+                differs), or has objects of classes that the script has not registered with
                 `torch.serialization.add_safe_globals`.
-            RuntimeError: it comes after `step`, and memory has what is newer; or this is a fork of the
+            RuntimeError: `step` was called before, and memory has a newer step; or this is a fork of the
                 process; or the job has replica groups.
         """
         self._refuse_forks()
@@ -256,13 +256,13 @@ class Checkpointer:
         return self._newest
 
     def join(self, groups: SavingGroups, loads: bool) -> int | None:
-        """Save as one of these replica groups from now on; `dlr.replicas.join` calls it.
+        """Save as one of these replica groups from now on; called by `dlr.replicas.join`.
 
         Args:
-            loads: whether this group begins with the newest checkpoint, as `load` has it.
+            loads: whether this group loads the newest checkpoint, as `load` does.
 
         Returns:
-            its step; None if there is none.
+            the step of the checkpoint; None without one.
 
         Raises:
             DamagedCheckpointError, StorageError, MismatchError: as `load`.
@@ -274,10 +274,13 @@ class Checkpointer:
         return None
 
     def load_beyond(self, step: int) -> int | None:
-        """Bring back the newest checkpoint if it is newer than the live state, which is of that step.
+        """Load the newest checkpoint if it is newer than the live state.
+
+        Args:
+            step: of the live state.
 
         Returns:
-            its step; None if there is none.
+            the step of the checkpoint; None if none is newer.
 
         Raises:
             DamagedCheckpointError, StorageError, MismatchError: as `load`.
@@ -289,7 +292,7 @@ class Checkpointer:
         return None if step and is_older else self._load()
 
     def rest(self) -> None:
-        """Wait until nothing is written into the agent's memory any more, and leave it to the agent."""
+        """Wait until all copies into the agent's memory have ended, and release it."""
         self._refuse_forks()
         self._rests = True
         if self._memory is not None:
@@ -299,13 +302,13 @@ class Checkpointer:
 
     @property
     def stays(self) -> bool:
-        """Whether this start ends by plan after the step that was saved last, and this process lives on."""
+        """Whether this start ends by plan after the last save, and this process lives on."""
         return self._stayed is not None
 
     def begin_again(self) -> None:
-        """Begin the next start of the training processes, in which this one lives. `rest` comes first.
+        """Begin the next start of the training processes in this same process. Call `rest` first.
 
-        The environment is that of the next start.
+        The environment must already be that of the next start.
         """
         self._refuse_forks()
         self._live = self._stayed
@@ -313,10 +316,10 @@ class Checkpointer:
         self._storage.begin_start(self._here, self._trouble)
 
     def wait(self) -> None:
-        """Wait until what is being saved may change: call it right before the optimizer's step.
+        """Wait until the tensors that are being saved may change; call it right before the optimizer's step.
 
-        For what is on a GPU its stream waits, not this process. Each optimizer's step does it too, so a call
-        that was forgotten costs no checkpoint.
+        For tensors on a GPU the stream waits, not this process. A hook before each optimizer's step waits,
+        too, so a forgotten call costs no checkpoint.
 
         Raises:
             RuntimeError: this is a fork of the process.
@@ -327,29 +330,29 @@ class Checkpointer:
         self._storage.wait()
 
     def step(self, step: int) -> bool:
-        """Save a complete step, if it is due. Every rank calls it, after the optimizer's step.
+        """Save the state after this step, if it is due. Every rank calls it, after the optimizer's step.
 
-        A save that fails does not end the training: it logs a sentence, and a later one tries again.
+        A failed save does not end the training: it is logged, and a later save tries again.
 
         For a planned change (a rescale, a suspension, a drained node) all ranks leave after the same step:
-        it is saved, the checkpointer is closed, and the process has to end. If it cannot be saved, the log
-        says why, and the next start goes on from an earlier step. Whatever else follows the training loop,
-        such as an export, is for a process that has not left.
+        it is saved, the checkpointer is closed, and the process has to end. If the save fails, the reason is
+        logged, and the next start continues from an earlier step. A process that leaves must skip whatever
+        follows the training loop, such as an export.
 
-        Args:
-            step: the number of optimizer steps so far, at least 1; or one of `dlr.replicas`, as it is, which
-                counts as its `number`. One that is not greater than the last is not saved. Where the numbers
-                have gaps, the first that is not below a multiple of `every` or `persist_every` is saved.
-
-        In `with step` of a process that lives on (docs/elasticity.md) such a change ends none of those that
-        stay: the step is saved, this returns False, and `with step` waits for the others. Between a peer's
+        In `with step` of a process that lives on (docs/elasticity.md) a planned change does not end the
+        process: the step is saved, this returns False, and `with step` waits for the others. Between a peer's
         death and the next step nothing is saved.
 
+        Args:
+            step: the number of optimizer steps so far, at least 1; or a step of `dlr.replicas`, which counts
+                as its `number`. A step that is not greater than the last is not saved. If the numbers have
+                gaps, the first at or beyond a multiple of `every` or `persist_every` is saved.
+
         Returns:
-            Whether this process has to end, with exit code 0 or 143. The training goes on elsewhere.
+            Whether this process has to end, with exit code 0 or 143. The training continues elsewhere.
 
         Raises:
-            TypeError: it is no whole number.
+            TypeError: the step is no whole number.
             RuntimeError: at the first step, if an earlier run left checkpoints and `load` was not called; or
                 this is a fork of the process; or an earlier call returned True; or the job has replica
                 groups that were not joined.
@@ -362,7 +365,7 @@ class Checkpointer:
                 "process there, as in `if ckpt.step(step): sys.exit()`"
             )
         if self._rests or self._stayed is not None:
-            return False  # what is live is no step that the others have made
+            return False  # the live state is no step that the other ranks have made
         step, last = operator.index(number_of(step)), self._newest
         if not self._rises(step):
             dlr.report(step)
@@ -393,10 +396,10 @@ class Checkpointer:
         return False
 
     def close(self) -> None:
-        """Wait until all that was saved is where it is to be, and save no more.
+        """Wait until all saves have ended, and save no more.
 
-        Storage that does not answer is waited for until the process that writes has stood still for ten
-        minutes. In a fork of the process this does nothing.
+        It waits for unresponsive storage until the saver has made no progress for ten minutes. In a fork of
+        the process it does nothing.
         """
         if os.getpid() != self._pid or self._left_after is not None:
             return
@@ -404,41 +407,41 @@ class Checkpointer:
         atexit.unregister(self._at_exit)
         try:
             if self._memory is not None:
-                self._memory.close()  # which fails where the GPU has
+                self._memory.close()  # fails if the GPU has failed
         finally:
             self._storage.close()
         if self._memory is not None:
-            self._memory.discard()  # only now: the saver opens a slot by the name of its file here
+            self._memory.discard()  # not earlier: the saver opens a slot by this process's path to it
         self._given.release()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Checkpointer cannot be copied or given to another process: take it out of what is, such as "
-            "the dataset of a DataLoader"
+            "a Checkpointer cannot be copied or sent to another process: keep it out of objects that are, "
+            "such as the dataset of a DataLoader"
         )
 
     def _refuse_forks(self) -> None:
-        """A fork has neither the threads that copy nor a state of its own to save.
+        """Refuse calls in a fork of the process, which has neither the copying threads nor a state to save.
 
         Raises:
-            RuntimeError: this is one.
+            RuntimeError: this is a fork.
         """
         if (pid := os.getpid()) != self._pid:
             raise RuntimeError(
                 f"this Checkpointer is of process {self._pid}, and this is process {pid}, a fork of it: call "
-                "it there alone"
+                "it only there"
             )
 
     def _refuse_lone_group(self) -> None:
-        """
+        """Refuse calls before `join` in a job with replica groups.
+
         Raises:
-            RuntimeError: this process is of a replica group, and does not know the others.
+            RuntimeError: the groups were not joined.
         """
         if self._here.replica_group and self._groups is None:
             raise RuntimeError(
-                "the job has replica groups, of which one writes to storage, and which load nothing that "
-                "others have in memory: call dlr.replicas.join(…, checkpoint=…) with this Checkpointer "
-                "instead of load()"
+                "the job has replica groups, of which only one writes to storage, and none loads another's "
+                "memory: call dlr.replicas.join(…, checkpoint=…) with this Checkpointer instead of load()"
             )
 
     # Saving.
@@ -452,7 +455,7 @@ class Checkpointer:
         return self._has_state and (self._groups is None or self._groups.writes_checkpoints)
 
     def _prepare_memory(self) -> None:
-        """Do beforehand what the first save would take longer for."""
+        """Do the preparation that would slow down the first save."""
         if self._memory is not None:
             self._memory.prepare()
 
@@ -477,10 +480,10 @@ class Checkpointer:
         return due
 
     def _save(self, step: int, to_storage: bool) -> bool:
-        """Save to memory, if there is any, and have it written to storage from there.
+        """Save to memory, if there is any, and to storage from there.
 
         Returns:
-            whether anything was copied.
+            whether the state was copied.
         """
         to_storage = to_storage and self._storage.is_free(step)
         if self._memory is None and not to_storage:
@@ -514,7 +517,7 @@ class Checkpointer:
         return None
 
     def _give_up_memory(self, error: Exception, captured: Captured) -> None:
-        """Use storage alone from here on."""
+        """Save to storage only from now on."""
         sentence = f"there are no more checkpoints in memory: {error}"
         if isinstance(error, TooSmallError):
             if self._here.slots_of_pod:
@@ -532,7 +535,7 @@ class Checkpointer:
         self._trouble.tell(CheckpointTrouble.STATE, sentence)
 
     def _rises(self, step: int) -> bool:
-        """Whether a step is a later one than the last; if not, say so once.
+        """Whether a step is later than the last; if not, it is logged once.
 
         Raises:
             RuntimeError: see `step`.
@@ -540,19 +543,19 @@ class Checkpointer:
         if self._newest < 0 and not self._loaded:
             self._loading.refuse_earlier_run(step)
             logger.warning(
-                "step(%s) comes without load(), so that nothing brings back what is saved after a failure: "
-                "call load() before the first step",
+                "step(%s) was called without load(), so after a failure no checkpoint would be loaded: call "
+                "load() before the first step",
                 step,
             )
             self._prepare_memory()
         if step > self._newest:
-            self._newest, self._said = step, False
+            self._newest, self._has_warned = step, False
             return True
-        if not self._said:
-            self._said = True
+        if not self._has_warned:
+            self._has_warned = True
             self._not_saved(
-                f"step({step}) comes after step {self._newest}, so that it is not saved: count the "
-                "optimizer's steps through the whole training, on from what load() has returned"
+                f"step({step}) comes after step {self._newest}, so it is not saved: count the optimizer's "
+                "steps through the whole training, from the step that load() returned"
             )
         return False
 
@@ -564,8 +567,8 @@ class Checkpointer:
         is_saved = is_wanted and self._save(step, to_storage)
         if is_wanted and not is_saved and not to_storage and self._memory is None:
             to_storage = is_wanted = self._writes
-            is_saved = is_wanted and self._save(step, to_storage)  # as other ranks do, whose states are alike
-        with suppress(OSError):  # that it left would look like a failure
+            is_saved = is_wanted and self._save(step, to_storage)  # other ranks, with equal states, do it too
+        with suppress(OSError):  # an exception would turn the planned exit into a failure
             self.close()
         if to_storage:
             is_saved = self._storage.newest_stored == step
@@ -575,37 +578,37 @@ class Checkpointer:
         self._left_after = step
 
     def _stay(self, step: int, tier: str) -> None:
-        """Save this step, and no more until the next start, in which this process lives."""
+        """Save this step, and nothing further until the next start, into which this process lives on."""
         to_storage = tier == "storage"
         self._storage.leave()
         mark = Mark(self._here.round, step, self._here.rank, self._here.world_size)
-        self._stayed = Stayed(mark, self._form())
+        self._stayed = LiveState(mark, self._form())
         if self._has_state and not self._save(step, to_storage and self._writes):
             logger.warning("step %s is not saved: the next start goes on from an earlier one", step)
         self._storage.finish()
 
     def _before_step(self, *_: object) -> None:
-        """Before each optimizer's step; a fork of this process has no thread that copies."""
+        """Wait before each optimizer's step; a fork of this process has no copying threads to wait for."""
         if os.getpid() == self._pid:
             self.wait()
 
     def _at_exit(self) -> None:
-        """At the end of the script; a process that failed leaves the rest to its saver."""
+        """Close at the end of the script; a failed process leaves the rest to its saver."""
         if os.getpid() == self._pid and not hasattr(sys, "last_value"):
             self.close()
 
 
 @dataclass(frozen=True)
-class Stayed:
-    """What a process has saved last in a start that ended by plan, and in the next of which it lives."""
+class LiveState:
+    """Last save of a process in a start that ended by plan, if the process lives on into the next start."""
 
     mark: Mark
     form: StateForm | None
-    """That of the state then; None if it could not be taken apart."""
+    """Form of the state at that time; None if it could not be captured."""
 
 
 def _form_of(captured: Captured) -> StateForm:
-    """Return the values of a state, and which tensors it has, as torch counts what changes in them."""
+    """Return the form of a captured state."""
     tensors = {name: (local_tensor(each), each._version) for name, each in captured.tensors.items()}
     return captured.pickles, {
         name: (local.data_ptr(), local._version, version) for name, (local, version) in tensors.items()
@@ -613,15 +616,15 @@ def _form_of(captured: Captured) -> StateForm:
 
 
 def _unused(here: Surroundings, persist_every: int | None) -> list[CheckpointTrouble]:
-    """What cannot fail, though a process of an earlier Pod may have told that it did."""
+    """Return the troubles that cannot occur here, even if a process of an earlier Pod reported them."""
     return [*(() if here.slots else _OF_MEMORY), *(() if persist_every is not None else _OF_STORAGE)]
 
 
 def _refuse_loaders(state: Mapping[str, Any]) -> None:
-    """Refuse loaders over what `dlr.data` deals, whose state would put that back where an epoch began.
+    """Refuse loaders over `dlr.data`: their state would reset its position to the beginning of the epoch.
 
     Raises:
-        ValueError: there is one.
+        ValueError: the state has such a loader.
     """
     for name, value in state.items():
         dealing = (getattr(value, kind, None) for kind in ("batch_sampler", "dataset"))
@@ -633,7 +636,7 @@ def _refuse_loaders(state: Mapping[str, Any]) -> None:
 
 
 def _without_memory_of_others(here: Surroundings) -> Surroundings:
-    """Use no memory where not all ranks save together, since the agents have it for all."""
+    """Drop the checkpoint memory if some ranks save apart, since the agents' memory is for all ranks."""
     if here.group is None or not here.slots or here.world_size == (ranks := dist.get_world_size()):
         return here
     logger.warning(
@@ -643,6 +646,6 @@ def _without_memory_of_others(here: Surroundings) -> Surroundings:
 
 
 def _check(name: str, number: object, or_else: str | None) -> None:
-    """Raises ValueError, unless it is a number, at least 1, or what stands for none."""
+    """Raise ValueError unless it is a whole number, at least 1, or the default `or_else`."""
     if number != or_else and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
         raise ValueError(f"{name} is {or_else!r} or a whole number, at least 1, not {number!r}")

@@ -1,4 +1,4 @@
-"""Which checkpoint in storage to go on from: all ranks agree on the newest that is whole."""
+"""Choice of the checkpoint in storage to load: all ranks agree on the newest whole one."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from dlr.ranks import are_connected, from_all, from_rank_0
 T = TypeVar("T")
 
 OUTAGE_SECONDS = 60.0
-"""So long `load` waits for storage that is away, or a file of it: then the process fails, which spends a
-restart."""
+"""Time limit of `load` for unavailable storage, or for one file in it; then the process fails, at the cost
+of a restart."""
 HUNG_SECONDS = 10.0
-"""For storage to answer where memory has a checkpoint, too."""
+"""Time limit for an answer of storage if memory has a checkpoint, too."""
 _HUNG = f"storage has not answered for {HUNG_SECONDS:.0f} s"
 _LOOK_SECONDS = 2.0
 _AWAY = frozenset(
     {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
 )
-"""What a network file system says while its server does not answer."""
+"""Errors of a network file system whose server does not answer."""
 
 
 class _UnreadError(StorageError):
-    """A rank cannot say whether a checkpoint is whole."""
+    """A rank could not check whether a checkpoint is whole."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"it cannot be read: {why}")
@@ -40,25 +40,25 @@ class _UnreadError(StorageError):
 
 @dataclass(frozen=True)
 class Listing:
-    """What rank 0 finds in storage."""
+    """Checkpoints that rank 0 finds in storage."""
 
     manifests: tuple[Manifest, ...] = ()
-    """The newest first."""
+    """Manifests of the checkpoints, newest first."""
     damaged: tuple[str, ...] = ()
-    """Checkpoints whose manifest cannot be used, each with the reason."""
+    """Checkpoints with an unusable manifest, each with the reason."""
     refusal: str | None = None
-    """Why nothing of it is to be used."""
+    """Why no checkpoint in the path may be used."""
     unreadable: str | None = None
-    """Why nothing of it can be read."""
+    """Why the path cannot be read."""
     is_away: bool = False
-    """Whether that may pass."""
+    """Whether that error may be temporary."""
 
     @classmethod
     def of(cls, fields: Any) -> Listing:
-        """Make it of its fields, as `asdict` and JSON have them.
+        """Build a listing from the output of `asdict`, after a round trip through JSON.
 
         Raises:
-            StorageError: they are not a listing's.
+            StorageError: these are not the fields of a listing.
         """
         try:
             manifests = tuple(Manifest.of(body) for body in fields["manifests"])
@@ -71,22 +71,22 @@ class Listing:
 def choose(
     path: Files, here: Surroundings, beyond: int | None = None, *, is_start: bool = False
 ) -> Manifest | None:
-    """Agree on the newest checkpoint whose files are what was written. All ranks call it.
+    """Agree on the newest checkpoint whose files are intact. All ranks call it.
 
-    Each rank reads its share of the files, so that together they read each once.
+    Each rank reads its share of the files, so that each file is read once.
 
     Args:
-        beyond: what storage has up to this step is left alone, since memory has a checkpoint; storage that
-            cannot be read is no error then. None if memory has nothing.
-        is_start: whether this start has not saved anything yet, so that nothing there is its own.
+        beyond: step of the checkpoint in memory; only later ones in storage count, and unreadable storage is
+            no error. None if memory has no checkpoint.
+        is_start: whether this start has not saved anything yet, so that no checkpoint there is its own.
 
     Returns:
-        None if there is no checkpoint, or none that is newer.
+        its manifest; None if there is no checkpoint, or none that is newer.
 
     Raises:
         StorageError: the path or the newest checkpoint that may be whole cannot be read, the path is another
-            job's, or it has nothing but damaged checkpoints.
-        ValueError: what a rank has sent is nothing that ranks send.
+            job's, or all checkpoints are damaged.
+        ValueError: a rank has sent an invalid answer.
     """
     grouped = are_connected()
     if beyond is not None and not grouped and here.world_size > 1:
@@ -116,8 +116,8 @@ def choose(
             logger.warning(
                 "a checkpoint in %s is not used: %s; training goes on from memory", path, unread[0]
             )
-            return None  # an older one would not be read either
-        if len(unread) == len(reports):  # it may be whole, and training on from an older one would lose it
+            return None  # an older one could not be read either
+        if len(unread) == len(reports):  # it may be whole, and an older one would lose steps
             raise StorageError(f"a checkpoint in {path} may be whole, and cannot be checked: {unread[0]}")
         damaged.append(next(reason for reason, is_unread in reports if not is_unread))
     if damaged and beyond is None:
@@ -128,9 +128,9 @@ def choose(
 
 
 def _list_here(path: Files, here: Surroundings, beyond: int | None, is_start: bool) -> Listing:
-    """List what is there; where memory has a checkpoint too, without waiting for storage that hangs.
+    """List the path; if memory has a checkpoint too, do not wait for storage that hangs.
 
-    All ranks wait for rank 0 meanwhile, and their collective has a time-out of its own.
+    Meanwhile all ranks wait for rank 0 in a collective, which has a time-out of its own.
     """
 
     def look() -> Listing:
@@ -148,10 +148,10 @@ def _list_here(path: Files, here: Surroundings, beyond: int | None, is_start: bo
 
 
 def _verify_here(path: Files, manifest: Manifest, mine: Sequence[File], beyond: int | None) -> None:
-    """Compare this rank's share of the files; where memory has a checkpoint too, as long as storage answers.
+    """Verify this rank's share of the files; if memory has a checkpoint too, give up when storage hangs.
 
     Raises:
-        StorageError: one of them differs, is not there, or cannot be read.
+        StorageError: a file differs, is missing, or cannot be read.
     """
     if beyond is None:
         _verify_patiently(path, manifest, mine, OUTAGE_SECONDS)
@@ -177,13 +177,13 @@ def _verify_patiently(
     patience: float,
     note_read: Callable[[], None] = lambda: None,
 ) -> None:
-    """Compare files with their manifest, one after the other; wait for one while storage is away.
+    """Verify files one after the other, and retry while storage is unavailable.
 
     Args:
-        patience: seconds, for each file.
+        patience: time limit for each file, in seconds.
 
     Raises:
-        StorageError: one of them differs, is not there, or cannot be read.
+        StorageError: a file differs, is missing, or cannot be read.
     """
     for file in mine:
         deadline = None
@@ -202,13 +202,13 @@ def _verify_patiently(
 
 
 def _begin(run: Callable[[], T]) -> Future[T]:
-    """Run something in a thread that nobody has to wait for."""
+    """Run a function in a daemon thread, which does not delay the end of the process."""
     future: Future[T] = Future()
 
     def carry_out() -> None:
         try:
             future.set_result(run())
-        except BaseException as error:  # for who asks for the result
+        except BaseException as error:  # raised by `result`
             future.set_exception(error)
 
     threading.Thread(target=carry_out, name="dlr-storage", daemon=True).start()
@@ -216,21 +216,21 @@ def _begin(run: Callable[[], T]) -> Future[T]:
 
 
 def _list_patiently(path: Files, job: str, beyond: int | None, adopts: bool) -> Listing:
-    """List a path as `list_path`; where storage is the only hope, wait while it is away."""
+    """List a path as `list_path` does; if memory has no checkpoint, wait while storage is unavailable."""
     deadline = time.monotonic() + OUTAGE_SECONDS
     while (listing := list_path(path, job, beyond or 0, adopts)).is_away:
         if beyond is not None or time.monotonic() >= deadline:
             break
         logger.warning("%s; waiting for it, up to %.0f s", listing.unreadable, deadline - time.monotonic())
-        time.sleep(_LOOK_SECONDS)  # a file system cannot tell by itself
+        time.sleep(_LOOK_SECONDS)  # a file system sends no notification
     return listing
 
 
 def list_path(path: Files, job: str, beyond: int, adopts: bool = False) -> Listing:
-    """Read the manifests of the checkpoints whose steps are greater than `beyond`.
+    """Read the manifests of the checkpoints of steps greater than `beyond`.
 
     Args:
-        adopts: whether another job's become this job's.
+        adopts: whether this job takes over another job's checkpoints.
     """
     manifests, damaged = list[Manifest](), list[str]()
     try:

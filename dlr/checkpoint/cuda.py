@@ -1,7 +1,7 @@
 """Copies from GPUs into a slot, on streams beside the training's own.
 
-A thread begins on GPU 0 whatever the training uses, and its first call of the runtime makes a context there,
-of half a gigabyte. So each call is made on a GPU that the state is on.
+A new thread has GPU 0 as its current device, and its first runtime call would create a context of half a
+gigabyte there. So each call selects a GPU that holds a part of the state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from agent.slots.slot import Slot
 
 Pair = tuple[Tensor, Tensor]
-"""A view of a slot, and the tensor on a GPU that is to be copied there."""
+"""A view of a slot, and the tensor on a GPU to copy there."""
 
 _PORTABLE = 1
 """cudaHostRegisterPortable: for all of the process's GPUs."""
@@ -26,23 +26,23 @@ _RELAXED = 2
 
 
 class GpuCopies:
-    """The copies of one save after the other."""
+    """Copies of the successive saves."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._done: dict[torch.device, torch.cuda.Event] = {}
-        """When the last save is copied, by the GPU that it is copied from."""
+        """End of the copies of the last save, by source GPU."""
         self._registered: dict[Slot, int] = {}
-        """By the number of the GPU whose context registered it."""
+        """Index of the GPU whose context registered a slot."""
 
     def begin(self, slot: Slot, settled: Sequence[Pair], passing: Sequence[Pair]) -> None:
-        """Copy what the training's streams have computed so far.
+        """Begin to copy, after the work that is queued on the training's streams.
 
-        These go on at once with all that leaves `settled` as it is, and wait for the copies of `passing`,
-        which a forward pass may change (BatchNorm's buffers).
+        The training's streams wait for the copies of `passing`, which a forward pass may change (BatchNorm's
+        buffers), but not for those of `settled`, which only an optimizer's step changes.
 
         Raises:
-            RuntimeError: the driver refuses to write into the slot by itself.
+            RuntimeError: the driver refuses to register the slot.
         """
         devices = [*dict.fromkeys(source.device for _, source in (*settled, *passing))]
         self._register(slot, devices[0].index)
@@ -60,23 +60,23 @@ class GpuCopies:
                 self._done[device] = stream.record_event()
 
     def wait(self) -> None:
-        """Let the training's streams wait for what was begun; the host does not wait.
+        """Let the training's streams wait for the copies; the host does not wait.
 
-        A step that is captured into a CUDA graph waits for nothing: it does not run now.
+        While a step is captured into a CUDA graph, it does not run, and so does not wait.
         """
         if self._done and not torch.cuda.is_current_stream_capturing():
             for device, event in self._done.items():
                 torch.cuda.current_stream(device).wait_event(event)
 
     def finish(self) -> None:
-        """Wait for what was begun."""
+        """Wait for the copies."""
         with beside_captures():
             for device, event in self._done.items():
                 with torch.cuda.device(device):
                     event.synchronize()
 
     def close(self) -> None:
-        """Have the GPU forget the slots that it may write into."""
+        """Wait for the copies, and unregister the slots."""
         self.finish()
         for slot, device in self._registered.items():
             with torch.cuda.device(device):
@@ -84,13 +84,13 @@ class GpuCopies:
         self._registered.clear()
 
     def _register(self, slot: Slot, device: int) -> None:
-        """Let the GPU write into the slot by itself, before its first save: a tenth of a second a GB.
+        """Register the slot for DMA before its first save, which takes a tenth of a second per GB.
 
-        The driver does nothing else meanwhile, so a thread that did it earlier would hold up the first steps;
-        and the agent may still be giving the slot its pages then, huge ones on all NUMA nodes.
+        The driver is blocked meanwhile, so an earlier registration in a thread would delay the first steps;
+        besides, the agent may still be allocating the pages of the slot then, huge ones on all NUMA nodes.
 
         Raises:
-            RuntimeError: the driver refuses, for want of memory that may be locked, for example.
+            RuntimeError: the driver refuses, as where the limit for locked memory is too low.
         """
         if slot in self._registered:
             return
@@ -106,7 +106,7 @@ class GpuCopies:
 
 
 def _copy(pairs: Sequence[Pair], stream: torch.cuda.Stream) -> None:
-    """Copy those that are on the GPU of the stream."""
+    """Copy the tensors that are on the GPU of the stream."""
     for view, source in pairs:
         if source.device == stream.device:
             view.copy_(source, non_blocking=True)
@@ -115,13 +115,13 @@ def _copy(pairs: Sequence[Pair], stream: torch.cuda.Stream) -> None:
 
 @contextmanager
 def beside_captures() -> Iterator[None]:
-    """Leave alone a CUDA graph that another thread captures meanwhile.
+    """Keep this thread's calls from invalidating a CUDA graph capture of another thread.
 
-    By default any thread's call that allocates or registers memory breaks off a capture of the process.
+    By default a call of any thread that allocates or registers memory invalidates captures in the process.
     """
     try:
         exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
-    except (OSError, AttributeError):  # a GPU that is not NVIDIA's
+    except (OSError, AttributeError):  # not an NVIDIA GPU
         yield
         return
     mode = ctypes.c_int(_RELAXED)
@@ -133,6 +133,6 @@ def beside_captures() -> Iterator[None]:
 
 
 def _forget_error() -> None:
-    """The runtime keeps its last error for whoever asks next, which would be the training's next kernel."""
+    """Clear the runtime's last error, which the training's next kernel launch would report otherwise."""
     with suppress(RuntimeError):
         torch.zeros(1, device="cuda")

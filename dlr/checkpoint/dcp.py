@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint's words for what a slot holds."""
+"""Conversion of a slot's contents to the types of torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from dlr.checkpoint.storage import File
 
 
 def metadata(pieces: Iterable[Piece], leaves: Iterable[str], paths: dict[str, Any] | None = None) -> Metadata:
-    """What a checkpoint consists of.
+    """Return the metadata of a checkpoint.
 
     Args:
-        pieces: each once.
-        leaves: names of what is pickled.
+        pieces: its pieces of tensors, each once.
+        leaves: names of its pickled values.
     """
     tensors: dict[str, Any] = {}
     for piece in pieces:
@@ -42,7 +42,7 @@ def metadata(pieces: Iterable[Piece], leaves: Iterable[str], paths: dict[str, An
 
 
 def encode_part(pieces: Iterable[Piece], results: Iterable[WriteResult], files: Iterable[File]) -> bytes:
-    """Encode what a rank has written, as JSON, which nobody can run."""
+    """Encode the pieces and files that a rank has written, as JSON, which, unlike a pickle, runs no code."""
     tensors = [(it.name, it.dtype, it.shape, it.global_shape, it.global_offset) for it in pieces]
     places = [
         (it.index.fqn, it.index.offset, info.relative_path, info.offset, info.length)
@@ -55,13 +55,13 @@ def encode_part(pieces: Iterable[Piece], results: Iterable[WriteResult], files: 
 def join_parts(
     parts: Iterable[bytes], leaves: Iterable[str], paths: dict[str, Any]
 ) -> tuple[Metadata, list[dict[str, Any]]]:
-    """Return what a checkpoint consists of, and the fields of each `File`.
+    """Return the metadata of a checkpoint, and the fields of each `File`.
 
     Args:
-        parts: what `encode_part` has returned on each rank.
+        parts: result of `encode_part` on each rank.
 
     Raises:
-        ValueError, TypeError: one of them is something else.
+        ValueError, TypeError: a part is not such a result.
     """
     pieces, places, files = list[Piece](), dict[MetadataIndex, _StorageInfo](), list[dict[str, Any]]()
     for part in parts:
@@ -77,7 +77,7 @@ def join_parts(
 
 
 def save_plan(pieces: Sequence[Piece], leaves: Iterable[str]) -> SavePlan:
-    """What one rank writes."""
+    """Return the plan of what one rank writes."""
     items = [
         WriteItem(
             MetadataIndex(piece.name, piece.global_offset),
@@ -95,7 +95,7 @@ def _tensor_data(piece: Piece) -> TensorWriteData:
 
 
 def properties(dtype: str) -> TensorProperties:
-    """Return a tensor's properties by the name of its type; raise TypeError where torch has no such type."""
+    """Return a tensor's properties by the name of its dtype; raise TypeError if torch has no such dtype."""
     if not isinstance(found := getattr(torch, dtype, None), torch.dtype):
         raise TypeError(f"torch has no type {dtype}")
     return TensorProperties(dtype=found)
@@ -106,10 +106,11 @@ def _chunk(piece: Piece) -> ChunkStorageMetadata:
 
 
 class SlotPlanner(DefaultSavePlanner):
-    """Gives a storage writer what it asks for.
+    """Planner that supplies a storage writer with a slot's tensors and values.
 
     Args:
-        leaves: what is pickled, by name.
+        tensor: returns a tensor by its name.
+        leaves: pickled values by name.
     """
 
     def __init__(self, tensor: Callable[[str], Tensor], leaves: Mapping[str, object]) -> None:
@@ -117,5 +118,5 @@ class SlotPlanner(DefaultSavePlanner):
         self._tensor, self._leaves = tensor, leaves
 
     def lookup_object(self, index: MetadataIndex) -> object:
-        is_leaf = index.offset is None and index.fqn in self._leaves  # a tensor may have the name of one, too
+        is_leaf = index.offset is None and index.fqn in self._leaves  # a tensor may have the same name
         return self._leaves[index.fqn] if is_leaf else self._tensor(index.fqn)

@@ -1,7 +1,7 @@
 """Places that hold checkpoints: a folder of a file system, or a prefix of object storage.
 
-Both read and list what is there, and write a file as a whole: nobody sees a part of it. Neither renames
-anything, so what makes a checkpoint complete is a file that is written last (`dlr.checkpoint.storage`).
+Both write a file atomically: a reader never sees a part of it. Object storage cannot rename, so a checkpoint
+is marked complete by a file that is written last (`dlr.checkpoint.storage`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 CHUNK_BYTES = 1 << 24
 _PATTERN = re.compile(r"[*?[]")
 _OF_FILES = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""What the clients of object storage raise as file systems do."""
+"""Errors that the clients of object storage raise as file systems do."""
 
 
 def files_at(path: str | os.PathLike[str]) -> Files:
-    """Return what is at a path, or at an address such as `s3://bucket/run1`.
+    """Return the place at a path, or at an address such as `s3://bucket/run1`.
 
     Raises:
-        ImportError: a package is missing that this kind of address needs.
-        ValueError: there is no such kind of address, or nothing can be kept there.
+        ImportError: this kind of address needs a package that is missing.
+        ValueError: there is no such kind of address, or checkpoints cannot be kept there.
     """
     if isinstance(path, str) and "://" in path and not path.startswith("file://"):
         return RemoteFiles(path)
@@ -37,16 +37,16 @@ def files_at(path: str | os.PathLike[str]) -> Files:
 
 
 class LocalFiles:
-    """A folder that all ranks see. Names of files are relative to it, and have slashes.
+    """A folder that all ranks see. Names of files are relative to it, separated by slashes.
 
-    Its methods raise OSError where storage does not answer.
+    Its methods raise OSError if storage does not answer.
 
     Args:
-        path: of it; it need not exist.
+        path: path of the folder, which need not exist.
     """
 
     look_seconds = (0.02, 0.5)
-    """Pauses between two looks at what others write: the first, and the longest."""
+    """Shortest and longest pause between two looks for files of other ranks."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,18 +55,18 @@ class LocalFiles:
         return str(self._path)
 
     def is_link(self, name: str) -> bool:
-        """Whether something of that name is only a link to what is elsewhere."""
+        """Whether that name is a symbolic link."""
         return (self._path / name).is_symlink()
 
     def names(self, folder: str = "") -> set[str]:
-        """Return the names of what is directly in a folder; empty if there is none."""
+        """Return the names of a folder's direct entries; empty if there is no such folder."""
         try:
             return {entry.name for entry in (self._path / folder).iterdir()}
         except FileNotFoundError:
             return set()
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the bytes of each file that is directly in a folder, by name; empty if there is none."""
+        """Return the size of each file directly in a folder, in bytes; empty if there is no such folder."""
         try:
             with os.scandir(self._path / folder) as entries:
                 return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
@@ -76,7 +76,7 @@ class LocalFiles:
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name."""
         try:
-            (self._path / name).stat()  # `Path.exists` is False whatever fails, since Python 3.14
+            (self._path / name).stat()  # since Python 3.14 `Path.exists` hides all errors
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -94,11 +94,11 @@ class LocalFiles:
                 yield chunk
 
     def write(self, name: str, data: bytes, *, lasting: bool = False, exclusive: bool = False) -> None:
-        """Write a file as a whole.
+        """Write a file atomically.
 
         Args:
-            lasting: whether it has to outlive a crash of the machine.
-            exclusive: whether a file that is there stays as it is; then FileExistsError is raised.
+            lasting: whether it has to survive a crash of the machine.
+            exclusive: whether to raise FileExistsError instead of replacing an existing file.
         """
         path = self._path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ class LocalFiles:
                 if lasting:
                     os.fsync(stream.fileno())
             if exclusive:
-                os.link(draft, path)  # of two that do it at once, one fails
+                os.link(draft, path)  # fails for all but one of concurrent writers
             else:
                 draft.rename(path)
         finally:
@@ -120,7 +120,7 @@ class LocalFiles:
                 _sync(folder)
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it, as far as that is possible."""
+        """Remove a file, or a folder with its contents; errors are ignored."""
         path = self._path / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -142,15 +142,15 @@ class LocalFiles:
 
 
 class RemoteFiles:
-    """A prefix of object storage, by way of fsspec, with the methods of `LocalFiles`.
+    """A prefix of object storage, accessed through fsspec, with the methods of `LocalFiles`.
 
-    What it needs to know is in the environment.
+    Credentials and endpoints come from the environment.
 
     Args:
-        url: such as `s3://bucket/run1`.
+        url: address, such as `s3://bucket/run1`.
 
     Raises:
-        ImportError: a package is missing that this kind of address needs.
+        ImportError: this kind of address needs a package that is missing.
         ValueError: there is no such kind of address, or fsspec would take it for a pattern.
     """
 
@@ -166,7 +166,7 @@ class RemoteFiles:
             raise ImportError(f"checkpoints in {self} need a package that is missing: {error}") from error
         except ValueError as error:
             raise ValueError(f"checkpoints cannot be kept in {self}: {error}") from error
-        if pattern := _PATTERN.search(self._root):  # fsspec would remove whatever matches
+        if pattern := _PATTERN.search(self._root):  # fsspec would remove all matches
             raise ValueError(
                 f"checkpoints cannot be kept in {self}: fsspec takes {pattern[0]!r} in it for a pattern"
             )
@@ -175,7 +175,7 @@ class RemoteFiles:
         return _without_password(self._url)
 
     def address(self, folder: str) -> str:
-        """Return the address of a folder, with all that it takes to get there; messages have `str`."""
+        """Return the address of a folder, with credentials; messages use `str`, which has none."""
         return f"{self._url}/{folder}"
 
     def is_link(self, name: str) -> bool:
@@ -201,7 +201,7 @@ class RemoteFiles:
     def exists(self, name: str) -> bool:
         with _as_os_errors():
             try:
-                self._fs.info(self._at(name))  # fsspec's `exists` is False whatever fails
+                self._fs.info(self._at(name))  # fsspec's `exists` hides all errors
             except FileNotFoundError:
                 return False
         return True
@@ -242,21 +242,21 @@ Files = LocalFiles | RemoteFiles
 
 
 def _without_password(url: str) -> str:
-    """The address as messages have it, without a user's name and password."""
+    """Return the address without user name and password, for messages."""
     return re.sub(r"://[^/]*@", "://", url)
 
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Raise what a client of object storage raises for its network or server as EIO, as file systems do.
+    """Raise network and server errors of an object storage client as EIO, as file systems do.
 
-    For a server that has too much to do, s3fs has EBUSY, and others have no number at all.
+    For an overloaded server s3fs raises EBUSY, and other clients raise errors without a number.
     """
     try:
         yield
     except _OF_FILES:
         raise
-    except Exception as error:  # each client has classes of its own
+    except Exception as error:  # each client has error classes of its own
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error
 
 
@@ -265,7 +265,7 @@ def _sync(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # which a file system says that does so for files alone
+        if error.errno != errno.EINVAL:  # the file system syncs files only
             raise
     finally:
         os.close(descriptor)

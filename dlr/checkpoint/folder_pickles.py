@@ -1,7 +1,7 @@
-"""The pickle in a checkpoint's folder, read without running the code of those who wrote it.
+"""Safe reading of torch's `.metadata`, the pickle in a checkpoint's folder.
 
-This is torch's `.metadata`. It is read by a list of its own (`dlr.checkpoint.unpickling`): nothing is called
-or made but what torch writes there.
+The unpickler has an allow-list (`dlr.checkpoint.unpickling`): it calls and creates only what torch writes
+there, so that a foreign checkpoint runs no code.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _NAMED: dict[str, Any] = {
     **{f"{module}.{it.__name__}": it for module in ("pathlib", "pathlib._local") for it in _PATHS},
     **{f"{it.__module__}.{it.__qualname__}": it for it in _WRITTEN},
 }
-"""What a pickle may name, by its path."""
+"""Classes and functions that a pickle may name, by path."""
 _MAX_COMPRESSION = 1_000
-"""Of what torch's own transformations have made smaller."""
+"""Highest plausible compression ratio of torch's own transformations."""
 
 
 class _FolderUnpickler(RestrictedUnpickler):
@@ -55,31 +55,31 @@ class _FolderUnpickler(RestrictedUnpickler):
 
 
 def read_pickle(data: bytes, name: str) -> Any:
-    """Read one.
+    """Unpickle a `.metadata` file.
 
     Args:
-        name: of the file, for the error.
+        name: name of the file, for the error.
 
     Raises:
-        DamagedError: it is not what torch writes.
+        DamagedError: torch does not write such a pickle.
     """
     try:
         return _FolderUnpickler(data).load()
-    except Exception as error:  # what is no pickle may raise anything
+    except Exception as error:  # invalid pickles may raise anything
         raise DamagedError(f"{name} cannot be read: {error!s:.300}") from error
 
 
-# --- What is in `.metadata` -----------------------------------------------------------------------------
+# --- Contents of `.metadata` ----------------------------------------------------------------------------
 
 
 def check_metadata(metadata: object, manifest: Manifest) -> described.Metadata:
-    """Make sure that a reader of files finds all that metadata name in the checkpoint's folder.
+    """Make sure that all files and sizes that the metadata name are in the checkpoint's folder.
 
     Args:
-        manifest: of the checkpoint; without files, where torch has written alone.
+        manifest: manifest of the checkpoint; without files if torch wrote it without dlr.
 
     Raises:
-        DamagedError: they are no metadata, name files elsewhere, or tensors with more bytes than these have.
+        DamagedError: these are no metadata, or they name files elsewhere or tensors larger than their files.
     """
     if not isinstance(metadata, described.Metadata):
         raise DamagedError(f"{METADATA} is a {type(metadata).__name__}")
@@ -93,7 +93,7 @@ def check_metadata(metadata: object, manifest: Manifest) -> described.Metadata:
 
 
 def _check_places(metadata: described.Metadata, files: set[str]) -> Counter[str]:
-    """Return how many bytes of each tensor are in files."""
+    """Return the number of bytes in files, by tensor."""
     stored: Counter[str] = Counter()
     is_listed = bool(files)
     for index, info in (metadata.storage_data or {}).items():
@@ -128,7 +128,7 @@ def _check_tensors(metadata: described.Metadata, stored: Counter[str]) -> None:
 
 
 def _is_below(place: Any) -> bool:
-    """Whether that is a path of a file in a folder, and leads out of it nowhere."""
+    """Whether that is a relative path which stays within its folder."""
     if type(place) is not str or "\0" in place or "\\" in place or "://" in place:
         return False
     path = PurePosixPath(place)

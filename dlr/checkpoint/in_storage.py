@@ -1,6 +1,6 @@
-"""Reads checkpoints in storage: those of savers, and those that torch.distributed.checkpoint wrote alone.
+"""Reads checkpoints in storage: those of savers, and those of torch.distributed.checkpoint without dlr.
 
-Importing it takes a second, so that nothing else here does.
+Its import takes a second, so it is imported only when a checkpoint is loaded.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dlr.checkpoint.surroundings import Surroundings
 from dlr.checkpoint.values import NotAllowedError, TensorReference, write_values
 
 _MAX_DEPTH = 100
-"""Of a path in a state."""
+"""Limit for the length of a path in a state."""
 _MAX_EMPTY, _MAX_EMPTY_EACH = 10_000, 100
-"""Items of lists that torch has written nothing of, as it does not of empty dicts: in all, and for each thing
-that it has written."""
+"""Limits for list items without stored content (torch stores nothing of an empty dict): in all, and for each
+stored value."""
 
 
 def in_storage(
@@ -46,11 +46,11 @@ def in_storage(
     """Open a complete checkpoint.
 
     Args:
-        weights_only: as `torch.load` has it.
+        weights_only: as in `torch.load`.
 
     Raises:
-        DamagedError: its metadata are not what torch writes.
-        NotAllowedError: torch.distributed.checkpoint has written what `weights_only` refuses.
+        DamagedError: torch does not write such metadata.
+        NotAllowedError: torch.distributed.checkpoint has written objects that `weights_only` refuses.
     """
     reader, metadata = files.reader(manifest.folder), _read_metadata(files, manifest, weights_only)
     if any(name.startswith(f"{VALUES}.") for name in metadata.state_dict_metadata):
@@ -59,17 +59,17 @@ def in_storage(
 
 
 def _read_metadata(files: Files, manifest: Manifest, weights_only: bool) -> Metadata:
-    """Read `.metadata`, of which torch's reader would run what is pickled there."""
+    """Read `.metadata`, which torch's own reader would unpickle without restrictions."""
     data = files.read(f"{manifest.folder}/{METADATA}")
     metadata = read_pickle(data, METADATA) if weights_only else pickle.loads(data)
     return check_metadata(metadata, manifest)
 
 
 def _paths(metadata: Metadata) -> dict[str, OBJ_PATH]:
-    """Return the path in a state of each thing that was stored.
+    """Return the path in the state of each stored value.
 
     Raises:
-        DamagedError: it is where no state of a script has anything, or in lists with nothing else in them.
+        DamagedError: a path is invalid or too deep, or the lists on the paths are implausibly long.
     """
     given = metadata.planner_data if isinstance(metadata.planner_data, Mapping) else {}
     paths = {stored: given.get(stored, (stored,)) for stored in metadata.state_dict_metadata}
@@ -88,10 +88,10 @@ def _paths(metadata: Metadata) -> dict[str, OBJ_PATH]:
 
 
 class OfTorchAlone(Resharded):
-    """What `torch.distributed.checkpoint.save` has written of a state of the same names.
+    """A checkpoint that `torch.distributed.checkpoint.save` has written of a state with the same names.
 
-    Modules and optimizers may have been given as they are, by their `state_dict`, or by torch's
-    `get_state_dict`. There is nothing of a rank's own, such as random numbers.
+    Modules and optimizers may have been saved as objects, by their `state_dict`, or by torch's
+    `get_state_dict`. Such a checkpoint has no values of single ranks, such as random number generators.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class OfTorchAlone(Resharded):
         try:
             for stored, path in paths.items():
                 set_element(nested, path, leaves.get(stored, TensorReference(self._names[stored])))
-        except (AttributeError, IndexError, KeyError, TypeError) as error:  # what is within no dict or list
+        except (AttributeError, IndexError, KeyError, TypeError) as error:  # a path through a leaf
             raise DamagedError(f"{METADATA} has paths that no state has: {error!s:.200}") from error
         for name, thing in state.items():
             if isinstance(thing, Optimizer) and isinstance(nested.get(name), dict):
@@ -121,11 +121,11 @@ class OfTorchAlone(Resharded):
         return None, self._names[stored]
 
     def _read_values(self) -> None:
-        """Leave it to what follows, which knows the state."""
+        """Read nothing yet: `__init__` writes the values, for which it needs the state."""
         self.values, self.rng = b"", None
 
     def _leaves(self, weights_only: bool) -> dict[str, Any]:
-        """Load what is no tensor, by the name that it has in the checkpoint."""
+        """Load the values that are no tensors, by their names in the checkpoint."""
         described = self._metadata.state_dict_metadata
         names = [name for name, known in described.items() if not isinstance(known, TensorStorageMetadata)]
         planner = _LeafPlanner(weights_only)
@@ -133,7 +133,7 @@ class OfTorchAlone(Resharded):
 
 
 class _LeafPlanner(DefaultLoadPlanner):
-    """Loads what is no tensor without running anybody's code, which torch's own does."""
+    """Loads values that are no tensors without running their code, unlike torch's planner."""
 
     def __init__(self, weights_only: bool) -> None:
         super().__init__(flatten_state_dict=False)
@@ -152,5 +152,5 @@ class _LeafPlanner(DefaultLoadPlanner):
             raise NotAllowedError(
                 f"{name} is of a class that may not be in a checkpoint: call "
                 "torch.serialization.add_safe_globals with it before load() if you trust it, or give the "
-                "Checkpointer weights_only=False if you trust whoever can write its checkpoints"
+                "Checkpointer weights_only=False if you trust everyone who can write its checkpoints"
             ) from error

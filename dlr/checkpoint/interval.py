@@ -1,13 +1,13 @@
-"""How often a checkpoint goes to memory: every="auto".
+"""Interval of checkpoints to memory for every="auto".
 
-Young and Daly: with failures every M seconds and a stall of c seconds a checkpoint, the least time is lost
-with one every √(2·c·M) seconds (Daly, FGCS 22, 2006), or every ten, if that is more often. Where another
-Pod is to have a copy, they are no closer than that takes.
+Young and Daly: with failures every M seconds and a stall of c seconds per checkpoint, an interval of √(2·c·M)
+seconds costs the least time (Daly, FGCS 22, 2006); dlr saves every ten seconds if that is shorter. If
+copies go to another Pod, the interval is at least the time of a copy.
 
-All ranks have to save the same steps. Rank 0 decides, at a few steps that all know, and tells the others
-through the store of the process group's rendezvous. Intervals are powers of two, and one is at most twice the
-one before, or half of it. So a rank that could not be told still has every other step in common with the
-others.
+All ranks have to save the same steps. Rank 0 decides, at a few steps that all ranks can compute, and
+publishes the interval in the store of the process group's rendezvous. Intervals are powers of two, and each
+is at most twice and at least half the previous one. So a rank that missed a decision still has every other
+save in common with the others.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: i
 from dlr.checkpoint.surroundings import logger
 
 LARGEST_SHARE = 0.005
-"""Of the time of training, for the stalls."""
+"""Share of the training time that stalls may take."""
 DEFAULT_FAILURES_PER_HOUR = 1 / 24
-"""Where nothing is known of the job: one a day."""
+"""Failure rate of a job without a history: one a day."""
 FIRST = 8
-"""Steps between two saves, before anything was measured."""
+"""Steps between two saves before the first measurements."""
 LONGEST_SECONDS = 10.0
-"""Between two saves, where that keeps within the share: what is assumed of failures may be wrong, and who
-sees one sees what it cost."""
+"""Longest time between two saves, if that keeps within the share: the assumed failure rate may be too low."""
 LARGEST = 2**20
 _INTERVAL = re.compile(rb"[1-9]\d{0,6}")
 _FIRST_DECISION = 2 * FIRST
@@ -44,13 +43,13 @@ STORE_TIMEOUT = timedelta(seconds=10)
 def best_interval(
     stall_seconds: float, step_seconds: float, failures_per_hour: float, copy_seconds: float = 0.0
 ) -> int:
-    """Steps between two checkpoints, a power of two.
+    """Return the steps between two checkpoints, a power of two.
 
     Args:
-        stall_seconds: that a checkpoint costs.
-        step_seconds: that a step takes without one.
-        failures_per_hour: of the whole job.
-        copy_seconds: that a copy to another Pod takes.
+        stall_seconds: cost of a checkpoint.
+        step_seconds: duration of a step without a checkpoint.
+        failures_per_hour: failure rate of the whole job.
+        copy_seconds: duration of a copy to another Pod.
     """
     step_seconds = max(step_seconds, 1e-9)
     at_most_share = stall_seconds / (LARGEST_SHARE * step_seconds)
@@ -61,39 +60,39 @@ def best_interval(
 
 
 def next_interval(present: int, best: int) -> int:
-    """The one that is best, or as far towards it as one decision goes."""
+    """Return the best interval, or the closest to it that one decision may reach."""
     return min(max(best, present // 2, 1), present * 2, LARGEST)
 
 
 def decides(count: int) -> bool:
-    """Whether the interval is decided anew after that many steps of the processes."""
+    """Whether rank 0 decides the interval after that many steps of the processes."""
     return count >= _FIRST_DECISION and (count & (count - 1) == 0 or count % _LAST_SPACING == 0)
 
 
 def applies_from(count: int) -> int:
-    """The step of the processes from which on a decision after `count` steps counts.
+    """Return the step of the processes from which a decision after `count` steps applies.
 
-    That is so much later that all ranks can have read it by then, and none has to wait for rank 0.
+    The delay lets all ranks read the decision without waiting for rank 0.
     """
     return count + min(count, _LAST_SPACING) // 2
 
 
 def is_due(step: int, last: int, interval: int) -> bool:
-    """Whether a multiple of the interval comes after step `last`, and not after `step`.
+    """Whether a multiple of the interval lies after step `last`, up to and including `step`.
 
-    Steps may be numbered with gaps, as where a script counts batches and makes a step of every fourth: no
-    number may be such a multiple itself.
+    Step numbers may have gaps, as in a script that counts batches and makes a step of every fourth; so no
+    step number may be a multiple itself.
     """
     return step // interval > max(last, 0) // interval
 
 
 class SaveSchedule:
-    """Says which steps are saved: the same on all ranks.
+    """Schedule of the saves to memory, the same on all ranks.
 
     Args:
-        find_board: finds that through which rank 0 tells what it decides; None leaves the interval as it is
-            until the next decision.
-        copy_seconds: what a copy to another Pod takes, asked before each decision.
+        find_board: returns the store in which rank 0 publishes its decisions; None keeps the interval until
+            the next decision.
+        copy_seconds: returns the duration of a copy to another Pod; called before each decision.
     """
 
     def __init__(
@@ -113,17 +112,17 @@ class SaveSchedule:
         self._copy_seconds = copy_seconds
         self._count = 0
         self._decision: int | None = None
-        """After how many steps the newest decision was made that this rank has not taken over."""
+        """Step count of the newest decision that this rank has not applied."""
         self._decided = FIRST
-        """What that is, as rank 0 knows."""
+        """Interval of that decision, on rank 0."""
         self._missed = 0
-        """Decisions in a row that this rank has not read."""
+        """Number of consecutive decisions that this rank has not read."""
         self._plain: deque[float] = deque(maxlen=_REMEMBERED)
         self._after_save: deque[float] = deque(maxlen=_REMEMBERED)
         self._stalls: deque[float] = deque(maxlen=_REMEMBERED)
 
     def is_due(self, step: int, last: int) -> bool:
-        """Whether to save after this step, `last` being the one before. Called once a step, on all ranks."""
+        """Whether to save after this step; `last` is the previous one. Called once per step, on all ranks."""
         count, self._count = self._count, self._count + 1
         if decides(count):
             self._expect(count)
@@ -132,20 +131,20 @@ class SaveSchedule:
         return is_due(step, last, self.interval)
 
     def trained(self, seconds: float, saved_before: bool) -> None:
-        """Note how long a step took.
+        """Record the duration of a step.
 
         Args:
-            seconds: of those with a gap before their number, by as much less.
-            saved_before: the copies of a GPU's memory may have run beside it.
+            seconds: duration, divided by the distance to the previous step number.
+            saved_before: whether copies from a GPU may have run at the same time.
         """
         (self._after_save if saved_before else self._plain).append(seconds)
 
     def stalled(self, seconds: float) -> None:
-        """Note how long a save took."""
+        """Record the duration of a save."""
         self._stalls.append(seconds)
 
     def best(self) -> int:
-        """What the figures of this process speak for; the present interval where there are too few."""
+        """Return the best interval by this process's measurements; the present one if there are too few."""
         if not (self._plain and self._stalls):
             return self.interval
         step_seconds = median(self._plain)
@@ -154,7 +153,7 @@ class SaveSchedule:
         return best_interval(stall_seconds, step_seconds, self._failures_per_hour, self._copy_seconds())
 
     def _expect(self, count: int) -> None:
-        """Make a decision as rank 0, or expect one that all take over later at the same step."""
+        """Make a decision as rank 0, or expect one; all ranks apply it later, at the same step."""
         if self._decision is not None:
             self._miss("without an answer from rank 0")
         if self._board is None:
@@ -169,10 +168,10 @@ class SaveSchedule:
                 return
         except RuntimeError as error:  # torch's DistStoreError is one
             self._miss(str(error))
-        self._decision = None  # what the others cannot read does not count here either
+        self._decision = None  # the others cannot read it, so it does not apply here either
 
     def _take_over(self, decision: int) -> None:
-        """Take over what was decided, if it is there; else it is looked for at the next step."""
+        """Apply the decision if it can be read; otherwise try again at the next step."""
         if self._rank == 0:
             self.interval, self._decision = self._decided, None
             return
@@ -186,16 +185,16 @@ class SaveSchedule:
             self._miss(str(error))
 
     def _miss(self, reason: str) -> None:
-        """Go on without a decision; the next one counts, read over a new connection."""
+        """Keep the interval; the next decision is read over a new connection."""
         logger.warning('every="auto" stays at %s steps for now: %s', self.interval, reason)
         self._board, self._decision = None, None
         self._missed += 1
 
     def _read(self, text: bytes) -> int:
-        """Read what rank 0 has decided; whoever reaches the store may have written it instead.
+        """Read a decision of rank 0; anyone who reaches the store may have written it.
 
         Raises:
-            ValueError: rank 0 cannot have decided that.
+            ValueError: rank 0 cannot have made such a decision.
         """
         if not _INTERVAL.fullmatch(text):
             raise ValueError(f"{text[:20]!r} is no interval")
@@ -211,13 +210,13 @@ def _key(decision: int) -> str:
 
 
 def find_board(world_size: int, environ: Mapping[str, str] = os.environ) -> Store | None:
-    """What the processes of a start share: the store that torchrun and dlr name; None if there is none."""
+    """Return the store that torchrun or dlr gives the processes of a start; None if there is none."""
     if world_size == 1:
         return HashStore()
     try:
         host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
         store = TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
-        # A restart of torchrun's processes finds the same store.
+        # A restart of torchrun's processes uses the same store.
         return PrefixStore(f"dlr-checkpoint/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     except (KeyError, ValueError, RuntimeError) as error:
         logger.warning('every="auto" stays as it is for now: there is no store to agree through (%s)', error)

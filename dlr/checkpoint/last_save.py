@@ -1,12 +1,12 @@
-"""Writes to storage what agents have in memory when they end, with no training process left to do it.
+"""Program that writes agents' checkpoints in memory to storage when no training process is left to do it.
 
-An agent starts it as a program (`agent.checkpoints.last_save`), with a `LastSave` as its input. Its answer is
-a line of JSON: `{"step": …}`, or `{"error": …}`. The programs of all agents agree through files in storage:
+An agent that ends starts it (`agent.checkpoints.last_save`), with a `LastSave` as its input. Its answer is a
+line of JSON: `{"step": …}`, or `{"error": …}`. The programs of all agents agree through files in storage:
 
-    ending-<name>/word-<agent>    what the agent has, and who it sees to be lost
-    ending-<name>/choice          by the first agent, or who has its copies: the checkpoint, and its writers
+    ending-<name>/word-<agent>    slots of the agent, and the agents that it sees as lost
+    ending-<name>/choice          the checkpoint, and its writers; by agent 0, or the agent with its copies
 
-Then each has its ranks' slots written as a saver does.
+Then each writes its ranks' slots as a saver does.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _FOLDER, _WORD, _CHOICE = "ending-", "word-", "choice"
 
 
 @dataclass(frozen=True)
-class Word:
-    """What one agent has, and whom it sees to be lost."""
+class AgentSlots:
+    """Slots of one agent, and the agents that it sees as lost."""
 
     agents: int
     gone: frozenset[int]
     marks: frozenset[Mark]
 
     @classmethod
-    def of(cls, save: LastSave) -> Word:
+    def of(cls, save: LastSave) -> AgentSlots:
         return cls(save.agents, frozenset(save.gone), frozenset(Mark(*slot[:4]) for slot in save.slots))
 
     def encode(self) -> bytes:
@@ -55,18 +55,18 @@ class Word:
         return json.dumps([self.agents, sorted(self.gone), marks]).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Word:
+    def decode(cls, data: bytes) -> AgentSlots:
         agents, gone, marks = json.loads(data)
         return cls(agents, frozenset(gone), frozenset(Mark(*mark) for mark in marks))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The checkpoint that is written, and by whom."""
+    """The checkpoint to write, and its writers."""
 
     checkpoint: Checkpoint
     writers: Mapping[int, int]
-    """The agent that writes a rank's slot, by rank."""
+    """Agent that writes a rank's slot, by rank."""
 
     def encode(self) -> bytes:
         it = self.checkpoint
@@ -78,24 +78,24 @@ class Choice:
         return cls(Checkpoint(*checkpoint), dict(writers))
 
 
-def are_all_here(words: Mapping[int, Word]) -> bool:
-    """Whether every agent of the round has said what it has, but for those that are lost."""
-    gone = frozenset[int]().union(*(word.gone for word in words.values()))
-    return all(set(range(word.agents)) <= words.keys() | gone for word in words.values())
+def are_all_here(reports: Mapping[int, AgentSlots]) -> bool:
+    """Whether every agent of the round has reported its slots, or is lost."""
+    gone = frozenset[int]().union(*(one.gone for one in reports.values()))
+    return all(set(range(one.agents)) <= reports.keys() | gone for one in reports.values())
 
 
-def choose(words: Mapping[int, Word]) -> Choice | None:
-    """Return the newest checkpoint of which the agents have all ranks' slots; None without one."""
+def choose(reports: Mapping[int, AgentSlots]) -> Choice | None:
+    """Return the newest checkpoint for which the agents have all ranks' slots; None without one."""
     writers: dict[Checkpoint, dict[int, int]] = {}
-    for agent, word in sorted(words.items()):
-        for mark in word.marks:
+    for agent, report in sorted(reports.items()):
+        for mark in report.marks:
             writers.setdefault(Checkpoint.of(mark), {}).setdefault(mark.rank, agent)
     whole = [checkpoint for checkpoint, by in writers.items() if len(by) == checkpoint.world_size]
     return Choice(newest, writers[newest]) if (newest := max(whole, default=None)) else None
 
 
 def save_last(save: LastSave) -> int:
-    """Write the newest checkpoint that the agents which end have together; return its step.
+    """Write the newest checkpoint that the ending agents have in common; return its step.
 
     Raises:
         SaveError: there is none, or it could not be written.
@@ -131,26 +131,26 @@ def _request(save: LastSave, mark: Mark, path: str) -> SaveRequest:
 
 
 class _Meeting:
-    """One agent's part in the agreement.
+    """One agent's side of the agreement.
 
     Args:
-        now: by the monotonic clock.
+        now: monotonic time, in seconds.
     """
 
     def __init__(self, files: Files, save: LastSave, now: float) -> None:
         self._files = files
         self._folder = f"{_FOLDER}{save.name}"
         self._agent = save.agent
-        self._own = Word.of(save)
+        self._own = AgentSlots.of(save)
         self._leads = save.agent == 0 or 0 in save.gone
         self._ends_at = now + save.seconds / 2
-        """Until then agents are waited for: they may have to stop processes before they come."""
+        """Deadline for the other agents, which may have to stop processes first."""
 
     def agree(self) -> Choice:
-        """Return what all write.
+        """Return the checkpoint that all agents write.
 
         Raises:
-            SaveError: there is nothing that the agents which came have together.
+            SaveError: the agents that reported have no checkpoint in common.
         """
         word = self._at(f"{_WORD}{self._agent}")
         if self._leads and are_all_here({self._agent: self._own}):
@@ -164,16 +164,16 @@ class _Meeting:
         return choice
 
     def _lead(self) -> Choice | None:
-        words = {self._agent: self._own}
+        reports = {self._agent: self._own}
 
         def look() -> bool | None:
             for name in self._files.names(self._folder):
-                if name.startswith(_WORD) and (agent := int(name.removeprefix(_WORD))) not in words:
-                    words[agent] = Word.decode(self._files.read(self._at(name)))
-            return are_all_here(words) or None
+                if name.startswith(_WORD) and (agent := int(name.removeprefix(_WORD))) not in reports:
+                    reports[agent] = AgentSlots.decode(self._files.read(self._at(name)))
+            return are_all_here(reports) or None
 
         self._wait(look)
-        if (choice := choose(words)) is not None:
+        if (choice := choose(reports)) is not None:
             self._files.write(self._at(_CHOICE), choice.encode())
         return choice
 
@@ -182,7 +182,7 @@ class _Meeting:
         return Choice.decode(self._files.read(place)) if self._files.exists(place) else None
 
     def _wait(self, look: Callable[[], T | None]) -> T | None:
-        """Look until there is something, or the time is over; a follower waits a little longer."""
+        """Call `look` until it returns a value, or until the deadline, which followers extend a little."""
         pause, slowest = self._files.look_seconds
         ends_at = self._ends_at if self._leads else self._ends_at + max(1.0, slowest)
         while (found := look()) is None and time.monotonic() < ends_at:
@@ -191,7 +191,7 @@ class _Meeting:
         return found
 
     def clear(self) -> None:
-        """Remove the files of the agreement, when all have read them."""
+        """Remove the files of the agreement, after all have read them."""
         if self._leads:
             self._files.remove(self._folder)
 
@@ -200,7 +200,7 @@ class _Meeting:
 
 
 def main() -> None:
-    """Carry out what the input asks for."""
+    """Save as the `LastSave` in the input asks."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -214,7 +214,7 @@ def main() -> None:
         answer = {"error": str(error)}
     except Exception as error:  # a client of object storage may raise anything
         answer = {"error": f"{type(error).__name__}: {error}"}
-    with suppress(OSError):  # nobody is there to hear it
+    with suppress(OSError):  # the agent may have closed its end
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

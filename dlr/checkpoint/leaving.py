@@ -1,4 +1,4 @@
-"""Leaving by vote, as a training process sees it: at the end of each step it looks whether to go on.
+"""Planned exits on the side of a training process, which checks after each step whether to leave.
 
     leaving.take_part()                      # once, before the first step
     for step in ...:
@@ -8,9 +8,9 @@
             save(step, tier)
             leaving.leave()
 
-For a planned change (a rescale, a suspension, a drained node) the agents of the job agree on a step, and
-`boundary` tells every rank to leave after that one. A `Checkpointer` does all of this by itself. Outside of
-dlr `boundary` always says to go on.
+For a planned change (a rescale, a suspension, a drained node) the agents of the job agree on a step by vote,
+and `boundary` makes every rank leave after that step. A `Checkpointer` does all of this itself. Outside of
+dlr `boundary` always returns None.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     Move = Literal["wait", "go on", "go alone", Tier]
 
 LOOK_SECONDS = 0.001
-"""Between two looks of a process that is held, for the milliseconds that a vote takes."""
+"""Pause between two looks of a process that waits for a vote, which takes milliseconds."""
 
 _TIERS: dict[int, Tier] = {KeptIn.MEMORY: "memory", KeptIn.STORAGE: "storage"}
 
 
 def take_part(keeps_in: Tier = "memory") -> None:
-    """Tell the agent that this process will call `boundary` after each step. It may be repeated.
+    """Tell the agent that this process will call `boundary` after each step. Calls may be repeated.
 
     Args:
-        keeps_in: "storage" if this process cannot save to memory; then no rank is told to.
+        keeps_in: "storage" if this process cannot save to memory; then no rank is asked to.
     """
     words = _words()
     if words is None:
@@ -63,20 +63,20 @@ def take_part(keeps_in: Tier = "memory") -> None:
 
 
 def boundary(step: int) -> Tier | None:
-    """Tell whether to leave after this step, and where to save it before. Call it on every rank.
+    """Decide whether to leave after this step. Every rank calls it.
 
-    While a vote is open, it waits for its end: milliseconds, and never longer than the agent has said.
+    It waits for the end of an open vote: milliseconds, and at most as long as the agent has set.
 
     Args:
-        step: the number of optimizer steps so far, alike on all ranks, and more than the last time.
+        step: the number of optimizer steps so far, equal on all ranks, and greater than at the last call.
 
     Returns:
-        None: go on.
+        where to save the step before leaving; None to go on.
     """
     words = _words()
     if words is None:
         return None
-    words[BOUNDARY] = step  # before the look at the order, as the agent counts on it
+    words[BOUNDARY] = step  # before reading the order: the agent relies on this sequence
     while (move := next_move(words[ORDER], words[SPEAKS], step, time.monotonic())) == "wait":
         time.sleep(LOOK_SECONDS)
     if move == "go alone":
@@ -91,15 +91,15 @@ def stays() -> bool:
 
 
 def next_move(order: int, speaks: int, step: int, now: float) -> Move:
-    """Return what a process does that has ended a step: it leaves for a tier, waits, or goes on.
+    """Return the next move of a process that has ended a step: leave for a tier, wait, or go on.
 
-    One that was held and hears no more goes on alone. It leaves by no vote then: this one may yet be decided
-    for a step that it has passed.
+    If the agent does not answer in time, the process goes on alone, and takes part in no vote any more: the
+    open one may yet be decided for a step that the process has passed.
 
     Args:
-        order: the word ORDER.
-        speaks: the word SPEAKS.
-        now: by CLOCK_MONOTONIC.
+        order: value of the record's word ORDER.
+        speaks: value of the record's word SPEAKS.
+        now: CLOCK_MONOTONIC time, in seconds.
     """
     if speaks == GOES_ALONE:
         return "go alone"
@@ -111,12 +111,12 @@ def next_move(order: int, speaks: int, step: int, now: float) -> Move:
 
 
 def prepare_to_end() -> None:
-    """Have the interpreter end without collecting the garbage of all of torch, which takes up to 2 s."""
+    """Let the interpreter exit without a garbage collection through all of torch, which takes up to 2 s."""
     gc.freeze()
 
 
 def leave() -> NoReturn:
-    """End this process, after `boundary` said so and the step was saved. That is no failure."""
+    """End this process after the last step was saved; the exit code counts as no failure."""
     prepare_to_end()
     raise SystemExit(EXIT_LEFT)
 

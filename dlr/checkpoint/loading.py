@@ -1,4 +1,4 @@
-"""What there is to go on from, in memory and in storage, and how it comes into the live state."""
+"""Finds the newest checkpoint in memory and in storage, and loads it into the live state."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from dlr.checkpoint.surroundings import SaveTroubles, Surroundings, logger
 from dlr.checkpoint.values import NotAllowedError
 
 LOST_SECONDS = 60.0
-"""So long at least the agent is told that a checkpoint was lost, which no later save mends."""
+"""Shortest time for which a lost checkpoint is reported to the agent, though later saves work."""
 
 
 class DamagedCheckpointError(Error):
-    """A checkpoint in memory is not what was written. The next start goes on from another one."""
+    """A checkpoint in memory is damaged. The next start loads another one."""
 
 
 class Loading:
-    """The checkpoints of one start.
+    """The checkpoints that one start may load.
 
     Args:
-        trouble: is told where a checkpoint was lost.
-        weights_only: as `torch.load` has it.
-        rng_state: whether the random number generators go on from where they were.
+        trouble: takes reports of lost checkpoints.
+        weights_only: as in `torch.load`.
+        rng_state: whether the random number generators are restored.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Loading:
         self._weights_only = weights_only
         self._rng_state = rng_state
         self._found: Manifest | Literal[False] | None = False
-        """What storage has that goes before memory; False before anybody has looked."""
+        """Checkpoint in storage that has precedence over memory; False before the first look."""
 
     def find(self, *, is_start: bool, beyond: int = 0) -> int | None:
-        """Return the step of the checkpoint that `load` brings back; None without one. All ranks call it.
+        """Return the step of the checkpoint that `load` would load; None without one. All ranks call it.
 
         Args:
             is_start: whether this start has not saved anything yet.
-            beyond: step of the live state, if that is worth keeping: storage is asked for later ones alone.
+            beyond: step of the live state, if that can be kept: then only later checkpoints in storage count.
 
         Raises:
             StorageError: as `choose`.
@@ -74,16 +74,16 @@ class Loading:
     def load(
         self, state: MutableMapping[str, Any], *, is_start: bool, live: Mark | None = None
     ) -> tuple[int, Tier] | None:
-        """Bring it back, in place, and tell its step and where it was; None if there is none.
+        """Load the newest checkpoint in place; return its step and tier, or None without one.
 
         Args:
-            live: the mark of what the live state is already.
+            live: mark of the checkpoint that the live state equals, if any.
 
         Raises:
             DamagedCheckpointError, StorageError, MismatchError: as `Checkpointer.load`.
         """
         resume, manifest = self._here.resume, self._find(is_start)
-        self._found = False  # whoever loads again wants what is there then
+        self._found = False  # a later call looks again
         lost = self._here.lost_step or 0
         if manifest is not None:
             self._load_from_storage(state, manifest)
@@ -104,13 +104,13 @@ class Loading:
         return found
 
     def forget(self) -> None:
-        """Look again at the next `find` or `load`, though one has looked."""
+        """Forget the result of `find`, so that the next `find` or `load` looks again."""
         self._found = False
 
     def refuse_earlier_run(self, step: int) -> None:
-        """Make sure that a training which begins at that step, without `load`, is not beside another's.
+        """Refuse a training that begins at this step, without `load`, if there are checkpoints beyond it.
 
-        To save beside newer checkpoints would lose what is newer, the one or the other.
+        Saves beside newer checkpoints would lose either those or the new ones.
 
         Raises:
             RuntimeError: there are such checkpoints.
@@ -131,7 +131,7 @@ class Loading:
                 )
 
     def _find(self, is_start: bool, beyond: int = 0) -> Manifest | None:
-        """What storage has that is newer than what memory has, or that goes before it."""
+        """Return the checkpoint in storage that has precedence over memory; None without one."""
         if self._found is False:
             up_to = self._preferred_up_to()
             kept = max(up_to or 0, beyond) if beyond else up_to
@@ -139,7 +139,7 @@ class Loading:
         return self._found
 
     def _preferred_up_to(self) -> int | None:
-        """The step up to which memory goes before storage; None where it has nothing."""
+        """Return the step up to which memory has precedence over storage; None if memory is empty."""
         resume = self._here.resume
         if resume is None:
             return None
@@ -182,7 +182,7 @@ class Loading:
         if name is not None:
             raise MismatchError(
                 f"the checkpoint {where} is for {ranks} ranks alone: of {name} each rank had one of its own, "
-                f"under one name, and nobody knows how {self._here.world_size} would share them; go on with "
+                f"under one name, which cannot be divided between {self._here.world_size} ranks; go on with "
                 f"{ranks} ranks, and give tensors that ranks do not share names of their own"
             )
         try:
@@ -199,7 +199,7 @@ class Loading:
             raise DamagedError(str(error)) from error
 
     def _tell_lost(self, lost: int, found: int) -> None:
-        """Tell that memory had a later step than there is; `found` is 0 where there is none."""
+        """Report that a later step in memory was lost; `found` is 0 if there is no checkpoint at all."""
         begins = f"training goes on from step {found}" if found else "training begins at step 0"
         has = f"no later checkpoint than step {found}" if found else "no checkpoint"
         sentence = (

@@ -1,13 +1,13 @@
-"""How this process writes checkpoints into memory; `dlr.checkpoint.own_slot` reads them.
+"""Writes checkpoints of this process into memory; `dlr.checkpoint.own_slot` reads them.
 
-A save opens the oldest slot that no saver reads. What may change at any time is copied at once; what only an
-optimizer's step changes (`Captured.settled`) while the next forward and backward pass run: by a thread, or on
-a stream of its own where it is on a GPU. The thread commits the slot when all is there, and then adds the
-sums. `wait` comes before the optimizer's step, and returns when the slot is committed. (On a GPU its stream
-waits for the copy, and the next save for the commit.)
+A save opens the oldest slot that no saver reads. Tensors that may change at any time are copied at once;
+those that only an optimizer's step changes (`Captured.settled`) are copied during the next forward and
+backward pass: by a thread, or from a GPU on a stream of its own. The thread commits the slot after all
+copies, and then adds the sums. `wait` precedes the optimizer's step, and returns when the slot is committed.
+(On a GPU the training's stream waits for the copy, and the next save for the commit.)
 
-A tensor that changes sooner is found by torch's version of it: that slot is not used, and the tensor is
-copied at once from then on. torch does not count what is changed by way of `.data`.
+torch's version counter reveals a tensor that changes too early: then the slot is not used, and the tensor is
+copied at once from then on. The counter misses changes through `.data`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from dlr.checkpoint.surroundings import logger
 from dlr.checkpoint.tensors import check_placements, local_tensor, part_of
 
 Then = Callable[[Slot, "Future[None]", Callable[[], None]], None]
-"""What is to follow a save: given the slot, what is done when it has its sums, and what releases it; until
-that is called, the slot stays as it is."""
+"""Action after a save. Arguments: the slot, the future of its sums, and a function that releases the slot,
+which is not overwritten before that."""
 
 
 class Layout:
-    """How the tensors of a state lie in a slot: made once, and kept as long as the state has this form.
+    """Positions of a state's tensors in a slot, kept as long as the state has the same form.
 
     Raises:
-        ValueError: it has too many tensors, or one that `check_placements` refuses.
+        ValueError: the state has too many tensors, or one that `check_placements` refuses.
     """
 
     def __init__(self, captured: Captured) -> None:
@@ -69,59 +69,59 @@ def _form(name: str, tensor: Tensor) -> tuple[str, torch.dtype, torch.Size]:
 
 
 def needed_bytes(captured: Captured) -> int:
-    """How large a slot for that state must be."""
+    """Return the size of a slot for that state."""
     return Layout(captured).header.slot_bytes
 
 
 def private_slot(captured: Captured) -> Slot:
-    """Make a slot for that state in memory of this process's own; raise OSError where there is no room."""
+    """Create a slot for that state in this process's own memory; raise OSError if there is too little."""
     return Slot.create("dlr-checkpoint", needed_bytes(captured))
 
 
 class NotSavedError(Exception):
-    """A state changed while it was copied, so that its copy is not used."""
+    """A state changed while it was copied, so the copy is not used."""
 
 
 @dataclass
 class Copy:
-    """A save that is under way: what a thread has to copy of it, and whether it has."""
+    """A save that is under way, with the tensors that a thread copies."""
 
     slot: Slot
     mark: Mark
     header: Header
     is_on_gpu: bool = False
-    """Whether the GPU copies a part of it."""
+    """Whether some tensors are copied from a GPU."""
     views: list[Tensor] = field(default_factory=list)
     sources: list[Tensor] = field(default_factory=list)
     watched: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)
-    """What is to stay as it is: name, the tensor, its memory here, and the version of both."""
+    """Tensors that must not change: name, tensor, local memory, and the sum of their versions."""
     changed: list[str] = field(default_factory=list)
-    """What did not, by name: then the slot is not used."""
+    """Names of those that did change: then the slot is not used."""
     may_change: threading.Event = field(default_factory=threading.Event)
-    """Set when what is in the memory of the host may change: once the slot is committed, or is not going to
-    be; where there is anything on a GPU, earlier."""
+    """Set when tensors in host memory may change: once the slot is committed or given up, and earlier if
+    some tensors are on a GPU."""
     released: threading.Event = field(default_factory=threading.Event)
-    """Set when all may change: training has waited."""
+    """Set when all tensors may change: training has waited."""
 
     def watch(self, name: str, tensor: Tensor, source: Tensor) -> None:
-        """Have `check` tell whether it has changed."""
+        """Let `check` detect changes of a tensor."""
         self.watched.append((name, tensor, source, _version(tensor, source)))
 
     def check(self) -> None:
-        """Find what has changed. Nothing may have been released yet."""
+        """Find the tensors that have changed; `released` must not be set yet."""
         self.changed.extend(
             name for name, tensor, source, version in self.watched if _version(tensor, source) != version
         )
 
     def run(self) -> None:
-        """Copy what is in the memory of the host."""
-        if self.sources:  # else training goes on already
-            torch._foreach_copy_(self.views, self.sources)  # one call, which training need not wait for
+        """Copy the tensors in host memory."""
+        if self.sources:  # without any, training continues already
+            torch._foreach_copy_(self.views, self.sources)  # one call, during which training goes on
             self.check()
 
 
 def _version(tensor: Tensor, source: Tensor) -> int:
-    """A DTensor and its local part have one each, and whatever changes them raises one of the two."""
+    """Return the sum of both version counters: a change of a DTensor raises its own or its local part's."""
     return tensor._version + source._version
 
 
@@ -129,8 +129,7 @@ class Writer:
     """Writes checkpoints into slots.
 
     Args:
-        slots: one, or three. Of three, one always holds a whole checkpoint, one may be read by the saver, and
-            one is there to write into.
+        slots: one, or three: one that holds a whole checkpoint, one that a saver may read, and one to write.
     """
 
     def __init__(self, slots: Sequence[Slot]) -> None:
@@ -138,32 +137,32 @@ class Writer:
         self._views: dict[Slot, tuple[Header, list[Tensor]]] = {}
         self._layout: Layout | None = None
         self._copying = ThreadPoolExecutor(1, "dlr-copy")
-        self._summing = ThreadPoolExecutor(1, "dlr-sum")  # which no copy waits for
+        self._summing = ThreadPoolExecutor(1, "dlr-sum")  # no copy waits for it
         self._pending: dict[Slot, Future[None]] = {}
-        """When each slot has its sums."""
+        """Futures of the slots' sums."""
         self._under_way: tuple[Copy, Future[None]] | None = None
-        """The last save, and when it is committed."""
+        """The last save, and the future of its commit."""
         self._on_gpu = GpuCopies()
-        self._restless: set[str] = set()
-        """What has changed before `wait`, though it seemed to be settled."""
+        self._unsettled: set[str] = set()
+        """Names of tensors that changed before `wait`, though `Captured.settled` has them."""
         self._reserved: set[Slot] = set()
-        """Not to be written into, since they are to be read."""
+        """Slots that a saver will read, and that must not be overwritten."""
 
     def prepare(self) -> None:
-        """Have the threads started and the slots mapped: the first saves would take much longer to do it."""
-        self._copying.submit(int)  # its thread begins with the first thing that it has to do
+        """Start the threads and map the slots in advance, which would slow down the first saves."""
+        self._copying.submit(int)  # an executor starts its thread with the first task
         for slot in self._slots:
             self._summing.submit(slot.map_pages)
 
-    @torch.inference_mode(mode=False)  # what is made in it, the threads and later saves cannot write into
+    @torch.inference_mode(mode=False)  # the threads and later saves could not write into inference tensors
     def save(self, mark: Mark, captured: Captured, then: Then | None = None) -> None:
-        """Begin to copy a state into a slot. What is settled in it stays as it is until `wait`.
+        """Begin to copy a state into a slot. Its settled tensors must not change before `wait`.
 
         Args:
-            then: called before this returns. It has released one slot before it is passed on again.
+            then: called before this returns. Its previous slot must have been released.
 
         Raises:
-            TooSmallError: the state does not fit into it.
+            TooSmallError: the state does not fit into the slot.
         """
         slot = self._take()
         try:
@@ -182,39 +181,39 @@ class Writer:
             then(slot, self._pending[slot], lambda: self._reserved.discard(slot))
 
     def wait(self) -> None:
-        """Wait until what was saved may change."""
+        """Wait until the tensors of the last save may change."""
         if self._under_way is not None and not (copy := self._under_way[0]).released.is_set():
             copy.may_change.wait()
             is_known = bool(copy.changed)
-            copy.check()  # again: torch counts a change when it is over, and on a GPU nobody has looked yet
+            copy.check()  # again: torch counts a change at its end, and on a GPU this is the first check
             if copy.changed:
-                self._restless.update(copy.changed)
-                copy.slot.begin()  # the threads do it too, after what they say of it
+                self._unsettled.update(copy.changed)
+                copy.slot.begin()  # the threads do it too, after their commit
                 if not is_known:
                     logger.warning("step %s is not saved to memory: %s", copy.mark.step, _reason(copy))
             copy.released.set()
         self._on_gpu.wait()
 
     def close(self) -> None:
-        """Wait until all that was saved is committed and has its sums."""
+        """Wait until all saves are committed and have their sums."""
         self._copying.shutdown()
         self._summing.shutdown()
         self._on_gpu.close()
 
     def discard(self) -> None:
-        """Close it, and its slots too, whose memory is free when nobody refers to this writer any more."""
+        """Close the writer and its slots; their memory is freed with the last reference to the writer."""
         self.close()
         for slot in self._slots:
             slot.close()
 
     def _take(self) -> Slot:
-        """Choose the oldest slot that no saver reads; it is never the newest, if there is more than one.
+        """Choose the oldest slot that no saver reads; never the newest, if there is more than one.
 
-        A saver of processes that have ended may read one for long. Where there is no other, it has to give
-        way, and finds out.
+        A saver of an earlier start may read a slot for long. If no other slot is left, this one is taken
+        nevertheless, which that saver detects.
         """
         self.wait()
-        if self._under_way is not None:  # only then do the marks say which slot is the newest
+        if self._under_way is not None:  # the marks are valid only after the commit
             self._under_way[1].exception()
         marks = {slot: slot.mark for slot in self._slots}
         oldest_first = sorted(self._slots, key=lambda slot: (marks[slot] is not None, marks[slot] or ()))
@@ -228,7 +227,7 @@ class Writer:
         return free[0]
 
     def _layout_of(self, captured: Captured) -> Layout:
-        """The present one, if the state has that form."""
+        """Return the present layout if the state still fits it, otherwise a new one."""
         layout = self._layout
         if layout is None or not layout.fits(captured):
             layout = self._layout = Layout(captured)
@@ -245,11 +244,11 @@ class Writer:
         return known[1]
 
     def _begin(self, copy: Copy, captured: Captured, views: Sequence[Tensor]) -> Copy:
-        """Copy what may change, and begin to copy what is on a GPU. The rest is added to `copy`."""
+        """Copy unsettled tensors, begin copies from GPUs, and add the other tensors to `copy`."""
         settled: list[Pair] = []
         passing: list[Pair] = []
         for view, (name, tensor) in zip(views, captured.tensors.items(), strict=False):
-            source, stays = local_tensor(tensor), name in captured.settled and name not in self._restless
+            source, stays = local_tensor(tensor), name in captured.settled and name not in self._unsettled
             if stays:
                 copy.watch(name, tensor, source)
             if source.is_cuda:
@@ -272,7 +271,7 @@ class Writer:
         """Copy the rest, and commit the slot.
 
         Raises:
-            NotSavedError: something has changed meanwhile, so that it stays open.
+            NotSavedError: a tensor has changed meanwhile, so the slot stays open.
         """
         try:
             copy.run()
@@ -297,10 +296,10 @@ class Writer:
 
 
 def _refuse(copy: Copy) -> None:
-    """Open the slot again, if something has changed while it was copied.
+    """Open the slot again if a tensor has changed while it was copied.
 
     Raises:
-        NotSavedError: something has.
+        NotSavedError: a tensor has changed.
     """
     if copy.changed:
         copy.slot.begin()

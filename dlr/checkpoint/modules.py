@@ -1,8 +1,7 @@
-"""Modules and optimizers: what their tensors are called, which of them only an optimizer's step changes, and
-how they take back what was saved.
+"""Modules and optimizers: names of their tensors, tensors that only an optimizer's step changes, and loading.
 
-Names of parameters are those of the module inside all wrappers, and an optimizer's state is kept by these
-names, so that it fits whatever the parameters' order is.
+Parameters have the names of the module inside all wrappers. An optimizer's state is saved by these names, so
+that it fits whatever the order of the parameters.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from dlr.checkpoint.tensors import is_copied, local_tensor, repeats_elements
 
 
 class MismatchError(Error):
-    """A checkpoint is of another model or optimizer than the one that is to go on from it, or has values of
-    classes that the script has not registered."""
+    """A checkpoint is of another model or optimizer than the state, or has values of classes that the script
+    has not registered."""
 
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
-"""What torch.compile and activation checkpointing put into the names of what they wrap."""
+"""Parts of parameter names that come from torch.compile and activation checkpointing."""
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel and torch.compile.
+    """Return the model inside DistributedDataParallel and torch.compile.
 
     Raises:
-        TypeError: FSDP's first version wraps it, whose state takes collectives to read.
+        TypeError: it is wrapped by FSDP1, whose state can only be read by collectives.
     """
     while True:
         if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
@@ -58,7 +57,7 @@ def _clean(name: str) -> str:
 
 
 def module_state(module: nn.Module) -> dict[str, Any]:
-    """The live tensors of a module, and its extra state, by name.
+    """Return the live tensors of a module, and its extra state, by name.
 
     Raises:
         TypeError: see `unwrapped`.
@@ -67,7 +66,7 @@ def module_state(module: nn.Module) -> dict[str, Any]:
 
 
 def _parameter_names(state: Mapping[str, Any]) -> dict[int, str]:
-    """Names of the parameters of all modules, by identity; with the module's where there is more than one."""
+    """Return the parameters' names, by id; with several modules, the module's name is a prefix."""
     modules = {name: unwrapped(thing) for name, thing in state.items() if isinstance(thing, nn.Module)}
     return {
         id(parameter): _clean(name) if len(modules) == 1 else f"{outer}.{_clean(name)}"
@@ -77,7 +76,7 @@ def _parameter_names(state: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _ids(optimizer: Optimizer, names: dict[int, str]) -> dict[int, int | str]:
-    """What each of an optimizer's parameters is called, by its number."""
+    """Return the names of an optimizer's parameters, by number."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if all(id(parameter) in names for parameter in parameters):
         return {number: names[id(parameter)] for number, parameter in enumerate(parameters)}
@@ -85,10 +84,10 @@ def _ids(optimizer: Optimizer, names: dict[int, str]) -> dict[int, int | str]:
 
 
 def optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimizer's state, by the names of its parameters.
+    """Return an optimizer's state, by the names of its parameters.
 
     Args:
-        state: of which it is a part, as are the modules that have the parameters.
+        state: the whole state, with the modules that have the parameters.
     """
     ids, saved = _ids(optimizer, _parameter_names(state)), optimizer.state_dict()
     return {
@@ -104,12 +103,12 @@ def optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str,
 def names_from_torch(
     paths: Mapping[str, tuple[str | int, ...]], state: Mapping[str, Any]
 ) -> dict[str, tuple[str | int, ...]]:
-    """Return the places in the state of what torch.distributed.checkpoint alone has written at these paths.
+    """Translate paths in a checkpoint of torch.distributed.checkpoint without dlr to paths in the state.
 
-    It may be of a module with its wrappers, and of an optimizer that numbers its parameters.
+    Its names may include a module's wrappers, and number an optimizer's parameters.
 
     Args:
-        paths: in the nested dict that was written, by any key.
+        paths: paths in the nested dict that was written, by any key.
     """
     parameters = _parameter_names(state)
     modules = {name: module_state(it).keys() for name, it in state.items() if isinstance(it, nn.Module)}
@@ -136,7 +135,7 @@ def names_from_torch(
 def numbered_parameters(
     saved: dict[str, Any], optimizer: Optimizer, state: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return an optimizer's state with the names of its parameters, where torch has written their numbers."""
+    """Return an optimizer's state that torch wrote by parameter numbers, by parameter names."""
     ids = _ids(optimizer, _parameter_names(state))
     by_text = {str(id_): id_ for id_ in ids.values()}
     groups = [
@@ -148,10 +147,10 @@ def numbered_parameters(
 
 
 def settled_tensors(state: Mapping[str, Any]) -> set[int]:
-    """Identities of the tensors that nothing but the step of an optimizer of the state changes.
+    """Return the ids of the tensors that change only in the step of an optimizer of the state.
 
-    These are the parameters that it has, and what it keeps of each. Other parameters may be anybody's, such
-    as an average of the weights; those of an embedding with `max_norm` are changed by its forward pass.
+    These are an optimizer's parameters and its state of each. Other parameters may change at any time, such
+    as an average of the weights; an embedding with `max_norm` changes its weight in the forward pass.
     """
     found: set[int] = set()
     for thing in state.values():
@@ -168,7 +167,7 @@ def settled_tensors(state: Mapping[str, Any]) -> set[int]:
 
 
 def _beginnings(state: Mapping[str, Any]) -> tuple[str, ...]:
-    """How the names of the tensors of modules and optimizers begin."""
+    """Return the prefixes of the tensor names of modules and optimizers."""
     return tuple(f"{name}." for name, thing in state.items() if isinstance(thing, (nn.Module, Optimizer)))
 
 
@@ -185,7 +184,7 @@ def trained_among(names: Iterable[str], state: Mapping[str, Any]) -> list[str]:
 
 
 def optimized_parameters(state: Mapping[str, Any]) -> dict[str, nn.Parameter]:
-    """The parameter that an optimizer keeps tensors of, by the beginning of their names."""
+    """Return the parameters for which optimizers keep tensors, by the prefix of those tensors' names."""
     names = _parameter_names(state)
     return {
         f"{name}.state.{id_}": parameter
@@ -203,7 +202,7 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
     """Compare the names of modules' tensors.
 
     Raises:
-        MismatchError: some are on one side only, or have no memory to be filled.
+        MismatchError: a tensor is on one side only, or cannot be filled.
     """
     extra = _extra_states(state)
     for name, thing in state.items():
@@ -228,13 +227,13 @@ def check_modules(state: Mapping[str, Any], live: dict[str, Tensor], saved: dict
 def targets_for(
     saved: Iterable[TensorPart], live: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """The tensors that a checkpoint is copied into, by name: the live ones where they fit, else new ones.
+    """Return the tensors to copy a checkpoint into, by name: the live ones if they fit, otherwise new ones.
 
     Args:
-        live: those of the state, by name.
+        live: tensors of the state, by name.
 
     Raises:
-        MismatchError: one of a module or an optimizer has another shape or type.
+        MismatchError: a tensor of a module or an optimizer has another shape or dtype.
     """
     parameters, begin = optimized_parameters(state), _beginnings(state)
     flexible, extra = _flexible_tensors(state), _extra_states(state)
@@ -250,9 +249,9 @@ def targets_for(
 
 
 def _flexible_tensors(state: Mapping[str, Any]) -> set[str]:
-    """Buffers that may have another shape than at the start, as those of quantization's observers.
+    """Return the names of buffers that may have changed their shape, as those of quantization's observers do.
 
-    Their modules take them over in a way of their own.
+    Their modules override `_load_from_state_dict`.
     """
     return {
         f"{outer}.{_clean(f'{path}.' if path else '')}{name}"
@@ -265,9 +264,9 @@ def _flexible_tensors(state: Mapping[str, Any]) -> set[str]:
 
 
 def _extra_states(state: Mapping[str, Any]) -> set[str]:
-    """Names of what modules keep by `get_extra_state`, which may be anything at any time.
+    """Return the names of the modules' `get_extra_state`, whose type and shape may change at any time.
 
-    TransformerEngine's, for example, have a tensor without elements until they have computed in FP8.
+    TransformerEngine's modules, for example, return an empty tensor until they have computed in FP8.
     """
     return {
         f"{outer}.{_clean(f'{path}.' if path else '')}{EXTRA}"
@@ -279,7 +278,7 @@ def _extra_states(state: Mapping[str, Any]) -> set[str]:
 
 
 def _is_extra(name: str, extra: Collection[str]) -> bool:
-    """Whether a tensor is one of these, or within one."""
+    """Whether a tensor is an extra state, or a part of one."""
     before, found, behind = name.partition(EXTRA)
     return bool(found) and before + found in extra and behind[:1] in ("", ".")
 
@@ -302,13 +301,13 @@ def _target_like(
 
 
 def _target_of_value(part: TensorPart, present: Tensor | None, trained: Collection[int]) -> Tensor:
-    """Make the target of a value that is neither a module's nor an optimizer's tensor.
+    """Return the target for a tensor that belongs to neither a module nor an optimizer.
 
-    It may have grown since the script began. And what is the model's own tensor now, as the best weights so
-    far are at first, may have been a copy of it.
+    Its shape may have changed since the start of the script. If it shares memory with the model now, as the
+    best weights so far may at first, it may have been a copy when it was saved, and gets new memory.
 
     Args:
-        trained: the memory of modules and optimizers.
+        trained: memory addresses of modules' and optimizers' tensors.
     """
     if present is None or not _is_alike(present, part):
         return _new(part, None if present is None else present.device)
@@ -318,10 +317,10 @@ def _target_of_value(part: TensorPart, present: Tensor | None, trained: Collecti
 
 
 def _new(part: TensorPart, device: torch.device | None = None) -> Tensor:
-    """A tensor for what the state has none of.
+    """Return a new tensor for one that the state lacks.
 
     Raises:
-        MismatchError: it is a part of one that several ranks have, which no plain tensor takes.
+        MismatchError: it is a rank's part of a DTensor, which cannot become a plain tensor.
     """
     if part.global_shape not in (None, part.shape):
         raise MismatchError(
@@ -338,16 +337,16 @@ def _is_alike(tensor: Tensor, part: TensorPart) -> bool:
 
 
 def _memory(tensor: Tensor) -> int:
-    """The same for tensors that share their memory; those of classes without any have it for themselves."""
+    """Return an id of a tensor's memory, equal for tensors that share it."""
     local = local_tensor(tensor)
     return local.untyped_storage().data_ptr() if type(local) is Tensor and local.numel() else id(tensor)
 
 
 def load_module(module: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Give a module what of its state is not among the tensors that were filled in place."""
+    """Load the part of a module's state that was not filled in place."""
     module = unwrapped(module)
     present = module.state_dict(keep_vars=True)
-    # Else it is extra state, or a hook made a copy, or it is sparse, say, or has grown.
+    # Differs for extra state, sparse tensors, copies made by hooks, and tensors that have grown.
     if not all(saved.get(_clean(key)) is value for key, value in present.items()):
         try:
             module.load_state_dict({key: saved[_clean(key)] for key in present if _clean(key) in saved})
@@ -356,19 +355,20 @@ def load_module(module: nn.Module, saved: Mapping[str, Any]) -> None:
 
 
 def load_optimizer(optimizer: Optimizer, saved: dict[str, Any], state: Mapping[str, Any], name: str) -> None:
-    """Give an optimizer its state back.
+    """Load an optimizer's state.
 
     Args:
-        saved: as `optimizer_state` made it.
-        state: of which the optimizer is the part of that name.
+        saved: result of `optimizer_state`.
+        state: the whole state.
+        name: name of the optimizer in the state.
 
     Raises:
-        MismatchError: it has other parameters, or is of another kind.
+        MismatchError: the optimizer has other parameters, or is of another kind.
     """
     loaded = _numbered(optimizer, saved, _parameter_names(state), name)
     for group, live in zip(loaded["param_groups"], optimizer.param_groups, strict=True):
         only_live, only_saved = sorted(live.keys() - group.keys()), sorted(group.keys() - live.keys())
-        if only_live and only_saved:  # one of them alone may be another release's, or a scheduler's
+        if only_live and only_saved:  # a one-sided difference may come from another release, or a scheduler
             raise MismatchError(
                 f"{name} is another kind of optimizer than in its checkpoint: only the checkpoint has "
                 f"{only_saved[0]}, and only {type(optimizer).__name__} has {only_live[0]}"
@@ -379,9 +379,9 @@ def load_optimizer(optimizer: Optimizer, saved: dict[str, Any], state: Mapping[s
 def _numbered(
     optimizer: Optimizer, saved: dict[str, Any], names: dict[int, str], name: str
 ) -> dict[str, Any]:
-    """The optimizer's state with numbers instead of names, as `load_state_dict` takes it.
+    """Return the optimizer's state with numbers instead of names, as `load_state_dict` takes it.
 
-    That goes by the order of the parameters, which may be another one than it was: a set has none.
+    The numbers follow the present order of the parameters, which may differ from the saved one.
     """
     every = iter(_ids(optimizer, names).values())
     here = [list(islice(every, len(group["params"]))) for group in optimizer.param_groups]

@@ -1,7 +1,7 @@
-"""Which slots of a world of another size a rank opens: decided by an outline of each, not by its header.
+"""Choice of the slots that a rank opens after a change of the world size, by the slots' outlines.
 
-To read all headers, each of N ranks would read those of all N. So each reads a few, and all tell each other
-the outlines, of some hundred bytes. What these cannot tell apart is opened.
+Each of N ranks would have to read N headers. Instead each reads a few, and the ranks exchange outlines of a
+few hundred bytes. A rank opens all slots that the outlines do not rule out.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from dlr.checkpoint.plan import Piece
 from dlr.checkpoint.state import RNG, VALUES
 
 Interval = tuple[int, int]
-"""In a dimension: the first place, and the one behind the last."""
+"""Half-open interval of indices in one dimension."""
 Kind = tuple[tuple[int, int], ...]
-"""The dimensions in which a tensor is shared out, and its size in each. A model has few kinds."""
+"""Sharded dimensions of a tensor, each with the global size. A model has few kinds."""
 Boxes = Mapping[Kind, tuple[Interval, ...]]
-"""What is there of any tensor of a kind, in each of its dimensions."""
+"""Bounding box of the parts of all tensors of a kind, an interval per sharded dimension."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What a slot holds."""
+    """Summary of a slot's contents."""
 
     boxes: Boxes
-    """The boxes of its parts of DTensors."""
+    """Bounding boxes of its parts of DTensors."""
     names: str
-    """Digest of the names, types and global shapes of its tensors."""
+    """Digest of the names, dtypes and global shapes of its tensors."""
     places: str
-    """Digest of which parts of them it has."""
+    """Digest of the positions of its parts."""
     content: str
-    """Digest of what is in these, but for buffers."""
+    """Digest of the contents of these parts, without buffers."""
     whole_names: str
-    """Digest of the names of its whole tensors, but for buffers."""
+    """Digest of the names of its whole tensors, without buffers."""
     whole: str
-    """Digest of what is in these."""
+    """Digest of the contents of these tensors."""
 
     def to_wire(self) -> dict[str, Any]:
-        """Return its fields, as JSON has them."""
+        """Return the fields for JSON."""
         return {**vars(self), "boxes": [*self.boxes.items()]}
 
     @classmethod
     def of_wire(cls, fields: Any) -> Outline:
-        """Make it of them; raise ValueError, TypeError or KeyError where they are not an outline's."""
+        """Build an outline from `to_wire`'s fields; raise ValueError, TypeError or KeyError for others."""
         boxes = {_pairs(kind): _pairs(intervals) for kind, intervals in fields["boxes"]}
         digests = {name: fields[name] for name in ("names", "places", "content", "whole_names", "whole")}
         if any(len(box) != len(kind) for kind, box in boxes.items()):
@@ -54,12 +54,12 @@ class Outline:
         return cls(boxes, **{name: str(digest) for name, digest in digests.items()})
 
 
-def _pairs(told: Any) -> tuple[tuple[int, int], ...]:
-    return tuple((int(first), int(second)) for first, second in told)
+def _pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((int(first), int(second)) for first, second in pairs)
 
 
 def outline_of(pieces: Sequence[Piece]) -> Outline:
-    """Return the outline of what a slot holds."""
+    """Return the outline of a slot with these pieces."""
     shared = sorted(
         (piece for piece in pieces if not piece.name.startswith((VALUES, RNG))), key=lambda piece: piece.name
     )
@@ -76,11 +76,11 @@ def outline_of(pieces: Sequence[Piece]) -> Outline:
 
 
 Cut = tuple[Sequence[int], Sequence[int], Sequence[int]]
-"""Shape and global shape of a part, and where in the whole it begins."""
+"""Shape, global shape and global offset of a part."""
 
 
 def boxes_of(parts: Iterable[Cut]) -> dict[Kind, tuple[Interval, ...]]:
-    """Return the boxes around parts of tensors; whole ones, and parts with nothing in them, have none."""
+    """Return the bounding boxes of parts of tensors; whole tensors and empty parts have none."""
     found: dict[Kind, tuple[Interval, ...]] = {}
     for shape, whole, offset in parts:
         sizes = enumerate(zip(shape, whole, strict=True))
@@ -96,13 +96,13 @@ def boxes_of(parts: Iterable[Cut]) -> dict[Kind, tuple[Interval, ...]]:
 
 
 def first_to_open(outlines: Mapping[int, Outline], rank: int) -> set[int]:
-    """Return the old ranks whose slots say what tensors there are, and hold the first of those that differ.
+    """Return the old ranks whose slots are enough to list all tensors and to see which of them differ.
 
     Args:
-        outlines: of the slots, by old rank.
+        outlines: outlines of the slots, by old rank.
 
     Returns:
-        All, where ranks hold different contents in the same place.
+        all ranks, if some hold different contents in the same place.
     """
     for same, content in (("places", "content"), ("whole_names", "whole")):
         contents: dict[str, set[str]] = defaultdict(set)
@@ -117,7 +117,7 @@ def first_to_open(outlines: Mapping[int, Outline], rank: int) -> set[int]:
 
 
 def overlapping(outlines: Mapping[int, Outline], needed: Boxes) -> set[int]:
-    """Return the old ranks whose slots may hold a part of what is needed."""
+    """Return the old ranks whose slots may hold some of the needed parts."""
     return {
         old
         for old, outline in outlines.items()

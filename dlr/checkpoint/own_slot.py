@@ -1,7 +1,7 @@
-"""How this process reads back what its rank wrote into memory.
+"""Reads the checkpoint in memory that this rank wrote itself.
 
-Each tensor is verified as it arrives, in one pass over it. Half of the time goes to the pages that a new
-process is given, which the kernel clears first; so several threads fill tensors, where there are the cores.
+Each tensor is verified while it is copied, in one pass. Half of the time goes into page faults of the new
+process, whose pages the kernel clears first; so several threads fill tensors if there are enough cores.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from dlr.checkpoint.state import RNG, VALUES
 from dlr.checkpoint.tensors import local_tensor
 
 MAX_THREADS = 4
-"""By then memory is what limits them."""
+"""Most threads that load; more would only compete for memory bandwidth."""
 
 
 class CheckpointSource(Protocol):
     """A whole checkpoint, as one rank sees it."""
 
     parts: list[TensorPart]
-    """Its tensors."""
+    """Tensors of the checkpoint."""
     values: bytes
     rng: bytes | None
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        """Copy tensors into those that are given, by name."""
+        """Copy the checkpoint's tensors into the targets, by name."""
 
     def own_of_each(self, names: Collection[str]) -> str | None:
-        """One of these tensors, if each rank of another world had its own under that name."""
+        """Return one of these tensors if, in a world of another size, each rank had its own by that name."""
 
 
 class OwnSlot:
-    """What this rank wrote itself.
+    """Slot that this rank wrote itself.
 
     Args:
-        slot: its tensors are verified as they are copied, and all else before.
+        slot: verified at once, except for its tensors, which are verified while they are copied.
 
     Raises:
-        DamagedError: it is not what was written.
+        DamagedError: the slot is damaged.
     """
 
     def __init__(self, slot: Slot) -> None:
@@ -56,7 +56,7 @@ class OwnSlot:
         self._entries = {entry.name: entry for entry in slot.header().entries}
         check_pickles(self._entries)
         values, rng = (self._entries.pop(name) for name in (VALUES, RNG))
-        if slot.commit_word is CommitWord.SUMMED:  # else its writer was ended before it had added the sums
+        if slot.commit_word is CommitWord.SUMMED:  # otherwise its writer ended before it had added the sums
             slot.verify((values, rng))
         self.values = slot.data(values)
         self.rng: bytes | None = slot.data(rng)
@@ -68,11 +68,11 @@ class OwnSlot:
         ]
 
     def own_of_each(self, names: Collection[str]) -> str | None:
-        """See `CheckpointSource`: this is the same world."""
+        """See `CheckpointSource`: the world has the same size."""
         return None
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        """See `CheckpointSource`. A sum that differs is damage: what was filled must not be used then.
+        """See `CheckpointSource`. After an error the targets must not be used.
 
         Raises:
             DamagedError: a sum differs.
@@ -85,14 +85,14 @@ class OwnSlot:
                     f"this rank has {list(tensor.shape)} of {name} here, and {list(shape)} in the checkpoint"
                 )
         largest_first = sorted(into, key=lambda name: -into[name].nbytes)
-        # A part of a DTensor may be of a class of its own, as for float8, and such a tensor has no memory.
+        # A part of a DTensor may be of a subclass, as for float8, which has no memory of its own.
         memory = {
             name: tensor.untyped_storage().data_ptr()
             for name, tensor in into.items()
             if type(tensor) is Tensor
         }
         times = Counter(memory.values())
-        # Of tensors that share their memory, as tied weights do, two threads would spoil each other's sums.
+        # Two threads would spoil each other's sums of tensors that share memory, such as tied weights.
         apart = {name for name in memory if into[name].is_cpu and times[memory[name]] == 1}
         next_apart = iter([name for name in largest_first if name in apart])
 
@@ -100,7 +100,7 @@ class OwnSlot:
             return {name: self._slot.copy(self._entries[name], into[name]) for name in names}
 
         with ThreadPoolExecutor(own_cores(), "dlr-load") as pool:
-            # After a fork the first new thread makes torch's pool anew, and fails if another does so too.
+            # After a fork the first new thread recreates torch's pool, and fails if another does the same.
             pool.submit(torch.get_num_threads).result()
             copying = [pool.submit(copy, next_apart) for _ in range(own_cores())]
             arrived = copy(name for name in largest_first if name not in apart)
@@ -111,7 +111,7 @@ class OwnSlot:
 
 
 def check_pickles(entries: Mapping[str, Entry]) -> None:
-    """Make sure that a slot has what is no tensor; raise DamagedError where it has not, or not as bytes."""
+    """Make sure that a slot has the pickles `VALUES` and `RNG`, as bytes; raise DamagedError otherwise."""
     for name in (VALUES, RNG):
         entry = entries.get(name)
         if entry is None or entry.dtype != "uint8" or len(entry.shape) != 1 or entry.global_shape is not None:
@@ -120,11 +120,11 @@ def check_pickles(entries: Mapping[str, Entry]) -> None:
 
 @contextmanager
 def own_slot(path: str, mark: Mark) -> Iterator[OwnSlot]:
-    """Read a slot that holds what it is to hold. If it turns out to be damaged, it says so from then on.
+    """Open a slot that must have this mark. A slot that turns out to be damaged is marked so.
 
     Raises:
-        OSError: it cannot be opened.
-        DamagedError: it holds something else, or is not what was written.
+        OSError: the slot cannot be opened.
+        DamagedError: the slot has another mark, or is damaged.
     """
     slot = Slot.open(path)
     try:
@@ -140,9 +140,9 @@ def own_slot(path: str, mark: Mark) -> Iterator[OwnSlot]:
 
 
 def own_cores() -> int:
-    """How many threads may load here: this process's share of the cores that it may run on.
+    """Return the number of threads that load here: this process's share of the cores, up to `MAX_THREADS`.
 
-    A quota (`limits.cpu`) does not show: a rank then has up to `MAX_THREADS`, for as long as `load` takes.
+    A quota (`limits.cpu`) is not taken into account.
     """
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) // ranks))

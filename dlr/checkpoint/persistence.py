@@ -1,7 +1,7 @@
-"""This process's side of saving to storage: its saver, and what becomes of each save.
+"""Saves to storage on the side of the training process: its saver, and the outcome of each save.
 
-A saver (`dlr.checkpoint.saver`) is a process that reads a request a line, writes that slot to storage, and
-ends with its input.
+A saver (`dlr.checkpoint.saver`) is a process that reads one request per line, writes that slot to storage,
+and ends when its input ends.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from dlr.checkpoint.state import Captured
 from dlr.checkpoint.surroundings import SaveTroubles, Surroundings, logger
 
 STILL_SECONDS = 600.0
-"""So long a saver may stand still before nobody waits for it any more, since storage does not answer. One
-that writes, or looks for those of other ranks, does not stand still."""
+"""Time without any activity of a saver after which it is abandoned, since storage does not answer. Writing,
+and looking for files of other ranks, is activity."""
 AFTER_FAILURE_SECONDS = 5.0
-"""From `load` to the request to write what was loaded, too: by then the restart is over."""
+"""Delay from `load` to the save of the loaded step to storage: by then the restart is over."""
 _LOOK_SECONDS = 1.0
 _END_SECONDS = 5.0
-"""For a saver that was killed. It does not end while its storage does not answer."""
+"""Time limit for the end of a killed saver, which lives on while its storage does not answer."""
 PROGRAM = "dlr.checkpoint.saver"
 NICENESS = 5
-"""Nice value of a saver. Training has priority, at three to one; with more, a machine on which training
-leaves no core idle would let savers wait for minutes, and training for them when it ends."""
+"""Nice value of a saver. Training has priority, at three to one; with a higher value savers could wait for
+minutes on a machine without an idle core, and training for them at its end."""
 
 
 class Persistence:
@@ -51,7 +51,7 @@ class Persistence:
 
     Args:
         keep: how many checkpoints stay; None for all.
-        trouble: is told what fails, and that it works again.
+        trouble: takes reports of failures, and of their end.
     """
 
     def __init__(self, files: Files, here: Surroundings, keep: int | None, trouble: SaveTroubles) -> None:
@@ -63,31 +63,31 @@ class Persistence:
         self._private: Writer | None = None
         self._under_way: tuple[int, threading.Event] | None = None
         self._giving_up: threading.Event | None = None
-        """The last step that is not saved: set when the others can know."""
+        """Set when the last skipped step has been announced to the other ranks."""
         self._skipped = False
-        """Whether a step was skipped since that one began."""
+        """Whether a step was skipped since the save under way began."""
         self.newest_stored = -1
-        """The last step that has reached the storage."""
+        """Last step that has reached storage."""
         self._leaves = False
         self._after_failure: list[Saver] = []
-        """The savers of what this start goes on from."""
+        """Savers of the loaded checkpoint."""
         self._ended = threading.Event()
-        """Set when they have to end."""
+        """Set when those savers have to end."""
 
     def begin_start(self, here: Surroundings, trouble: SaveTroubles) -> None:
-        """Save for the next start of the training processes, in which this one lives; the saver stays."""
+        """Save for the next start of the training processes, into which this one lives on, with its saver."""
         self._end_after_failure()
         self._here, self._trouble = here, trouble
         self._leaves = False
         self._after_failure, self._ended = [], threading.Event()
 
     def prepare(self) -> None:
-        """Start the saver, which takes seconds, before it is needed."""
+        """Start the saver in advance, which takes seconds."""
         if not self._saver.runs:
             _start_thread(self._saver.start)
 
     def is_free(self, step: int) -> bool:
-        """Whether this step can be saved; if the last one is still under way, say so, to the others too."""
+        """Whether this step can be saved; if the last save is still under way, log and announce the skip."""
         if self._under_way is None or self._under_way[1].is_set():
             return True
         earlier = self._under_way[0]
@@ -103,16 +103,16 @@ class Persistence:
         return False
 
     def give_up(self, step: int, reason: str) -> None:
-        """Tell the savers of other ranks that this one has nothing to write: they would wait for minutes."""
+        """Tell the savers of other ranks not to wait for this one, which does not write the step."""
         self._giving_up = done = threading.Event()
         if not _start_thread(self._give_up, step, reason, done):
             done.set()
 
     def save(self, mark: Mark, captured: Captured) -> None:
-        """Save a state by way of a copy in memory of this process's own.
+        """Save a state through a copy in this process's own memory.
 
         Raises:
-            OSError: there is no memory for it.
+            OSError: there is too little memory.
         """
         if self._private is not None:
             with suppress(TooSmallError):
@@ -124,7 +124,7 @@ class Persistence:
         self._private.save(mark, captured, self.then(mark))
 
     def then(self, mark: Mark) -> Then:
-        """What is to follow a copy to memory: save that slot."""
+        """Return the action after a copy to memory: save the slot to storage."""
 
         def begin(slot: Slot, summed: Future[None], release: Callable[[], None]) -> None:
             done = threading.Event()
@@ -136,10 +136,10 @@ class Persistence:
         return begin
 
     def persist_resumed(self) -> None:
-        """After a failure, have what this start goes on from written too, beside the training.
+        """After a failure, save the loaded checkpoint to storage too, beside the training.
 
-        The agents say which slots: this rank's, or after a change of the world's size some of the old ranks'.
-        Each has a saver of its own, since the savers of all ranks wait for each other.
+        The agents name the slots: this rank's, or, after a change of the world size, some of the old ranks'.
+        Each slot gets a saver of its own, since the savers of all ranks wait for each other.
         """
         resume = self._here.resume
         if resume is None or self._after_failure:
@@ -152,7 +152,7 @@ class Persistence:
             except OSError as error:
                 logger.warning("step %d is not persisted after the failure: %s", mark.step, error)
                 continue
-            slot.lock(shared=True)  # so that the processes here write into their other slots
+            slot.lock(shared=True)  # makes training processes here write into their other slots
             self._after_failure.append(saver := Saver())
             if not _start_thread(self._persist_resumed, request, saver, slot):
                 slot.close()
@@ -174,8 +174,8 @@ class Persistence:
     def leave(self) -> None:
         """Wait as `finish` does, before the last step of this start is saved.
 
-        Until the next one this process writes itself what a saver would that has not saved anything yet:
-        where many share few cores, the import of torch takes it longer than a process has that is to leave.
+        If the saver has not saved anything yet, this process writes the last step itself: with few cores, the
+        saver's import of torch may take longer than the process has to leave.
         """
         self.finish()
         self._leaves = True
@@ -185,21 +185,21 @@ class Persistence:
             self._private.wait()
 
     def close(self) -> None:
-        """Wait for the step that is under way, as `finish` does, and save no more."""
+        """Wait for the save under way, as `finish` does, and save no more."""
         if self._private is not None:
             self._private.close()
         self.finish()
         self._saver.close()
         if self._private is not None:
-            self._private.discard()  # only now, as the saver opens its file by the name that it has here
+            self._private.discard()  # not earlier: the saver opens the slot by this process's path to it
 
     def finish(self) -> None:
-        """Wait for the step that is under way, and until other ranks can know of one that is given up.
+        """Wait for the save under way, and for the announcement of a skipped one.
 
-        A saver that stands still is left behind, which is told.
+        A saver without activity is abandoned, and reported.
         """
         self._end_after_failure()
-        with dlr.busy(math.inf):  # however little the job's limit for a hang is
+        with dlr.busy(math.inf):  # suspends the job's hang detection
             if self._under_way is not None and not self._saver.is_abandoned:
                 self._await_saver(*self._under_way)
             if self._giving_up is not None:
@@ -215,15 +215,14 @@ class Persistence:
             return
         self._saver.abandon()
         sentence = (
-            f"step {step} is not saved to {self._files}: the process that saves it has stood still "
-            f"for {STILL_SECONDS:.0f} s, as where storage does not answer, and nobody waits for it "
-            "any more"
+            f"step {step} is not saved to {self._files}: the process that saves it has made no progress "
+            f"for {STILL_SECONDS:.0f} s, as if storage did not answer, and was killed"
         )
         logger.warning("%s", sentence)
         self._trouble.tell(CheckpointTrouble.STORAGE, sentence)
 
     def _comes(self, done: threading.Event) -> bool:
-        """Wait until it is set, as long as the saver does anything."""
+        """Wait until the event is set, as long as the saver is active; return whether it was set."""
         stillness = Stillness(self._saver.activity(), time.monotonic())
         while not done.wait(_LOOK_SECONDS):
             if stillness.lasts(self._saver.activity(), time.monotonic()):
@@ -263,7 +262,7 @@ class Persistence:
                 self._trouble.works(CheckpointTrouble.STORAGE)
                 if not self._skipped:
                     self._trouble.works(CheckpointTrouble.SKIPPED)
-            elif not self._saver.is_abandoned:  # else it is told already
+            elif not self._saver.is_abandoned:  # otherwise reported already
                 sentence = (
                     f"step {request.step} is not saved to {self._files}: {error}; the next save tries again"
                 )
@@ -289,51 +288,51 @@ class Persistence:
 
 
 class Stillness:
-    """Decides when nobody waits any more for a saver that stands still."""
+    """Decides when to abandon a saver without activity."""
 
     def __init__(self, activity: tuple[bytes, ...], now: float) -> None:
         self._activity, self._since = activity, now
 
     def lasts(self, activity: tuple[bytes, ...], now: float) -> bool:
-        """Whether the saver has done nothing for STILL_SECONDS, as of a look at it."""
+        """Whether the saver has done nothing for STILL_SECONDS."""
         if activity != self._activity:
             self._activity, self._since = activity, now
         return now - self._since > STILL_SECONDS
 
 
 class Saver:
-    """The saver's process, started when it is first needed, and again if it has died."""
+    """The saver process, started on first use, and again if it has died."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._starting = threading.Lock()
         self._saving = threading.Lock()
         self._number = 0
-        """Of the last request."""
+        """Number of the last request."""
         self.has_saved = False
-        """Whether it has ever got to the end of a save, if only to say that it failed."""
+        """Whether a save has ever ended, successfully or not."""
         self.is_abandoned = False
-        """Whether nobody waits for it any more."""
+        """Whether it was killed for lack of activity."""
 
     @property
     def runs(self) -> bool:
-        """Whether it was started, and has not died."""
+        """Whether the process was started, and has not died."""
         process = self._process
         return process is not None and process.poll() is None
 
     def start(self) -> None:
-        """Start it, if it does not run."""
-        with self._starting, suppress(OSError):  # told when something is to be saved
+        """Start the process, if it does not run."""
+        with self._starting, suppress(OSError):  # the next save reports it
             self._running()
 
     def save(self, request: SaveRequest, has_read: Callable[[], None]) -> str | None:
-        """Have a slot written to storage, and wait for it.
+        """Let the saver write a slot to storage, and wait for it.
 
         Args:
-            has_read: called as soon as the slot is needed no longer.
+            has_read: called as soon as the slot may be overwritten.
 
         Returns:
-            None; or why the step is not there, in one clause.
+            None; or the reason of a failure, in one clause.
         """
         try:
             with self._saving:
@@ -344,26 +343,26 @@ class Saver:
             self.has_saved = True
 
     def activity(self) -> tuple[bytes, ...]:
-        """What changes as long as it does anything: its processor time, and what it has read and written."""
+        """Return the process's counters of CPU time and I/O, which change as long as it is active."""
         found = []
         if (process := self._process) is not None:  # another thread may close it meanwhile
             for name in ("schedstat", "io"):
-                with suppress(OSError):  # it has ended, or the kernel does not say
+                with suppress(OSError):  # it has ended, or the kernel lacks the file
                     found.append(Path(f"/proc/{process.pid}/{name}").read_bytes())
         return tuple(found)
 
     def abandon(self) -> None:
-        """Kill it, and wait for it no more."""
+        """Kill the process without waiting for its end."""
         self.is_abandoned = True
         if (process := self._process) is not None:
             process.kill()
 
     def close(self) -> None:
-        """End it. Nobody waits for what it does any more, which may be the import of torch."""
+        """Kill the process, whatever it is doing, and wait a few seconds for its end."""
         with self._starting:
             if self._process is not None:
                 self._process.kill()
-                with suppress(OSError):  # it died, and part of a request is not sent
+                with suppress(OSError):  # it died before it had read a whole request
                     _stream(self._process.stdin).close()
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(_END_SECONDS)
@@ -381,7 +380,7 @@ class Saver:
             return _end_of(process)
         for line in answers:
             answer = _answer_to(self._number, line)
-            if answer is None:  # what follows might be taken for an answer to the next request
+            if answer is None:  # later lines could be mistaken for answers to the next request
                 self.close()
                 return f"{SAVER_PROCESS} has sent what is no answer to this request: {line!r:.200}"
             if "read" not in answer:
@@ -397,7 +396,7 @@ class Saver:
 
 
 def _end_of(process: subprocess.Popen[str]) -> str:
-    """Say how a saver has ended that closed its pipes."""
+    """Describe the end of a saver that has closed its pipes."""
     code = process.wait()
     is_signal = -code in set(signal.Signals)
     how = f"was ended by {signal.Signals(-code).name}" if is_signal else f"ended with exit code {code}"
@@ -405,7 +404,7 @@ def _end_of(process: subprocess.Popen[str]) -> str:
 
 
 def _answer_to(number: int, line: str) -> dict[str, Any] | None:
-    """Read an answer of the saver; None if it is none to the request of that number."""
+    """Parse an answer of the saver; None if it does not answer the request of that number."""
     with suppress(ValueError, RecursionError):
         answer = json.loads(line)
         is_ours = isinstance(answer, dict) and answer.get("number") == number
@@ -415,14 +414,14 @@ def _answer_to(number: int, line: str) -> dict[str, Any] | None:
 
 
 def start_saver() -> subprocess.Popen[str]:
-    """Start a saver's process; raise OSError where there can be no other process."""
+    """Start a saver process; raise OSError if the system refuses another process."""
     saver = own_program.start(PROGRAM)
     os.setpriority(os.PRIO_PROCESS, saver.pid, os.nice(0) + NICENESS)
     return saver
 
 
 def _start_thread(run: Callable[..., None], *arguments: object) -> bool:
-    """Run it beside the training, which goes on without it where the system refuses another thread."""
+    """Run a function in a thread; log and return False if the system refuses another thread."""
     try:
         threading.Thread(target=run, args=arguments, name="dlr-persist", daemon=True).start()
     except RuntimeError as error:
@@ -432,5 +431,5 @@ def _start_thread(run: Callable[..., None], *arguments: object) -> bool:
 
 
 def _stream(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None  # it was asked for
+    assert stream is not None  # the process was started with pipes
     return stream

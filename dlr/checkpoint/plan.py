@@ -1,4 +1,7 @@
-"""Decides which rank writes what of a checkpoint into storage: each rank alike, from what all have."""
+"""Distribution of a checkpoint's pieces over the ranks that write them to storage.
+
+The decision depends only on the pieces of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from agent.slots.slot import Slot
 from dlr.checkpoint.state import RNG, VALUES
 
 Place = tuple[str, tuple[int, ...]]
-"""A tensor's name, and where in it a part begins."""
+"""Name of a tensor, and global offset of a part."""
 
 _OWN = re.compile(r"dlr\.rank-(\d+)\.(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A tensor that a rank has, or its part of a DTensor."""
+    """A rank's tensor, or its part of a DTensor."""
 
     name: str
     dtype: str
@@ -30,31 +33,31 @@ class Piece:
     nbytes: int
     sum: int
     is_buffer: bool = False
-    """Whether it is of a buffer of a module."""
+    """Whether it belongs to a module's buffer."""
 
     @property
     def place(self) -> Place:
-        """The same on all ranks that have it."""
+        """Identity of the piece, equal on all ranks that have it."""
         return self.name, self.global_offset if any(self.global_offset) else ()
 
     @property
     def content(self) -> tuple[object, ...]:
-        """The same where the contents are."""
+        """Fingerprint of the contents, equal if the contents are."""
         return self.sum, self.shape, self.dtype
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the rank has no part of a tensor that others have."""
+        """Whether the rank's part of a tensor is empty."""
         return 0 in self.shape and 0 not in self.global_shape
 
 
 def encode_plan(pieces: Iterable[Piece]) -> bytes:
-    """Write what a rank has, as JSON."""
+    """Encode a rank's pieces as JSON."""
     return json.dumps([[getattr(piece, name) for name in Piece.__slots__] for piece in pieces]).encode()
 
 
 def decode_plan(data: bytes) -> list[Piece]:
-    """Read it; raise ValueError or TypeError where it is none."""
+    """Decode a rank's pieces; raise ValueError or TypeError if they are invalid."""
     return [
         Piece(name, dtype, tuple(shape), tuple(whole), tuple(offset), *others)
         for name, dtype, shape, whole, offset, *others in json.loads(data)
@@ -62,7 +65,7 @@ def decode_plan(data: bytes) -> list[Piece]:
 
 
 def pieces_of(slot: Slot, header: Header, rank: int) -> list[Piece]:
-    """What a rank's slot holds. It has its sums."""
+    """Return the pieces in a rank's slot, which must have its sums."""
     return [
         Piece(
             name_of_rank(entry.name, rank),
@@ -79,30 +82,30 @@ def pieces_of(slot: Slot, header: Header, rank: int) -> list[Piece]:
 
 
 def name_of_rank(name: str, rank: int) -> str:
-    """What a tensor is called in storage, of which every rank has its own."""
+    """Return the name in storage of a slot's tensor; each rank has its own `VALUES` and `RNG`."""
     return f"{name}.{rank}" if name in (VALUES, RNG) else name
 
 
 def own_name(name: str, rank: int) -> str:
-    """What a tensor is called in storage, of which ranks hold different ones under one name."""
+    """Return the name in storage of a tensor that differs between ranks under one name."""
     return f"dlr.rank-{rank}.{name}"
 
 
 def owner_of(name: str) -> tuple[int | None, str]:
-    """Return the rank that owns a tensor, None without one, and that rank's name for it."""
+    """Return the rank that owns a tensor in storage, None without one, and that rank's name for it."""
     match = _OWN.fullmatch(name)
     return (None, name) if match is None else (int(match[1]), match[2])
 
 
 def divide(pieces: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
-    """Give each piece to one of the ranks that have it.
+    """Assign each piece to one of the ranks that have it.
 
-    Where their contents are the same, it is the one that has the least to write so far, the largest pieces
-    first. Where they differ, as the buffers of BatchNorm do, it is the lowest, since a resumed DDP takes over
-    what rank 0 has. (What ranks hold as their own has another name on each by now.)
+    If their contents are equal, it goes to the rank with the least to write so far, the largest pieces first.
+    If they differ, as the buffers of BatchNorm do, it goes to the lowest rank, since DDP resumes with rank
+    0's. (Tensors of which each rank keeps its own have a different name on each rank here.)
 
     Returns:
-        what each rank writes.
+        the pieces that each rank writes.
     """
     written: list[list[Piece]] = [[] for _ in pieces]
     load = [0] * len(pieces)
@@ -117,10 +120,10 @@ def divide(pieces: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
 def holders(
     pieces: Mapping[int, Sequence[Piece]],
 ) -> dict[Place, list[tuple[int, Piece]]]:
-    """Which ranks have a piece; of those that have different contents, the lowest alone.
+    """Return the ranks that have each piece; if their contents differ, only the lowest.
 
     Args:
-        pieces: of each rank, the lowest first.
+        pieces: pieces of each rank, the lowest first.
     """
     having: dict[Place, list[tuple[int, Piece]]] = defaultdict(list)
     for rank, of_rank in pieces.items():

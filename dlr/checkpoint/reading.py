@@ -1,6 +1,6 @@
-"""What takes torch.distributed.checkpoint to read: a checkpoint of a world of another size, from its slots.
+"""Reads a checkpoint of a world of another size from its slots, through torch.distributed.checkpoint.
 
-Importing it takes a second, so that nothing else here does.
+Its import takes a second, so it is imported only when needed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from dlr.ranks import are_connected, from_all
 
 
 class Resharded:
-    """What torch.distributed.checkpoint reads; it cuts tensors anew where ranks share them otherwise.
+    """A checkpoint read by torch.distributed.checkpoint, which reshards its tensors.
 
     Args:
-        same_world: whether as many ranks wrote it; else plain values are those of rank 0.
+        same_world: whether equally many ranks wrote it; otherwise plain values are those of rank 0.
     """
 
     def __init__(self, reader: StorageReader, metadata: Metadata, rank: int, same_world: bool) -> None:
@@ -53,9 +53,9 @@ class Resharded:
             name: known for name, known in described.items() if isinstance(known, TensorStorageMetadata)
         }
         self._stored_as: dict[str, str] = {}
-        """What the checkpoint calls each tensor."""
+        """Names of the tensors in the checkpoint, by their names in the state."""
         self._of_each: set[str] = set()
-        """Of which each rank had its own."""
+        """Names of tensors of which each rank had its own."""
         for stored in sorted(self._tensors, key=lambda name: self._name_of(name)[0] or 0):
             owner, name = self._name_of(stored)
             if owner is None or not same_world or owner == rank:
@@ -76,13 +76,13 @@ class Resharded:
         """See `CheckpointSource`.
 
         Raises:
-            DamagedError: of a tensor not all is there.
+            DamagedError: a part of a tensor is missing.
         """
         stored = {self._stored_as[name]: target for name, target in targets.items()}
         self._load(stored, DefaultLoadPlanner(flatten_state_dict=False))
 
     def _load(self, state: dict[str, Any], planner: DefaultLoadPlanner) -> dict[str, Any]:
-        """Load as torch.distributed.checkpoint.load does, but alone, and with errors as they are."""
+        """Load as torch.distributed.checkpoint.load does, but without collectives or wrapped errors."""
         reader = self._reader
         planner.set_up_planner(state, self._metadata, is_coordinator=True)
         reader.set_up_storage_reader(self._metadata, True)
@@ -101,7 +101,7 @@ class Resharded:
         return owner_of(stored)
 
     def _read_values(self) -> None:
-        """Read what is no tensor."""
+        """Read the values that are no tensors."""
         self.values = self._bytes(f"{VALUES}.{self._rank if self._same_world else 0}")
         rng = f"{RNG}.{self._rank}"
         self.rng = self._bytes(rng) if rng in self._tensors else None
@@ -115,7 +115,7 @@ class Resharded:
 
 
 def _elements(plan: LoadPlan) -> Counter[str]:
-    """Return how many elements a plan fills, by tensor."""
+    """Return the number of elements that a plan fills, by tensor."""
     found: Counter[str] = Counter()
     for item in plan.items:
         found[item.dest_index.fqn] += math.prod(item.lengths)
@@ -126,20 +126,21 @@ def _elements(plan: LoadPlan) -> Counter[str]:
 
 
 _GAP_BYTES, _ROW_BYTES = 1 << 20, 256 << 20
-"""So much between two tensors is fetched with them, and so much at once."""
+"""Largest gap between two tensors that one request fetches, and largest request."""
 _LOOKED_AT = 8
-"""Of the tensors that differ between ranks; where ranks train different things, nearly all do."""
+"""Most tensors to compare of those that differ between ranks; if ranks train different things, nearly all
+differ."""
 
 
 class RankSlot:
     """A rank's slot, here or in another Pod.
 
     Args:
-        where: its path, or tcp://host:port of the agent that has it.
+        where: path of the slot, or tcp://host:port of the agent that has it.
 
     Raises:
-        OSError: it cannot be reached.
-        DamagedError: it holds something else, or its header is damaged.
+        OSError: the slot cannot be reached.
+        DamagedError: the slot has another mark, or a damaged header.
     """
 
     def __init__(self, where: str, mark: Mark, key: bytes) -> None:
@@ -161,11 +162,11 @@ class RankSlot:
         self.pieces = pieces_of(self.slot, header, mark.rank)
 
     def tensor(self, name: str) -> Tensor:
-        """A verified view of a tensor.
+        """Return a verified view of a tensor.
 
         Raises:
             OSError: the agent that has it does not answer.
-            DamagedError: it is not what was written.
+            DamagedError: the tensor is damaged.
         """
         entry = self._entries[name]
         if name not in self._verified:
@@ -176,7 +177,7 @@ class RankSlot:
         return self.slot.tensor(entry)
 
     def fetch(self, names: Collection[str]) -> None:
-        """Fetch tensors that are asked for next, if the slot is elsewhere: those in a row with one request.
+        """Fetch tensors of a remote slot in advance, adjacent ones with one request.
 
         Raises:
             OSError: the agent that has them does not answer.
@@ -200,7 +201,7 @@ class RankSlot:
             raise
 
     def _remote(self) -> Slot:
-        """A slot in memory of our own, with all but the tensors; they are fetched when they are asked for."""
+        """Return a private copy of a remote slot, without the tensors, which are fetched on demand."""
         control = self._read(0, CONTROL_BYTES)
         start = header_offset(control)
         if not CONTROL_BYTES <= start <= MAX_NUMBER:
@@ -223,7 +224,11 @@ class RankSlot:
 
 
 def _rows(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Entries in the order of their places, those together that lie side by side."""
+    """Group entries that lie close together.
+
+    Args:
+        entries: in the order of their offsets.
+    """
     row: list[Entry] = []
     for entry in entries:
         if row and (
@@ -238,11 +243,11 @@ def _rows(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 
 class SlotReader(StorageReader):
-    """Reads a checkpoint from the slots of the ranks that wrote it, as far as they have been opened.
+    """Reads a checkpoint from those slots of its ranks that have been opened.
 
     Args:
-        open_slot: opens that of a rank.
-        rank: of this process, which spreads the reading of what several slots have.
+        open_slot: opens the slot of a rank.
+        rank: rank of this process; spreads the reading of tensors that several slots have.
     """
 
     def __init__(self, open_slot: Callable[[int], RankSlot], rank: int) -> None:
@@ -253,7 +258,7 @@ class SlotReader(StorageReader):
         self._metadata = metadata((), ())
 
     def open(self, ranks: Collection[int]) -> dict[int, RankSlot]:
-        """Open these slots too; raise OSError or DamagedError where one of them cannot be used."""
+        """Open these slots too; raise OSError or DamagedError if one of them cannot be used."""
         if fresh := sorted(set(ranks) - self._shards.keys()):
             opened = {**self._shards, **{rank: self._open_slot(rank) for rank in fresh}}
             self._shards = {rank: opened[rank] for rank in sorted(opened)}  # the lowest first
@@ -278,7 +283,7 @@ class SlotReader(StorageReader):
         self._metadata = metadata(pieces, ())
 
     def own_of_each(self, names: Collection[str]) -> str | None:
-        """One of these tensors, if each rank has its own; only a few of those that differ are looked at."""
+        """Return one of these tensors if each rank has its own; compare only a few of those that differ."""
         pieces: dict[int, Sequence[Piece]] = {
             rank: [piece for piece in shard.pieces if piece.name in names]
             for rank, shard in self._shards.items()
@@ -335,8 +340,8 @@ class ReshardedSlots(Resharded):
     """A checkpoint in the slots of a world of another size.
 
     Args:
-        reader: with the slots that have been opened.
-        outlines: of the slots, by old rank.
+        reader: reader with the slots that have been opened.
+        outlines: outlines of all slots, by old rank.
     """
 
     def __init__(self, reader: SlotReader, rank: int, outlines: Mapping[int, Outline]) -> None:
@@ -348,7 +353,7 @@ class ReshardedSlots(Resharded):
         return self._slots.own_of_each(names)
 
     def fill(self, targets: dict[str, Tensor]) -> None:
-        """Fill the targets; open the slots with a part of them, or all slots if that is too little."""
+        """Fill the targets from the slots whose outlines overlap them, or from all if those lack parts."""
         parts = [part_of(name, target) for name, target in targets.items()]
         needed = boxes_of(
             (part.shape, part.global_shape, part.global_offset)
@@ -363,7 +368,7 @@ class ReshardedSlots(Resharded):
         super().fill(targets)
 
     def _covers(self, targets: Mapping[str, Tensor]) -> bool:
-        """Whether the slots that are open have all of these."""
+        """Whether the open slots have all parts of the targets."""
         planner = DefaultLoadPlanner(flatten_state_dict=False)
         planner.set_up_planner(
             {self._stored_as[name]: target for name, target in targets.items()}, self._metadata, True
@@ -377,13 +382,13 @@ class ReshardedSlots(Resharded):
 def in_slots(
     resume: MemoryResume, rank: int, world_size: int = 1, group: dist.ProcessGroup | None = None
 ) -> Resharded:
-    """What the slots of another world hold. All ranks call it.
+    """Open the checkpoint in the slots of a world of another size. All ranks call it.
 
     Args:
-        group: of the ranks; None for the default one.
+        group: group of the ranks; None for the default one.
 
     Raises:
-        OSError, DamagedError: a slot cannot be used, or is not named.
+        OSError, DamagedError: a slot cannot be used, or is missing in `resume`.
     """
     if missing := set(range(resume.world_size)) - resume.shards.keys():
         raise DamagedError(f"of {resume.world_size} ranks' slots that of rank {min(missing)} is not named")
@@ -396,18 +401,18 @@ def in_slots(
     if not are_connected() or world_size == 1:
         opened = reader.open(resume.shards)
         return ReshardedSlots(reader, rank, {old: outline_of(shard.pieces) for old, shard in opened.items()})
-    outlines = _told_outlines(reader, range(rank, resume.world_size, world_size), group)
+    outlines = _exchange_outlines(reader, range(rank, resume.world_size, world_size), group)
     reader.open(first_to_open(outlines, rank))
     return ReshardedSlots(reader, rank, outlines)
 
 
-def _told_outlines(
+def _exchange_outlines(
     reader: SlotReader, share: Sequence[int], group: dist.ProcessGroup | None
 ) -> dict[int, Outline]:
-    """Outline a share of the slots, and learn the outlines of all others from the other ranks.
+    """Outline a share of the slots, and receive the outlines of the others from the other ranks.
 
     Raises:
-        OSError, DamagedError: a slot cannot be used, whichever rank has tried; so all ranks raise.
+        OSError, DamagedError: a slot cannot be used by some rank; then all ranks raise.
     """
     trouble: Exception | None = None
     mine: dict[int, Outline] = {}
@@ -417,11 +422,11 @@ def _told_outlines(
     except (OSError, DamagedError) as error:
         trouble = error
     wire = {old: outline.to_wire() for old, outline in mine.items()}
-    told = from_all([wire, "" if trouble is None else str(trouble)], group)
+    answers = from_all([wire, "" if trouble is None else str(trouble)], group)
     if trouble is not None:
         raise trouble
     found: dict[int, Outline] = {}
-    for rank, answer in enumerate(told):
+    for rank, answer in enumerate(answers):
         try:
             outlines, reason = answer
             found |= {int(old): Outline.of_wire(fields) for old, fields in outlines.items()}

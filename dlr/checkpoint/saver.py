@@ -1,9 +1,9 @@
 """The saver: a process beside each training process that writes slots to storage.
 
-`dlr.checkpoint.persistence` starts it as a program. It reads requests from its input, a line each: a number,
-and JSON. It answers with lines of JSON on what is its output at the start. When the training process ends,
-the saver finishes what was begun, and ends too; under dlr the agent of a failed one soon kills it. The savers
-of all ranks agree on who writes what (`dlr.checkpoint.sharing`).
+`dlr.checkpoint.persistence` starts it as a program. It reads requests from its input, one per line: a number,
+and JSON. It answers with lines of JSON on its original output. When the training process ends, the saver
+finishes the save under way, and ends too; after a failure under dlr the agent soon kills it. The savers of
+all ranks agree on which rank writes what (`dlr.checkpoint.sharing`).
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from dlr.checkpoint.values import WITHIN, TensorReference, load_values
 from dlr.checkpoint.writing import write
 
 _PROTOCOL_OF_TORCH = 2
-"""Of `torch.save`: before Python 3.13 it takes no `torch.channels_last`."""
+"""Pickle protocol of `torch.save`; before Python 3.13 it cannot encode `torch.channels_last`."""
 
 
 def main() -> None:
-    """Carry out requests until there are no more."""
+    """Serve requests until the input ends."""
     requests, answers = sys.stdin, os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training process, whose end ends this one
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the training process; its end ends this one
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
-    gc.freeze()  # else each of the collections while reports are read goes through all of torch
+    gc.freeze()  # otherwise every collection while plans are read would traverse all of torch
     serve(requests, answers, lambda: _is_heard(answers.fileno()))
 
 
 def serve(requests: Iterable[str], answers: IO[str], is_heard: Callable[[], bool]) -> None:
-    """Carry out requests as long as somebody hears of it.
+    """Serve requests as long as the training process reads the answers.
 
-    A request of a process that was killed may wait here while this one imports torch. By then the next start
-    saves, and to begin the earlier save would remove what that one writes.
+    A request of a killed process may wait here while this one imports torch. By then the next start saves,
+    and the earlier save would remove its files.
     """
 
     def answer(to: str, **fields: object) -> None:
-        with suppress(OSError):  # nobody is there to hear it
+        with suppress(OSError):  # the training process has ended
             answers.write(json.dumps({"number": int(to), **fields}) + "\n")
             answers.flush()
 
@@ -73,19 +73,19 @@ def serve(requests: Iterable[str], answers: IO[str], is_heard: Callable[[], bool
 
 
 def _is_heard(answers: int) -> bool:
-    """Whether anybody still has the other end of that pipe."""
+    """Whether the other end of that pipe is open."""
     looks = select.poll()
     looks.register(answers, 0)
     return not looks.poll(0)
 
 
 def try_to_persist(request: SaveRequest, has_read: Callable[[], None]) -> str | None:
-    """Persist as `persist`; return in one clause why the step is not there, or None if it is."""
+    """Call `persist`; return the reason of a failure in one clause, or None."""
     try:
         persist(request, has_read)
     except (OSError, DamagedError, SaveError, storage.StorageError) as error:
         return str(error)
-    except Exception as error:  # torch.save says RuntimeError where the storage is full
+    except Exception as error:  # torch.save raises RuntimeError if the storage is full
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -94,10 +94,10 @@ def persist(request: SaveRequest, has_read: Callable[[], None]) -> None:
     """Write a slot to storage, together with the other ranks' savers.
 
     Args:
-        has_read: called when the slot is needed no longer.
+        has_read: called when the slot may be overwritten.
 
     Raises:
-        OSError, DamagedError, SaveError: the step is not there.
+        OSError, DamagedError, SaveError: the step was not saved.
     """
     save = _Save(request)
     if save.is_there():
@@ -127,7 +127,7 @@ class _Save:
         self._paths: dict[str, Any] = {}
 
     def is_there(self) -> bool:
-        """After a failure, what all go on from may be in storage already: then nothing is to be written."""
+        """Whether the save is after a failure, and the loaded checkpoint is in storage already."""
         if not self.request.attempt.startswith(AFTER_FAILURE):
             return False
         try:
@@ -140,7 +140,7 @@ class _Save:
     def write(self) -> None:
         request = self.request
         if request.rank == 0:
-            storage.check_owner(self._files, request.job)  # another may have adopted the path
+            storage.check_owner(self._files, request.job)  # another job may have adopted the path
             storage.clear(self._files, request.step, request.attempt, request.beside)
         slot = Slot.open(request.slot)
         if not slot.lock(shared=True) or slot.mark != request.mark:
@@ -180,7 +180,7 @@ class _Save:
             storage.retire(self._files, request.keep, request.step)
 
     def is_removed_by(self, error: BaseException) -> bool:
-        """Whether an error says that this save's folder is gone."""
+        """Whether the cause of an error is that another start has removed this save's folder."""
         if not isinstance(error, FileNotFoundError) or self._folder not in str(error):
             return False
         with suppress(OSError):
@@ -188,11 +188,11 @@ class _Save:
         return False
 
     def give_up(self, reason: str) -> None:
-        """Tell the other ranks' savers that this one does not write."""
+        """Announce to the other ranks' savers that this one does not write."""
         storage.give_up(self._files, self.request.step, self.request.attempt, self.request.rank, reason)
 
     def _share(self, pieces: Sequence[Piece], tensor: Callable[[str], Tensor]) -> Sequence[Piece]:
-        """What this rank writes; tensors of which each rank has its own have names of their own there."""
+        """Return the pieces that this rank writes, with their names in storage."""
 
         def digests(names: Collection[str]) -> dict[str, Digest | None]:
             return {piece.name: digest(tensor(piece.name)) for piece in pieces if piece.name in names}
@@ -200,14 +200,14 @@ class _Save:
         if self.request.rank != 0:
             return self._savers.follow(pieces, digests)
         shares = self._savers.lead(digests)
-        if names := shares.own:  # not where each rank of a data loader has its place
+        if names := shares.own:  # without integers, such as each rank's position in the data
             _warn(str(self._files), len(names), min(names), self.request.world_size)
         return shares.of_ranks[0].of(pieces, 0)
 
 
 @cache
 def _warn(path: str, count: int, name: str, ranks: int) -> None:
-    """Say once that a checkpoint is for as many ranks alone."""
+    """Warn once that the checkpoint fits only a world of the same size."""
     logger.warning(
         "the checkpoints in %s have %d tensors once a rank, such as %s, since ranks hold different ones "
         "under one name: of parameters and optimizers, %d ranks can load such, and no other number; give "
@@ -220,13 +220,13 @@ def _warn(path: str, count: int, name: str, ranks: int) -> None:
 
 
 def _leaves(values: bytes, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is no tensor, by the names that torch.distributed.checkpoint gives it, and the paths of all names.
+    """Return values that are no tensors, by their names in torch.distributed.checkpoint, and all paths.
 
-    So whoever loads the folder with torch alone finds it. Where the script has registered classes of its own,
-    this process does not know them, and all of it is left to `dlr.checkpoint`.
+    They let torch load the folder without dlr. Classes that the script has registered are unknown in this
+    process; then nothing is returned, and only `dlr.checkpoint` can read the values.
 
     Args:
-        tensor: gives one by its name.
+        tensor: returns a tensor by its name.
     """
 
     def find(name: str) -> Tensor | TensorReference:

@@ -1,22 +1,22 @@
-"""How the savers of all ranks agree on who writes what: through files beside those that they write.
+"""Agreement of the savers of all ranks on which rank writes what, through files in the checkpoint's folder.
 
-The process group is the training's, so that savers have none.
+Savers have no process group; that is the training's.
 
-    plan-<rank>        what the rank has, with sums
-    differing.json     by rank 0: of which tensors ranks hold different ones under one name, if of any
-    digest-<rank>.json how different they are
-    shares             by rank 0, which alone reads the files of all ranks: what each rank writes
-    part-<rank>        what it has written, as its part of `.metadata`; when all are there, rank 0's makes the
-                       folder complete
-    gave-up-<rank>     why it does not write: then rank 0 gives up too, and the others look at its file alone
+    plan-<rank>        the rank's pieces, with sums
+    differing.json     by rank 0: names of tensors that differ between ranks, if any
+    digest-<rank>.json digests of these tensors
+    shares             by rank 0, which alone reads the files of all ranks: the pieces that each rank writes
+    part-<rank>        the pieces that it has written, as its part of `.metadata`; after the last one, rank 0
+                       completes the checkpoint
+    gave-up-<rank>     why it does not write; then rank 0 gives up too, whose file alone the others watch
 
-When the checkpoint is complete, rank 0's saver removes these files, and so tells the others. Both the files
-that are opened and the bytes that are read are linear in the number of ranks.
+Rank 0's saver removes these files when the checkpoint is complete, which is the signal for the others. The
+files that are opened and the bytes that are read are linear in the number of ranks.
 
-Tensors may have contents of their own on each rank under one name, as by tensor or pipeline parallelism
-without DTensors. Sums say which differ. Buffers may, as BatchNorm's do. All others of data parallelism differ
-a little where ranks have different hardware, whose rounding errors add up; what rank 0 has stands for all of
-these. Where any tensor differs by more, ranks train different things: then each rank keeps its own of all.
+Tensors of one name may have different contents on each rank, as in tensor or pipeline parallelism without
+DTensors. Sums reveal which differ. Buffers may differ, such as BatchNorm's. Other tensors of data parallelism
+may differ slightly by rounding errors of different hardware; then rank 0's stand for all. If any tensor
+differs by more, ranks train different things, and each rank keeps its own of all differing tensors.
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ from dlr.checkpoint.storage import GAVE_UP, MANIFEST, NOTES
 T = TypeVar("T")
 
 WAIT_SECONDS = 600.0
-"""For the other ranks' savers, at most."""
+"""Longest wait for the other ranks' savers."""
 GONE_SECONDS = 90.0
-"""So long a file may seem to be gone on a shared file system that is slow to tell of a new name."""
+"""Time for which a new file may be invisible on a slow shared file system."""
 _LOOKS_PER_SECOND = 1000
-"""Of all ranks together, at most, once each has looked for a while."""
+"""Highest rate of looks of all ranks together, after the first few."""
 
 PLAN, _DIGEST, PART = "plan-{}", "digest-{}.json", "part-{}"
 _DIFFERING, _SHARES = "differing.json", "shares"
 _PLACE = struct.Struct("<QQ")
-"""Where a rank's share begins in the file of all shares, and how long it is. These come first, by rank."""
+"""Start and length of a rank's share in the file of all shares, which begins with these, by rank."""
 
 
 Digest = list[float]
 """Sums of the parts of a tensor."""
 
 ROUNDING = 0.01
-"""Digests that differ by a smaller share are of the same tensor. Gradients are the same on all ranks of data
-parallelism, so that rounding is far below it."""
+"""Relative difference of digests that counts as rounding. Data parallelism has the same gradients on all
+ranks, so its rounding errors stay far below."""
 _DIGEST_PARTS = 32
 _AT_ONCE = 1 << 20
-"""Elements of which there are double-precision copies at a time."""
+"""Number of elements that are converted to double precision at a time."""
 
 
 class SaveError(Exception):
-    """A step does not reach the storage; one clause says why."""
+    """A step was not saved to storage; the message is one clause with the reason."""
 
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """What a saver writes."""
+    """Request to a saver to write a slot."""
 
     slot: str
     """Path of the slot."""
@@ -83,8 +83,7 @@ class SaveRequest:
     job: str
     keep: int | None
     beside: str = ""
-    """Attempt of the savers of what this start goes on from, which may still write; empty in a request to
-    those."""
+    """Attempt of the savers of the loaded checkpoint, which may still write; empty in their own requests."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -96,14 +95,14 @@ class SaveRequest:
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank writes of its pieces."""
+    """The pieces that one rank writes, by their indices among its pieces."""
 
     numbers: Sequence[int]
     renamed: Collection[int] = ()
-    """The numbers that have names of the rank's own in storage."""
+    """Indices of the pieces of which each rank keeps its own, under a name of its own."""
 
     def of(self, pieces: Sequence[Piece], rank: int) -> list[Piece]:
-        """Return the pieces, with the names that they have in storage."""
+        """Return the pieces, with their names in storage."""
         return [
             replace(pieces[n], name=own_name(pieces[n].name, rank)) if n in self.renamed else pieces[n]
             for n in self.numbers
@@ -112,18 +111,18 @@ class Share:
 
 @dataclass(frozen=True)
 class RankShares:
-    """What each rank writes, as rank 0 decides it."""
+    """Rank 0's decision about what each rank writes."""
 
     of_ranks: tuple[Share, ...]
     own: frozenset[str] = frozenset()
-    """Names of tensors of which each rank has its own, with numbers that a training rounds."""
+    """Names of floating-point tensors of which each rank keeps its own."""
 
 
 class Savers:
-    """The savers of all ranks, as one of them deals with the others.
+    """The savers of all ranks, seen from one of them.
 
     Args:
-        folder: the one that they write in.
+        folder: the folder that they write to.
     """
 
     def __init__(self, files: Files, folder: str, rank: int, world_size: int) -> None:
@@ -133,14 +132,14 @@ class Savers:
         self._world_size = world_size
 
     def tell(self, name: str, data: bytes) -> None:
-        """Write a file of this rank's."""
+        """Write a file of this rank for the other savers."""
         self._files.write(self._at(name.format(self._rank)), data)
 
     def lead(self, digests: Callable[[Collection[str]], Mapping[str, Digest | None]]) -> RankShares:
         """Decide what each rank writes, as rank 0.
 
         Args:
-            digests: returns those of this rank's tensors of these names.
+            digests: returns the digests of this rank's tensors with these names.
 
         Raises:
             SaveError, OSError: a rank does not take part.
@@ -161,13 +160,13 @@ class Savers:
     def follow(
         self, pieces: Sequence[Piece], digests: Callable[[Collection[str]], Mapping[str, Digest | None]]
     ) -> list[Piece]:
-        """Return what this rank writes, as rank 0 decides it.
+        """Return the pieces that this rank writes, by rank 0's decision.
 
         Args:
             digests: as above.
 
         Raises:
-            SaveError, OSError: rank 0 has given it up, or does not decide.
+            SaveError, OSError: rank 0 has given up, or does not decide.
         """
         files, shares, asked = self._files, self._at(_SHARES), self._at(_DIFFERING)
         if self.wait(lambda: next(filter(files.exists, (shares, asked)), None)) == asked:
@@ -179,7 +178,7 @@ class Savers:
         return Share(numbers, set(renamed)).of(pieces, self._rank)
 
     def collect(self, name: str) -> Iterator[bytes]:
-        """Read a file of every rank, one after the other, as soon as all are there, as rank 0.
+        """Wait for a file of every rank, and read them one after the other, as rank 0.
 
         Raises:
             SaveError: a rank does not take part.
@@ -204,10 +203,10 @@ class Savers:
         self.wait(lambda: (not files.exists(shares) and files.exists(manifest)) or None)
 
     def wait(self, look: Callable[[], T | None]) -> T:
-        """Look until there is something; a shared file system cannot tell by itself.
+        """Call `look` until it returns a value; a shared file system sends no notifications.
 
         Raises:
-            SaveError: a rank has given it up, or the time is over.
+            SaveError: a rank has given up, or the time is over.
         """
         pause, slowest = self._files.look_seconds
         slowest = max(slowest, self._world_size / _LOOKS_PER_SECOND)
@@ -228,10 +227,10 @@ class Savers:
         return found
 
     def _refuse_what_is_given_up(self) -> None:
-        """Look at what rank 0 says, or as rank 0 at what any rank says.
+        """Check whether rank 0 has given up, or, as rank 0, whether any rank has.
 
         Raises:
-            SaveError: a rank has given it up.
+            SaveError: a rank has given up.
         """
         if self._rank == 0:
             gave_up = min((it for it in self._names() if it.startswith(GAVE_UP)), default="")
@@ -240,7 +239,7 @@ class Savers:
         if not gave_up:
             return
         reason = self._files.read(self._at(gave_up)).decode(errors="replace")
-        if not reason.startswith("rank "):  # else rank 0 passes on why another rank has given it up
+        if not reason.startswith("rank "):  # otherwise rank 0 forwards another rank's reason
             reason = f"rank {gave_up.removeprefix(GAVE_UP)} has not saved it: {reason}"
         raise SaveError(reason)
 
@@ -255,7 +254,7 @@ def _shares(plans: Sequence[Sequence[Piece]], own: Collection[str]) -> list[Shar
     """Decide what each rank writes.
 
     Args:
-        own: names of tensors of which each rank writes its own.
+        own: names of tensors of which each rank keeps its own.
     """
     named = [
         [replace(it, name=own_name(it.name, rank)) if it.name in own else it for it in pieces]
@@ -270,7 +269,7 @@ def _shares(plans: Sequence[Sequence[Piece]], own: Collection[str]) -> list[Shar
 
 
 def _joined(shares: Sequence[bytes]) -> bytes:
-    """The file of all shares."""
+    """Return the content of the file of all shares."""
     places, start = [], _PLACE.size * len(shares)
     for share in shares:
         places.append(_PLACE.pack(start, len(share)))
@@ -282,9 +281,9 @@ def _joined(shares: Sequence[bytes]) -> bytes:
 
 
 def digest(tensor: Tensor) -> Digest | None:
-    """Sum up a tensor in parts; None where its numbers are no floating-point ones, which have no rounding.
+    """Sum up a tensor in parts; None for dtypes without rounding errors, such as integers.
 
-    Nor have those of which torch has several in a byte, and no sum.
+    None, too, for packed dtypes, of which torch has no sum.
     """
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
@@ -297,22 +296,23 @@ def digest(tensor: Tensor) -> Digest | None:
 
 
 def differing(pieces: Mapping[int, Sequence[Piece]]) -> set[str]:
-    """Names of tensors, but for buffers, of which ranks hold the same part with different contents."""
+    """Return the names of tensors, without buffers, of which ranks have the same part with other contents."""
     return {piece.name for piece, _ in _pairs(pieces)}
 
 
 def different_pair(pieces: Mapping[int, Sequence[Piece]], name: str) -> dict[int, Sequence[Piece]]:
-    """Return a part of that tensor which two ranks hold with different contents, by rank."""
+    """Return a part of that tensor that differs between two ranks, by rank."""
     return next(pair for piece, pair in _pairs(pieces) if piece.name == name)
 
 
 def own_of_each(
     pieces: Mapping[int, Sequence[Piece]], digests: Mapping[int, Mapping[str, Digest | None]]
 ) -> set[str]:
-    """Names of the tensors of which each rank has its own.
+    """Return the names of the tensors of which each rank has its own.
 
     Args:
-        digests: likewise, of the tensors that are `differing`.
+        pieces: pieces of each rank.
+        digests: digests of each rank's `differing` tensors.
     """
     names, rounded, is_far = differing(pieces), set[str](), False
     for piece, pair in _pairs(pieces):
@@ -326,7 +326,7 @@ def own_of_each(
 
 
 def _pairs(pieces: Mapping[int, Sequence[Piece]]) -> Iterator[tuple[Piece, dict[int, Sequence[Piece]]]]:
-    """Each piece that differs from that of the first rank that has it, and both by rank."""
+    """Yield each piece that differs from the first rank's, and both pieces by rank."""
     first: dict[Place, tuple[int, Piece]] = {}
     for rank, of_rank in pieces.items():
         for piece in of_rank:
@@ -338,7 +338,7 @@ def _pairs(pieces: Mapping[int, Sequence[Piece]]) -> Iterator[tuple[Piece, dict[
 
 
 def _is_close(one: Digest, other: Digest) -> bool:
-    """Whether they differ by rounding alone. What is no finite number in both is left out."""
+    """Whether two digests differ only by rounding. Sums that are not finite in either are left out."""
     pairs = [pair for pair in zip(one, other, strict=True) if any(map(math.isfinite, pair))]
     here, there = [sum_ for sum_, _ in pairs], [sum_ for _, sum_ in pairs]
     return math.dist(here, there) <= ROUNDING * math.hypot(*here)

@@ -1,6 +1,6 @@
-"""What a checkpoint is made of: the tensors of a training's state by their names, and one pickle of all else.
+"""Contents of a checkpoint: the tensors of a training's state by name, and one pickle of all other values.
 
-`capture` takes the state apart without a copy; `restore` fills the live state in place. Names are those that
+`capture` separates them without a copy; `restore` fills the live state in place. Names are those that
 `torch.distributed.checkpoint` gives to a nested dict: `model.0.weight`, `optimizer.state.0.weight.exp_avg`.
 """
 
@@ -32,37 +32,37 @@ from dlr.checkpoint.tensors import is_copied
 from dlr.checkpoint.values import NotAllowedError, TensorReference, load_values, write_values
 
 VALUES = "dlr.values"
-"""The name of the pickle of everything that is no tensor, as a tensor of bytes."""
+"""Name of the pickle of all values that are no tensors, stored as a tensor of bytes."""
 RNG = "dlr.rng"
-"""The name of the pickle of the random number generators."""
+"""Name of the pickle of the random number generators."""
 _LEAST_CAPACITY = 4096
 _MERSENNE, _MERSENNE_WORDS = "MT19937", 624
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A state, taken apart."""
+    """A state, separated into tensors and pickles."""
 
     tensors: dict[str, Tensor]
-    """The live tensors, DTensors among them, by name."""
+    """Live tensors, including DTensors, by name."""
     settled: frozenset[str]
-    """Names of those that nothing but the step of an optimizer of the state changes."""
+    """Names of tensors that change only in the step of an optimizer of the state."""
     pickles: dict[str, bytes]
-    """`VALUES` and `RNG`."""
+    """Pickles `VALUES` and `RNG`."""
     modules: tuple[nn.Module, ...]
-    """The state's modules."""
+    """Modules of the state."""
 
 
 def capture(state: Mapping[str, Any], *, weights_only: bool = True, rng_state: bool = True) -> Captured:
-    """Take the state apart.
+    """Separate the state into tensors and pickles, without a copy of the tensors.
 
     Args:
         state: names, and modules, optimizers, anything else with `state_dict`, or plain values.
-        weights_only: whether what only `weights_only=False` reads is refused.
-        rng_state: whether the random number generators belong to it.
+        weights_only: whether to refuse values that only `weights_only=False` can load.
+        rng_state: whether to include the random number generators.
 
     Raises:
-        TypeError, ValueError: something in it cannot be saved; the sentence names it.
+        TypeError, ValueError: a value cannot be saved; the message names it.
     """
     values = _nested(state)
     tensors: dict[str, Tensor] = {}
@@ -76,10 +76,10 @@ def capture(state: Mapping[str, Any], *, weights_only: bool = True, rng_state: b
 
 
 def calm_part(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Modules, optimizers and plain values, which anybody may look at any time.
+    """Return modules, optimizers and plain values, whose state may be read at any time.
 
-    Other things are asked for a checkpoint and not otherwise: torchdata's StatefulDataLoader, say, begins its
-    epoch by it, with workers, before the script has set its sampler's.
+    Reading the state of other objects may have side effects: torchdata's StatefulDataLoader, for example,
+    begins its epoch, with workers, before the script has set the sampler's.
     """
     return {
         name: thing
@@ -97,14 +97,14 @@ def restore(
     *,
     weights_only: bool = True,
 ) -> None:
-    """Make the live state what was saved.
+    """Load a checkpoint into the live state.
 
     Args:
-        values: the pickle of that name.
-        rng: likewise; None leaves the generators as they are.
-        saved: the tensors of the checkpoint.
-        fill: copies the checkpoint's tensors into those that it is given, by name.
-        weights_only: as `load_values` has it.
+        values: the pickle `VALUES`.
+        rng: the pickle `RNG`; None leaves the generators unchanged.
+        saved: tensors of the checkpoint.
+        fill: copies the checkpoint's tensors into the given ones, by name.
+        weights_only: as in `load_values`.
 
     Raises:
         MismatchError: the checkpoint does not fit the state.
@@ -127,7 +127,7 @@ def restore(
             f"the checkpoint has {', '.join(sorted(names)) or 'nothing'}, "
             f"and the state has {', '.join(sorted(state)) or 'nothing'}"
         )
-    # Storage has what other ranks alone have too, as the stages of a pipeline do.
+    # Storage may have tensors that only other ranks need, such as those of other pipeline stages.
     saved = [part for part in saved if part.name in live or part.name in referred]
     check_modules(state, live, {part.name: part for part in saved})
     targets = targets_for(saved, live, state)
@@ -143,13 +143,13 @@ def restore(
 
 
 def flatten_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]:
-    """Take the values apart as `torch.distributed.checkpoint` does with a nested dict.
+    """Flatten the values as `torch.distributed.checkpoint` flattens a nested dict.
 
     Args:
-        values: with a TensorReference for each tensor.
+        values: values with a TensorReference for each tensor.
 
     Returns:
-        what is no tensor, by name; and the path of each name in the nested dict, tensors' too.
+        the values that are no tensors, by name; and the path of each name, including tensors.
     """
     from torch.distributed.checkpoint._traverse import traverse_state_dict  # takes a second to import
 
@@ -167,20 +167,20 @@ def flatten_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def capacity(nbytes: int) -> int:
-    """How much room a pickle of that size gets: the next may be a little longer in the same layout."""
+    """Return the space to reserve for a pickle of that size, so that a longer one may fit the same layout."""
     room = _LEAST_CAPACITY
     while room < nbytes + nbytes // 8:
         room *= 2
     return room
 
 
-# --- Taking apart ---------------------------------------------------------------------------------------
+# --- Capture --------------------------------------------------------------------------------------------
 
 
 def _nested(state: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
-    # Modules first: FSDP2 has its parameters back in their shards by then, if an evaluation came before, and
-    # an optimizer finds its own among them.
+    # Modules first: after an evaluation FSDP2 then reshards its parameters, among which an optimizer looks up
+    # its own.
     for name, thing in sorted(state.items(), key=lambda item: not isinstance(item[1], nn.Module)):
         if not isinstance(name, str) or f"{name}.".startswith("dlr."):
             raise ValueError(
@@ -210,10 +210,10 @@ def _collect(path: tuple[str, ...], value: object, tensors: dict[str, Tensor]) -
 
 
 def _pickled(values: dict[str, Any], tensors: dict[str, Tensor], weights_only: bool) -> bytes:
-    """Pickle what is no tensor. Tensors within objects of classes of their own are added to `tensors`.
+    """Pickle the values; tensors inside other objects are added to `tensors`.
 
     Raises:
-        TypeError: something cannot be pickled, or not be read again.
+        TypeError: a value cannot be pickled, or could not be loaded.
     """
     try:
         return write_values(values, tensors, weights_only)
@@ -227,7 +227,7 @@ def _pickled(values: dict[str, Any], tensors: dict[str, Tensor], weights_only: b
 
 
 def _unpicklable(values: object, weights_only: bool) -> str:
-    """The path of the first value that cannot be pickled."""
+    """Return the path of the first value that cannot be pickled."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(values, Mapping):
         items = values.items()
@@ -256,11 +256,11 @@ def _load(state: MutableMapping[str, Any], name: str, thing: Any, saved: Any) ->
 
 
 def generators_of_process() -> dict[str, Any]:
-    """Return where the default generators of Python, torch, NumPy and the current GPU are."""
+    """Return the states of the default generators of Python, torch, NumPy and the current GPU."""
     generators: dict[str, Any] = {"python": random.getstate(), "torch": bytes(torch.get_rng_state().tolist())}
     if "numpy" in sys.modules:
         drawn = sys.modules["numpy"].random.get_state(legacy=False)
-        if drawn["bit_generator"] == _MERSENNE:  # else the script has chosen another, and seeds it itself
+        if drawn["bit_generator"] == _MERSENNE:  # another one is the script's choice, and its to seed
             key, place = drawn["state"]["key"].tolist(), drawn["state"]["pos"]  # readable without NumPy
             generators["numpy"] = (_MERSENNE, key, place, drawn["has_gauss"], drawn["gauss"])
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -269,7 +269,7 @@ def generators_of_process() -> dict[str, Any]:
 
 
 def set_generators(generators: dict[str, Any]) -> None:
-    """Put the default generators to where those of `generators_of_process` were."""
+    """Restore the default generators to the result of `generators_of_process`."""
     if not generators:  # the checkpoint was saved without them
         return
     random.setstate(generators["python"])
@@ -287,7 +287,7 @@ def _set_numpy_generator(state: tuple[Any, ...]) -> None:
     try:
         import numpy
     except ImportError:
-        return  # the checkpoint is from an image that has it; nothing draws from it here
+        return  # the checkpoint is from an image that has NumPy; nothing draws from it here
     numpy.random.set_state(state)
 
 

@@ -1,15 +1,15 @@
 """Checkpoints in storage: folders that torch.distributed.checkpoint reads, each with a manifest.
 
-    path/dlr-job.json                        whose checkpoints these are
-    path/step-120/.metadata                  torch's, written last: by it a checkpoint is complete
-    path/step-120/try-<attempt>/             what the processes of one start have written
+    path/dlr-job.json                        owner of the checkpoints
+    path/step-120/.metadata                  torch's, written last: it makes a checkpoint complete
+    path/step-120/try-<attempt>/             files that the processes of one start have written
         __0_0.distcp, …
         manifest.json                        job, step, world size, and each file's size and 64-bit sum
-        notes/                               by which the processes agree, as long as they write
+        notes/                               files through which the processes agree, while they write
 
-Nothing is renamed, so that object storage will do. A step that is written again gets files of its own, and
-takes the place of the earlier one when `.metadata` is replaced. What has no `.metadata` is no checkpoint,
-whenever its writers were killed. Where torch.distributed.checkpoint alone has written, there is no manifest.
+Nothing is renamed, so object storage suffices. A step that is written again gets files of its own, and
+replaces the earlier one when `.metadata` is replaced. A folder without `.metadata` is no checkpoint, whenever
+its writers were killed. Checkpoints of torch.distributed.checkpoint without dlr have no manifest.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from crds.checkpoint_files import AFTER_FAILURE, group_of
 from dlr.checkpoint.files import Files
 
 METADATA = ".metadata"
-"""torch's name of the file that says what is in a folder."""
+"""torch's name of the file that describes a folder."""
 MANIFEST = "manifest.json"
 OWNER = "dlr-job.json"
 _ADOPTED = "adopted"
-"""Whether that file's job has the checkpoints of others, too."""
+"""Field of the owner's file: whether its job has taken over other jobs' checkpoints."""
 NOTES = "notes"
 """Folder of the files by which the savers of all ranks agree (`dlr.checkpoint.sharing`)."""
 GAVE_UP = "gave-up-"
 _FOLDER = re.compile(r"step-(0|[1-9][0-9]*)")
 _TRY = "try-"
 _MAX_MANIFEST_BYTES, _MAX_OWNER_BYTES = 64 << 20, 4 << 10
-"""More is nothing that a saver has written: of 100,000 files a manifest has 15 MB."""
+"""Size limits of files that a saver writes: a manifest of 100,000 files has 15 MB."""
 _MAX_NAME_BYTES = 255
 _MOST_LISTED = 32
-"""Checkpoints that are looked at for one that is whole."""
+"""Most checkpoints to try in search of a whole one."""
 
 
 class StorageError(Error):
-    """A checkpoint in storage cannot be used, or the path belongs to another job; one sentence says why."""
+    """A checkpoint in storage cannot be used, or the path belongs to another job; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,18 @@ class File:
     name: str
     nbytes: int
     sum: int
-    """The sum of its words, modulo 2⁶⁴ (`agent.slots.sums`)."""
+    """Sum of its words, modulo 2⁶⁴ (`agent.slots.sums`)."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a complete checkpoint consists of."""
+    """Description of a complete checkpoint."""
 
     job: str
-    """Namespace and name; empty outside of dlr."""
+    """Namespace and name of the job; empty outside of dlr."""
     step: int
     world_size: int
-    """Number of ranks that wrote it; 0 where torch.distributed.checkpoint alone did."""
+    """Number of ranks that wrote it; 0 for torch.distributed.checkpoint without dlr."""
     attempt: str
     files: tuple[File, ...]
 
@@ -78,17 +78,17 @@ class Manifest:
         return folder_of(self.step)
 
     def place_of(self, file: File) -> str:
-        """Return the name of one of its files below the path."""
+        """Return the path of one of its files, relative to the checkpoints' path."""
         return f"{self.folder if file.name == METADATA else try_folder(self.step, self.attempt)}/{file.name}"
 
     def encode(self) -> bytes:
-        """Return the file's content, with a sum of its own."""
+        """Return the content of the manifest file, including its own sum."""
         body = asdict(self)
         return json.dumps({"manifest": body, "sum": _sum(_canonical(body))}, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Read it; raise StorageError where it is not what was written."""
+        """Parse a manifest file; raise StorageError if it is damaged."""
         try:
             document = json.loads(data)
             body = document["manifest"]
@@ -100,10 +100,10 @@ class Manifest:
 
     @classmethod
     def of(cls, body: Any) -> Manifest:
-        """Make it of its fields, as `asdict` and JSON have them.
+        """Build a manifest from the output of `asdict`, after a round trip through JSON.
 
         Raises:
-            ValueError, TypeError, KeyError: they are not a manifest's.
+            ValueError, TypeError, KeyError: these are not the fields of a manifest.
         """
         files = tuple(File(**file) for file in body["files"])
         names = [it.name for it in files] + [body["attempt"] or "-"]
@@ -116,10 +116,10 @@ class Manifest:
 
 
 def _is_name(name: object) -> bool:
-    """Whether that can be the name of a file in a folder."""
+    """Whether that is a valid file name."""
     if not isinstance(name, str) or name != PurePosixPath(name).name or name in ("", "..") or "\0" in name:
         return False
-    return len(name.encode()) <= _MAX_NAME_BYTES  # a surrogate has no bytes, which is a ValueError
+    return len(name.encode()) <= _MAX_NAME_BYTES  # raises ValueError for a surrogate
 
 
 def folder_of(step: int) -> str:
@@ -141,7 +141,7 @@ def is_complete(files: Files, step: int) -> bool:
 
 
 def steps_in(files: Files) -> Iterator[int]:
-    """Look for the steps of the checkpoints in a path, the newest first.
+    """Yield the steps of the checkpoints in a path, the newest first.
 
     Raises:
         OSError: the path cannot be read.
@@ -150,20 +150,20 @@ def steps_in(files: Files) -> Iterator[int]:
 
 
 def _begun_in(files: Files) -> list[int]:
-    """Return the steps of which there is anything, the newest first."""
+    """Return the steps that have a folder, the newest first."""
     return sorted((int(it[1]) for name in files.names() if (it := _FOLDER.fullmatch(name))), reverse=True)
 
 
 def _own_in(files: Files) -> list[int]:
-    """Return the steps as above, but for links: what these lead to may be another job's, and stays."""
+    """Return the steps as above, without symbolic links, whose targets may belong to another job."""
     return [step for step in _begun_in(files) if not files.is_link(folder_of(step))]
 
 
 def manifests_in(files: Files, beyond: int) -> Iterator[Manifest | str]:
-    """Look for the checkpoints whose steps are greater than `beyond`, the newest first.
+    """Yield the checkpoints of steps greater than `beyond`, the newest first.
 
     Returns:
-        their manifests; or why one cannot be used.
+        for each its manifest, or why it cannot be used.
 
     Raises:
         OSError: the path cannot be read.
@@ -182,7 +182,7 @@ def read_manifest(files: Files, step: int) -> Manifest:
 
     Raises:
         StorageError: it is damaged.
-        OSError: it cannot be read, which tells nothing of it.
+        OSError: it cannot be read, so its state is unclear.
     """
     folder, found, reason = folder_of(step), list[Manifest](), ""
     tries = sorted(name for name in files.names(folder) if name.startswith(_TRY))
@@ -193,7 +193,7 @@ def read_manifest(files: Files, step: int) -> Manifest:
             continue
         except StorageError as error:
             reason = str(error)
-    if len(found) > 1:  # whoever took the place of an earlier one was killed before that was removed
+    if len(found) > 1:  # rank 0's saver was killed after it had replaced a checkpoint
         reason = f"{METADATA} is not what was written"
         try:
             metadata = describe(files, f"{folder}/{METADATA}")
@@ -219,8 +219,8 @@ def _read(files: Files, place: str, limit: int) -> bytes:
     """Read a file.
 
     Raises:
-        StorageError: it has more bytes than the limit.
-        OSError: it cannot be read.
+        StorageError: the file is larger than the limit, in bytes.
+        OSError: the file cannot be read.
     """
     data = bytearray()
     for chunk in files.chunks(place):
@@ -233,15 +233,15 @@ def _read(files: Files, place: str, limit: int) -> bytes:
 def verify(
     files: Files, manifest: Manifest, which: Sequence[File], note_read: Callable[[], None] = lambda: None
 ) -> None:
-    """Compare files with what their manifest says.
+    """Compare files with their manifest.
 
     Args:
-        which: some of the manifest's.
-        note_read: called whenever a part has been read.
+        which: files of the manifest to compare.
+        note_read: called after each part that was read.
 
     Raises:
-        StorageError: one of them differs, or is not there.
-        OSError: one of them cannot be read, which tells nothing of it.
+        StorageError: a file differs, or is missing.
+        OSError: a file cannot be read, so its state is unclear.
     """
     for file in which:
         try:
@@ -256,14 +256,14 @@ def verify(
 
 
 def describe(files: Files, place: str, note_read: Callable[[], None] = lambda: None) -> File:
-    """A file's size and sum.
+    """Read a file, and return its size and sum.
 
     Args:
-        place: its name below the path.
-        note_read: as `verify` has it.
+        place: path of the file, relative to the checkpoints' path.
+        note_read: as in `verify`.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     total, nbytes = WordSum(), 0
     for chunk in files.chunks(place):
@@ -274,25 +274,26 @@ def describe(files: Files, place: str, note_read: Callable[[], None] = lambda: N
 
 
 def described(name: str, data: bytes) -> File:
-    """Size and sum of what is to be written."""
+    """Return the size and sum of a file with this content."""
     return File(name, len(data), _sum(data))
 
 
 def give_up(files: Files, step: int, attempt: str, rank: int, reason: str) -> None:
-    """Tell the other ranks' savers that this one does not write, if the storage lets it."""
+    """Announce to the other ranks' savers that this one does not write; errors are ignored."""
     with suppress(OSError):
         files.write(f"{try_folder(step, attempt)}/{NOTES}/{GAVE_UP}{rank}", reason.encode())
 
 
 def publish(files: Files, manifest: Manifest, metadata: bytes) -> None:
-    """Make a checkpoint complete whose files are all there, and remove what it takes the place of.
+    """Make a checkpoint complete, and remove earlier files of the same step.
 
     Args:
-        metadata: content of `.metadata`; the manifest has it without that file.
+        manifest: its manifest, without `.metadata`.
+        metadata: content of `.metadata`.
 
     Raises:
-        StorageError: a file is not there, as where another process has removed it.
-        OSError: it cannot be done; then it is no checkpoint.
+        StorageError: a file is missing, since another process has removed it, for example.
+        OSError: storage fails; then there is no checkpoint.
     """
     own = try_folder(manifest.step, manifest.attempt)
     sizes = files.sizes(own)
@@ -310,26 +311,26 @@ def publish(files: Files, manifest: Manifest, metadata: bytes) -> None:
 
 
 def clear(files: Files, step: int, attempt: str, beside: str = "") -> None:
-    """Remove what was never completed, and may be what fills the storage.
+    """Remove incomplete checkpoints, which may fill the storage.
 
-    What another replica group has begun stays as long as there is no newer checkpoint: it may still be
-    written. So what is older than the newest checkpoint but one was there, and removed, before.
+    Files of another replica group stay as long as there is no newer checkpoint, since the group may still
+    write them. Folders before the last but one complete checkpoint were cleared earlier, and are skipped.
 
     Args:
-        step: that is about to be written by the processes of the attempt. What they write of it stays, and
-            so does a later step, where some are ahead. An agent's savers, which write after a failure, leave
-            all later steps alone: training goes on, and writes them.
-        beside: attempt of other savers of this start, which may still write an earlier step. What they write
-            stays, unless they have given it up.
+        step: step that the processes of the attempt are about to write. Their files of it, and of a later
+            step, stay, since other ranks may be ahead. An agent's savers, which write after a failure, leave
+            all later steps alone: training continues, and writes those.
+        beside: attempt of other savers of this start, which may still write an earlier step. Their files
+            stay, unless they have given up.
 
     Raises:
-        OSError: the path cannot be read, or a checkpoint that is to be written again cannot be removed.
+        OSError: the path cannot be read, or a checkpoint of the same step and attempt cannot be removed.
     """
     own, group, has_newer = f"{_TRY}{attempt}", group_of(attempt), False
     for begun in _own_in(files):
         names = files.names(folder_of(begun))
         if METADATA in names:
-            if begun == step and own in names:  # of an earlier start of the same name, and damaged
+            if begun == step and own in names:  # damaged, of an earlier start with the same attempt
                 _withdraw(files, step)
                 files.remove(f"{folder_of(step)}/{own}/{MANIFEST}")
             elif begun < step:
@@ -352,10 +353,10 @@ def _is_given_up(files: Files, step: int, attempt: str) -> bool:
 
 
 def clear_attempt(files: Files, attempt: str) -> None:
-    """Remove what an earlier start of the same name left, before this one writes anything.
+    """Remove files of an earlier start with the same attempt, before this one writes.
 
-    Outside of dlr a start has no name of its own where its address and port are always the same. What ranks
-    wrote then would be taken for what they write now.
+    Outside of dlr, starts with the same address and port have the same attempt, and the ranks' old files
+    would be mistaken for new ones.
     """
     with suppress(OSError):
         for begun in _own_in(files):
@@ -367,18 +368,18 @@ def clear_attempt(files: Files, attempt: str) -> None:
 
 def _remove_tries(files: Files, step: int, wanted: set[str], names: set[str]) -> None:
     tries = {name for name in wanted if name.startswith(_TRY)}
-    others = {name for name in names - tries if not name.startswith(f".{METADATA}.")}  # else a killed saver's
+    others = {name for name in names - tries if not name.startswith(f".{METADATA}.")}  # left by a kill
     for name in tries if others else [""]:
         files.remove(f"{folder_of(step)}/{name}".rstrip("/"))
 
 
 def retire(files: Files, keep: int | None, newest: int) -> None:
-    """Remove checkpoints beyond `keep`, of those that these processes have written.
+    """Remove savers' checkpoints beyond the newest `keep`.
 
     Args:
-        keep: None for all.
-        newest: the step that has just been written, the first that is kept. A later one stays, uncounted: it
-            may be one that `load` has found damaged.
+        keep: None keeps all.
+        newest: step that was just written, the first to keep. Later ones stay, and do not count: `load` may
+            have found them damaged.
 
     Raises:
         OSError: the path cannot be read, or a checkpoint cannot be removed.
@@ -397,10 +398,10 @@ def retire(files: Files, keep: int | None, newest: int) -> None:
 
 
 def _withdraw(files: Files, step: int) -> None:
-    """Make what there is of a step no checkpoint, before anything else of it is removed.
+    """Remove a step's `.metadata`, before its other files are removed.
 
     Raises:
-        OSError: it still is one. Without a manifest it would be taken for torch's own.
+        OSError: it cannot be removed. Without its manifest the checkpoint would be mistaken for torch's own.
     """
     place = f"{folder_of(step)}/{METADATA}"
     files.remove(place)
@@ -409,7 +410,7 @@ def _withdraw(files: Files, step: int) -> None:
 
 
 def _is_ours(files: Files, step: int) -> bool:
-    """Whether savers wrote what there is of a step, not torch.distributed.checkpoint alone, or anybody."""
+    """Whether savers wrote the folder of a step, and not, for example, torch without dlr."""
     names = files.names(folder_of(step))
     tries = [name for name in names if name.startswith(_TRY)]
     if METADATA not in names:
@@ -418,29 +419,27 @@ def _is_ours(files: Files, step: int) -> bool:
 
 
 def check_owner(files: Files, job: str, adopts: bool = False) -> bool:
-    """Make sure that the checkpoints in a path are this job's, and write so there if nothing does.
+    """Make sure that a path belongs to this job, and claim it if it has no owner.
 
     Args:
-        job: namespace and name; empty outside of dlr: then any path will do.
-        adopts: whether another job's become this job's.
+        job: namespace and name; empty outside of dlr, where any path is allowed.
+        adopts: whether this job takes over another job's checkpoints.
 
     Returns:
-        whether other jobs' checkpoints there are this job's, too.
+        whether this job has taken over other jobs' checkpoints there.
 
     Raises:
-        StorageError: they are another job's.
+        StorageError: the path belongs to another job.
         OSError: the path cannot be read.
     """
     if job and not files.exists(OWNER):
-        with suppress(
-            OSError
-        ):  # another job was first, or storage that cannot be written still has what it has
+        with suppress(OSError):  # another job was first, or the storage is read-only
             files.write(OWNER, json.dumps({"job": job}).encode(), lasting=True, exclusive=True)
     try:
         written = json.loads(_read(files, OWNER, _MAX_OWNER_BYTES))
         found, has_adopted = written["job"], written.get(_ADOPTED) is True
     except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError, StorageError):
-        return False  # nobody's, or damaged: the manifests say it too
+        return False  # no owner, or a damaged file: the manifests name the job, too
     if not job or found == job:
         return has_adopted
     if not adopts:
@@ -450,7 +449,7 @@ def check_owner(files: Files, job: str, adopts: bool = False) -> bool:
 
 
 def adopt(files: Files, job: str) -> None:
-    """Make all checkpoints in a path this job's; savers of their earlier job write nothing there any more.
+    """Take over all checkpoints in a path; savers of the earlier job can write nothing there any more.
 
     Raises:
         OSError: the path cannot be written.

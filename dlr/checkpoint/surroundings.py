@@ -1,4 +1,4 @@
-"""What a training process is given (its rank, its job, its agent's slots), and what it tells of trouble."""
+"""Environment of a training process (its rank, job, and agent's slots), and its reports of failed saves."""
 
 from __future__ import annotations
 
@@ -29,28 +29,27 @@ logger = logging.getLogger("dlr.checkpoint")
 
 @dataclass(frozen=True)
 class Surroundings(ProcessFile):
-    """The rank and job of a training process, and what its agent gives it."""
+    """Rank and job of a training process, with the contents of its agent's file."""
 
     rank: int
     world_size: int
     job: str
-    """Namespace and name, of all replica groups together; empty outside of dlr."""
+    """Namespace and name of the job, of all replica groups together; empty outside of dlr."""
     attempt: str
-    """The same on all ranks of one start of the training processes: 12 characters, and the replica group.
-    Under dlr no other start has it; elsewhere another may, where the address and port of rank 0 are always
-    the same."""
+    """Id of one start of the training processes, equal on all ranks: 12 characters, and the replica group.
+    Unique under dlr; elsewhere starts with the same address and port of rank 0 share it."""
     file: str = ""
-    """The agent's file that describes its slots; empty without an agent."""
+    """Path of the agent's file that lists its slots; empty without an agent."""
     group: dist.ProcessGroup | None = None
-    """The group of the ranks; None for the default one."""
+    """Process group of the ranks; None for the default one."""
     adopts: bool = False
-    """Whether the checkpoints of another job become this job's."""
+    """Whether this job takes over another job's checkpoints."""
     replica_group: str = ""
     """Index of the replica group; empty in a job without groups."""
 
     @property
     def after_failure(self) -> str:
-        """The attempt in which what this start goes on from is written."""
+        """Attempt of the saves of the loaded checkpoint after a failure."""
         return attempt_of(f"{AFTER_FAILURE}{self.round}", self.replica_group)
 
 
@@ -90,16 +89,16 @@ def look_around(
 
 
 class GivenSlots:
-    """The slots that the agent has for this process. Two processes in one slot would overwrite each other.
+    """The agent's slots for this process. Two processes in one slot would overwrite each other.
 
     Raises:
-        RuntimeError: a Checkpointer uses them, of this process or of another one that has its environment.
+        RuntimeError: another Checkpointer uses them, in this process or in one that shares its environment.
     """
 
     def __init__(self, here: Surroundings) -> None:
         self.slots: list[Slot] = []
         self.refusal: str | None = None
-        """Why there are none, though the agent has some."""
+        """Why there are none, though the agent has slots."""
         self.holds_another = False
         """Whether an earlier Checkpointer of this start has saved into them."""
         self._claim = -1
@@ -122,19 +121,19 @@ class GivenSlots:
         self.slots = slots
 
     def release(self) -> None:
-        """Let another Checkpointer use them."""
+        """Let another Checkpointer use the slots."""
         if self._claim >= 0:
-            fcntl.flock(self._claim, fcntl.LOCK_UN)  # forks of this process have the file open, too
+            fcntl.flock(self._claim, fcntl.LOCK_UN)  # closing is not enough if a fork has the file open
             os.close(self._claim)
             self._claim = -1
 
 
 def _claim(file: str) -> int:
-    """Lock the file in which the agent names the slots, and return its descriptor. A start has its own file.
+    """Lock the agent's file that lists the slots of this start, and return its descriptor.
 
     Raises:
-        OSError: it cannot be opened.
-        RuntimeError: it is locked.
+        OSError: the file cannot be opened.
+        RuntimeError: the file is locked.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -149,48 +148,49 @@ def _claim(file: str) -> int:
 
 
 class SaveTroubles:
-    """What does not work with this process's checkpoints, for the agent. Any thread may use it.
+    """Reports of failing checkpoints to the agent. Thread-safe.
 
-    It becomes a condition and an Event of the job. It is in a file beside the progress record, which is
-    written when something begins to fail or works again, and not otherwise. Outside of dlr there is none.
+    The reports become a condition and an Event of the job. They are in a file beside the progress record,
+    which is written only when something begins to fail or works again. Outside of dlr there is no file.
 
     Args:
-        environ: names the progress record.
+        environ: environment with the path of the progress record.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         record = environ.get(ENV_PROGRESS_FILE)
         self._path = Path(f"{record}{TROUBLE_SUFFIX}") if record else None
         self._lock = threading.Lock()
-        self._told: dict[CheckpointTrouble, str] = {}
+        self._messages: dict[CheckpointTrouble, str] = {}
         self._until: dict[CheckpointTrouble, float] = {}
-        """Until when (monotonic) something stays, whatever works since."""
+        """Earliest end of a report, in monotonic time."""
 
     def tell(self, kind: CheckpointTrouble, message: str, at_least_seconds: float = 0.0) -> None:
-        """Say that this fails now. What it said of it before is replaced.
+        """Report a failure, in place of an earlier one of the same kind.
 
         Args:
-            at_least_seconds: so long it stays, for all to hear of it.
+            at_least_seconds: shortest time for which the report stays, so that it is noticed.
         """
         self._until[kind] = time.monotonic() + at_least_seconds
-        self._say({kind: message})
+        self._write({kind: message})
 
     def works(self, *kinds: CheckpointTrouble) -> None:
-        """Say that these work, also after what an earlier process of this rank has told."""
-        news = [kind for kind in kinds if self._told.get(kind) != ""]
-        if news and (over := [kind for kind in news if time.monotonic() >= self._until.get(kind, 0.0)]):
-            self._say(dict.fromkeys(over, ""))
+        """End the reports of these kinds, including those of an earlier process of this rank."""
+        now, messages = time.monotonic(), self._messages
+        over = [it for it in kinds if messages.get(it) != "" and now >= self._until.get(it, 0.0)]
+        if over:
+            self._write(dict.fromkeys(over, ""))
 
-    def _say(self, news: Mapping[CheckpointTrouble, str]) -> None:
+    def _write(self, news: Mapping[CheckpointTrouble, str]) -> None:
         with self._lock:
-            self._told.update(news)
+            self._messages.update(news)
             if self._path is None:
                 return
-            with suppress(OSError):  # to tell is a courtesy
-                replace_text(self._path, json.dumps(self._told))
+            with suppress(OSError):  # a failed report must not end the training
+                replace_text(self._path, json.dumps(self._messages))
 
 
 def quantity(nbytes: float) -> str:
-    """At least so many bytes, as Kubernetes writes them: in whole Gi, or in Mi below 16 of these."""
+    """Return a Kubernetes quantity of at least so many bytes: in Gi, or in Mi below 16 Gi."""
     unit, name = (2**30, "Gi") if nbytes >= 2**34 else (2**20, "Mi")
     return f"{math.ceil(nbytes / unit)}{name}"

@@ -1,4 +1,4 @@
-"""Tensors as slots hold them: plain ones, and a rank's part of a DTensor."""
+"""Tensors that a slot can hold: plain ones, and a rank's part of a DTensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WITHOUT_OPERATIONS = frozenset(
     for name, dtype in vars(torch).items()
     if isinstance(dtype, torch.dtype) and re.fullmatch(r"u?int[1-7]|bits\d.*", name)
 )
-"""Types that torch has the names of, and which it cannot even copy."""
+"""Dtypes that torch defines but cannot even copy."""
 
 
 def part_of(name: str, tensor: Tensor, *, is_buffer: bool = False) -> TensorPart:
@@ -38,14 +38,13 @@ def part_of(name: str, tensor: Tensor, *, is_buffer: bool = False) -> TensorPart
 
 
 def check_placements(name: str, tensor: Tensor) -> None:
-    """Make sure that a rank's part of a DTensor is what its placements say.
+    """Make sure that a rank's part of a DTensor matches its placements.
 
-    Where FSDP cuts a dimension that tensor parallelism has cut into parts of unlike sizes, torch 2.13 finds
-    other borders for the placements than it has cut at.
+    If FSDP shards a dimension that tensor parallelism has sharded unevenly, torch 2.13 computes other
+    boundaries from the placements than it has sharded by.
 
     Raises:
-        ValueError: it is not, so that nobody can tell which part of the tensor it is; or the rank has none,
-            since it is not in the tensor's mesh.
+        ValueError: the part does not match, so its position is unclear; or the tensor's mesh lacks the rank.
     """
     if not is_distributed(tensor):
         return
@@ -63,19 +62,19 @@ def check_placements(name: str, tensor: Tensor) -> None:
 
 
 def is_distributed(tensor: object) -> bool:
-    """Whether it is a DTensor, as FSDP2 and tensor parallelism make them."""
-    module = sys.modules.get("torch.distributed.tensor")  # whoever has one has imported this
+    """Whether it is a DTensor, as in FSDP2 and tensor parallelism."""
+    module = sys.modules.get("torch.distributed.tensor")  # imported wherever there is a DTensor
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """The memory that this rank has of it."""
+    """Return the tensor, or this rank's part of a DTensor, detached."""
     tensor = tensor.detach()
     return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def repeats_elements(tensor: Tensor) -> bool:
-    """Whether elements share their memory, as `expand` has it, so that nothing can be copied into it."""
+    """Whether elements share memory, as after `expand`, so that the tensor cannot be copied into."""
     tensor, reach = local_tensor(tensor), 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -86,7 +85,7 @@ def repeats_elements(tensor: Tensor) -> bool:
 
 
 def is_copied(value: object) -> bool:
-    """Whether it is a tensor that a slot can hold. Sparse ones are pickled as their parts."""
+    """Whether it is a tensor that a slot can hold. Sparse tensors are pickled instead."""
     if type(value) in (Tensor, nn.Parameter):
         if value.layout is not torch.strided or value.is_quantized or value.is_nested:  # type: ignore[attr-defined]
             return False

@@ -1,8 +1,8 @@
-"""Pickles of strangers: they name nothing but what a reader allows, so that reading runs nobody's code.
+"""Unpickler for untrusted pickles, with an allow-list of globals, so that reading runs no foreign code.
 
-It is what Python's documentation calls restricting globals, and what `torch.load(weights_only=True)` does,
-for protocol 2 alone. The unpickler is the one in Python: that in C makes room for as many values as five
-bytes ask for. https://docs.python.org/3/library/pickle.html#restricting-globals
+Python's documentation calls this restricting globals; `torch.load(weights_only=True)` does it for protocol 2
+only. It is based on the unpickler in Python: the one in C allocates as many values as five bytes ask for.
+https://docs.python.org/3/library/pickle.html#restricting-globals
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         super().__init__(io.BytesIO(data))
 
     def named(self, path: str) -> Any:
-        """Return what a pickle may name, by its path; raise UnpicklingError for all else."""
+        """Return an allowed global by its path; raise UnpicklingError for others."""
         raise NotImplementedError
 
     def find_class(self, module: str, name: str) -> Any:
@@ -43,14 +43,14 @@ class RestrictedUnpickler(pickle._Unpickler):
 
     def load_bytearray8(self) -> None:
         nbytes = int.from_bytes(self.read(8), "little")
-        self.append(bytearray(self.read(nbytes)))  # pickle would make room for as many before it reads them
+        self.append(bytearray(self.read(nbytes)))  # pickle would allocate before it reads
 
     dispatch[pickle.BUILD[0]] = load_build
     dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
 
 def _member(kind: Any, name: Any) -> Enum:
-    """Return a member of an enumeration that may be named: Python 3.11.0 to 3.11.3 write it by `getattr`."""
+    """Return a member of an allowed enumeration: Python 3.11.0 to 3.11.3 pickle it as a `getattr` call."""
     if isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__:
         return kind.__members__[name]
     raise pickle.UnpicklingError("builtins.getattr is not called this way")

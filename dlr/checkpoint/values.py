@@ -1,7 +1,7 @@
-"""The pickle of what is no tensor: written so that it can be read without running anybody's code.
+"""The pickle of values that are no tensors, which can be read without running foreign code.
 
-A slot may have come over a network, so reading is limited as `torch.load(weights_only=True)` is: to a list,
-and what the script has registered (`add_safe_globals`). Writing refuses what reading would refuse.
+A slot may have come over a network, so reading is limited as in `torch.load(weights_only=True)`: to an
+allow-list, and classes that the script has registered (`add_safe_globals`). Writing refuses the same classes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dlr.checkpoint.tensors import is_copied
 from dlr.checkpoint.unpickling import RestrictedUnpickler
 
 WITHIN = "dlr.tensor."
-"""How the names of tensors begin that are within other objects; a number follows."""
+"""Prefix of the names of tensors inside other objects; a number follows."""
 
 
 class NotAllowedError(pickle.UnpicklingError):
-    """A value is of a class that no checkpoint may hold, as long as the script has not registered it."""
+    """A value is of a class that a checkpoint may hold only if the script registers it."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class TensorReference:
 
 
 def write_values(values: object, tensors: dict[str, Tensor], weights_only: bool = True) -> bytes:
-    """Pickle what is no tensor. Tensors within objects of classes of their own are added to `tensors`.
+    """Pickle the values; tensors inside other objects are added to `tensors`.
 
     Args:
-        weights_only: whether only what `load_values` reads by default may be in it.
+        weights_only: whether to refuse values that `load_values` refuses by default.
 
     Raises:
-        NotAllowedError: `load_values` would refuse it.
-        Exception: something cannot be pickled.
+        NotAllowedError: `load_values` would refuse a value.
+        Exception: a value cannot be pickled.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, tensors, weights_only).dump(values)
@@ -59,23 +59,23 @@ def load_values(data: bytes, tensor: Callable[[str], Any], weights_only: bool = 
     """Unpickle the values.
 
     Args:
-        tensor: gives what a tensor's name stands for.
-        weights_only: as `torch.load` has it. Without, reading may run any code.
+        tensor: returns the replacement for a tensor's name.
+        weights_only: as in `torch.load`; with False, reading may run any code.
 
     Raises:
-        NotAllowedError: it names what the script has not registered.
-        UnpicklingError: it is not what `write_values` writes.
+        NotAllowedError: a class is not registered by the script.
+        UnpicklingError: `write_values` does not write such a pickle.
     """
     try:
         return (_Unpickler if weights_only else _AnyUnpickler)(data, tensor).load()
     except pickle.UnpicklingError:
         raise
-    except Exception as error:  # what is no pickle may raise anything
+    except Exception as error:  # invalid pickles may raise anything
         reason = f"{type(error).__name__}: {error!s:.200}"
         raise pickle.UnpicklingError(f"the values cannot be read: {reason}") from error
 
 
-# --- What may be in a checkpoint ------------------------------------------------------------------------
+# --- Allowed classes ------------------------------------------------------------------------------------
 
 
 def _path_of(named: Any) -> str:
@@ -83,7 +83,7 @@ def _path_of(named: Any) -> str:
 
 
 _PATHS = (pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath)
-"""Releases of Python name them differently."""
+"""Path classes, whose modules differ between releases of Python."""
 _PLAIN = (
     *(bool, bytes, complex, dict, float, int, list, set, str, tuple),
     *(Counter, OrderedDict, defaultdict, deque, decimal.Decimal),
@@ -91,29 +91,29 @@ _PLAIN = (
     *(torch.Size, torch.device),
     *_PATHS,
 )
-"""Classes that may be named, and whose objects are written as pickle has it."""
+"""Allowed classes whose objects are pickled in the usual way."""
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-"""What pickle writes by its name."""
+"""Types of objects that pickle writes by name."""
 _KINDS_OF_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 _CONSTANTS = {
     f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, _KINDS_OF_CONSTANTS)
 }
-"""What torch has names for, by them."""
+"""torch's constants, by name."""
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_bsr, torch.sparse_csc, torch.sparse_bsc)
 
 
 def _safe_globals() -> dict[str, Any]:
-    """What the script and libraries have registered, by its path."""
+    """Return the globals that the script and libraries have registered, by path."""
     pairs = (it if isinstance(it, tuple) else (it, None) for it in get_safe_globals())
     return {path or _path_of(named): named for named, path in pairs}
 
 
 def refuse(path: str) -> NoReturn:
-    """Raise NotAllowedError for what has that path."""
+    """Raise NotAllowedError for the global with that path."""
     raise NotAllowedError(
         f"{path} may not be in a checkpoint: call torch.serialization.add_safe_globals"
         f"([{path.rpartition('.')[2]}]) before load() if you trust it, give the Checkpointer "
-        "weights_only=False if you trust whoever can write its checkpoints, or keep it out of the state"
+        "weights_only=False if you trust all who can write its checkpoints, or keep it out of the state"
     )
 
 
@@ -121,7 +121,7 @@ def refuse(path: str) -> NoReturn:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes names instead of tensors, and with `weights_only` nothing that `_Unpickler` refuses."""
+    """Writes references instead of tensors, and with `weights_only` nothing that `_Unpickler` refuses."""
 
     def __init__(self, file: io.BytesIO, tensors: dict[str, Tensor], weights_only: bool) -> None:
         super().__init__(file, protocol=5)
@@ -135,20 +135,20 @@ class _Pickler(pickle.Pickler):
                 return TensorReference, (value.name,)
             return _reduce(value) if self._weights_only else NotImplemented
         if not is_copied(value):
-            plain = value.detach()  # of a class of its own, a parameter's content is a plain tensor
+            plain = value.detach()  # the content of a parameter subclass is a plain tensor
             if not is_copied(plain):
                 return self._reduce_tensor(plain)
             value = plain
         name = self._names.get(id(value))
-        if name is None:  # within an object of a class of its own
+        if name is None:  # inside another object
             name = f"{WITHIN}{len(self._names)}"
             self._names[id(value)] = name
             self._tensors[name] = value
         return TensorReference, (name,)
 
     def _reduce_tensor(self, value: Tensor) -> Any:
-        """Tell how to write a tensor that a slot does not hold as it is."""
-        if hasattr(value, "__tensor_flatten__"):  # its class consists of tensors, as torchao's do
+        """Return pickle's reduction of a tensor that a slot cannot hold."""
+        if hasattr(value, "__tensor_flatten__"):  # a wrapper of other tensors, such as torchao's
             names, context = value.__tensor_flatten__()
             inner = {name: getattr(value, name) for name in names}
             return _put_together, (type(value), inner, context, value.size(), value.stride())
@@ -162,10 +162,10 @@ class _Pickler(pickle.Pickler):
 
 
 def _reduce(value: Any) -> Any:
-    """Tell the pickler how to write what is no tensor, and not of Python's basic types.
+    """Return pickle's reduction of an object that is neither a tensor nor of a basic type.
 
     Raises:
-        NotAllowedError: it could not be read.
+        NotAllowedError: reading would refuse it.
     """
     kind = type(value)
     if kind in _PLAIN:
@@ -177,16 +177,16 @@ def _reduce(value: Any) -> Any:
     named = value if isinstance(value, _BY_NAME) else kind
     path = _path_of(named)
     if "<" in path or (named is not kind and _NAMED.get(path) is named):
-        return NotImplemented  # of what is local to a function, pickle says itself that it has no name
+        return NotImplemented  # pickle itself reports objects that are local to a function
     if _safe_globals().get(path) is not named:
         refuse(path)
-    if isinstance(value, enum.Enum):  # of some releases of Python, it would be by getattr
+    if isinstance(value, enum.Enum):  # some releases of Python would pickle a getattr call
         return kind, (value.value,)
     return NotImplemented
 
 
 def _reduce_numpy(value: Any) -> Any:
-    """Tell the pickler how to write NumPy's arrays, scalars and types; None for all else of its."""
+    """Return pickle's reduction of a NumPy array, scalar or dtype; None for other NumPy objects."""
     import numpy
 
     if isinstance(value, numpy.dtype):
@@ -199,7 +199,7 @@ def _reduce_numpy(value: Any) -> Any:
 
 
 def _array_file(array: Any) -> bytes:
-    """Return the content of a file of NumPy's own format."""
+    """Return an array in NumPy's file format."""
     import numpy
 
     try:
@@ -217,9 +217,9 @@ def _array_file(array: Any) -> bytes:
 def _put_together(
     cls: Any, inner: dict[str, Any], context: object, size: torch.Size, stride: tuple[int, ...]
 ) -> Any:
-    """Make a tensor of a class that consists of tensors."""
+    """Build a tensor of a class that wraps other tensors."""
     if any(isinstance(tensor, TensorReference) for tensor in inner.values()):
-        return TensorReference(cls.__name__)  # for who asks for the names alone
+        return TensorReference(cls.__name__)  # the caller wants only the names
     return cls.__tensor_unflatten__(inner, context, size, stride)
 
 
@@ -250,11 +250,11 @@ _NAMED: dict[str, Any] = {
     **{_path_of(it): it for it in (*_PLAIN, _constant, _array, _scalar, _dtype, _loaded, _put_together)},
     _path_of(TensorReference): TensorReference,
 }
-"""What a pickle may name, by its path."""
+"""Globals that a pickle may name, by path."""
 
 
 class _AnyUnpickler(pickle.Unpickler):
-    """Puts tensors where their names are, and runs whatever else it finds."""
+    """Replaces references by tensors, and allows all globals."""
 
     def __init__(self, data: bytes, tensor: Callable[[str], Any]) -> None:
         super().__init__(io.BytesIO(data))
@@ -266,7 +266,7 @@ class _AnyUnpickler(pickle.Unpickler):
 
 
 class _Unpickler(RestrictedUnpickler):
-    """Puts tensors where their names are, and names nothing but what `_NAMED` and the script allow."""
+    """Replaces references by tensors, and allows only `_NAMED` and globals that the script has registered."""
 
     def __init__(self, data: bytes, tensor: Callable[[str], Any]) -> None:
         super().__init__(data)

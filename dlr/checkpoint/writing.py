@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint's writers, as savers use them: each file is summed up while it is written."""
+"""torch.distributed.checkpoint's writers for savers, which sum up each file while they write it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def write(
     """Write a rank's part of a checkpoint.
 
     Args:
-        writer: torch's own for files, or for object storage.
-        subfolder: of the checkpoint's folder, for the files.
+        writer: torch's writer for files, or for object storage.
+        subfolder: subfolder of the checkpoint's folder for the files.
 
     Returns:
         torch's results, and the files.
@@ -38,7 +38,7 @@ def write(
 
 
 class _Summing:
-    """A writer's file system, which adds what it writes to `files`."""
+    """A writer's file system that appends the written files to `files`."""
 
     def __init__(self, fs: Any, files: list[File]) -> None:
         self._fs = fs
@@ -57,13 +57,13 @@ class _Summing:
 
 
 class _Summed:
-    """A stream that is written from its beginning to its end."""
+    """A sequentially written stream that sums up its content."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._total, self._nbytes = WordSum(), 0
         self._waiting = bytearray()
-        """What has not been added: less than CHUNK_BYTES, since sums take whole rows."""
+        """Bytes that are not summed yet: less than CHUNK_BYTES, since sums take whole rows."""
 
     def write(self, data: bytes) -> int:
         view = memoryview(data).cast("B")

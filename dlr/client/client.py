@@ -1,4 +1,4 @@
-"""`dlr.Client`: submits jobs to a cluster, and finds those that are there."""
+"""`dlr.Client`: submits jobs to a cluster, and finds existing ones."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ class Client:
         name: str | None = None,
         like: str | None = None,
     ) -> Job:
-        """Run a function or a script in as many Pods, and return the job without waiting for it.
+        """Run a function or a script in Pods, and return the job without waiting for it.
 
-        A function is shipped as its source, so it stands alone: it imports what it needs, and gets JSON. It
-        runs in every process; what rank 0 returns is the job's `result()`.
+        A function is shipped as source, so it must be self-contained: it imports what it needs, and its
+        arguments are JSON. It runs in every process; rank 0's return value is the job's `result()`.
 
         Args:
             program: a function, a script of this machine, or `dlr.InImage(path)`.
-            arguments: the arguments of a function by name, or the words of a script's command line.
+            arguments: the arguments of a function by name, or a script's command-line arguments.
             workers: the number of Pods; default 1.
-            min_workers: the number of Pods with which training goes on; default: `workers`.
-            max_workers: the number of Pods to which the job can be scaled.
+            min_workers: the fewest Pods to train with; default: `workers`.
+            max_workers: the most Pods to which the job can be scaled.
             processes: the processes of each Pod; default: one for each of its GPUs, or one.
             image: an image with Python and torch; the embedded cluster needs none.
             cpu: the CPUs of each Pod, such as "500m".
@@ -78,10 +78,10 @@ class Client:
             gpus: the GPUs of each Pod.
             env: additional environment variables.
             name: the job's name; default: a new one.
-            like: a job of this namespace, finished or not, for everything that no other argument names.
+            like: a job of this namespace, finished or not, whose spec supplies everything else.
 
         Raises:
-            ValueError: an argument cannot be meant, or the function cannot be shipped; nothing has been made.
+            ValueError: an argument is invalid, or the function cannot be shipped; nothing was created.
             ApiError: the cluster cannot be reached, or refuses; nothing is left behind.
         """
         if env is not None and not isinstance(env, Mapping):
@@ -105,11 +105,11 @@ class Client:
         return Job(self._api, job)
 
     def job(self, name: str) -> Job:
-        """The job of that name."""
+        """Return the job of that name."""
         return Job(self._api, get_job(self._api, name))
 
     def jobs(self) -> list[Job]:
-        """All jobs of the namespace; the replica groups of one are its `groups()`."""
+        """Return all jobs of the namespace, without replica groups, which `Job.groups()` returns."""
         return [Job(self._api, job) for job, is_group in tree(self._api.find(ELASTICJOBS)) if not is_group]
 
     def __repr__(self) -> str:
@@ -117,9 +117,10 @@ class Client:
 
 
 def checked_name(name: str) -> str:
-    """
+    """Return the name of a new job.
+
     Raises:
-        UsageError: no job can be called that.
+        UsageError: the name is invalid.
     """
     if len(name) > LONGEST_JOB_NAME or not _NAME.fullmatch(name):
         raise UsageError(
@@ -130,10 +131,10 @@ def checked_name(name: str) -> str:
 
 
 def submit(api: Api, objects: Sequence[JSON]) -> tuple[JSON, list[str]]:
-    """Create what `dlr.client.manifest.objects` has built, whole or not at all.
+    """Create the result of `dlr.client.manifest.objects`, all or nothing.
 
     Returns:
-        The job, and the server's warnings.
+        the job, and the server's warnings.
 
     Raises:
         ApiError: the API server refuses it; nothing is left behind.
@@ -166,8 +167,8 @@ def submit(api: Api, objects: Sequence[JSON]) -> tuple[JSON, list[str]]:
 
 
 def _arrived(api: Api, name: str, config_maps: Sequence[str]) -> JSON | None:
-    """Return the job if the API server has made it, though its answer was lost: it names a ConfigMap that was
-    made for it a moment ago."""
+    """Return the job if the API server has created it though its answer was lost; it then names one of the
+    ConfigMaps just created."""
     with suppress(ApiError):
         found = api.get(ELASTICJOBS, name)
         if any(f'"{each}"' in json.dumps(found["spec"]) for each in config_maps):

@@ -1,4 +1,4 @@
-"""`dlr.Job`: a job in a cluster, to wait for, look at, change and delete. All calls block."""
+"""`dlr.Job`: a job in a cluster, with calls to wait for, read, change and delete it. All calls block."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ DELETE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job at one moment."""
+    """Status of a job at one time."""
 
     name: str
     namespace: str
     phase: str
-    """The phase in the job's status; Unobserved before a controller has seen the job."""
+    """Phase in the job's status; Unobserved before a controller has set one."""
     workers: int
-    """Workers that train, or are ready to."""
+    """Number of workers that train, or are ready to."""
     desired_workers: int
     round: int
-    """The world's round; 0 before the first, and for a job with replica groups."""
+    """Round of the world; 0 before the first, and for a job with replica groups."""
     step: int | None
-    """The highest step that a worker has reported."""
+    """Highest step that a worker has reported."""
     total_steps: int | None
-    """The steps of the whole training, from the job's annotation."""
+    """Steps of the whole training, from the job's annotation."""
     restarts: dict[str, int]
-    """Worlds that broke because training processes failed, by exit class."""
+    """Number of worlds that broke because training processes failed, by exit class."""
     why: str
-    """The reason why the job does not train, or has failed; "" without one."""
+    """Reason why the job does not train, or has failed; "" without one."""
     groups: int = 0
-    """Replica groups that train together."""
+    """Number of replica groups that train together."""
     desired_groups: int = 0
-    """Replica groups that the job is divided into; 0 for a job without any."""
+    """Number of the job's replica groups; 0 for a job without any."""
 
     @property
     def finished(self) -> bool:
@@ -110,10 +110,10 @@ def read_status(job: JSON, workers: Sequence[JSON]) -> JobStatus:
 
 
 class JobFailed(Error):
-    """The job has ended, and not well; the message says why.
+    """The job failed; the message says why.
 
     Attributes:
-        status: the job's last status.
+        status: last status of the job.
     """
 
     def __init__(self, status: JobStatus) -> None:
@@ -122,10 +122,10 @@ class JobFailed(Error):
 
 
 class Job:
-    """One ElasticJob. `dlr.Client` makes them.
+    """One ElasticJob, from a `dlr.Client`.
 
-    All methods raise `dlr.ApiError`, with one sentence, where the cluster cannot be reached or refuses, and
-    where the job was deleted.
+    All methods raise `dlr.ApiError`, with one sentence, if the cluster cannot be reached or refuses, or if
+    the job was deleted.
     """
 
     def __init__(self, api: Api, job: JSON) -> None:
@@ -136,7 +136,7 @@ class Job:
         self._last = read_status(job, ())
 
     def status(self) -> JobStatus:
-        """Return the job's present status."""
+        """Read and return the job's present status."""
         job = self._fetch()
         self._last = read_status(job, workers_of(self._api, job))
         return self._last
@@ -145,8 +145,8 @@ class Job:
         """Wait until the job has succeeded.
 
         Raises:
-            JobFailed: it has failed.
-            TimeoutError: it has not ended within `timeout_seconds`; it goes on.
+            JobFailed: the job has failed.
+            TimeoutError: the job has not ended within `timeout_seconds`; it goes on.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
@@ -165,24 +165,24 @@ class Job:
     def result(self, timeout_seconds: float | None = None) -> Any:
         """Wait until the job has succeeded, and return the result of rank 0.
 
-        That is what the function has returned, or what the script has given to `dlr.report_result`; None
-        without either. At most 8,192 characters of JSON are kept. Of replica groups it is that of the first
-        one that has succeeded.
+        The result is the return value of the function, or the value that the script has passed to
+        `dlr.report_result`; None without either. At most 8,192 characters of JSON are kept. With replica
+        groups it is the result of the first one that has succeeded.
 
         Raises:
             JobFailed: the job has failed.
-            TimeoutError: it has not ended within `timeout_seconds`; it goes on.
+            TimeoutError: the job has not ended within `timeout_seconds`; it goes on.
             ValueError: the result is no JSON, or too long; the message says which.
         """
         self.wait(timeout_seconds)
         job = self._fetch()
-        # All groups have trained the same model; one may have failed, or have ended before its last step.
+        # All groups train the same model, but some may have failed, or ended before the last step.
         ended = [each for each in groups_of(self._api, job) if report.phase(each) == "Succeeded"]
-        spoken_for = ended[0] if ended else job
-        return result_of(spoken_for, list_workers(self._api, spoken_for["metadata"]["name"]))
+        source = ended[0] if ended else job
+        return result_of(source, list_workers(self._api, source["metadata"]["name"]))
 
     def groups(self) -> list[Job]:
-        """Return the job's replica groups in order, each a job of its own; none for a job without any."""
+        """Return the job's replica groups in order, each a job of its own; empty for a job without any."""
         return [Job(self._api, each) for each in groups_of(self._api, self._fetch())]
 
     def group(self, index: int) -> Job:
@@ -196,13 +196,13 @@ class Job:
     def logs(
         self, rank: int | None = None, *, follow: bool = False, tail_lines: int | None = None
     ) -> Iterator[str]:
-        """Yield the lines that the workers print; with several workers, each line names its own.
+        """Yield the lines that the workers print; with several workers, each line names its worker.
 
         Args:
-            rank: the node rank of the only worker to show; default: all. Replica groups have ranks of their
-                own: `job.group(0).logs(rank)`.
-            follow: wait for the workers, and go on until the job ends, from each Pod to its successor.
-            tail_lines: the number of last lines of each Pod to show; default: all.
+            rank: node rank of a single worker; default: all workers. Replica groups have ranks of their own:
+                `job.group(0).logs(rank)`.
+            follow: whether to wait for the workers, and to follow until the job ends, from Pod to Pod.
+            tail_lines: number of last lines of each Pod; default: all.
 
         Raises:
             ValueError: the job has no such rank, or more workers than can be shown at once.
@@ -214,9 +214,9 @@ class Job:
         return present(self._api, job, workers, tail_lines)
 
     def stacks(self, timeout_seconds: float = STACKS_SECONDS) -> str:
-        """Return the present stacks of all training processes: equal ones once, the odd ones first.
+        """Return the present stacks of all training processes: equal stacks once, rare ones first.
 
-        Those of replica groups come group by group, each below the name of its job.
+        Stacks of replica groups come group by group, below the name of the group's job.
 
         Raises:
             TimeoutError: no agent has answered.
@@ -238,20 +238,20 @@ class Job:
         set_replicas(self._api, self.name, workers)
 
     def suspend(self) -> None:
-        """Stop the training, after its grace to save; the job's state stays. Nothing happens if it is so."""
+        """Stop the training after time to save; the job's state stays. A suspended job stays so."""
         self._fetch()
         set_suspended(self._api, self.name, True)
 
     def resume(self) -> None:
-        """Let a suspended job train again. Nothing happens if it is not suspended."""
+        """Let a suspended job train again; does nothing for other jobs."""
         self._fetch()
         set_suspended(self._api, self.name, False)
 
     def delete(self, *, wait: bool = True, timeout_seconds: float = DELETE_SECONDS) -> None:
-        """Delete the job with everything that it made, and wait until its Pods are gone.
+        """Delete the job with everything that belongs to it, and wait until its Pods are gone.
 
         Raises:
-            TimeoutError: some Pods are still there after `timeout_seconds`; the message says why.
+            TimeoutError: some Pods are left after `timeout_seconds`; the message says why.
         """
         job = self._fetch()
         refuse_group(job, "delete")
@@ -260,7 +260,8 @@ class Job:
             wait_until_gone(self._api, job, time.monotonic() + timeout_seconds)
 
     def _fetch(self) -> JSON:
-        """
+        """Read the job.
+
         Raises:
             NoSuchJob: it was deleted.
         """
@@ -273,7 +274,7 @@ class Job:
         return f"<dlr.Job {self.namespace}/{self.name}: {self._last}>"
 
     def _repr_html_(self) -> str:
-        """Return HTML for a notebook: the job's state when the cluster last answered."""
+        """Return HTML for a notebook, with the present state, or the last one during an outage."""
         with suppress(ApiError):
             self.status()
         mark = f"<span style='color:{tone_of(self._last.phase).fill}'>●</span>"
@@ -284,7 +285,7 @@ def result_of(job: JSON, workers: Sequence[JSON]) -> Any:
     """Return the result of rank 0 of the last world; None without one.
 
     Raises:
-        ValueError: it could not be kept.
+        ValueError: the result could not be kept.
     """
     rank_of = report.ranks(job)
     for worker in workers:

@@ -1,6 +1,6 @@
-"""Modules that lie beside a shipped script: its imports find them here, and not in a Pod.
+"""Finds modules beside a shipped script, which its imports would find here, but not in a Pod.
 
-Nothing is executed. A module that this Python has installed is taken to be in the image, too.
+Nothing is executed. A module that is installed here is assumed to be in the image, too.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class LocalImport:
     """A module that a script imports from its own folder."""
 
     name: str
-    """The module as the script names it, such as `helpers` or `.helpers`."""
+    """Name of the module in the script, such as `helpers` or `.helpers`."""
     path: Path
-    """The module's file, or the folder of a package."""
+    """File of the module, or folder of a package."""
 
 
 def local_import(source: str, folder: Path) -> LocalImport | None:
     """Return the first import that finds its module in the script's folder; None if there is none.
 
     Args:
-        source: the script's text; one that this Python cannot parse has no imports.
-        folder: the script's folder.
+        source: text of the script; a text that this Python cannot parse has no imports.
+        folder: folder of the script.
     """
     try:
         tree = ast.parse(source)
@@ -43,7 +43,7 @@ def local_import(source: str, folder: Path) -> LocalImport | None:
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
-    """Yield the level of each import, 0 where it is absolute, and the words of the module's dotted name."""
+    """Yield the level of each import, 0 for an absolute one, and the parts of the module's dotted name."""
     rest: list[ast.AST] = [tree]
     while rest:
         node = rest.pop()
@@ -61,7 +61,7 @@ def _imports(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
 def _found(folder: Path, words: list[str]) -> Path | None:
     """Return the file or the package of the first word in the folder.
 
-    A folder without `__init__.py` is a package for what lies in it alone: it may have data.
+    A folder without `__init__.py` may hold data, and counts as a package only if the next part is in it.
     """
     there = folder / words[0]
     if (file := there.with_name(f"{words[0]}.py")).is_file():
@@ -72,7 +72,7 @@ def _found(folder: Path, words: list[str]) -> Path | None:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether this Python finds the module elsewhere than by the folder of its own program."""
+    """Whether this Python finds the module elsewhere than in the folder of its own program."""
     if name in sys.builtin_module_names:
         return True
     others = (finder for finder in sys.meta_path if finder is not PathFinder)

@@ -23,22 +23,22 @@ LONGEST_STEM = 30
 GPU = "nvidia.com/gpu"
 
 _COUNTS = {"workers": 0, "min_workers": 1, "max_workers": 1, "processes": 1, "gpus": 0}
-"""The least that each may be."""
+"""Smallest value of each count."""
 _VARIABLE = re.compile(r"[A-Za-z_.-][\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class JobLaunch:
-    """A job to launch. None is the value of the job that it is like, or the default."""
+    """A job to launch. None stands for the value of the job to copy, or for the default."""
 
     program: Program
     name: str
     workers: int | None = None
-    """Default: the least, or 1."""
+    """Number of workers. Default: `min_workers`, or 1."""
     min_workers: int | None = None
     max_workers: int | None = None
     processes: int | None = None
-    """Processes of each worker. Default: one for each of its GPUs, or one."""
+    """Processes per worker. Default: one for each of its GPUs, or one."""
     image: str | None = None
     requests: Mapping[str, str] = field(default_factory=dict)
     gpus: int | None = None
@@ -56,10 +56,10 @@ def objects(launch: JobLaunch, like: JSON | None = None) -> list[JSON]:
     """Return the objects to create, in order: the ConfigMap if code is shipped, and the ElasticJob.
 
     Args:
-        like: an ElasticJob with the spec for everything that `launch` does not name.
+        like: an ElasticJob whose spec supplies everything that `launch` does not name.
 
     Raises:
-        UsageError: no image is named, or a count or an amount is none, or counts contradict each other.
+        UsageError: no image is named, or a count or an amount is invalid, or counts contradict each other.
     """
     _check(launch)
     source = launch.program.source
@@ -69,9 +69,10 @@ def objects(launch: JobLaunch, like: JSON | None = None) -> list[JSON]:
 
 
 def _check(launch: JobLaunch) -> None:
-    """
+    """Validate a launch.
+
     Raises:
-        UsageError: it names what is no count, no amount, or no variable.
+        UsageError: a count, an amount or a variable is invalid.
     """
     for name, least in _COUNTS.items():
         value = getattr(launch, name)
@@ -90,14 +91,14 @@ def config_map_name(job: str) -> str:
 
 
 def config_map(name: str, job: str, data: JSON) -> JSON:
-    """Return a ConfigMap of a job's, with its `data` or `binaryData`."""
+    """Return a ConfigMap of a job, with the given `data` or `binaryData`."""
     labels = {names.LABEL_APP: names.APP, names.LABEL_JOB: job}
     metadata = {"name": name, "labels": labels}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **data}
 
 
 def owned_by(job: JSON) -> JSON:
-    """Return a patch with which a ConfigMap is deleted with the job."""
+    """Return a patch that makes the job the owner of a ConfigMap, which is then deleted with the job."""
     owner = {
         "apiVersion": names.API_VERSION,
         "kind": "ElasticJob",
@@ -161,7 +162,7 @@ def _set_container(template: JSON, launch: JobLaunch) -> None:
 
 
 def _literal(text: str) -> str:
-    """The text as a kubelet turns it into itself: it makes `$` of `$$`, and a value of `$(NAME)`."""
+    """Escape a text for the kubelet, which turns `$$` into `$`, and `$(NAME)` into a value."""
     return text.replace("$", "$$")
 
 
@@ -181,7 +182,7 @@ def gpus_of(container: JSON) -> int:
 
 
 def _mount_code(pod: JSON, container: JSON, launch: JobLaunch) -> None:
-    """Mount the shipped file in its folder, and drop the file of a job that this one is like."""
+    """Mount the shipped file in its folder, and drop the file of the copied job."""
     reference = {
         "name": config_map_name(launch.name),
         "items": [{"key": "code", "path": launch.program.filename}],

@@ -1,7 +1,7 @@
 """The program of a launched job: a script or a function that is shipped with it, or a path in its image.
 
-A function is shipped as source. So it stands alone: it imports what it needs, and its arguments are JSON.
-Everything else is refused here with a sentence, before anything is made in a cluster.
+A function is shipped as source, so it must be self-contained: it imports what it needs, and its arguments are
+JSON. Other functions are refused with a sentence, before anything is created in a cluster.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from dlr.client.local_imports import local_import
 from dlr.kube.errors import UsageError
 
 FOLDER = "/tmp/dlr-code"
-"""The folder of the shipped file in a Pod."""
+"""Folder of the shipped file in a Pod."""
 MAX_SOURCE = 1_048_576 - 1_024
-"""Bytes: a ConfigMap holds 1 MiB, with its keys. https://kubernetes.io/docs/concepts/configuration/configmap/"""
+"""Largest source, in bytes: a ConfigMap holds 1 MiB, with its keys.
+https://kubernetes.io/docs/concepts/configuration/configmap/"""
 ELSEWHERE = (
     "build it into the image, or put it on a volume of the Pods, and name its path there "
     "(`dlr job launch --in-image PATH`, `dlr.InImage(PATH)`)"
 )
 
 FUTURE = "from __future__ import annotations\n\n"
-"""Annotations name what is not needed to run."""
+"""First line of shipped code: annotations may name things that are not needed to run."""
 
 _ENTRY = """
 
@@ -52,26 +53,26 @@ _OPTIONAL = """
 try:
     import {module}
 except ImportError:
-    pass  # as where the function looks for it
+    pass  # the function's own access fails then, too
 """
 
 
 @dataclass(frozen=True)
 class InImage:
-    """A script in the image, or on a volume of the Pods, by its path there."""
+    """Path of a script in the image, or on a volume of the Pods."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class Program:
-    """The program that training processes run."""
+    """Program of the training processes."""
 
     path: str
-    """The script's path in a Pod."""
+    """Path of the script in a Pod."""
     arguments: tuple[str, ...] = ()
     source: str | None = None
-    """The script's text, which is shipped with the job; None where Pods have it."""
+    """Text of the script, shipped with the job; None if Pods have the script."""
 
     @property
     def filename(self) -> str:
@@ -82,13 +83,13 @@ def program_of(
     target: Callable[..., Any] | str | os.PathLike[str] | InImage,
     arguments: Mapping[str, Any] | Sequence[str],
 ) -> Program:
-    """Return the program for a function, a script of this machine, or one that is in the image.
+    """Return the program for a function, a script of this machine, or a script in the image.
 
     Args:
-        arguments: the arguments of a function by name, or the words of a script's command line.
+        arguments: arguments of a function by name, or command-line arguments of a script.
 
     Raises:
-        UsageError: it cannot be shipped.
+        UsageError: the program cannot be shipped.
     """
     if callable(target):
         return of_function(target, arguments)
@@ -122,7 +123,7 @@ def of_script(path: Path, arguments: Sequence[str] = ()) -> Program:
 def of_function(
     function: Callable[..., Any], arguments: Mapping[str, Any] | Sequence[str] | None = None
 ) -> Program:
-    """Return the program for a function: its source, the modules that it uses, a call with its arguments."""
+    """Return the program for a function: imports of the modules that it uses, its source, and a call."""
     if arguments is not None and not isinstance(arguments, Mapping):
         if len(arguments):
             raise UsageError('A function takes its arguments by name, such as {"lr": 0.1}.')
@@ -186,7 +187,7 @@ def _source_of(function: FunctionType, name: str) -> str:
 
 
 def _modules_of(function: FunctionType, source: str, name: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, module) of what the function uses from around it, which may only be modules."""
+    """Yield name and module of the globals that the function uses, which may only be modules."""
     for used in sorted(_global_names(symtable.symtable(f"{FUTURE}{source}", name, "exec"))):
         if used == name or hasattr(builtins, used):
             continue
@@ -202,7 +203,7 @@ def _modules_of(function: FunctionType, source: str, name: str) -> Iterator[tupl
 
 
 def _submodules(function: FunctionType, source: str, used: Collection[str]) -> list[str]:
-    """Return the modules that the function reaches as attributes of others, such as `xml.etree`, in order."""
+    """Return the modules that the function uses as attributes of others, such as `xml.etree`, in order."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         names: list[str] = []
@@ -221,7 +222,7 @@ def _submodules(function: FunctionType, source: str, used: Collection[str]) -> l
 
 
 def _global_names(table: symtable.SymbolTable) -> set[str]:
-    """Return the names that are used and bound nowhere in the source, but for those of annotations."""
+    """Return the names that are used, but bound nowhere in the source, except in annotations."""
     at_top = table.get_type() == "module"
     found = {
         symbol.get_name()

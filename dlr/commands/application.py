@@ -11,7 +11,7 @@ from dlr.commands.lazy import HELP_NAMES, Lazy, LazyGroup
 from dlr.kube.errors import UsageError
 
 RAW = {"context_settings": {"ignore_unknown_options": True, "help_option_names": []}}
-"""Settings of a command whose words are another program's."""
+"""Settings of a command that passes its arguments to another program."""
 
 
 class Commands(LazyGroup):
@@ -61,22 +61,22 @@ def _options(
 
 
 def run(words: list[str], own_name: str) -> int:
-    """Carry out a command of these words; the exit code.
+    """Run a command with these arguments, and return its exit code.
 
     Raises:
-        UsageError: an option or argument that cannot be meant.
+        UsageError: an option or argument is invalid.
     """
     try:
         code: Any = application(words, prog_name=own_name, standalone_mode=False)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # it is of typer's own errors, which have no public base
+        if not hasattr(error, "format_message"):  # no error of typer's
             raise
         raise UsageError(_sentence(error)) from error
     return code if isinstance(code, int) else 0
 
 
 def _sentence(error: Any) -> str:
-    """Typer's words in one line, and where to look."""
+    """Return typer's message in one line, with a pointer to the help."""
     text = " ".join(error.format_message().split())
     if not text.endswith((".", "?")):
         text += "."

@@ -1,4 +1,4 @@
-"""`dlr bundle`: the agent as it is injected into training images."""
+"""`dlr bundle`: the agent for injection into training images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bundle(
     folder: Annotated[
         str,
         typer.Argument(
-            callback=not_empty, help="Where to; it is made if it is not there.", show_default=False
+            callback=not_empty, help="Folder to write to; created if missing.", show_default=False
         ),
     ],
 ) -> None:

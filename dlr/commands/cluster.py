@@ -28,7 +28,7 @@ CONTROLLER_COMMAND = [
     "--no-metrics-auth",
 ]
 IDENTITY = "--identity=embedded"
-"""Of the one that the supervisor keeps, and that ends when it does."""
+"""Identity of the supervisor's controller, which ends with the supervisor."""
 
 DEFAULT_NAMESPACE = {
     "apiVersion": "v1",
@@ -39,7 +39,7 @@ DEFAULT_NAMESPACE = {
     },
     "spec": {"finalizers": ["kubernetes"]},
 }
-"""Of a new cluster. Its nodes are nobody's but the user's, so what jobs and checks say of them counts."""
+"""Default namespace of a new cluster. All nodes are the user's, so jobs and checks may cordon them."""
 
 HomeFolder = Annotated[
     str | None,
@@ -48,7 +48,7 @@ HomeFolder = Annotated[
 
 
 def _quantity(text: str) -> str:
-    """Check, as a `callback`, an amount that a node can have, before anything is started."""
+    """Validate a node's amount of a resource, as a `callback`, before anything is started."""
     try:
         value = parse_quantity(text)
     except (ValueError, ArithmeticError):
@@ -61,9 +61,9 @@ def _quantity(text: str) -> str:
 
 
 Nodes = Annotated[int, typer.Option(min=1, max=1000, help="Virtual nodes.")]
-CpusPerNode = Annotated[str, typer.Option(callback=_quantity, help="CPUs that a node says it has.")]
-MemoryPerNode = Annotated[str, typer.Option(callback=_quantity, help="Memory that a node says it has.")]
-GpusPerNode = Annotated[int, typer.Option(min=0, help="nvidia.com/gpu that a node says it has.")]
+CpusPerNode = Annotated[str, typer.Option(callback=_quantity, help="CPUs that each node reports.")]
+MemoryPerNode = Annotated[str, typer.Option(callback=_quantity, help="Memory that each node reports.")]
+GpusPerNode = Annotated[int, typer.Option(min=0, help="nvidia.com/gpu that each node reports.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The API server's port; 0 is a free one.")]
 
 
@@ -87,7 +87,7 @@ def up(
         raise _unusable(place, error) from error
     was_up = supervisor.is_up(place)
     manifests = crds.manifests()
-    if not place.database.exists():  # later on, its labels are the user's
+    if not place.database.exists():  # later, its labels belong to the user
         manifests.append(DEFAULT_NAMESPACE)
     try:
         with waiting_for("the cluster to come up"):
@@ -120,7 +120,7 @@ def up(
 
 
 def _down(home: str | None) -> str:
-    """The command that ends this very cluster."""
+    """Return the command that stops this cluster."""
     return "dlr down" if home is None else f"dlr down --home {shlex.quote(home)}"
 
 
@@ -132,7 +132,7 @@ def _unusable(place: Home, error: OSError) -> CommandError:
 
 
 def _refuse_used_folder(place: Home) -> None:
-    """One with other things in it would be closed to all others, and be removed with the cluster some day."""
+    """Refuse a folder with other contents, which would become private, and be removed with the cluster."""
     try:
         is_used = place.root.is_dir() and not place.run.is_dir() and any(place.root.iterdir())
     except OSError as error:
@@ -144,9 +144,9 @@ def _refuse_used_folder(place: Home) -> None:
 
 
 def controller_command(place: Home) -> list[str]:
-    """How a controller of this cluster is started, once its agent is where Pods get it from.
+    """Build the agent for the cluster's Pods, and return the controller's command.
 
-    Containers share this host's files, so the agent's mount point has to be a folder that is there.
+    Containers share this host's files, so the agent's mount point has to be an existing folder.
     """
     from dlr.bundle import agent as agent_bundle
     from localcluster.kubelet.container import Isolation, detect_isolation
@@ -187,6 +187,5 @@ def _home(folder: str | None) -> Home:
         return Home(Path(folder).expanduser().absolute()) if folder else Home.default()
     except RuntimeError as error:
         raise CommandError(
-            f"The home of the user in {folder or unexpanded_root()} is not known; "
-            "name the folder by its whole path."
+            f"The user's home in {folder or unexpanded_root()} is unknown; name the folder by its whole path."
         ) from error

@@ -1,6 +1,6 @@
 """`dlr controller`: the manager with all reconcilers, until SIGTERM or SIGINT.
 
-The controller's image has what this needs, and not what other commands need.
+The controller's image has the dependencies of this command only.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dlr.convert import NotConvertible, convert
 from dlr.convert.reading import Remark
 
 EXIT_WITH_LOSSES = 3
-"""Something is printed, but not all could be carried over."""
+"""Exit code if a part of the manifests could not be converted."""
 
 
 def command(
@@ -54,12 +54,12 @@ def command(
 
 
 def comments(remarks: Sequence[Remark]) -> str:
-    """What is not carried over, and then what is not needed."""
+    """Return comments about fields that are not carried over, and then about those that are not needed."""
     lines = [_comment(f"Not carried over: {remark}") for remark in remarks if remark.is_loss]
     lines += [_comment(f"Not needed: {remark}") for remark in remarks if not remark.is_loss]
     return "".join(lines)
 
 
 def _comment(text: str) -> str:
-    """One line, though the text quotes what the manifest has on several."""
+    """Return a comment in one line, even if the text quotes several lines."""
     return f"# {' '.join(text.split())}\n"

@@ -1,4 +1,4 @@
-"""Objects that commands create."""
+"""Creates objects for commands."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from dlr.kube.errors import ApiError
 
 
 def create(api: Api, kind: Resource, body: JSON, refusal: Callable[[ApiError], str]) -> JSON:
-    """Return an object as the server has made it, and print the server's warnings.
+    """Create an object, print the server's warnings, and return the object as created.
+
+    Args:
+        refusal: returns the message for an error of the server.
 
     Raises:
-        CommandError: the server refuses it, in the words of `refusal`, or there is no such namespace.
+        CommandError: the server refuses the object, or there is no such namespace.
     """
     try:
         created, warnings = api.create(kind, body)

@@ -1,8 +1,7 @@
-"""Carries out one command: `run` goes to the agent, everything else to the typer application.
+"""Runs one command: Pod commands such as `run` go to the agent, all others to the typer application.
 
-Some commands run in images of their own, which need not have the command line's packages: `dlr run` and
-`dlr check-worker` beside torch, `dlr controller` and `dlr bundle` beside the Kubernetes client. So these are
-taken out before anything else is imported.
+Training images need not have the command line's packages, so Pod commands are dispatched before anything else
+is imported.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ from dlr.commands.errors import CommandError
 from dlr.kube.errors import ApiError, UsageError
 
 UNUSABLE = 2
-"""The exit code of an option or argument that cannot be meant."""
+"""Exit code for an invalid option or argument."""
 CANNOT_LOAD = 69
-"""The exit code when a package is missing or broken (EX_UNAVAILABLE): 1 is a verdict of `dlr node-check`."""
+"""Exit code for a missing or broken package (EX_UNAVAILABLE); 1 is a verdict of `dlr node-check`."""
 CRASHED = 70
-"""The exit code of a defect of dlr's own (EX_SOFTWARE); Python's would be 1."""
+"""Exit code for a defect of dlr's own (EX_SOFTWARE); Python's would be 1."""
 LIMITED = 74
-"""The exit code when a disk is full, or a path is not what it should be (EX_IOERR)."""
+"""Exit code for a full disk, or a wrong path (EX_IOERR)."""
 SYSTEM_LIMITS = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE),
         *(errno.ENOMEM, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EFBIG),
     }
 )
-"""Errors that are a machine's state or a person's wrong path, and no defect of dlr's."""
+"""Errors that are due to a machine's state or a wrong path, and not a defect of dlr."""
 
 
 def call_as_program() -> None:
-    """Carry out this process' own command, and exit with its code."""
+    """Run this process's own command, and exit with its code."""
     interrupts.begin_program()
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal of another alphabet than UTF-8
+        sys.stdout.reconfigure(errors="replace")  # for a terminal with another encoding than UTF-8
     try:
         call(sys.argv[1:])
     finally:
@@ -51,9 +50,9 @@ def call_as_program() -> None:
 
 
 def _open_closed_streams() -> None:
-    """What is written to a stream that the caller has closed (`>&-`) goes nowhere.
+    """Discard the output to a stream that the caller has closed (`>&-`).
 
-    Python has None for it, and `print` takes that for stdout.
+    For such a stream Python has None, with which `print` writes to stdout.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -61,7 +60,7 @@ def _open_closed_streams() -> None:
 
 
 def call(words: Sequence[str]) -> None:
-    """Carry out a command, and exit with its code; what goes wrong is one sentence on stderr."""
+    """Run a command, and exit with its code; an error is printed as one sentence on stderr."""
     try:
         code = _dispatch(list(words))
         sys.stdout.flush()
@@ -75,19 +74,19 @@ def call(words: Sequence[str]) -> None:
 
 
 def _failed(error: Exception) -> int:
-    """Say what went wrong; the exit code."""
-    code, sentence = _told(error)
+    """Print an error, and return the exit code."""
+    code, sentence = _described(error)
     if sentence is None:
         sys.excepthook(*sys.exc_info())
     else:
-        # It may quote what a worker or a server says, and a terminal is to obey nothing of that.
+        # It may quote a worker or a server, whose control sequences must not reach the terminal.
         shown = "\n".join(map(printable, sentence.split("\n")))
         print(f"dlr: {shown}", file=sys.stderr)
     return code
 
 
-def _told(error: Exception) -> tuple[int, str | None]:
-    """The exit code and a sentence; no sentence for a defect of ours."""
+def _described(error: Exception) -> tuple[int, str | None]:
+    """Return the exit code and a sentence; no sentence for a defect of dlr."""
     if isinstance(error, CommandError):
         return error.exit_code, str(error)
     if isinstance(error, ApiError):
@@ -105,14 +104,14 @@ def _told(error: Exception) -> tuple[int, str | None]:
 
 
 def _nobody_reads() -> bool:
-    """Whether the pipe that broke is stdout's: who read it has seen enough."""
+    """Whether the broken pipe is stdout's, whose reader has closed it."""
     stdout = select.poll()
     stdout.register(1, 0)
     return any(event & select.POLLERR for _, event in stdout.poll(0))
 
 
 def _drop_unwritten_output() -> None:
-    """What stdout still holds cannot be written; the interpreter would try it again, with a traceback."""
+    """Discard stdout's buffer if it cannot be written; the interpreter would try again, with a traceback."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -138,7 +137,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _own_name() -> str:
-    """Return the name under which the user called this program."""
+    """Return the name by which the user called this program."""
     return "kubectl dlr" if os.path.basename(sys.argv[0]).startswith("kubectl-dlr") else "dlr"  # noqa: PTH119
 
 

@@ -1,27 +1,27 @@
-"""The ways a command fails: a sentence for the person at the terminal, and an exit code."""
+"""Errors of commands: each is a sentence for the user, with an exit code."""
 
 from __future__ import annotations
 
 
 class CommandError(Exception):
-    """What was wrong, where, and what to do; printed as it is, without a traceback."""
+    """The command failed; the message, printed without a traceback, says why and what to do."""
 
     exit_code = 1
 
 
 class CouldNotTell(CommandError):
-    """There is nothing to check, or no way to: neither healthy (0) nor faulty (1)."""
+    """A check was impossible, or had no subject: neither healthy (0) nor faulty (1)."""
 
     exit_code = 2
 
 
 class JobFailedError(CommandError):
-    """The watched job ended, and not well: scripts see it by the exit code."""
+    """The watched job failed, which scripts see by the exit code."""
 
     exit_code = 2
 
 
 class Interrupted(CommandError):
-    """Ctrl-C, while something goes on in the cluster: what goes on, and how to see or end it."""
+    """Ctrl-C while the cluster works on; the message says on what, and how to see or end it."""
 
     exit_code = 130

@@ -1,4 +1,4 @@
-"""`dlr hosts`: a job's workers as Horovod's host discovery wants them."""
+"""`dlr hosts`: a job's workers in the format of Horovod's host discovery."""
 
 from __future__ import annotations
 

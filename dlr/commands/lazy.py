@@ -1,6 +1,6 @@
 """Groups of commands that are imported when they are called.
 
-`dlr --help` shows thirteen commands and needs none of them, and `dlr job list` needs one.
+`dlr --help` imports no command, and `dlr job list` imports one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Lazy:
     """A command that is not imported yet."""
 
     target: str
-    """Name of a function below `dlr.commands`, or of a group, which is a `typer.Typer`."""
+    """Path below `dlr.commands` of a function, or of a group, which is a `typer.Typer`."""
     summary: str
-    """The first line of its help, for the group's list."""
+    """First line of its help, for the group's list."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Arguments for `typer.Typer.command`."""
 
@@ -43,7 +43,7 @@ HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 class LazyGroup(TyperGroup):
-    """A group whose subclass names its commands. A list of them has their summaries; a call imports one."""
+    """Base of groups, whose `lazy` names the commands: their list needs no import, a call imports one."""
 
     lazy: ClassVar[Mapping[str, Lazy]]
 
@@ -58,7 +58,7 @@ class LazyGroup(TyperGroup):
         return super().parse_args(ctx, args or ["--help"])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Resolve as TyperGroup does, and import the command; calls and the shell's completion come here."""
+        """Resolve as TyperGroup does, and import the command, for a call or the shell's completion."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or command is None:
             return name, command, rest

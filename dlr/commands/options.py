@@ -1,4 +1,4 @@
-"""The options that every command which talks to a cluster has, spelt once."""
+"""Options shared by the commands that talk to a cluster."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Command = Callable[..., None]
 
 
 def complete_job_name(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a job in the shell. No cluster, no suggestions."""
+    """Complete the name of a job in the shell; without a cluster there are no suggestions."""
     return [name for name in _names_of(context, ELASTICJOBS) if name.startswith(incomplete)]
 
 
 def complete_node_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete names of nodes in the shell, after those that a list has already."""
+    """Complete the last of a list of node names in the shell."""
     named, comma, last = incomplete.rpartition(",")
     return [f"{named}{comma}{name}" for name in _names_of(context, NODES) if name.startswith(last)]
 
@@ -43,7 +43,7 @@ def complete_context(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _names_of(context: typer.Context, kind: Resource) -> list[str]:
-    """No cluster, no names."""
+    """Return the names of all objects of a kind; empty without a cluster."""
     given = context.params
     try:
         api = Api(connect(given.get("kubeconfig"), given.get("context"), given.get("namespace")))
@@ -53,7 +53,7 @@ def _names_of(context: typer.Context, kind: Resource) -> list[str]:
 
 
 def not_empty(value: str | None) -> str | None:
-    """Refuse, as a `callback`, an empty text: a script's variable that was not set."""
+    """Refuse, as a `callback`, an empty text, which comes from an unset variable of a script."""
     if value == "":
         raise typer.BadParameter("it is empty.")
     return value
@@ -77,7 +77,7 @@ def namespace_name(value: str | None) -> str | None:
 
 
 def object_name(value: str | None) -> str | None:
-    """Check the name of an object in the cluster, such as a job."""
+    """Validate the name of an object in the cluster, such as a job."""
     if value is not None and not (len(value) <= NAME_LENGTH_MAX and OBJECT_NAME.fullmatch(value)):
         hint = "; a namespace goes after -n" if "/" in value else ""
         raise typer.BadParameter(
@@ -88,7 +88,7 @@ def object_name(value: str | None) -> str | None:
 
 
 def new_job_name(value: str | None) -> str | None:
-    """Check the name of a job that is to be made, by which its Pods are named."""
+    """Validate the name of a new job, on which the names of its Pods are based."""
     from dlr.client.client import checked_name
 
     try:
@@ -142,7 +142,7 @@ Group = Annotated[
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """The cluster that a command's options name; nothing is read before it is asked for."""
+    """Options that name a cluster; the kubeconfig is read by `api` only."""
 
     namespace: Namespace = None
     kubeconfig: Kubeconfig = None
@@ -153,10 +153,10 @@ class ClusterOptions:
 
 
 def with_options(parameter: str, made_of: Callable[..., Any]) -> Callable[[Command], Command]:
-    """Give a command options in place of one of its parameters.
+    """Replace a parameter of a command by options.
 
     Args:
-        made_of: makes the parameter's value; its own parameters are the options.
+        made_of: builds the parameter's value; its own parameters are the options.
     """
     options = inspect.signature(made_of, eval_str=True).parameters
 
@@ -178,4 +178,4 @@ def _api(namespace: Namespace = None, kubeconfig: Kubeconfig = None, context: Co
 
 
 with_cluster = with_options("api", _api)
-"""For a command that asks a cluster whatever its other options say."""
+"""Decorator for a command that always talks to a cluster."""

@@ -1,10 +1,10 @@
-"""How things are shown: tables for people, JSON for programs.
+"""Output of commands: tables for people, JSON for programs.
 
-On a terminal tables fit its width and have colours. Anywhere else they are plain columns of full width, one
-line an entry, so that grep and awk work on them. What a cluster's objects say is shown as text, never
-obeyed: neither as rich's markup nor as a terminal's control sequences.
+On a terminal tables fit its width and have colours. Elsewhere they are plain columns of full width, one line
+per entry, for grep and awk. Texts from the cluster are never interpreted, neither as rich's markup nor as
+control sequences of a terminal.
 
-rich takes as long to import as a short command needs for all the rest, so it is imported where it draws.
+Importing rich takes as long as the rest of a short command, so it is imported only where it is used.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-"""Lines of commands that run until they are stopped."""
+"""Format of log lines of long-running commands."""
 UNLIMITED_WIDTH = 10_000
 UNKNOWN_SIZE = (80, 24)
 NARROW_WIDTH = 120
-"""On a terminal that is no wider, the longest text has the room of columns that can be done without."""
+"""Widest terminal on which less important columns are left out."""
 COLUMN_GAP = 2
 FEWEST_CHARACTERS = 12
-"""A text shorter than that says nothing; where so many have no room, other columns are cut too."""
+"""Shortest useful width of the last column; to make room for it, the widest other column is cut."""
 
 
 class Format(StrEnum):
@@ -46,12 +46,12 @@ def is_narrow() -> bool:
 
 
 def console() -> Console:
-    """Return a console for the present stdout: tests and pipes put another file in place of it."""
+    """Return a console for the present stdout, which tests may replace."""
     from rich.console import Console
 
     if sys.stdout.isatty():
         found = Console(highlight=False)
-        if 0 in found.size:  # COLUMNS=0, of a terminal whose size is not known
+        if 0 in found.size:  # COLUMNS=0, or a terminal of unknown size
             found.size = UNKNOWN_SIZE
         return found
     return Console(highlight=False, width=UNLIMITED_WIDTH, force_terminal=False)
@@ -71,7 +71,7 @@ def verdict_line(word: str, text: str) -> Text:
     """Return the first line of a screen, on a terminal with a mark in the colour of the state.
 
     Args:
-        word: a word that has a tone.
+        word: a word with a tone.
     """
     from rich.text import Text
 
@@ -80,10 +80,10 @@ def verdict_line(word: str, text: str) -> Text:
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, one_line: bool = False) -> None:
-    """Print a table, with nothing beside it.
+    """Print a table.
 
     Args:
-        one_line: cut each row to one line of a terminal.
+        one_line: whether to cut each row to one line of a terminal.
     """
     if sys.stdout.isatty():
         show(table(headers, rows, console().width if one_line else None))
@@ -92,7 +92,7 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, one_
 
 
 def plain_lines(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return columns of full width, for where there is no terminal: rich is too slow for ten thousand."""
+    """Return columns of full width, for output without a terminal; rich is too slow for many rows."""
     lines = [headers, *([_words(value) for value in row] for row in rows)]
     widths = [max(map(_cells, column)) for column in zip(*lines, strict=True)]
     padded = (
@@ -103,7 +103,7 @@ def plain_lines(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> lis
 
 
 def _cells(text: str) -> int:
-    """How wide it is on a terminal."""
+    """Return the width of a text on a terminal."""
     return len(text) if text.isascii() else sum(1 + (east_asian_width(each) in "WF") for each in text)
 
 
@@ -112,7 +112,7 @@ def print_json(value: Any) -> None:
 
 
 def as_yaml(objects: Sequence[Any]) -> str:
-    """Return a document for each object, with texts of several lines as they are."""
+    """Return a document for each object, with multi-line texts as blocks."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -127,9 +127,9 @@ def as_yaml(objects: Sequence[Any]) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> Table:
-    """Return columns; what is too wide for the terminal is folded, or cut to lines of `width`.
+    """Return a table; texts that are too wide are folded, or, with `width`, cut to one line.
 
-    The widest columns are folded first, so that the last one, which says why, is never pushed off the screen.
+    The widest columns are folded first, so that the last one, the reason, is never pushed off the screen.
     """
     from rich.table import Table
     from rich.text import Text
@@ -147,7 +147,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], width: int |
 
 
 def _cut(headers: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -> None:
-    """The last column, and the widest other where the last would have no room to say anything."""
+    """Cut the last column, and the widest other one if the last would get too narrow."""
     others = [max(len(header), *(row[at].cell_len for row in rows)) for at, header in enumerate(headers[:-1])]
     rest = width - sum(others) - COLUMN_GAP * len(others)
     widest = max(range(len(others)), key=others.__getitem__)

@@ -1,4 +1,4 @@
-"""`dlr run` and `dlr exec` in the list of commands; `dlr.commands.dispatch` takes calls first."""
+"""`dlr run` and `dlr exec`, for the list of commands; `dlr.commands.dispatch` handles calls earlier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dlr simulate`: a fleet on paper (docs/simulator.md)."""
+"""`dlr simulate`: simulates a fleet (docs/simulator.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def simulate(
         int, typer.Option(min=1, max=1_000, help="How many runs; each draws other faults.")
     ] = 20,
     effects: Annotated[
-        bool, typer.Option(help="Tell what each change alone would bring: a dozen runs more a seed.")
+        bool, typer.Option(help="Show the effect of each change alone: a dozen more runs per seed.")
     ] = True,
     times: Annotated[
         bool, typer.Option("--times", help="First print the table of times, and where each is from.")

@@ -1,4 +1,4 @@
-"""Manifests of other operators as ElasticJobs: `dlr convert`. All of it pure."""
+"""Converts manifests of other operators to ElasticJobs, for `dlr convert`. Pure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CONVERTIBLE = ("TrainJob", *(kind for _, kind in _ALONE))
 
 @dataclass(frozen=True)
 class Converted:
-    """The objects of some files, converted."""
+    """Converted objects of some files."""
 
     documents: Sequence[tuple[JSON, Sequence[Remark]]]
-    """Each ElasticJob with its remarks; objects of other kinds as they were, with none."""
+    """Each ElasticJob with its remarks, and unchanged objects of other kinds, without remarks."""
     refused: Sequence[str] = ()
     """Manifests that cannot be converted, with the reasons."""
 
@@ -43,10 +43,10 @@ class Converted:
 
 
 def convert(documents: Sequence[JSON]) -> Converted:
-    """Convert every manifest that can be; other objects stay, but runtimes, which go into the jobs.
+    """Convert all convertible manifests; runtimes go into the jobs, and other objects stay.
 
     Raises:
-        NotConvertible: none of them can be, or there is none.
+        NotConvertible: no manifest can be converted, or there is none.
     """
     refused: list[str] = []
     made: list[tuple[JSON, Sequence[Remark]]] = []

@@ -1,4 +1,4 @@
-"""A batch/v1 Job, and a JobSet (jobset.x-k8s.io): the one of its Jobs that trains."""
+"""Converts a batch/v1 Job, and of a JobSet (jobset.x-k8s.io) the Job that trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_JOBS = {
     "podReplacementPolicy": "a worker's next Pod can start while the last is still leaving",
 }
 TRAINERS = ("node", "trainer", "worker", "workers", "pytorch")
-"""Names that replicated Jobs have that train, the likeliest first."""
+"""Usual names of replicated Jobs that train, the likeliest first."""
 ANOTHER = "the workers of an ElasticJob are all alike; make a Job of it, or an init container"
 OF_SETS = {
     "successPolicy": "an ElasticJob succeeds when all of its workers do",
@@ -26,7 +26,7 @@ OF_SETS = {
 
 
 def convert_job(manifest: Reader) -> JSON:
-    """A Job whose Pods train together."""
+    """Convert a Job whose Pods train together."""
     metadata = metadata_of(manifest)
     spec = manifest.within("spec")
     workers = workers_of_job(spec, 1)
@@ -38,7 +38,7 @@ def convert_job(manifest: Reader) -> JSON:
 
 
 def workers_of_job(spec: Reader, jobs: int) -> WorkersDraft:
-    """The workers of so many Jobs with this spec."""
+    """Return the workers for so many Jobs with this spec."""
     parallelism = spec.number("parallelism", 1)
     if spec.number("completions", parallelism) != parallelism:
         why = f"all workers train at once, so there are {parallelism}, as of parallelism"
@@ -86,5 +86,5 @@ def convert_jobset(manifest: Reader) -> JSON:
 
 
 def trainer_among(names: list[str]) -> int:
-    """The place of the replicated Job that trains, by its name; the last if none has one of the usual."""
+    """Return the index of the replicated Job that trains, by its name; the last if no name is usual."""
     return next((names.index(name) for name in TRAINERS if name in names), len(names) - 1)

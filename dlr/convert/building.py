@@ -1,4 +1,4 @@
-"""What all kinds have in common: a Pod template becomes a worker's, and counts an ElasticJob."""
+"""Common part of all conversions: an ElasticJob from a Pod template and counts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WORLD_VARIABLES = frozenset(
         *("PET_STANDALONE", "PET_RDZV_CONF"),
     }
 )
-"""That dlr sets, or torchrun does."""
+"""Variables that dlr or torchrun sets."""
 
 
 @dataclass
 class WorkersDraft:
-    """The workers of an ElasticJob in the making."""
+    """Workers of an ElasticJob during the conversion."""
 
     template: JSON
     replicas: int = 1
@@ -31,14 +31,14 @@ class WorkersDraft:
     most: int | None = None
     restarts: int | None = None
     restarts_at: str = ""
-    """The path of the field that says it."""
+    """Path of the field with the number of restarts."""
     processes: str | None = None
-    """Processes of each Pod: a number, or torchrun's words; None where only the command has them."""
+    """Processes of each Pod: a number, or a word of torchrun; None if only the command has them."""
     fields: dict[str, Any] = field(default_factory=dict)
-    """Further fields of the ElasticJob's spec, by their path."""
+    """Further fields of the ElasticJob's spec, by path."""
 
     def limit_restarts(self, reader: Reader, key: str) -> None:
-        """Take the number of restarts from a field, before what an earlier one says."""
+        """Take the number of restarts from a field, in place of an earlier field's."""
         at = f"{reader.path}.{key}"
         if (value := reader.number(key, None)) is None:
             return
@@ -61,14 +61,14 @@ def metadata_of(manifest: Reader) -> JSON:
         if value := metadata.take(key):
             kept[key] = value
     for key in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
-        metadata.take(key)  # of an object that `kubectl get -o yaml` has printed
+        metadata.take(key)  # printed by `kubectl get -o yaml`
     metadata.finish()
     manifest.take("status")
     return kept
 
 
 def training_container(template: JSON, names: tuple[str, ...], at: str) -> JSON:
-    """The container that trains, by one of these names, which becomes the first; else the first."""
+    """Return the container that trains, by one of these names, and move it to the front; else the first."""
     containers = (template.get("spec") or {}).get("containers")
     if not containers:
         raise NotConvertible(f"{at}.spec.containers is empty.")
@@ -83,11 +83,11 @@ def training_container(template: JSON, names: tuple[str, ...], at: str) -> JSON:
 def elastic_job(
     metadata: JSON, workers: WorkersDraft, reader: Reader, at: str, container: JSON | None
 ) -> JSON:
-    """The ElasticJob; what of the container cannot be carried over becomes a remark of the reader.
+    """Return the ElasticJob; losses in the container become remarks of the reader.
 
     Args:
-        at: the path of the Pod template.
-        container: the one that trains; None if its command stays as it is.
+        at: path of the Pod template.
+        container: the container that trains; None to keep its command.
     """
     if container is not None:
         _set_command(workers, reader, f"{at}.spec.containers[{container.get('name', 0)}]", container)
@@ -110,7 +110,7 @@ def elastic_job(
 
 
 def put(spec: JSON, path: str, value: Any) -> None:
-    """Set a field, by its path."""
+    """Set a field by its path."""
     *parents, last = path.split(".")
     for parent in parents:
         spec = spec.setdefault(parent, {})
@@ -158,7 +158,7 @@ def _drop_world_variables(workers: WorkersDraft, reader: Reader, where: str, con
 
 
 def batch_run_policy(spec: Reader, fields: JSON) -> None:
-    """The fields of a run that a batch/v1 Job, a JobSet and a PyTorchJob write alike."""
+    """Take over the fields of a run that batch/v1 Jobs, JobSets and PyTorchJobs have in common."""
     for key in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"):
         if (value := spec.number(key, None)) is not None:
             fields[f"runPolicy.{key}"] = value

@@ -1,4 +1,4 @@
-"""How a container starts training, and the command that does so in an ElasticJob."""
+"""Converts the command by which a container starts training to that of an ElasticJob."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ OF_THE_WORLD = frozenset(
         *("master-addr", "master-port", "standalone", "local-addr", "max-restarts"),
     }
 )
-"""torchrun's flags that the ElasticJob has fields for, or dlr decides."""
+"""torchrun's flags that fields of the ElasticJob replace, or that dlr decides."""
 
 _SHELL = re.compile(r"(?:ba|da|a|z|k)?sh")
 _PYTHON = re.compile(r"python[\d.]*")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch", "dlrover.trainer.torch.elastic_run")
 _LAUNCHERS = ("torchrun", "dlrover-run")
 _WRAPPERS = ("env", "tini", "dumb-init", "numactl", "nice", "nohup", "stdbuf")
-"""Programs that run the command behind their own flags."""
+"""Programs that run the command after their own flags."""
 _PYTHON_FLAGS = "-[bBdEiIOPqRsSuvVx]+"
 _VALUELESS_PYTHON_FLAGS = re.compile(_PYTHON_FLAGS)
 _IN_TEXT = re.compile(
@@ -35,7 +35,7 @@ _BLANKS = re.compile(r"(?:[ \t]|\\\n)*")
 
 @dataclass
 class Launched:
-    """A container's command as an ElasticJob's."""
+    """The command of an ElasticJob's container."""
 
     command: list[str]
     least: int | None = None
@@ -45,17 +45,18 @@ class Launched:
     dropped: list[str] = field(default_factory=list)
     """Flags that are not needed."""
     lost: list[str] = field(default_factory=list)
-    """Flags that nothing obeys, each with the reason."""
+    """Flags without an equivalent, each with the reason."""
 
 
 def launched(words: Sequence[str], processes: str | None) -> Launched:
-    """The command of an ElasticJob that does what a container's `command` and `args`, not empty, do.
+    """Return the command of an ElasticJob that is equivalent to a container's `command` and `args`.
 
-    A launcher of torch's stays, without the flags of the rendezvous. `dlr run` starts any other program in
-    each process.
+    A launcher of torch stays, without the flags of the rendezvous. `dlr run` starts any other program in each
+    process.
 
     Args:
-        processes: of each Pod, where the manifest says it outside of the command.
+        words: `command` and `args`, not empty.
+        processes: processes of each Pod, if the manifest has them outside of the command.
     """
     name = posixpath.basename(words[0])
     flags = _launcher_length(words)
@@ -79,7 +80,7 @@ def launched(words: Sequence[str], processes: str | None) -> Launched:
 
 
 def _launcher_length(words: Sequence[str]) -> int:
-    """How many words name the launcher; 0 if the command begins with none."""
+    """Return the number of words that name the launcher; 0 if the command begins with none."""
     name = posixpath.basename(words[0])
     if name in _LAUNCHERS:
         return 1
@@ -91,7 +92,7 @@ def _launcher_length(words: Sequence[str]) -> int:
 
 
 def _interpreter_length(words: Sequence[str]) -> int:
-    """Number of words that are Python and its flags without a value; 0 for a command of another program."""
+    """Return the number of words of Python and its flags without values; 0 for another program."""
     if not _PYTHON.fullmatch(posixpath.basename(words[0])):
         return 0
     place = 1
@@ -113,7 +114,7 @@ def _with_flags(launcher: Sequence[str], rest: Sequence[str], processes: str | N
 
 
 def _takes(option: Option, result: Launched) -> bool:
-    """Whether the flag leaves the command, and goes into the result."""
+    """Move a flag from the command into the result, if it belongs there; return whether it does."""
     if option.name in FLAGS:
         return FLAGS[option.name].ignored
     if option.name not in OF_THE_WORLD:
@@ -137,7 +138,7 @@ def _obey_dlrover(found: Sequence[Option], result: Launched) -> None:
 
 
 def _launcher_in(text: str) -> re.Match[str] | None:
-    """The first launcher in a shell's text that is in no comment."""
+    """Return the first launcher in a shell's text that is in no comment."""
     found = _IN_TEXT.finditer(text)
     return next(
         (each for each in found if not _COMMENT.search(text[: each.start()].rpartition("\n")[2])), None
@@ -145,7 +146,7 @@ def _launcher_in(text: str) -> re.Match[str] | None:
 
 
 def _in_text(words: Sequence[str], place: int, launcher: re.Match[str], processes: str | None) -> Launched:
-    """A shell's text with a launcher in it: only its flags are cut out."""
+    """Convert a shell's text with a launcher: only the launcher's flags are cut out."""
     text = words[place]
     spans = _words_of_text(text, launcher.end())
     result = Launched([])
@@ -166,7 +167,7 @@ def _in_text(words: Sequence[str], place: int, launcher: re.Match[str], processe
 
 
 def _words_of_text(text: str, at: int) -> list[tuple[int, int]]:
-    """Return start and end of each word from `at` to the end of that command; lines may be continued."""
+    """Return start and end of each word from `at` to the end of that command, across continued lines."""
     spans: list[tuple[int, int]] = []
     while True:
         blanks = _BLANKS.match(text, at)
@@ -178,7 +179,7 @@ def _words_of_text(text: str, at: int) -> list[tuple[int, int]]:
 
 
 def _end_of(text: str, at: int, ends: str) -> int:
-    """Return the place of the first of `ends` that is in no quotes and no substitution."""
+    """Return the index of the first of `ends` outside of quotes and substitutions."""
     is_quoted = ends == '"'
     while at < len(text) and text[at] not in ends:
         opened = text[at]

@@ -1,4 +1,4 @@
-"""DLRover's ElasticJob: the same kind, with what dlr does otherwise moved to where it belongs."""
+"""Converts DLRover's ElasticJob: the kind stays, and fields without a meaning in dlr go."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def convert_elasticjob(manifest: Reader) -> JSON:
         pod["restartPolicy"] = "Never"
     at = f"{worker.path}.template"
     container = training_container(workers.template, ("main",), at)
-    # Of roles, only what their Pods run says what they are.
+    # Several roles are distinguished by their commands, which must stay then.
     job = elastic_job(metadata, workers, manifest, at, None if others else container)
     job["spec"]["replicaSpecs"][WORKER].update(kept)
     job["spec"]["replicaSpecs"].update(others)

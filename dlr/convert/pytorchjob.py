@@ -1,4 +1,4 @@
-"""A PyTorchJob (kubeflow.org/v1): its master and its workers are workers alike."""
+"""Converts a PyTorchJob (kubeflow.org/v1), whose master and workers become workers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _restart_policy(replica: Reader, workers: WorkersDraft) -> None:
     elif policy != "OnFailure":
         why = f"{policy}: failures are classified by their cause, and have restartCount tries"
         replica.remarks.append(Remark(f"{replica.path}.restartPolicy", why, is_loss=False))
-    (workers.template.get("spec") or {}).pop("restartPolicy", None)  # the operator sets it from this one
+    (workers.template.get("spec") or {}).pop("restartPolicy", None)  # the operator overwrites it
 
 
 def _elastic_policy(policy: Reader, workers: WorkersDraft, masters: int) -> None:

@@ -1,6 +1,6 @@
-"""Reading a manifest so that nothing of it is dropped in silence.
+"""Reads a manifest without silently dropping fields.
 
-What is taken is removed. What is left at the end gets a remark, with its path and the reason.
+A field that is taken is removed. Each field that is left at the end gets a remark with path and reason.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LISTS = {"command", "args"}
 LISTS_OF_OBJECTS = {"containers", "initContainers", "env", "volumes", "volumeMounts"}
 TEXTS = {"name", "generateName", "action", "managedBy"}
 FREE = {"labels", "annotations", "matchLabels", "nodeSelector"}
-"""Fields with keys of the user's own."""
+"""Fields with arbitrary keys."""
 
 
 class NotConvertible(Exception):
-    """No ElasticJob can be made of a manifest; the message is a sentence."""
+    """A manifest cannot be converted to an ElasticJob; the message is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class Remark:
     path: str
     why: str
     is_loss: bool = True
-    """It could not be carried over; else it is done without it."""
+    """Whether the field could not be carried over; otherwise it is not needed."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.why}"
 
 
 def refuse_misshapen(body: Any, path: str = "") -> None:
-    """Refuse a manifest with a field that Kubernetes has as a list, an object or a text, and that is none.
+    """Refuse a manifest with a value of the wrong type: not a list, an object or a text as in Kubernetes.
 
     Raises:
-        NotConvertible: it names the field.
+        NotConvertible: a field has the wrong type; the message names it.
     """
     if isinstance(body, list):
         for number, each in enumerate(body):
@@ -76,19 +76,19 @@ class Reader:
     body: JSON
     path: str = ""
     remarks: list[Remark] = field(default_factory=list)
-    """Shared by all readers of one manifest."""
+    """Remarks on the manifest, shared by all its readers."""
 
     @classmethod
     def of(cls, body: JSON) -> Reader:
         return cls(copy.deepcopy(body))
 
     def take(self, key: str, default: Any = None) -> Any:
-        """The value, which counts as carried over."""
+        """Take a value, which counts as carried over."""
         value = self.body.pop(key, None)
         return default if value is None else value
 
     def number(self, key: str, default: D) -> int | D:
-        """The whole number there."""
+        """Take a whole number."""
         value = self.body.pop(key, None)
         if value is None:
             return default
@@ -97,31 +97,31 @@ class Reader:
         return value
 
     def within(self, key: str) -> Reader:
-        """A reader of the object there; of an empty one where there is none."""
+        """Return a reader of an object, which is empty if the field is missing."""
         value = self.take(key, {})
         if not isinstance(value, dict):
             raise NotConvertible(f"{self._at(key)} is no object.")
         return Reader(value, self._at(key), self.remarks)
 
     def each(self, key: str) -> list[Reader]:
-        """A reader of each object of a list."""
+        """Return a reader of each object of a list."""
         value = self.take(key, [])
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise NotConvertible(f"{self._at(key)} is no list of objects.")
         return [Reader(each, f"{self._at(key)}[{number}]", self.remarks) for number, each in enumerate(value)]
 
     def lose(self, key: str, why: str) -> None:
-        """Remark that a field is not carried over, if it is there."""
+        """Remark that a field is not carried over, if the manifest has it."""
         if self.body.pop(key, None) not in (None, {}, []):
             self.remarks.append(Remark(self._at(key), why))
 
     def replace(self, key: str, why: str) -> None:
-        """Remark that a field is not needed, if it is there."""
+        """Remark that a field is not needed, if the manifest has it."""
         if self.body.pop(key, None) not in (None, {}, []):
             self.remarks.append(Remark(self._at(key), why, is_loss=False))
 
     def finish(self, reasons: Mapping[str, str] | None = None) -> None:
-        """Remark on everything that is left, with the reasons by key; the default is NO_SUCH_FIELD."""
+        """Remark on all fields that are left, with the reasons by key; the default is NO_SUCH_FIELD."""
         for key in list(self.body):
             self.lose(key, (reasons or {}).get(key, NO_SUCH_FIELD))
 

@@ -1,4 +1,4 @@
-"""A TrainJob (trainer.kubeflow.org) with the runtime that it names."""
+"""Converts a TrainJob (trainer.kubeflow.org) with the runtime that it names."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ TORCH_DISTRIBUTED: JSON = {
     "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}},
     "template": {"spec": {"replicatedJobs": [_NODES]}},
 }
-"""What Trainer installs under the name of torch-distributed (its manifests/base/runtimes, at 2.1)."""
+"""Trainer's built-in runtime torch-distributed (its manifests/base/runtimes, at 2.1)."""
 BUILT_IN = {"torch-distributed": TORCH_DISTRIBUTED}
 INITIALIZER = "download in an init container of the Pod template, or in the script"
 
 
 def convert_trainjob(manifest: Reader, documents: Sequence[JSON]) -> JSON:
-    """`documents` are all of the files', among which is the runtime, unless Trainer installs it."""
+    """Convert a TrainJob.
+
+    Args:
+        documents: all objects of the files, including the runtime, unless it is one of Trainer's own.
+    """
     metadata = metadata_of(manifest)
     spec = manifest.within("spec")
     runtime = _runtime(spec.within("runtimeRef"), documents)
@@ -142,7 +146,7 @@ def _names(jobs: Sequence[Reader]) -> list[str]:
 
 
 def _override(override: Reader, template: JSON) -> None:
-    """Merge the metadata and the spec of Pods into the template."""
+    """Merge the metadata and the spec of an override into the Pod template."""
     metadata = override.within("metadata")
     for key in ("labels", "annotations"):
         if found := metadata.take(key):
@@ -180,7 +184,7 @@ def _patch(patch: Reader, template: JSON, metadata: JSON) -> None:
 
 
 def merge_pod_spec(spec: JSON, patch: JSON) -> None:
-    """Merge objects by key, lists of named things by name, and append other lists."""
+    """Merge a patch: objects by key, lists of named objects by name; other lists are appended."""
     for key, value in patch.items():
         there = spec.get(key)
         if isinstance(value, dict) and isinstance(there, dict):

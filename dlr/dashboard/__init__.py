@@ -1,5 +1,5 @@
-"""`dlr dashboard`: a page about jobs, served on this machine alone, with the rights of its user.
+"""`dlr dashboard`: a web page about jobs, served only on this machine, with the user's permissions.
 
-`fleet`, `job_page` and `ranks` make its content from the cluster's objects, and do no I/O.
-`reading` asks the API server, in threads. `feed` does so while somebody looks, `server` serves.
+`fleet`, `job_page` and `ranks` build its content from the cluster's objects, without I/O. `reading` reads
+from the API server, in threads. `feed` repeats that while a page is open, and `server` serves.
 """

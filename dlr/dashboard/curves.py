@@ -1,4 +1,4 @@
-"""A job's curves: step time, the script's numbers, what rank 0's Pod uses; and what all Pods use. Pure."""
+"""A job's curves: step time, the script's numbers, the usage of rank 0's Pod and of all Pods. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UsageFigure:
     label: str
     unit: str
     scale: float = 1.0
-    """What one of the unit is of the figure."""
+    """Size of the unit, in the figure's own unit."""
 
 
 FIGURES = (
@@ -41,7 +41,7 @@ def past_of(job: JSON, reports: Sequence[tuple[JSON, JSON]], submitted: datetime
     """Return the series of rank 0's agent, or the newest of the others', as columns.
 
     Args:
-        reports: of the job's workers, as `Case.reports`.
+        reports: reports of the job's workers, as in `Case.reports`.
     """
     found = [(worker["spec"]["index"], series) for worker, each in reports if (series := _series_of(each))]
     first = min(report.ranks(job), default=None)
@@ -69,25 +69,25 @@ def _series_of(agent: JSON) -> list[JSON]:
 
 
 def _usage_curve(figure: UsageFigure, series: Iterable[JSON]) -> JSON:
-    """Return a figure's values along the series; none where it has less than two."""
+    """Return a figure's values along the series; empty if there are fewer than two."""
     values = [scaled((point.get("usage") or {}).get(figure.name), figure) for point in series]
     is_curve = sum(value is not None for value in values) > 1
     return {"label": figure.label, "unit": figure.unit, "values": values if is_curve else []}
 
 
 def scaled(value: float | None, figure: UsageFigure) -> float | None:
-    """Return a figure in its unit, to three digits."""
+    """Return a figure in its unit, with three digits."""
     return None if value is None else float(f"{value / figure.scale:.3g}")
 
 
 def usage_of(agent: JSON) -> list[float | None]:
-    """Return what a worker's Pod uses now: a value for each of FIGURES."""
+    """Return the present usage of a worker's Pod: a value for each of FIGURES."""
     usage = agent.get("usage") or {}
     return [scaled(usage.get(figure.name), figure) for figure in FIGURES]
 
 
 def usage_line(case: Case) -> str:
-    """Say what all Pods of the job use now; empty where no agent reports it, and for a job that has ended."""
+    """Describe the present usage of all the job's Pods; empty without reports, and after the job's end."""
     found = [
         usage
         for worker, agent in case.reports

@@ -1,4 +1,4 @@
-"""A view that is read again and again while somebody looks at it, gently and through outages."""
+"""Reads a view repeatedly while a page shows it, at a low load, and through outages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
 SHARE = 0.1
-"""Of one core's time reading takes at most this much: a large job is read less often."""
+"""Largest share of one core's time for reading: a large job is read less often."""
 MOST_WAIT_SECONDS = 30.0
 TROUBLE_WAIT_SECONDS = 3.0
 
@@ -31,11 +31,11 @@ TROUBLE_WAIT_SECONDS = 3.0
 class Update:
     number: int
     body: bytes
-    """JSON: `page`, the last one there is, or null; `trouble`, why there is no newer one; `at`, its time."""
+    """JSON: `page`, the newest page, or null; `trouble`, why there is no newer one; `at`, the time."""
 
 
 class Feed:
-    """Reads a view in a thread, one at a time, while it has subscribers, and hands on the newest."""
+    """Reads a view in a thread while it has subscribers, and passes on the newest page."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -44,13 +44,13 @@ class Feed:
         self._newest: Update | None = None
         self._reader: asyncio.Task[None] | None = None
         self._reading: Future[tuple[float, bytes | None, str | None]] | None = None
-        """The last reading; who has asked for it may be gone."""
+        """The last reading, whose subscribers may be gone."""
         self._number = 0
         self._logged = ""
         """The trouble whose traceback was logged last."""
 
     async def updates(self) -> AsyncGenerator[Update]:
-        """The newest, and each one after it; who is slow misses some."""
+        """Yield the newest update, and each later one; a slow subscriber misses some."""
         self._subscribers += 1
         if self._reader is None:
             self._reader = asyncio.create_task(self._read_on())
@@ -65,7 +65,7 @@ class Feed:
             if not self._subscribers and self._reader is not None:
                 self._reader.cancel()
                 self._reader = None
-                self._newest = None  # who comes later is not shown what is old
+                self._newest = None  # a later subscriber must not get an old page
 
     async def _newer_than(self, number: int) -> Update:
         async with self._changed:
@@ -94,24 +94,28 @@ class Feed:
         """Return, from a thread, the CPU seconds used, and the page as JSON or why there is none."""
         began = time.thread_time()
         try:
-            page: bytes | None = orjson.dumps(self.view.read())  # null for what is infinite: JSON has none
+            page: bytes | None = orjson.dumps(self.view.read())  # null for infinite values, which JSON lacks
             trouble = None
         except ApiError as failed:
             page, trouble = None, f"{failed}"
         except Exception as defect:
             page = None
             trouble = f"dlr cannot make this page ({type(defect).__name__}: {defect}). Please report it."
-            if trouble != self._logged:  # it is made again every few seconds
+            if trouble != self._logged:  # the page is built every few seconds
                 LOG.exception("a page cannot be made")
                 self._logged = trouble
         return time.thread_time() - began, page, trouble
 
 
 def pause_seconds(cpu_seconds: float, took_seconds: float, *, in_trouble: bool) -> float:
-    """Until the next reading, after one that took so much CPU time and, with its waits, so long.
+    """Return the pause until the next reading.
 
-    From one reading's start to the next it is INTERVAL_SECONDS, or what SHARE asks for. The API server is
-    asked for no more than half of the time, however long it takes to answer.
+    Readings start every INTERVAL_SECONDS, or less often by SHARE. Requests take at most half of the time,
+    however slowly the API server answers.
+
+    Args:
+        cpu_seconds: CPU time of the last reading.
+        took_seconds: duration of the last reading, including its waits.
     """
     if in_trouble:
         return TROUBLE_WAIT_SECONDS
@@ -125,14 +129,14 @@ def _body(page: bytes, trouble: str | None) -> bytes:
 
 
 async def in_thread(work: Callable[[], Result]) -> Result:
-    """Return the result of work in a thread, or raise what it raises."""
+    """Run a function in a thread; return its result, or raise its error."""
     return await asyncio.wrap_future(thread_of(work))
 
 
 def thread_of(work: Callable[[], Result]) -> Future[Result]:
-    """Begin work in a thread. It is a daemon: Ctrl-C need not wait until a server answers."""
+    """Start a function in a daemon thread, so that Ctrl-C need not wait for an answer of a server."""
     done = Future[Result]()
-    done.set_running_or_notify_cancel()  # who gives up does not cancel it
+    done.set_running_or_notify_cancel()  # a cancelled caller does not cancel it
 
     def run() -> None:
         try:

@@ -1,4 +1,4 @@
-"""All jobs, a line each: what the page of the fleet shows. Pure functions of plain objects and `now`."""
+"""Content of the page of all jobs, one line each. Pure functions of plain objects and `now`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlr.job.wording import parse_time
 from dlr.kube.api import JSON
 
 LEAD_SELECTOR = f"{names.LABEL_TYPE}={names.WORKER},{names.LABEL_INDEX}=0"
-"""The first worker of each job: ranks step together, so its speed is the job's."""
+"""Selector of the first worker of each job: ranks step together, so its speed is the job's."""
 MOST_JOBS = 500
 MOST_STRIP = timedelta(hours=24)
 LEAST_STRIP = timedelta(minutes=5)
@@ -27,10 +27,11 @@ MOST_WHY = 300
 
 
 def fleet_page(jobs: Sequence[JSON], leads: Sequence[JSON], now: datetime) -> JSON:
-    """
+    """Return the content of the page of all jobs.
+
     Args:
         jobs: ElasticJobs of one namespace or of all.
-        leads: those of their ElasticWorkers that LEAD_SELECTOR chooses.
+        leads: their ElasticWorkers that match LEAD_SELECTOR.
     """
     return of_all(jobs, lambda some: _page(some, leads, now))
 
@@ -53,7 +54,7 @@ def _key(job: JSON) -> tuple[str, str]:
 
 
 def cases_of(jobs: Sequence[JSON], leads: Iterable[JSON], now: datetime) -> dict[tuple[str, str], Case]:
-    """Return the jobs by namespace and name, each with its first worker, or that of each of its groups."""
+    """Return the jobs by namespace and name, each with its first worker, or its groups' first workers."""
     workers: dict[tuple[str, str], list[JSON]] = {}
     for each in leads:
         whole = (each["metadata"].get("labels") or {}).get(names.LABEL_GROUPED_JOB)
@@ -100,15 +101,15 @@ def _line(case: Case, strip: timedelta, is_group: bool) -> JSON:
 
 
 def strip_length(jobs: Sequence[JSON], now: datetime) -> timedelta:
-    """The last 24 hours, or less where all jobs are younger: one of minutes would not be seen in a day."""
+    """Return 24 hours, or less if all jobs are younger: minutes would be invisible in a day."""
     oldest = min((datetime.fromisoformat(job["metadata"]["creationTimestamp"]) for job in jobs), default=now)
     return max(LEAST_STRIP, min(MOST_STRIP, now - oldest))
 
 
 def strip_of(job: JSON, now: datetime, length: timedelta) -> list[list[Any]]:
-    """[state, begin, end] of the time up to now, in seconds since it began; neighbours of one state as one.
+    """Return the job's states as [state, begin, end], in seconds since the beginning of the strip.
 
-    Of what history has forgotten, or was before the job, nothing.
+    Equal neighbours are joined. Times before the job, or before its history, are left out.
     """
     status = job.get("status") or {}
     submitted = datetime.fromisoformat(job["metadata"]["creationTimestamp"])

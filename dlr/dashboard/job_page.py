@@ -1,7 +1,7 @@
-"""One job as its page shows it: verdict, timeline, failures, what it waits for, ranks and nodes. Pure.
+"""Content of a job's page: verdict, timeline, failures, waits, ranks and nodes. Pure.
 
-All lists are bounded, so the page has a size that does not grow with the job, and names the number of entries
-that it leaves out. Times are seconds since the job's submission, as in a timeline.
+All lists are bounded, so the size of the page does not grow with the job; the page names the number of
+omitted entries. Times are seconds since the job's submission, as in a timeline.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ MOST_EVENTS = 20
 MOST_NODES = 200
 MOST_GROUPS = 200
 MOST_LANES = 16
-"""Workers in the timeline, of more those to which something happened; the grid of ranks has all."""
+"""Most workers in the timeline; of more, only eventful ones are drawn. The grid of ranks has all."""
 MOST_SPANS = 60
-"""The newest stretches of a worker that are drawn: it has up to 16 Pods, and each up to 12 states."""
+"""Most stretches to draw for a worker, the newest; it has up to 16 Pods with up to 12 states each."""
 MOST_TEXT = 300
 MOST_LINES = 60
 MOST_STACK_LINES = 120
 MOST_FINDINGS = 6
 FACTS = ("Phase", "World", "Groups", "Group", "Checkpoints", "Failures")
-"""The facts that no other part of the page shows."""
+"""Facts that no other part of the page shows."""
 EVIDENCE = ("Conditions", "Waiting", "Budgets", "Shards")
 """Sections of a diagnosis that the page shows unchanged."""
 ROUTINE = frozenset({"Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing"})
@@ -96,7 +96,7 @@ def job_page(case: Case) -> JSON:
 
 
 def _finding(each: JobFinding) -> JSON:
-    """Return a finding without its lines, which a failure has too."""
+    """Return a finding without its lines, which the failure has, too."""
     return {"text": each.sentence.text, "advice": [one.text for one in each.advice]}
 
 
@@ -105,7 +105,7 @@ def _sentences(evidence: dict[str, EvidenceSection], title: str) -> list[JSON]:
 
 
 def _slow_since(case: Case, life: JobTimeline) -> float | None:
-    """Return since when the job is slow, in seconds since submission."""
+    """Return the time at which the job became slow, in seconds since submission."""
     if case.warning("Slow") is None:
         return None
     times = [(each.get("slow") or {}).get("since") for _, each in case.reports]
@@ -128,7 +128,7 @@ def _life(life: JobTimeline) -> JSON:
 
 
 def _failures(life: JobTimeline) -> list[JSON]:
-    """Return the newest first; the cost of an outage is that of its first failure."""
+    """Return the failures, the newest first; the cost of an outage is at its first failure."""
     nodes = {lane.title: lane.node for lane in life.lanes}
     return [
         {
@@ -152,7 +152,7 @@ def _changes(life: JobTimeline) -> list[JSON]:
 
 
 def _culprit(case: Case) -> JSON | None:
-    """Return the last failure with its message and its traceback or stacks, and the end of its log."""
+    """Return the last failure with its message, its traceback or stacks, and the end of its log."""
     culprit = case.culprit
     if culprit is None:
         return None
@@ -164,7 +164,7 @@ def _culprit(case: Case) -> JSON | None:
 
 
 def _stacks(job: JSON, workers: Sequence[JSON]) -> JSON | None:
-    """Return the answers to the last request of `dlr job stacks`; the page requests none by itself.
+    """Return the answers to the last request of `dlr job stacks`; the page itself requests none.
 
     Returns:
         None for a job that has ended. `processes` is 0 without a request, or before its first answer.
@@ -201,7 +201,7 @@ def _groups(case: Case) -> JSON | None:
 
 
 def _nodes(case: Case) -> JSON:
-    """Return the nodes, those with something against them first."""
+    """Return the nodes, those in trouble first."""
     states = sorted(
         node_states(case),
         key=lambda each: (
@@ -220,7 +220,7 @@ def _nodes(case: Case) -> JSON:
 
 
 def _events(case: Case) -> JSON:
-    """Return the newest Events that say something, and apart from them those that every Pod has."""
+    """Return the newest Events, and separately the routine ones that every Pod has."""
     telling, routine = list[JSON](), list[JSON]()
     for each in case.events:
         is_routine = each.get("reason") in ROUTINE and each.get("type") != "Warning"
@@ -237,7 +237,7 @@ def _event_rows(case: Case, events: Sequence[JSON]) -> list[JSON]:
 
 
 def _log_rank(case: Case, odd: Sequence[OddRanks]) -> int | None:
-    """Return the rank whose log is open at first: a hanging one's, the culprit's while none trains, or 0."""
+    """Return the rank whose log is open at first: a hanging rank, the culprit if none trains, or 0."""
     rank_of = report.ranks(case.job)
     if is_grouped(case.job) or not rank_of:
         return None
@@ -249,7 +249,7 @@ def _log_rank(case: Case, odd: Sequence[OddRanks]) -> int | None:
 
 
 def _figures(case: Case, top: JobVerdict) -> list[JSON]:
-    """Return each with its label, value and note; one of a whole has its share of it."""
+    """Return the figures, each with its label, value and note, and perhaps a share."""
     return [*_workers(case), *_progress(case), *_goodput(case), _lost(top)]
 
 

@@ -14,9 +14,9 @@ from dlr.job.report import AT_EASE, current_report, is_finished, ranks, state_of
 from dlr.kube.api import JSON
 
 MOST_CELLS = 4_096
-"""More workers share cells: one shows the worst of some consecutive ranks."""
+"""Most cells of the grid; with more workers, a cell shows the worst of several consecutive ranks."""
 CODED = {"node": "nodes", "state": "states", "class": "classes"}
-"""Columns whose words are numbers, to keep an update short, and where the words are."""
+"""Columns that hold indices into a list of words, to keep an update short, with the names of the lists."""
 COLUMNS = (
     *("rank", "index", *CODED, "step", "lag", "secondsPerStep", "slowness", "ago", "odd"),
     *("cpu", "memory", "gpu", "gpuMemory"),
@@ -24,7 +24,7 @@ COLUMNS = (
 
 
 def grid(case: Case, odd: Sequence[OddRanks]) -> JSON:
-    """Return the workers that train or stand by as rows of figures; of replica groups none."""
+    """Return the workers that train or stand by as rows of figures; empty for replica groups."""
     rows = [] if is_grouped(case.job) else rows_of(case, odd)
     size = max(1, -(-len(rows) // MOST_CELLS))
     shown = [max(rows[at : at + size], key=_badness) for at in range(0, len(rows), size)]
@@ -44,11 +44,11 @@ def grid(case: Case, odd: Sequence[OddRanks]) -> JSON:
 
 
 def rows_of(case: Case, odd: Sequence[OddRanks]) -> list[JSON]:
-    """Return a row for each worker, in rank order, without a rank last.
+    """Return a row for each worker, in rank order; workers without a rank come last.
 
-    `lag` is how many steps it is behind the furthest, `slowness` its step time over the median of all;
-    `class` and `ago` are of its last failure, `odd` is the place of its gravest kind, and the last columns
-    are what its Pod uses now.
+    `lag` is the number of steps behind the furthest worker, `slowness` the ratio of its step time to the
+    median; `class` and `ago` describe its last failure, `odd` is the index of its gravest kind of odd ranks,
+    and the last columns are the present usage of its Pod.
     """
     rank_of = ranks(case.job)
     kind_of = {index: number for number, kind in reversed([*enumerate(odd)]) for index in kind.indices}
@@ -82,7 +82,7 @@ def rows_of(case: Case, odd: Sequence[OddRanks]) -> list[JSON]:
 
 
 def _badness(row: JSON) -> tuple[bool, bool, int, float, float]:
-    """The greater, the more the worker deserves to be looked at."""
+    """Return a sort key, greater for workers in more trouble."""
     return (
         row["odd"] is not None,
         row["state"] not in AT_EASE,

@@ -1,4 +1,4 @@
-"""What a page shows, read from the API server. It blocks, so it is called in threads."""
+"""Reads the content of pages from the API server. It blocks, so it is called in threads."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ LOG_BYTES = 256 * 1024
 
 
 class View(Protocol):
-    """A page's content."""
+    """Source of a page's content."""
 
     def read(self) -> JSON:
-        """
+        """Return the content.
+
         Raises:
-            ApiError: what went wrong, in a sentence.
+            ApiError: the cluster cannot be read; the message is a sentence.
         """
 
 
@@ -56,7 +57,7 @@ class JobView:
         self.api = api
         self.name = name
         self.pods: dict[int, tuple[str, str | None]] | None = None
-        """By rank, the worker and its Pod, as read last."""
+        """Worker and Pod by rank, from the last reading."""
 
     def read(self) -> JSON:
         with naming_what_cannot_be_read(self.name):
@@ -68,7 +69,7 @@ class JobView:
         """Return the end of the log of the worker with that node rank.
 
         Raises:
-            ApiError: what keeps it from being read, in a sentence.
+            ApiError: the log cannot be read; the message is a sentence.
         """
         if self.pods is None:
             self.pods = _pods(get_job(self.api, self.name), list_workers(self.api, self.name))
@@ -90,7 +91,7 @@ class JobView:
 
 
 def _pods(job: JSON, workers: Iterable[JSON]) -> dict[int, tuple[str, str | None]]:
-    """Return worker and Pod by rank. Before the first world the slot's index is what the rank will be."""
+    """Return worker and Pod by rank; before the first world, a worker's index stands for its rank."""
     rank_of = ranks(job)
     found = {}
     for worker in workers:

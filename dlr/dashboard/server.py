@@ -1,14 +1,14 @@
-"""The dashboard's HTTP server, on loopback: a page, its files, and what it shows as server-sent events.
+"""The dashboard's HTTP server, on loopback: a page, its files, and its content as server-sent events.
 
     /TOKEN/                                 the page
-    /TOKEN/static/NAME                      a file of it
+    /TOKEN/static/NAME                      a file of the page
     /TOKEN/events?view=fleet                all jobs
     /TOKEN/events?view=job&namespace=&name= one job
     /TOKEN/log?namespace=&name=&rank=       the end of the log of one rank
 
-It changes nothing. Other programs of this machine, and web pages in its browser, can reach a port on
-loopback: the token keeps out everybody without the address, a `Host` that is not loopback's is DNS rebinding,
-and an `Origin` that is not this server's is a page that asks across sites.
+It only reads. Other programs of this machine, and web pages in its browser, can reach a port on loopback: so
+requests need the token in the address; a `Host` other than loopback is refused as DNS rebinding, and an
+`Origin` other than this server as a cross-site request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FILES = {
     "icon.svg": "image/svg+xml",
 }
 BASE_STYLE = "base.css"
-"""The style that a timeline's page has too."""
+"""Style that timelines have, too."""
 MOST_STREAMS = 64
 TOKEN_BYTES = 24
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -58,7 +58,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer. The token is part of the address: it goes nowhere as a referrer, and into no cache."""
+"""Headers of every answer. They keep the token, a part of the address, out of referrers and caches."""
 
 
 class Dashboard:
@@ -79,7 +79,7 @@ class Dashboard:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.path.partition("/")[2].partition("/")[0]  # of `OPTIONS *` nothing
+        given = request.path.partition("/")[2].partition("/")[0]  # empty for `OPTIONS *`
         refused = why_refused(request.headers.get("Host"), request.headers.get("Origin"), given, self.token)
         if refused:
             return web.Response(status=403, text=f"{refused}\n", headers=HEADERS)
@@ -130,7 +130,7 @@ class Dashboard:
         return web.json_response(log, headers=HEADERS)
 
     def _job(self, request: web.Request) -> tuple[JobView, Feed]:
-        """Return the requested job, which all pages about it share."""
+        """Return the view and feed of the requested job, which its pages share."""
         key = (request.query.get("namespace", ""), request.query.get("name", ""))
         if not all(len(part) <= NAME_LENGTH_MAX and OBJECT_NAME.fullmatch(part) for part in key):
             raise web.HTTPBadRequest(text="namespace and name must be names in Kubernetes.\n")
@@ -146,7 +146,7 @@ def _file(path: Path, content_type: str) -> web.Response:
 
 @asynccontextmanager
 async def serve(dashboard: Dashboard, port: int) -> AsyncIterator[str]:
-    """Serve while the block runs; the value is the page's address.
+    """Serve while the block runs; yield the page's address.
 
     Raises:
         UsageError: the port is taken, or may not be used.
@@ -163,11 +163,11 @@ async def serve(dashboard: Dashboard, port: int) -> AsyncIterator[str]:
 
 
 def why_refused(host: str | None, origin: str | None, given: str, token: str) -> str | None:
-    """Return why a request is refused; None if it is not.
+    """Return the reason to refuse a request; None for a valid one.
 
     Args:
-        host: the header, with any port: a port that ssh forwards is another one.
-        origin: the header; browsers leave it out where a page of the same site asks.
+        host: header `Host`, with any port, since ssh may forward another one.
+        origin: header `Origin`, which browsers omit in same-site requests.
     """
     name = _hostname(f"//{host}") if host else None
     if name not in LOOPBACK_NAMES:

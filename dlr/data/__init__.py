@@ -1,4 +1,4 @@
-"""Data that follows the world: each sample once an epoch, and the same steps, at whatever world size.
+"""Elastic data loading: each sample once per epoch, and the same steps at any world size.
 
     sampler = ElasticBatchSampler(dataset, global_batch_size=512, micro_batch_size=32)
     loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
@@ -15,9 +15,9 @@
             optimizer.step()
             ...  # now and then, on rank 0: save {"data": sampler.state_dict(), "model": ...}
 
-A step is a slice of the epoch's order, the global batch; the world only decides who computes which part of
-it. So its gradient does not depend on the number of ranks, and a checkpoint needs no more than how many
-samples of which epoch are behind it. docs/data.md tells what is exact, and what is not.
+A step is a slice of the epoch's order, the global batch; the world only decides which rank computes which
+part. So its gradient does not depend on the number of ranks, and a checkpoint only needs the epoch and the
+number of its samples that are done. docs/data.md lists what is exact, and what is not.
 """
 
 from __future__ import annotations

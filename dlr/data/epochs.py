@@ -1,4 +1,4 @@
-"""Epochs cut into global batches, and these into the ranks' parts: the same steps at whatever world size."""
+"""Division of epochs into global batches, and of these into ranks' parts, equal steps at any world size."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MicroBatch(Generic[T]):
-    """What a rank computes at once. Each rank has the same number of them in a step."""
+    """Samples that a rank computes at once. Each rank has the same number of micro-batches in a step."""
 
     data: T
-    """What the loader gave: never empty, since every rank has to take part in the collectives. Where there
-    are fewer samples than ranks, it is one that another rank learns from, and `weight` is 0."""
+    """A batch of the loader; never empty, since every rank has to take part in the collectives. With fewer
+    samples than ranks, it may be a sample that another rank learns from, with `weight` 0."""
     weight: float
     """The mean loss over `data`, times this, summed over a rank's micro-batches and averaged over the ranks,
     as DDP and FSDP average gradients, is the mean over the global batch. With replica groups the sum over a
     group's micro-batches and ranks is the group's share of the samples times the number of groups, and the
     mean over the groups is that over the global batch."""
     last: bool
-    """Whether the step ends with it: gradients need not be averaged before."""
+    """Whether it is the last of the step, before which gradients need not be averaged."""
     replicas: ContributingGroups | None = None
     """The replica groups, if there are any."""
 
     def accumulate(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Average no gradients for all but the last micro-batch of a step: forward and backward go inside.
+        """Defer the average of gradients to the last micro-batch of a step; forward and backward go inside.
 
-        That is `model.no_sync()` of DDP and FSDP1, `set_requires_gradient_sync` of FSDP2 (`fully_shard`), and
-        nothing for a model that has neither. Replica groups average no sooner either.
+        It uses `model.no_sync()` of DDP and FSDP1, or `set_requires_gradient_sync` of FSDP2 (`fully_shard`),
+        if the model has one of them. Replica groups defer their average, too.
         """
         if self.replicas is not None and not self.last:
             return _both(self.replicas.accumulate(), replace(self, replicas=None).accumulate(model))
@@ -79,10 +79,10 @@ def _without(synchronize: Callable[[bool], None] | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GlobalBatch(Generic[T]):
-    """This rank's part of one step. Iterate it once; what is left when the next is asked for is skipped."""
+    """This rank's part of one step. Iterate it once; a rest is skipped when the next one is requested."""
 
     indices: list[int]
-    """The samples that this rank learns from; over all ranks of all groups, each sample of the step once."""
+    """Samples that this rank learns from; over all ranks of all groups, each sample of the step once."""
     micro_batches: Iterator[MicroBatch[T]]
 
     def __iter__(self) -> Iterator[MicroBatch[T]]:
@@ -100,14 +100,14 @@ NOT_AGAIN = (
     "another epoch or with other replica groups: give global_batches the loader itself"
 )
 PLACE = ("epoch", "consumed", "holes")
-"""Keys of a state that say where in the order training is; the others say how that was drawn."""
+"""Keys of a state with the position in the order; the others describe how the order was drawn."""
 
 
 class Dealt(Generic[T]):
-    """What is dealt in the rest of an epoch.
+    """Iterator over the rest of an epoch.
 
-    torchdata's StatefulDataLoader would save the state of a sampler or dataset with its own, and put it back
-    at the beginning of the next epoch. It looks for a state here first, and finds none.
+    torchdata's StatefulDataLoader would save the state of a sampler or dataset with its own, and restore it
+    at the beginning of the next epoch. It looks in the iterator first, and finds an empty state here.
     """
 
     def __init__(self, items: Iterable[T]) -> None:
@@ -120,11 +120,11 @@ class Dealt(Generic[T]):
         return next(self._items)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: a loader asks at each batch."""
+        """Return nothing; a loader calls it at each batch."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Refuse it: samples would be trained on twice, or left out, in silence.
+        """Refuse a state, which would silently repeat or skip samples.
 
         Raises:
             ValueError: always.
@@ -134,17 +134,17 @@ class Dealt(Generic[T]):
 
 @dataclass(frozen=True)
 class RankShare:
-    """What one rank computes in a step."""
+    """One rank's part of a step."""
 
     epoch: int
     size: int
-    """Samples of the step."""
+    """Number of samples in the step."""
     ranks: int
     """Number of ranks in all groups that contribute."""
     parts: tuple[Intervals, ...]
-    """Samples of each micro-batch, by their place in the epoch's order."""
+    """Samples of each micro-batch, by their position in the epoch's order."""
     stand_in: Intervals
-    """The sample of a micro-batch that has none of its own."""
+    """Sample for a micro-batch without samples of its own."""
 
     def weight(self, part: Intervals) -> float:
         """Return the `weight` of one of the micro-batches."""
@@ -154,15 +154,17 @@ class RankShare:
 class Epochs:
     """The position of training in its epochs, and this rank's part of each step.
 
-    length: samples of an epoch
-    num_replicas, rank: by default those of the process group, which must be there then
-    drop_last: leave out an epoch's last global batch if it is short; without it, the batch is dealt as it is
-    global_batch_size: samples a step, over all ranks
-    micro_batch_size: the most samples that a rank computes at once; by default its whole part of a step
-    constant_batch: with replica groups, whether global_batch_size is that of all groups together, whatever
-        their number; else it is that of each group
+    Args:
+        length: number of samples in an epoch.
+        num_replicas, rank: by default those of the process group, which must exist then.
+        drop_last: whether to drop an epoch's last global batch if it is short.
+        global_batch_size: number of samples per step, over all ranks.
+        micro_batch_size: the most samples that a rank computes at once; by default its whole part of a step.
+        constant_batch: with replica groups, whether global_batch_size is for all groups together, whatever
+            their number, or else for each group.
 
-    Raises ValueError if there is no such rank, a size is below 1, or an epoch would be without a step.
+    Raises:
+        ValueError: there is no such rank, a size is below 1, or an epoch would have no step.
     """
 
     has_no_loader_state = True
@@ -180,7 +182,7 @@ class Epochs:
     ) -> None:
         self.length = length
         self._follows_world = num_replicas is None and rank is None
-        """Whether rank and number of ranks are the process group's, which may change in a process."""
+        """Whether rank and world size come from the process group, where they may change."""
         self.num_replicas = dist.get_world_size() if num_replicas is None else num_replicas
         self.rank = dist.get_rank() if rank is None else rank
         self.drop_last = drop_last
@@ -190,7 +192,7 @@ class Epochs:
         self._place = self._rule.begin(0)
         self._replicas: ContributingGroups | None = None
         self._contributors = ALONE
-        """Those of the newest step for which a global batch was dealt."""
+        """Contributors to the newest step for which a global batch was requested."""
         self._is_uncommitted = False
         """Whether the groups have not committed that step yet."""
         self._step_number: int | None = None
@@ -216,16 +218,16 @@ class Epochs:
 
     @property
     def consumed(self) -> int:
-        """Samples of this epoch that all ranks together are done with, but for those of groups that died."""
+        """Number of samples of this epoch that all ranks have done, including those of dead groups."""
         return self._rule.consumed(self._place)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Global batches in a whole epoch, if no group dies or joins."""
+        """Number of global batches in a whole epoch, if no group dies or joins."""
         return self._rule.steps(self.length, len(self._contributors.indices))
 
     def __len__(self) -> int:
-        """Micro-batches of this rank in the rest of the epoch, if the groups stay those that they are."""
+        """Number of this rank's micro-batches in the rest of the epoch, if the groups do not change."""
         groups = self._contributors
         left, step = count(self._place.left), self._rule.step_size(len(groups.indices))
         steps, full = self._rule.steps(left, len(groups.indices)), left // step
@@ -233,24 +235,26 @@ class Epochs:
         return full * of_full + (steps - full) * of_last
 
     def deal_to(self, replicas: ContributingGroups) -> None:
-        """Share out each step over the groups of `replicas` from now on; `dlr.replicas.join` calls it.
+        """Divide each step between the groups of `replicas` from now on; called by `dlr.replicas.join`.
 
-        A step then moves on in the epoch when the groups commit it.
+        Then the position in the epoch advances when the groups commit a step.
         """
         self._replicas = replicas
         replicas.call_after_commit(self._commit)
 
     def global_batches(self, loader: Iterable[T]) -> Iterator[GlobalBatch[T]]:
-        """The steps in the rest of the epoch, each of which moves on in the epoch when it has been iterated.
+        """Yield the steps in the rest of the epoch; the position advances after the iteration of each.
 
-        With replica groups, the steps of this epoch and those after it, without an end; each moves on when it
-        is committed. Where groups have died, joined or healed, what the loader has read ahead is dropped, and
-        the loader begins again.
+        With replica groups, steps of all epochs follow, without an end, and the position advances when a step
+        is committed. After groups have died, joined or healed, the loader's prefetched batches are dropped,
+        and the loader restarts.
 
-        loader: a DataLoader of this rank's micro-batches, or what passes its batches on in order
+        Args:
+            loader: a DataLoader of this rank's micro-batches, or a wrapper that keeps their order.
 
-        Raises ValueError if it is another DataLoader, or an iterator that would have to begin again;
-        RuntimeError if two global batches are asked for within one step of the replica groups.
+        Raises:
+            ValueError: it is another DataLoader, or an iterator that would have to restart.
+            RuntimeError: two global batches were requested within one step of the replica groups.
         """
         if isinstance(loader, DataLoader):
             self._check(loader)
@@ -265,7 +269,7 @@ class Epochs:
                 place = self.num_replicas, self.rank
                 if loaded is not None and isinstance(loader, Iterator):
                     raise ValueError(NOT_AGAIN)
-                loaded = None  # whose processes end before others begin
+                loaded = None  # ends its processes before new ones start
                 expected, loaded = self._rank_shares(), iter(loader)
                 next(expected)
             indices = [index for part in mine.parts for index in self._indices(part)]
@@ -275,11 +279,12 @@ class Epochs:
                 pass
 
     def advance(self) -> None:
-        """A global batch is done, on all ranks; after an epoch's last one the next epoch begins.
+        """Advance by a global batch that all ranks have done, and after the last one to the next epoch.
 
-        For loops that iterate the loader themselves: `global_batches` calls it at the end of each step.
+        It is for loops that iterate the loader themselves: `global_batches` calls it after each step.
 
-        Raises RuntimeError with replica groups.
+        Raises:
+            RuntimeError: there are replica groups.
         """
         if self._replicas is not None:
             raise RuntimeError(
@@ -289,20 +294,21 @@ class Epochs:
         self._place = self._rule.after(self._place, ALONE.indices, ALONE.indices)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch; stay where we are if it is the present one, as after `load_state_dict`."""
+        """Begin an epoch; for the present one, keep the position, as after `load_state_dict`."""
         if epoch != self.epoch:
             self._place = self._rule.begin(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last whole step in plain numbers, and what dead groups left of the steps
-        before as a text: the same on every rank, whatever a loader has read ahead."""
+        """Return the position after the last whole step as numbers, and the samples that dead groups left out
+        as a text: the same on every rank, whatever a loader has prefetched."""
         holes = to_text(self._rule.holes(self._place))
         return {"epoch": self.epoch, "consumed": self.consumed, "holes": holes, **self._drawn_with()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; the number of ranks and the batch sizes may be others than they were.
+        """Continue from `state`; the number of ranks and the batch sizes may have changed.
 
-        Raises ValueError if it is from within an epoch whose order was another, or from none.
+        Raises:
+            ValueError: the state is invalid, or from within an epoch with another order.
         """
         epoch, consumed, holes = (state[key] for key in PLACE)
         here = self._drawn_with()
@@ -317,25 +323,25 @@ class Epochs:
         self._step_number = None
 
     def _drawn_with(self) -> dict[str, int]:
-        """What the order of an epoch depends on, besides its number."""
+        """Return the parameters of an epoch's order, besides its number."""
         raise NotImplementedError
 
     def _check(self, loader: DataLoader[Any]) -> None:
-        """Raises ValueError if it does not load this rank's micro-batches in order."""
+        """Raise ValueError if a loader does not load this rank's micro-batches in order."""
         raise NotImplementedError
 
     def _indices(self, part: Intervals) -> Sequence[int]:
-        """What `GlobalBatch.indices` says of a part of the epoch."""
+        """Return the samples in a part of the epoch, for `GlobalBatch.indices`."""
         return [place for start, end in part for place in range(start, end)]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the replica groups out: a DataLoader's processes need the step's contributors alone."""
+        """Leave the replica groups out: a DataLoader's processes only need the step's contributors."""
         return {**self.__dict__, "_replicas": None}
 
     # --- steps -------------------------------------------------------------------------------------------
 
     def _begin_step(self) -> RankShare:
-        """Return what this rank computes in the step that is made next."""
+        """Return this rank's part of the next step."""
         if self._replicas is not None:
             number = self._replicas.applied
             if self._is_uncommitted and self._step_number == number:
@@ -351,7 +357,7 @@ class Epochs:
         return self._rank_share(self._place, self._contributors)
 
     def _commit(self, _step: int, committed: Sequence[int]) -> None:
-        """Move on behind the step that was dealt; a script may deal from another sampler in some steps."""
+        """Advance by the step, if it used this sampler; a script may use another one in some steps."""
         if self._is_uncommitted:
             self._is_uncommitted = False
             self._place = self._rule.after(self._place, self._contributors.indices, frozenset(committed))
@@ -367,11 +373,11 @@ class Epochs:
             self.advance()
 
     def _dealt(self) -> Iterator[Intervals]:
-        """This rank's micro-batches in the rest of the epoch, none of them empty: see `MicroBatch.data`."""
+        """Yield this rank's micro-batches in the rest of the epoch, none of them empty."""
         return (part or mine.stand_in for mine in self._rank_shares() for part in mine.parts)
 
     def _rank_shares(self) -> Iterator[RankShare]:
-        """This rank's part of each step in the rest of the epoch, with the groups that there are now."""
+        """Yield this rank's part of each step in the rest of the epoch, with the present groups."""
         return self._rank_shares_from(self._place, self._contributors)
 
     def _rank_shares_from(self, place: EpochPlace, groups: Contributors) -> Iterator[RankShare]:
@@ -381,7 +387,7 @@ class Epochs:
             place = self._rule.after(place, groups.indices, groups.indices)
 
     def _rank_share(self, place: EpochPlace, groups: Contributors) -> RankShare:
-        """This rank's part of a step; a group's samples are cut for all its ranks as evenly as can be.
+        """Return this rank's part of a step; a group's samples are divided as evenly as possible.
 
         Sizes differ by one sample at most, over ranks and micro-batches, so one may be empty.
         """
@@ -399,5 +405,5 @@ class Epochs:
         )
 
     def _micro_batches_of(self, size: int) -> int:
-        """How many micro-batches each rank computes of a group's share of so many samples: at least one."""
+        """Return the number of micro-batches per rank for a group's share of `size` samples: at least one."""
         return max(1, -(-size // (self.num_replicas * self.micro_batch_size)))

@@ -1,8 +1,8 @@
-"""Which replica group learns from which samples of a step, and what is left of the epoch when a group dies.
+"""Division of a step's samples between replica groups, and the rest of the epoch after a group's death.
 
-A step takes the first samples that are left of the epoch, in its order. So what a dead group leaves behind is
-at the head of the next step. All groups compute the same from the same list of contributors, and tell each
-other nothing. Pure.
+A step takes the first samples that are left of the epoch, in its order. So a dead group's samples are at the
+head of the next step. All groups compute the same from the same list of contributors, without communication.
+Pure.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from crds.intervals import NONE, Intervals, count, first, minus, union, whole
 
 
 class Contribution(NamedTuple):
-    """Place of a group among those whose gradients count in a step."""
+    """Position of a group among those whose gradients count in a step."""
 
     place: int | None
-    """0 for the first of them; None for a group that contributes nothing."""
+    """0 for the first group; None for a group that contributes nothing."""
     groups: int
-    """How many groups contribute."""
+    """Number of groups that contribute."""
 
 
 class ContributingGroups(Protocol):
-    """What `dlr.replicas.join` returns, as far as data need it."""
+    """The part of `dlr.replicas.Replicas` that data need."""
 
     @property
     def applied(self) -> int:
-        """Number of steps that are applied, which is the number of the step being made."""
+        """Number of applied steps, which is the number of the present step."""
 
     @property
     def contributors(self) -> Contribution:
-        """Place of this group among those that contribute to this step."""
+        """Position of this group among those that contribute to this step."""
 
     @property
     def contributing(self) -> Sequence[int]:
@@ -43,7 +43,7 @@ class ContributingGroups(Protocol):
         """
 
     def accumulate(self) -> AbstractContextManager[None]:
-        """Leave the gradients of the backwards within for a later backward of the step."""
+        """Leave the gradients of the backward passes inside for a later one of the step."""
 
     def call_after_commit(self, act: Callable[[int, Sequence[int]], None]) -> None:
         """Call `act` after each committed step, with its number and the indices of the groups in it."""
@@ -51,35 +51,36 @@ class ContributingGroups(Protocol):
 
 @dataclass(frozen=True)
 class Contributors:
-    """The groups that contribute to a step, as of its beginning."""
+    """The groups that contribute to a step, at its beginning."""
 
     indices: tuple[int, ...]
     position: int | None
-    """Place of this process's group among them; None if it contributes nothing."""
+    """Position of this process's group among them; None if it contributes nothing."""
 
 
 ALONE = Contributors((0,), 0)
-"""Without replica groups."""
+"""Contributors without replica groups."""
 
 
 @dataclass(frozen=True)
 class EpochPlace:
-    """How far training is."""
+    """Position of training in its epochs."""
 
     epoch: int
     left: Intervals
-    """Samples that no step of this epoch has learned from, by their place in its order. Never too few for a
-    step."""
+    """Samples that no step of this epoch has learned from, by their position in its order. Never too few for
+    a step."""
 
 
 @dataclass(frozen=True)
 class StepRule:
-    """How epochs are cut into steps, and steps into the groups' shares.
+    """Rule by which epochs are divided into steps, and steps into the groups' shares.
 
-    length: samples of an epoch
-    batch_size: samples of a step, or, without constant_batch, of each group in a step
-    constant_batch: whether a step has as many samples whatever the number of groups
-    drop_last: leave out what is left of an epoch when it is less than batch_size
+    Args:
+        length: number of samples in an epoch.
+        batch_size: number of samples in a step, or, without constant_batch, of each group in a step.
+        constant_batch: whether the number of samples in a step is independent of the number of groups.
+        drop_last: whether to drop the rest of an epoch if it is less than batch_size.
     """
 
     length: int
@@ -92,14 +93,15 @@ class StepRule:
         return EpochPlace(epoch, whole(self.length))
 
     def place(self, epoch: int, left: Intervals) -> EpochPlace:
-        """Return this place, or the beginning of the next epoch if too little is left for a step."""
+        """Return this position, or the beginning of the next epoch if too little is left for a step."""
         enough = self.batch_size if self.drop_last else 1
         return EpochPlace(epoch, left) if count(left) >= enough else self.begin(epoch + 1)
 
     def resume(self, epoch: int, consumed: int, holes: Intervals) -> EpochPlace:
-        """Return the place that is described by `consumed` and `holes`.
+        """Return the position with these `consumed` and `holes`.
 
-        Raises ValueError if there is no such place.
+        Raises:
+            ValueError: there is no such position.
         """
         numbers = all(type(number) is int and number >= 0 for number in (epoch, consumed))
         if not numbers or (holes and holes[-1][1] > consumed) or consumed >= self.length + bool(holes):
@@ -111,34 +113,34 @@ class StepRule:
         return self.place(epoch, union(holes, ahead))
 
     def consumed(self, place: EpochPlace) -> int:
-        """Return the number of samples from which on none has been learned from."""
+        """Return the position in the order from which on no sample is done."""
         start, end = place.left[-1]
         return start if end == self.length else self.length
 
     def holes(self, place: EpochPlace) -> Intervals:
-        """Return the samples left before `consumed`: fewer than a step has."""
+        """Return the samples before `consumed` that are left, fewer than a step has."""
         return minus(place.left, ((self.consumed(place), self.length),))
 
     def steps(self, left: int, groups: int) -> int:
-        """Return the number of steps for so many samples, if the number of groups stays the same."""
+        """Return the number of steps for `left` samples, if the number of groups stays the same."""
         full, rest = divmod(left, self.step_size(groups))
         return full + (rest >= (self.batch_size if self.drop_last else 1))
 
     def step_size(self, groups: int) -> int:
-        """Return the number of samples of a step of so many groups, while there are as many."""
+        """Return the number of samples in a step of so many groups, before the end of an epoch."""
         return self.batch_size if self.constant_batch else self.batch_size * max(groups, 1)
 
     def step(self, place: EpochPlace, groups: int) -> Intervals:
-        """Return the samples of the step that so many groups make next."""
+        """Return the samples of the next step of so many groups."""
         return first(place.left, self.step_size(groups), len(place.left))
 
     def after(self, place: EpochPlace, groups: Sequence[int], committed: Collection[int]) -> EpochPlace:
-        """Return where training is after a step.
+        """Return the position after a step.
 
         Args:
-            place: where it was before.
-            groups: indices of the groups that contributed as the step began, by position.
-            committed: indices of the groups whose gradients are in it.
+            place: position before the step.
+            groups: indices of the groups that contributed at the beginning of the step, by position.
+            committed: indices of the groups whose gradients are in the step.
         """
         step = self.step(place, len(groups))
         size = count(step)
@@ -147,7 +149,7 @@ class StepRule:
 
 
 def span(size: int, part: int, parts: int) -> tuple[int, int]:
-    """Return start and end of one of so many parts in a row, whose sizes differ by one at most."""
+    """Return start and end of one of `parts` consecutive parts, whose sizes differ by one at most."""
     return size * part // parts, size * (part + 1) // parts
 
 
@@ -169,7 +171,7 @@ def parts_of_step(left: Intervals, part_size: int, most: int) -> tuple[tuple[int
 
 
 def share_size(size: int, groups: Contributors) -> int:
-    """Return how many samples of a step of this size this group learns from."""
+    """Return the number of samples of a step of this size that this group learns from."""
     if groups.position is None:
         return 0
     start, end = span(size, groups.position, len(groups.indices))
@@ -184,11 +186,11 @@ def share(step: Intervals, groups: Contributors) -> Intervals:
 
 
 def select(of: Intervals, offsets: Sequence[tuple[int, int]]) -> Intervals:
-    """Return the numbers of a set at some offsets, as a slice of its ascending numbers would.
+    """Return the numbers of a set at some offsets, like slices of the sorted numbers.
 
     Args:
         of: the set.
-        offsets: ascending (start, end), some of which may be empty.
+        offsets: ascending pairs of start and end, some of which may be empty.
     """
     chosen: list[tuple[int, int]] = []
     at = before = 0

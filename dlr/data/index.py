@@ -1,4 +1,4 @@
-"""How many samples each file has: counted once, by all ranks together, and kept."""
+"""Number of samples in each file, counted once by all ranks together, and stored."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dlr.ranks import are_connected, from_all, from_rank_0
 logger = logging.getLogger(__name__)
 
 Read = Callable[[str, int], Iterable[Any]]
-"""The samples of a file, from the one with this number on."""
+"""Function that yields the samples of a file, from the one with this number on."""
 
 
 def sizes_of(files: Sequence[str], read: Read, index: Path | None) -> list[int]:
-    """Samples of each file. Every rank calls it: they divide what is not known yet.
+    """Return the number of samples in each file. All ranks call it, and share the counting.
 
     Args:
-        index: a file that keeps what was counted, for later starts; a file whose size in bytes has changed is
+        index: file that stores the numbers for later starts; a file whose size in bytes has changed is
             counted again.
 
     Raises:
-        ValueError: one of the files is no file that can be read again.
+        ValueError: a file cannot be read twice, such as a pipe.
     """
     bytes_of = {file: _bytes_of(file) for file in files}
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if are_connected() else (0, 1)
@@ -43,21 +43,21 @@ def sizes_of(files: Sequence[str], read: Read, index: Path | None) -> list[int]:
 
 
 def _bytes_of(file: str) -> int | None:
-    """None where the operating system does not know, as of a URL."""
+    """Return the size of a file; None if the operating system does not know it, as for a URL."""
     try:
         status = Path(file).stat()
     except OSError:
         return None
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise ValueError(
-            f"{file} is a pipe or a device: its samples can be neither counted nor read again, so that "
-            "nobody could find the place where another worker stopped"
+            f"{file} is a pipe or a device: its samples can be neither counted nor read again, so "
+            "training could not continue where another worker stopped"
         )
     return status.st_size
 
 
 def _known(index: Path | None) -> dict[str, list[int | None]]:
-    """What an earlier start has counted. A damaged index counts as none, since it can be made again."""
+    """Return the numbers of an earlier start; empty if the index is damaged, since it can be rebuilt."""
     if index is None:
         return {}
     try:
@@ -74,7 +74,7 @@ def _lists_of(known: Any) -> dict[str, list[int | None]]:
 
 
 def _write(index: Path, known: dict[str, list[int | None]]) -> None:
-    """Keep it for later starts. One that cannot be kept costs them the counting, and training nothing."""
+    """Store the index for later starts; log a failure, which only costs those the counting."""
     try:
         replace_text(index, json.dumps(known))
     except OSError as error:

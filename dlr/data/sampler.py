@@ -1,4 +1,4 @@
-"""Deals the samples of a dataset with a length."""
+"""Batch sampler for a dataset with a length."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from dlr.data.epochs import Dealt, Epochs
 
 
 class ElasticBatchSampler(Epochs, Sampler[list[int]]):
-    """Deals global batches to ranks: the `batch_sampler` of each rank's DataLoader.
+    """Divides global batches between ranks: the `batch_sampler` of each rank's DataLoader.
 
-    It yields this rank's micro-batches for the rest of the epoch. Their order is drawn from (seed, epoch)
-    alone, as torch's DistributedSampler draws it for one replica. All ranks give the same arguments, but for
-    `rank`.
+    It yields this rank's micro-batches for the rest of the epoch. Their order depends only on seed and epoch,
+    as in torch's DistributedSampler with one replica. All ranks pass the same arguments, except for `rank`.
 
-    dataset: anything that has a length; `range(n)` will do
-    num_replicas, rank: by default those of the process group, which must be there then
-    drop_last: leave out an epoch's last global batch if it is short; without it, the batch is dealt as it is
-    global_batch_size: samples a step, over all ranks
-    micro_batch_size: the most samples that a rank computes at once; by default its whole part of a step
-    constant_batch: with replica groups, whether global_batch_size is that of all groups together, whatever
-        their number; else it is that of each group
+    Args:
+        dataset: any object with a length, such as `range(n)`.
+        num_replicas, rank: by default those of the process group, which must exist then.
+        drop_last: whether to drop an epoch's last global batch if it is short.
+        global_batch_size: number of samples per step, over all ranks.
+        micro_batch_size: the most samples that a rank computes at once; by default its whole part of a step.
+        constant_batch: with replica groups, whether global_batch_size is for all groups together, whatever
+            their number, or else for each group.
 
-    Raises ValueError if there is no such rank, a size is below 1, or an epoch would be without a step.
+    Raises:
+        ValueError: there is no such rank, a size is below 1, or an epoch would have no step.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ElasticBatchSampler(Epochs, Sampler[list[int]]):
         self.shuffle = shuffle
         self.seed = seed
         self._drawn: tuple[int | None, Tensor] | None = None
-        """The last order, which loader and steps both ask for, and what it was drawn with."""
+        """Seed and order of the last draw, which both the loader and the steps need."""
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order()
@@ -67,9 +68,9 @@ class ElasticBatchSampler(Epochs, Sampler[list[int]]):
         return _at(self._order(), part)
 
     def _order(self) -> Tensor:
-        """All samples, as the epoch goes through them; read only.
+        """Return all samples in the epoch's order; read only.
 
-        As torch.utils.data.DistributedSampler: randperm of a generator seeded with seed + epoch.
+        As in torch.utils.data.DistributedSampler, it is randperm of a generator seeded with seed + epoch.
         """
         seed = self.seed + self.epoch if self.shuffle else None
         if self._drawn is None or self._drawn[0] != seed:

@@ -1,12 +1,11 @@
-"""Elements that a model learns from, each exactly once an epoch, whatever happens to the workers.
+"""Shard sets for training: a model learns from each element exactly once per epoch, despite failures.
 
-They are leased to workers as those of `dlr.shards.pull`. All ranks take a part in each step, and tell each
-other which: so each rank knows all elements that the model has learned from, which is what the model's
-checkpoint says of the set, and all leave the loop after the same step. What the job calls done follows: each
-start takes the set back to what the loaded checkpoint says.
+Elements are leased to workers as in `dlr.shards.pull`. In each step all ranks take a part, and exchange
+which: so each rank knows all elements that the model has learned from, the model's checkpoint records them,
+and all ranks leave the loop after the same step. Each start resets the job's set to the loaded checkpoint.
 
-In replica groups nothing is leased: what each committed step has learned from is in the state that the groups
-have in common, so all of them compute the same next parts.
+In replica groups nothing is leased: the elements of all committed steps are in the groups' common state, so
+all groups compute the same next parts.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from dlr.shards.source import LeasedShards, OwnShare, ShardsError, source_of
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.05
-"""So long a rank waits for a part when none has any. Else nobody waits: a step without it is better."""
+"""Time for which a rank waits for a part if no rank has one. Otherwise a step is made without a wait."""
 NOTHING = (0, 0)
 OVER = (-1, -1)
-"""A rank sees no more elements to come."""
+"""Value of a rank for which no more elements will come."""
 
 
 class StepPart(Elements[T]):
@@ -41,12 +40,12 @@ class StepPart(Elements[T]):
     def __init__(self, items: Sequence[T], start: int, stop: int, weight: float) -> None:
         super().__init__(items, start, stop)
         self.weight = weight
-        """The mean loss over the part, times this, averaged over the ranks as DDP and FSDP average gradients,
-        is the mean over the step's elements. 0: there is nothing for this rank, and these are another's."""
+        """Factor of the part's mean loss: averaged over the ranks, as DDP and FSDP do, the products are the
+        mean over the step's elements. 0 if the elements are another rank's, for lack of own ones."""
 
 
 class ElasticShards(Generic[T]):
-    """Deals the elements of a shard set, in steps that all ranks make together; its place is a state.
+    """Distributes the elements of a shard set, in steps that all ranks make together; it has a state.
 
         shards = ElasticShards("files", sorted(files))
         while shards.epoch < epochs:
@@ -56,17 +55,19 @@ class ElasticShards(Generic[T]):
                 optimizer.step()
                 ...  # now and then save {"shards": shards.state_dict(), "model": ...}
 
-    name: of the set, in this job; nothing else may pull from it
-    items: a range, a list, or how many elements there are: the same on every rank, in the same order
-    size: at most so many elements are a rank's part of a step
-
-    Every rank makes one at the same time. An element that cannot be learned from is the script's to leave
-    out: nothing is tried again, since its step cannot be made a second time.
+    Every rank creates one at the same time. The script has to skip elements that it cannot learn from:
+    nothing is tried again, since a step cannot be made twice.
 
     In a job with replica groups, name it in `state=` of `dlr.replicas.join`. Then `iter(shards)` has a part
     for each step, through all epochs without an end (docs/groups.md).
 
-    Raises ShardsError if an argument makes no sense.
+    Args:
+        name: name of the set, in this job; nothing else may pull from it.
+        items: a range, a list, or the number of elements: the same on every rank, in the same order.
+        size: the most elements of a rank's part of a step.
+
+    Raises:
+        ShardsError: an argument is invalid.
     """
 
     def __init__(self, name: str, items: int | Sequence[T], size: int = 1) -> None:
@@ -75,19 +76,19 @@ class ElasticShards(Generic[T]):
         self.epoch = 0
         self._name, self._size, self._digest = name, len(self._items), digest_of(self._items)
         self._done: Intervals = NONE
-        """In this epoch, by all ranks; those of the step that is being made too."""
+        """Elements of this epoch that all ranks have done, including the present step's."""
         self._in_hand: tuple[int, int] | None = None
         self._source: LeasedShards | OwnShare | None = None
         self._has_begun = False
         self._replicas: ContributingGroups | None = None
         self._contributing: tuple[int, ...] | None = None
-        """Indices of the groups that contribute to the step being made; None while there is none."""
+        """Indices of the groups that contribute to the present step; None between steps."""
         self._step_number: int | None = None
-        """Number of the newest step that was dealt; None if a state has been loaded since."""
+        """Number of the newest step with a part; None if a state was loaded since."""
         self._group = dist.new_group(backend="gloo") if are_connected() else None
 
     def __iter__(self) -> Iterator[StepPart[T]]:
-        """The rest of the epoch; after it, this object is in the next. With replica groups, all epochs.
+        """Yield the rest of the epoch, and then enter the next. With replica groups, yield all epochs.
 
         Raises:
             ShardsError: the set cannot be pulled from.
@@ -98,30 +99,30 @@ class ElasticShards(Generic[T]):
             yield part
 
     def deal_to(self, replicas: ContributingGroups) -> None:
-        """Share out each step over the groups of `replicas` from now on; `dlr.replicas.join` calls it.
+        """Divide each step between the groups of `replicas` from now on; called by `dlr.replicas.join`.
 
-        A step's elements are then done when the groups commit it.
+        Then the elements of a step are done when the groups commit it.
         """
         self._replicas = replicas
         replicas.call_after_commit(self._commit)
 
     def state_dict(self) -> dict[str, Any]:
-        """The same on every rank, with the step that is being made: save after `optimizer.step()`."""
+        """Return the position, equal on all ranks, with the present step; save after the optimizer's step."""
         named = {"name": self._name, "size": self._size, "digest": self._digest}
         return {**named, "epoch": self.epoch, "done": to_text(self._done)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, at whatever number of ranks.
+        """Continue from a state, with any number of ranks.
 
         Raises:
-            ShardsError: it is of another set, or this one is being pulled already.
+            ShardsError: the state is of another set, or this set is being pulled from already.
         """
         here = self.state_dict()
         for key in ("name", "size", "digest"):
             if state[key] != here[key]:
                 raise ShardsError(
                     f"shard set {self._name!r}: the checkpoint has {key} {state[key]!r}, and this "
-                    f"process {here[key]!r}: go on with the same elements in the same order, or begin anew"
+                    f"process {here[key]!r}: go on with the same elements in the same order, or start over"
                 )
         if self._has_begun:
             raise ShardsError(
@@ -132,13 +133,13 @@ class ElasticShards(Generic[T]):
         self._step_number = None
 
     def close(self) -> None:
-        """Pull no more here: what this worker holds is for others."""
+        """Stop pulling: elements that this worker holds go to others."""
         if self._source is not None:
             self._source.close()
             self._source = None
 
     def _next(self) -> StepPart[T] | None:
-        """One step further, with all other ranks; None if the epoch is over."""
+        """Return the part of the next step, together with all other ranks; None if the epoch is over."""
         if not self._size:
             self._end_epoch()
             return None
@@ -167,7 +168,7 @@ class ElasticShards(Generic[T]):
             patience_seconds = PATIENCE_SECONDS
 
     def _next_of_groups(self, replicas: ContributingGroups) -> StepPart[T]:
-        """Return this rank's part of the step that the groups make now."""
+        """Return this rank's part of the groups' present step."""
         if self._contributing is not None and self._step_number == replicas.applied:
             raise ShardsError(
                 f"shard set {self._name!r}: a second part was asked for within step {replicas.applied}: take "
@@ -190,9 +191,9 @@ class ElasticShards(Generic[T]):
         return parts_of_step(left, self._part_size, self._rank[1] * max(len(groups), 1))
 
     def _commit(self, _step: int, committed: Sequence[int]) -> None:
-        """Count what the groups that are in the step have learned from.
+        """Count the elements of the groups in the step as done.
 
-        The parts are those of the state that the step is of: a group that takes it over has it by now.
+        The parts follow from the state before the step, which a healing group has received by now.
         """
         if self._contributing is None:
             return
@@ -209,12 +210,12 @@ class ElasticShards(Generic[T]):
 
     @property
     def _rank(self) -> tuple[int, int]:
-        """The rank of this process in its world or group, and the number of ranks."""
+        """Rank of this process in its world or group, and the number of ranks."""
         return (0, 1) if self._group is None else (dist.get_rank(), dist.get_world_size())
 
     def _begin(self) -> LeasedShards | OwnShare:
         source = source_of(SetDefinition(self._name, self.epoch, self._size, self._digest, 0, 0))
-        if not self._has_begun:  # from what was done after the checkpoint, this model has not learned
+        if not self._has_begun:  # this model has not learned from elements done after the checkpoint
             source.restore(minus(whole(self._size), self._done))
         self._source, self._has_begun = source, True
         return source
@@ -243,7 +244,7 @@ class ElasticShards(Generic[T]):
         )
 
     def _from_all(self, mine: tuple[int, int]) -> list[tuple[int, int]]:
-        """What each rank has pulled."""
+        """Return the part that each rank has pulled."""
         if self._group is None:
             return [mine]
         own = torch.tensor(mine, dtype=torch.int64, device="cpu")

@@ -1,9 +1,9 @@
-"""Deals the samples of files that are read from their beginning to their end.
+"""Dataset of samples in files that are read sequentially.
 
-The order of an epoch is drawn from (seed, epoch) alone. All files, in a drawn order, are one long row of
-samples, cut into *lanes* of equal length. A global batch takes the same number of samples from each lane, and
-a rank's part of it is some of the lanes. So a rank reads its files from front to back, and the state is one
-position in the epoch.
+The order of an epoch depends only on seed and epoch. All files, in a random order, form one long row of
+samples, divided into *lanes* of equal length. A global batch takes the same number of samples from each lane,
+and a rank's part of it consists of some lanes. So a rank reads its files from front to back, and the state is
+one position in the epoch.
 """
 
 from __future__ import annotations
@@ -26,29 +26,31 @@ from dlr.data.index import Read, sizes_of
 
 
 class ElasticStream(Epochs, IterableDataset[Any]):
-    """Gives each rank its micro-batches of samples that files hold, in the same steps at whatever world size.
+    """Yields each rank's micro-batches of samples from files, in the same steps at any world size.
 
         stream = ElasticStream(files, read, global_batch_size=512, micro_batch_size=32, index="/data/sizes")
         loader = DataLoader(stream, batch_size=None, num_workers=4)
         while stream.epoch < epochs:
             for batch in stream.global_batches(loader): ...   # as with ElasticBatchSampler
 
-    files: paths, or names that `read` understands; the same on every rank, in the same order
-    read: `read(file, start)` gives the samples of a file in their order, from number `start` on
-    num_replicas, rank, drop_last, global_batch_size, micro_batch_size, constant_batch: as of
-        ElasticBatchSampler
-    shuffle: draw an order of files, and of samples within each `window`
-    window: samples in a row of a lane that are shuffled among themselves; so many of each lane that a rank
-        reads are in memory
-    lanes: in how many places the files are read at once, over all ranks; it divides global_batch_size. By
-        default the largest such number that is not larger than the number of files
-    index: a JSON file that keeps how many samples each file has; without it they are counted at each start
-    collate: makes a micro-batch of a list of samples; by default torch's `default_collate`
+    Every rank creates one at the same time: if there is a default process group, the ranks count together.
 
-    Every rank makes one at the same time: if there is a default process group, the ranks count together.
+    Args:
+        files: paths, or names for `read`; the same on every rank, in the same order.
+        read: `read(file, start)` yields the samples of a file in their order, from number `start` on.
+        num_replicas, rank, drop_last, global_batch_size, micro_batch_size, constant_batch: as in
+            ElasticBatchSampler.
+        shuffle: whether to shuffle the files, and the samples within each `window`.
+        window: number of consecutive samples of a lane that are shuffled together; so many of each of a
+            rank's lanes are in memory.
+        lanes: number of places at which the files are read at once, over all ranks; it divides
+            global_batch_size. By default the largest such number up to the number of files.
+        index: a JSON file with the number of samples in each file; without it they are counted at each start.
+        collate: builds a micro-batch from a list of samples; by default torch's `default_collate`.
 
-    Raises TypeError if `files` is no list; ValueError if a file cannot be read twice, there is no sample or
-    no such rank, or a number does not fit.
+    Raises:
+        TypeError: `files` is no list.
+        ValueError: a file cannot be read twice, there is no sample or no such rank, or a number is invalid.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class ElasticStream(Epochs, IterableDataset[Any]):
         self._digest = _number_of(repr(list(zip(self.files, self.sizes, strict=True))))
 
     def __iter__(self) -> Iterator[Any]:
-        """This rank's micro-batches in the rest of the epoch; in a DataLoader's worker, its share of them."""
+        """Yield this rank's micro-batches in the rest of the epoch; in a DataLoader's worker, its share."""
         order, worker = self._order(), get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         return Dealt(
@@ -147,21 +149,21 @@ class ElasticStream(Epochs, IterableDataset[Any]):
 
 @dataclass(frozen=True)
 class Lanes:
-    """The positions of an epoch: `lanes` parts of the row, equal but for one sample, in turn."""
+    """Mapping of an epoch's positions to lanes, parts of the row whose lengths differ by one at most."""
 
     length: int
     lanes: int
     in_a_row: int
-    """Samples of one lane before the next one's turn."""
+    """Number of samples of one lane before the next lane's turn."""
 
     def range_of(self, lane: int) -> range:
-        """The places of a lane in the row."""
+        """Return the indices of a lane in the row."""
         short, longer = divmod(self.length, self.lanes)
         begin = lane * short + min(lane, longer)
         return range(begin, begin + short + (lane < longer))
 
     def place(self, position: int) -> tuple[int, int]:
-        """(lane, place within the lane) of a position in the epoch."""
+        """Return lane, and index within the lane, of a position in the epoch."""
         short, longer = divmod(self.length, self.lanes)
         turns, rest = divmod(short, self.in_a_row)
         turn, within = divmod(position, self.lanes * self.in_a_row)
@@ -186,7 +188,7 @@ class _Row:
         self._read = read
 
     def __call__(self, place: int) -> Iterator[Any]:
-        """Yield from a place on, to the end."""
+        """Yield the samples from an index to the end."""
         number = bisect_right(self._ends, place)
         start = place - (self._ends[number] - self._sizes[number]) if number < len(self._files) else 0
         for file, size in zip(self._files[number:], self._sizes[number:], strict=True):
@@ -212,11 +214,11 @@ class _Row:
 
 
 Draw = Callable[[int, int, int], Sequence[int]]
-"""By lane, block of the lane, and samples in the block: the order in which they are given."""
+"""Function of lane, block of the lane, and number of samples in the block, that returns their order."""
 
 
 class _Order:
-    """The samples of an epoch by their position."""
+    """Access to the samples of an epoch by their position."""
 
     def __init__(self, lanes: Lanes, row: _Row, window: int, draw: Draw) -> None:
         self._lanes = lanes
@@ -237,7 +239,7 @@ class _Order:
 
 
 class _OpenLane:
-    """A lane, read from front to back; who asks for an earlier place has it opened again."""
+    """A lane, read from front to back; access to an earlier index opens it again."""
 
     def __init__(
         self, row: _Row, places: range, window: int, draw: Callable[[int, int], Sequence[int]]

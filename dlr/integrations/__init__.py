@@ -1,5 +1,5 @@
-"""Checkpoints in memory, and leaving by vote, in the frameworks that have a training loop of their own.
+"""Checkpoints in memory and planned exits for frameworks with a training loop of their own.
 
-A page for each, on top of `dlr.checkpoint.Checkpointer`. Only its own module imports a framework, and none is
-a dependency of dlr. docs/checkpoints.md shows their use.
+There is one module per framework, on top of `dlr.checkpoint.Checkpointer`. Only that module imports the
+framework, and none is a dependency of dlr. docs/checkpoints.md shows their use.
 """

@@ -1,8 +1,8 @@
-"""Hugging Face's Accelerate: a Checkpointer that knows what was prepared, and where in the data training is.
+"""Hugging Face's Accelerate: a Checkpointer for the prepared objects, and the position in the data.
 
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     ckpt = AcceleratorCheckpointer("/data/run1", accelerator)
-    ckpt.load()                                     # the newest checkpoint there is
+    ckpt.load()                                     # the newest checkpoint
     for epoch in range(ckpt.epoch, epochs):
         for batch in ckpt.batches(loader, epoch):   # saves after each, if it is due
             with accelerator.accumulate(model):
@@ -12,7 +12,7 @@
                 optimizer.zero_grad()
     ckpt.close()
 
-Looked at: accelerate 1.15.
+Written for accelerate 1.15.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from dlr.checkpoint import Checkpointer, leaving
 
 
 class AcceleratorCheckpointer(Checkpointer):
-    """Saves what `prepare` and `register_for_checkpointing` were given. Make it after `prepare`.
+    """Saves the objects of `prepare` and `register_for_checkpointing`. Create it after `prepare`.
 
     Args:
-        path: as `Checkpointer` has it.
+        path: as in `Checkpointer`.
         options: further arguments of `Checkpointer`, such as `every` and `persist_every`.
     """
 
@@ -46,14 +46,14 @@ class AcceleratorCheckpointer(Checkpointer):
 
     @property
     def epoch(self) -> int:
-        """The epoch to go on with."""
+        """Epoch to continue with."""
         return int(self.state["epoch"])
 
     def batches(self, loader: Any, epoch: int) -> Iterator[Any]:
-        """The batches of an epoch that training has not seen; each step of the optimizer is noted behind it.
+        """Yield the batches of an epoch that training has not seen, and save after each optimizer's step.
 
         Args:
-            loader: that `prepare` returned. The dataset has a length, and no state of its own.
+            loader: a loader from `prepare`. Its dataset has a length, and no state of its own.
         """
         state, done, rng = self.state, 0, None
         loader.set_epoch(epoch)
@@ -76,7 +76,7 @@ class AcceleratorCheckpointer(Checkpointer):
 
 
 def _order(loader: Any) -> tuple[torch.Tensor, ...]:
-    """The random numbers with which the epoch's order of samples is drawn."""
+    """Return the states of the generators that draw the epoch's order of samples."""
     generator = getattr(loader, "synchronized_generator", None)
     return (torch.get_rng_state(), *([generator.get_state()] if generator is not None else []))
 

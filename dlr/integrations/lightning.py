@@ -1,9 +1,9 @@
 """Lightning, by one callback.
 
     trainer = Trainer(callbacks=[MemoryCheckpoint("/data/run1")], ...)
-    trainer.fit(model, loader)              # goes on from the newest checkpoint there is
+    trainer.fit(model, loader)              # continues from the newest checkpoint
 
-Looked at: lightning 2.6, whose loops are asked for three things that have no public name.
+Written for lightning 2.6; it uses three private attributes of its loops.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dlr.checkpoint import Checkpointer, leaving
 
 
 class MemoryCheckpoint(Callback):
-    """Saves after steps of the optimizer, and brings the newest checkpoint back when `fit` begins.
+    """Saves after steps of the optimizer, and loads the newest checkpoint at the beginning of `fit`.
 
-    Saved are the model, optimizers, schedulers, the precision plugin, the datamodule, the loops, and what
-    callbacks keep. The hook `on_save_checkpoint` is not called.
+    It saves the model, optimizers, schedulers, the precision plugin, the datamodule, the loops, and the state
+    of callbacks. The hook `on_save_checkpoint` is not called.
 
     Args:
-        path: as `Checkpointer` has it.
+        path: as in `Checkpointer`.
         options: further arguments of `Checkpointer`, such as `every` and `persist_every`.
     """
 
@@ -40,13 +40,13 @@ class MemoryCheckpoint(Callback):
         things += [trainer.precision_plugin, *([trainer.datamodule] if trainer.datamodule else [])]
         self._state: dict[str, Any] = {f"{type(it).__name__}-{i}": it for i, it in enumerate(things)}
         self._state |= {"model": trainer.model, "progress": _Progress(trainer), "batches": 0}
-        self._state["order"] = torch.get_rng_state()  # with which the epoch's order of samples is drawn
+        self._state["order"] = torch.get_rng_state()  # draws the epoch's order of samples
         self._checkpointer = Checkpointer(self._path, self._state, **self._options)
         self._step = self._checkpointer.load() or 0
         self._resumes, self._rng = self._step > 0, torch.get_rng_state()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Go on within the epoch, which Lightning itself does only with loaders that have a state."""
+        """Continue within the epoch, which Lightning itself does only for loaders with a state."""
         loop = trainer.fit_loop
         loader = loop._combined_loader
         if not self._resumes or any(hasattr(it, "load_state_dict") for it in loader.flattened):
@@ -57,22 +57,22 @@ class MemoryCheckpoint(Callback):
             self._state["order"] = self._rng
         else:
             done = progress.current.ready
-            if self._state["batches"] != loop.max_batches:  # other ranks: the same part of the epoch
+            if self._state["batches"] != loop.max_batches:  # another number of ranks
                 done = done * int(loop.max_batches) // int(self._state["batches"])
                 progress.current.ready = progress.current.started = progress.current.processed = done
-                progress.current.completed = done - 1  # as it is in `on_train_batch_end`
+                progress.current.completed = done - 1  # the value during `on_train_batch_end`
         loader.reset()
         for it in loader.flattened:
             if isinstance(it, DataLoader) and not isinstance(it.dataset, IterableDataset):
                 if hasattr(it.sampler, "set_epoch"):
                     it.sampler.set_epoch(loop.epoch_progress.current.processed)
                 name = "sampler" if it.batch_sampler is None else "batch_sampler"
-                vars(it)[name] = _Rest(getattr(it, name), done)  # DataLoader refuses to have it set
+                vars(it)[name] = _Rest(getattr(it, name), done)  # DataLoader forbids assignment
         torch.set_rng_state(self._state["order"])
         iter(loop._data_fetcher)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.current_epoch > 0 and not self._resumes:  # of the first one, the order may be drawn by now
+        if trainer.current_epoch > 0 and not self._resumes:  # the first epoch's order may be drawn already
             self._state["order"] = torch.get_rng_state()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
@@ -81,10 +81,10 @@ class MemoryCheckpoint(Callback):
         self._resumes = False
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.global_step > self._step:  # else it accumulates gradients
+        if trainer.global_step > self._step:  # otherwise it accumulates gradients
             self._step, self._state["batches"] = trainer.global_step, trainer.num_training_batches
             if self._checkpointer.step(self._step):
-                leaving.leave()  # what follows `fit` is for a training that has ended
+                leaving.leave()  # skips the code after `fit`, which expects the end of the training
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._wait()
@@ -93,8 +93,8 @@ class MemoryCheckpoint(Callback):
         self._wait()
 
     def _wait(self) -> None:
-        """WeightAveraging exchanges the weights now, by way of `.data`, so that torch does not tell."""
-        if hasattr(self, "_checkpointer"):  # else a Trainer that only validates
+        """Wait for the save: WeightAveraging now swaps the weights through `.data`, which torch misses."""
+        if hasattr(self, "_checkpointer"):  # missing in a Trainer that only validates
             self._checkpointer.wait()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -102,7 +102,7 @@ class MemoryCheckpoint(Callback):
 
 
 class _Progress:
-    """The positions of the loops, and what callbacks keep."""
+    """Positions of the loops, and the state of callbacks."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -119,7 +119,7 @@ class _Progress:
 
 
 class _Rest:
-    """The batches of a sampler, the first time without those that are done."""
+    """Batches of a sampler, in the first iteration without those that are done."""
 
     def __init__(self, batches: Any, done: int) -> None:
         self._batches, self._done = batches, done

@@ -1,9 +1,9 @@
 """Hugging Face's Trainer, or a subclass of it.
 
     trainer = Trainer(...)
-    train(trainer, "/data/run1")            # instead of trainer.train(): goes on from the newest checkpoint
+    train(trainer, "/data/run1")            # instead of trainer.train(): continues from the newest checkpoint
 
-Looked at: transformers 5.23. With another number of ranks, the Trainer goes on by the number of steps and
+Written for transformers 5.23. With another number of ranks, the Trainer continues at the number of steps, and
 counts epochs of the new length.
 """
 
@@ -23,16 +23,16 @@ from transformers.trainer_utils import TrainOutput
 from dlr.checkpoint import Checkpointer, leaving
 
 KEPT = ("epoch", "global_step", "best_metric", "best_global_step", "best_model_checkpoint", "total_flos")
-"""Of the Trainer's state. Its log_history begins anew, since it grows with the run."""
+"""Saved fields of the Trainer's state. Its log_history is not saved, since it grows with the run."""
 
 
 def train(trainer: Trainer, path: str | os.PathLike[str], **options: Any) -> TrainOutput:
     """Train from the newest checkpoint to the end, and save after steps of the optimizer.
 
-    Saved are the model, the optimizer, the scheduler, the scaler, and what callbacks export.
+    It saves the model, the optimizer, the scheduler, the scaler, and the state that callbacks export.
 
     Args:
-        path: as `Checkpointer` has it.
+        path: as in `Checkpointer`.
         options: further arguments of `Checkpointer`, such as `every` and `persist_every`.
     """
     checkpointer = Checkpointer(path, {}, **options)
@@ -78,10 +78,8 @@ class _MemoryCheckpoint(TrainerCallback):
         self._checkpointer.state.update(kept, progress=_Progress(self._trainer))
         if self._trainer.accelerator.scaler is not None:
             self._checkpointer.state["scaler"] = self._trainer.accelerator.scaler
-        if (
-            self._checkpointer.load() is not None and state.epoch % 1
-        ):  # the batches that are skipped draw random numbers
-            self._rng = torch.get_rng_state()
+        if self._checkpointer.load() is not None and state.epoch % 1:
+            self._rng = torch.get_rng_state()  # the skipped batches draw random numbers
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         if self._rng is not None:
@@ -92,7 +90,7 @@ class _MemoryCheckpoint(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if self._checkpointer.step(state.global_step):
-            leaving.leave()  # what follows `train` is for a training that has ended
+            leaving.leave()  # skips the code after `train`, which expects the end of the training
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self._checkpointer.close()
@@ -100,7 +98,7 @@ class _MemoryCheckpoint(TrainerCallback):
 
 
 class _Progress:
-    """How far the Trainer is, and what its callbacks export."""
+    """Progress of the Trainer, and the state that its callbacks export."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer

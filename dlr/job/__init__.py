@@ -1,4 +1,4 @@
-"""What a job is and why: its facts, failures, findings and timeline, from the cluster's objects.
+"""The description of a job from the cluster's objects: its facts, failures, findings and timeline.
 
 Mostly pure functions: `facts.py` (the lines of a status), `findings.py` and `evidence.py` (a diagnosis),
 `failures.py` (the failure to look at first), `timeline/`. `lookup.py`, `case.py`, `stacks.py`, `deletion.py`

@@ -1,4 +1,4 @@
-"""What to do about a failure or a wait, and words for them. Pure."""
+"""Advice about failures and waits. Pure."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ WITHOUT_LAUNCHER = re.compile(
     r"KeyError: '(?:(?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))'"
     r"|environment variable \w{1,40} expected, but not set"
 )
-"""How a script ends that nothing has started as a rank; the second is torch.distributed's."""
+"""Errors of a script that was not started as a rank; the second is torch.distributed's."""
 LAUNCHER_ADVICE = (
     "Start the script by torchrun or dlr run in the container's command, in place of python: they set RANK, "
     "WORLD_SIZE and the others, and report to dlr."
 )
-"""What to do about such an end."""
+"""Advice after such an error."""
 DELETED_NODE_ADVICE = (
-    "Nothing is to be done where an autoscaler or a person took the node away; else find out who deletes the "
-    "cluster's nodes."
+    "Do nothing if an autoscaler or a person removed the node; otherwise find out what deletes the cluster's "
+    "nodes."
 )
-"""What to do about a node that was deleted under a worker."""
+"""Advice about a node that was deleted under a worker."""
 SLOW_ADVICE = (
-    "See who is not where the other ranks are, a few times: dlr job stacks {name}; and have the job's nodes "
-    "measured, for which its training stops: dlr node-check --job {name}."
+    "Compare the ranks' stacks a few times: dlr job stacks {name}; then measure the job's nodes, which stops "
+    "its training: dlr node-check --job {name}."
 )
-"""What to do about steps that take longer."""
+"""Advice about steps that take longer than before."""
 TROUBLE_ADVICE: dict[str, str] = {
     "StorageFails": "Look at the storage: full, read-only, away, or a path that not all ranks see",
     SAVER_PROCESS: "See in the log why the process that saves ended: dlr job logs {name}; a file of the "
-    "script's folder may have the name of a module that it imports, and SIGKILL is mostly a want of memory",
+    "script's folder may have the name of a module that it imports, and SIGKILL usually means too little "
+    "memory",
     "SaveSkipped": "Raise the Checkpointer's persist_every, or use faster storage",
     "CheckpointLost": "Save to storage more often, by persist_every, or set memoryCheckpoint.replicas: 1",
     "MemoryFails": "Do what the message says of the memory: the Pod's limit, /dev/shm, or the GPU's driver",
-    "SlotTooSmall": "Set memoryCheckpoint.size to what the message names",
+    "SlotTooSmall": "Set memoryCheckpoint.size to the size in the message",
     "StateNotSaved": "Remove the value that the message names from the Checkpointer's state, or replace it",
     "NoSteps": "See where all processes are: dlr job stacks {name}; if they train, call dlr.report(step) in "
     "the script",
     "WorkersGivenUp": "Correct what made them fail, dlr job logs {name} --failed, and try one again by "
     "kubectl delete ew WORKER -n {namespace}",
 }
-"""What to do about a warning, by its type or its reason; or by what its message is about."""
+"""Advice about a warning, by its type, its reason, or the subject of its message."""
 UNSCHEDULABLE = "Unschedulable"
 TOO_LARGE_ADVICE = (
     "No node is large enough for one of its Pods, however free: {why}. Ask for less in "
@@ -65,7 +66,7 @@ WAITS: dict[str, tuple[str, str]] = {
         "See what keeps its Pods: kubectl get pods -n {namespace}.",
     ),
 }
-"""By `status.reason`: what a job waits for, and what to do."""
+"""What a job waits for, and advice, by `status.reason`."""
 GROWS = "it takes in more workers by itself"
 FEWER_WORKERS = (
     ", or let it begin with fewer workers: spec.replicaSpecs.worker.minReplicas, which is {least} now"
@@ -74,7 +75,7 @@ CANNOT_START = (
     "has Pods that cannot start",
     "Do what the message says; kubectl describe pod {pod} -n {namespace} tells more.",
 )
-"""For the reasons of the kubelet's and of others."""
+"""Text and advice for other reasons, such as the kubelet's."""
 
 
 def too_large(job: JSON, nodes: Sequence[JSON]) -> str:

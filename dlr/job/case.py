@@ -1,4 +1,4 @@
-"""One job with its objects, as they were read."""
+"""One job with its objects, as read from the cluster."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from reconcilers.goodput.goodput import AFTER_A_FAILURE
 from reconcilers.observed.behind import WorkerPace, far_behind
 
 MOST_CHARACTERS = 600
-"""The length of one sentence: messages in a cluster may be as long as they like."""
+"""Longest sentence; messages in a cluster have no limit."""
 FEWEST_PACES = 2
-"""Workers that compare."""
+"""Fewest workers whose steps can be compared."""
 STALLED_STEPS = 20
 STALLED_SECONDS = 60.0
-"""Agents report steps every few seconds; without one for so long, and so many usual steps, nothing trains."""
+"""Time without a step after which a job stalls: so many usual steps, and at least so many seconds. Agents
+report every few seconds."""
 
 
 @dataclass(frozen=True)
 class Sentence:
     text: str
     lines: tuple[str, ...] = ()
-    """Lines of a traceback or of stacks that belong to it."""
+    """Lines of a traceback or of stacks below the sentence."""
 
     def as_json(self) -> JSON:
         return {"text": self.text} | ({"lines": list(self.lines)} if self.lines else {})
@@ -57,7 +58,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Case:
-    """The objects of one job, as they were at one time."""
+    """The objects of one job at one time."""
 
     job: JSON
     workers: list[JSON]
@@ -135,11 +136,11 @@ class Case:
 
     @cached_property
     def failure_of(self) -> dict[str, PastFailure]:
-        """Return the last failure of each worker that was blamed for one lately."""
+        """Return the last failure of each worker that the job's history names as its cause."""
         return {each.worker: each for each in self.life.failures} if self.life else {}
 
     def seconds_since(self, failure: PastFailure) -> float:
-        """Return the age of one of the life's failures."""
+        """Return the age of a failure in the job's history."""
         submitted = parse_time(self.job["metadata"]["creationTimestamp"]) or EPOCH
         return (self.now - submitted).total_seconds() - failure.at
 
@@ -152,7 +153,7 @@ class Case:
 
     @cached_property
     def stall(self) -> Stall | None:
-        """Return the stall of a formed world without a step for much longer than a step takes."""
+        """Return the stall of a formed world that has made no step for much longer than a step takes."""
         steps = [
             (moment, worker, progress)
             for worker, progress in self.telling
@@ -172,7 +173,7 @@ class Case:
 
     @cached_property
     def paces(self) -> list[WorkerPace]:
-        """Return how far the workers of the present round are; none of groups, at steps of their own."""
+        """Return the steps of the workers of the present round; empty for groups, which count their own."""
         telling = [] if is_grouped(self.job) else self.telling
         return [
             WorkerPace(worker["metadata"]["name"], progress["step"], progress.get("secondsPerStep"))
@@ -182,7 +183,7 @@ class Case:
 
     @cached_property
     def far_behind(self) -> list[JSON]:
-        """Return the workers that are far behind the others, as far as all of them are read."""
+        """Return the workers that are far behind the others, among those that were read."""
         policy = self.job["spec"].get("elasticPolicy") or {}
         timeout = float(policy.get("heartbeatTimeoutSeconds") or ElasticPolicy().heartbeat_timeout_seconds)
         late = {each.worker for each in far_behind(self.paces, timeout)}
@@ -190,8 +191,7 @@ class Case:
 
     @cached_property
     def behind(self) -> int:
-        """Return how many workers are far behind the others; where not all are read, the controller's warning
-        tells."""
+        """Return the number of workers far behind the others; without their reports, from the warning."""
         if len(self.paces) >= FEWEST_PACES:
             return len(self.far_behind)
         warning = self.warning("RanksBehind")
@@ -204,7 +204,7 @@ class Case:
         return frozenset(name for name in found if name)
 
     def warning(self, type_: str) -> JSON | None:
-        """The job's warning of that type, if it has one."""
+        """Return the job's warning of that type, if it has one."""
         return next((dict(each) for each in warnings_of(self.job) if each.get("type") == type_), None)
 
 
@@ -215,7 +215,7 @@ def _is_of_round(worker: JSON, round_: int | None) -> bool:
 
 
 def sentence(text: str, lines: Iterable[str] = ()) -> Sentence:
-    """Return one line that ends with a stop."""
+    """Return one line that ends with a full stop."""
     short = shortened(plain(text), MOST_CHARACTERS)
     return Sentence(short if short.endswith((".", "…", "?", "!")) else f"{short}.", tuple(lines))
 
@@ -233,7 +233,7 @@ def read_people(api: Api, name: str, *, with_events: bool = True) -> Case:
 
 
 def read_case(api: Api, name: str) -> Case:
-    """Read a job with all that a diagnosis needs."""
+    """Read a job with everything that a diagnosis needs."""
     case = read_people(api, name)
     unread = [*case.unread]
     checks = _readable(lambda: api.find(NODECHECKS), "NodeChecks", unread)
@@ -246,7 +246,7 @@ def read_case(api: Api, name: str) -> Case:
 
 
 def _readable(read: Callable[[], list[JSON]], what: str, unread: list[str]) -> list[JSON]:
-    """Return what may be read: all else there is to know of a job is worth showing."""
+    """Return the objects; if they may not be read, none, and a sentence in `unread`."""
     try:
         return read()
     except (Forbidden, NotFound) as refusal:

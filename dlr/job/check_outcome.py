@@ -1,4 +1,4 @@
-"""What a check comes to: healthy, faulty or unknown, and the exit code that scripts see."""
+"""Outcome of a NodeCheck (healthy, faulty or unknown), and its exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GUILTY = (Verdict.FAULTY, Verdict.STRAGGLER)
 
 
 def health(check: JSON) -> LocalHealth:
-    """Judge a finished NodeCheck. One faulty node, straggler or link is enough for a bad one."""
+    """Judge a finished NodeCheck. One faulty node, straggler or link makes it faulty."""
     status = check.get("status") or {}
     verdicts = {result["verdict"] for result in status.get("nodeResults") or []}
     if status.get("phase") != NodeCheckPhase.SUCCEEDED:
@@ -42,7 +42,7 @@ def verdicts_of(status: JSON) -> dict[str, str]:
 
 
 def rounds_of(status: JSON) -> list[JSON]:
-    """The finished rounds, each group with its members' names, and what it gave."""
+    """Return the finished rounds, each with its groups' members and results."""
     nodes, rounds = status.get("nodes") or [], []
     for done in status.get("rounds") or []:
         failed = {*from_text(done.get("failed") or "")}
@@ -62,11 +62,11 @@ def rounds_of(status: JSON) -> list[JSON]:
 
 
 def as_json(check: JSON, done: Mapping[str, str] | None = None) -> JSON:
-    """A finished NodeCheck for programs.
+    """Return a finished NodeCheck as JSON.
 
     Args:
         check: the NodeCheck.
-        done: by node, what was done about it (`done.await_deeds`).
+        done: actions on the nodes, by node (`done.await_deeds`).
     """
     metadata, status = check["metadata"], check.get("status") or {}
     results = {result["node"]: result for result in status.get("nodeResults") or []}
@@ -95,10 +95,10 @@ def as_json(check: JSON, done: Mapping[str, str] | None = None) -> JSON:
 
 
 def message(check: JSON) -> str:
-    """What the controller says of the check as a whole, or what keeps it from being carried out."""
+    """Return the controller's message about the check as a whole, or why it does not run."""
     phase = str((check.get("status") or {}).get("phase"))
-    told_by = {"Succeeded": "Healthy", "Failed": "Failed"}
-    return condition_message(check, told_by.get(phase, "Running"))
+    condition = {"Succeeded": "Healthy", "Failed": "Failed"}.get(phase, "Running")
+    return condition_message(check, condition)
 
 
 def condition_message(check: JSON, kind: str, status: str | None = None) -> str:

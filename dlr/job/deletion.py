@@ -1,4 +1,4 @@
-"""Waiting until a deleted job is gone, and what holds it."""
+"""Waits until a deleted job is gone, and explains delays."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from dlr.kube.errors import ApiError, NotFound
 from dlr.kube.following import until_finished
 
 MOST_NAMED = 5
-"""Objects that a sentence names."""
+"""Most objects that a sentence names."""
 LOOK_SECONDS = 5.0
-"""The interval after which the reasons of what is left are looked up."""
+"""Interval between two looks for the reasons of a delay."""
 LATE_SECONDS = 10.0
-"""The time that the kubelet may take to report that a Pod has ended, after its grace period."""
+"""Time that the kubelet may take to report the end of a Pod, after its grace period."""
 
 
 def wait_until_gone(api: Api, job: JSON, deadline: float) -> None:
-    """
+    """Wait until no object of the job is left, and print reasons of a delay.
+
     Args:
-        job: the job as it was before its deletion.
-        deadline: on the clock of `time.monotonic`.
+        job: the job before its deletion.
+        deadline: in the time of `time.monotonic`.
 
     Raises:
-        TimeoutError: by then something of the job is still there.
+        TimeoutError: some of its objects are left at the deadline.
     """
     looked, printed, going = time.monotonic(), set[str](), dict[str, float]()
     name, remains = job["metadata"]["name"], ""
@@ -56,11 +57,11 @@ def wait_until_gone(api: Api, job: JSON, deadline: float) -> None:
 
 
 def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
-    """Explain why a Pod of a deleted job is still there; empty as long as that is as it should be.
+    """Explain why a Pod of a deleted job is still there; empty as long as that is normal.
 
     Args:
-        node: the Pod's node; None if it may not be read.
-        going_seconds: the time since the Pod was deleted; 0 before garbage collection has come to it.
+        node: the Pod's node; None if it could not be read.
+        going_seconds: time since the Pod's own deletion; 0 before garbage collection has deleted it.
     """
     name, on = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
     held = held_by(pod["metadata"].get("finalizers"))
@@ -72,7 +73,7 @@ def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
     )
     if node is not None and not is_ready(node):
         return (
-            f"pod/{name} cannot end: its node {on} is not ready, so nobody there hears of it. "
+            f"pod/{name} cannot end: its node {on} is not ready, and does not see its deletion. "
             f"It goes when the node is back, or is deleted; {remedy}"
         )
     grace_seconds = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
@@ -82,10 +83,10 @@ def why_left(pod: JSON, node: JSON | None, going_seconds: float) -> str:
 
 
 def _reasons(api: Api, job: JSON, going: dict[str, float]) -> list[str]:
-    """Return why Pods are left, a sentence each.
+    """Return the reasons why Pods are left, one sentence each.
 
     Args:
-        going: the time when each Pod was first seen to be deleted itself, by name; completed here.
+        going: time at which each Pod was first seen deleted, by name; updated here.
     """
     pods, now = _pods(api, job), time.monotonic()
     for pod in pods:
@@ -101,7 +102,7 @@ def _reasons(api: Api, job: JSON, going: dict[str, float]) -> list[str]:
 def _node(api: Api, name: str | None) -> JSON | None:
     try:
         return api.get(NODES, name) if name else None
-    except ApiError:  # nodes may not be read, or it is gone
+    except ApiError:  # no permission to read nodes, or the node is gone
         return None
 
 
@@ -116,7 +117,7 @@ def _named(pod: JSON) -> str:
 
 
 def _remains(api: Api, job: JSON) -> str:
-    """Name what is left of the job; empty if it is gone."""
+    """Name the objects of the job that are left; empty if it is gone."""
     name = job["metadata"]["name"]
     remains = [_named(pod) for pod in _pods(api, job)]
     remains += [f"elasticjob/{group['metadata']['name']}" for group in groups_of(api, job)]

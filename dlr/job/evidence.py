@@ -15,7 +15,7 @@ from dlr.job.case import Case, Sentence, sentence
 from dlr.job.facts import Fact, facts_of, remarks_of
 from dlr.job.failures import by_cause, failures_of
 from dlr.job.groups import training
-from dlr.job.nodes import NAMED, node_states, words_of_checks
+from dlr.job.nodes import NAMED, check_findings, node_states
 from dlr.job.report import AT_EASE, state_of
 from dlr.job.timeline.life import clock_of
 from dlr.job.verdict import JobVerdict
@@ -23,7 +23,7 @@ from dlr.job.wording import duration, in_command, loss, parse_time, plain
 from dlr.kube.api import JSON
 
 MOST = 5
-"""Entries of one kind, so that a diagnosis stays one page."""
+"""Most entries of one kind, so that a diagnosis stays one page."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class EvidenceSection:
 
 
 def sections(case: Case, top: JobVerdict) -> list[EvidenceSection]:
-    """Return the sections that have anything to show: the verdict, why, what to do, and the evidence."""
+    """Return the non-empty sections: the verdict, why, what to do, and the evidence."""
     found = top.findings
     advice = {each.text: each for finding in reversed(found) for each in reversed(finding.advice)}
     findings_text = " ".join(each.sentence.text for each in found)
 
     def beside_findings(sentences: Iterable[Sentence]) -> tuple[Sentence, ...]:
-        """Leave out what a finding says, after a type or a name, and perhaps a reason."""
+        """Leave out sentences whose text, after a type or a name and perhaps a reason, is in a finding."""
         parts = [(each, each.text.rstrip(".").split(": ")) for each in sentences]
         return tuple(
             each
@@ -60,7 +60,7 @@ def sections(case: Case, top: JobVerdict) -> list[EvidenceSection]:
         EvidenceSection("Budgets", tuple(_budgets(case))),
         EvidenceSection("Ranks", beside_findings(sentence(str(each)) for each in top.odd)),
         EvidenceSection(
-            "Nodes", (*beside_findings(sentence(w.text) for w in words_of_checks(case)), *_nodes(case))
+            "Nodes", (*beside_findings(sentence(w.text) for w in check_findings(case)), *_nodes(case))
         ),
         EvidenceSection("Time", tuple(_of_facts(case, "Goodput", "Time"))),
         EvidenceSection("Shards", tuple(_of_facts(case, "Shards"))),
@@ -70,7 +70,7 @@ def sections(case: Case, top: JobVerdict) -> list[EvidenceSection]:
 
 
 def _remarks(case: Case) -> Iterator[Fact]:
-    """Yield what no other section says: ranks that are behind are named among the odd ones."""
+    """Yield the remarks that no other section has; ranks far behind are among the odd ranks."""
     return (each for each in remarks_of(case) if each.label != "RanksBehind" or not case.far_behind)
 
 
@@ -79,7 +79,7 @@ def _state(case: Case) -> Iterator[Sentence]:
 
 
 def _groups(case: Case) -> Iterator[Sentence]:
-    """Yield the replica groups that do not train with the others, with why."""
+    """Yield the replica groups that do not train with the others, and why."""
     if not is_grouped(case.job) or report.is_finished(case.job):
         return
     together = set(training(case.job))
@@ -118,7 +118,11 @@ def _failures(case: Case) -> Iterator[Sentence]:
 
 
 def _of_many(found: Iterable[tuple[str, str]]) -> Iterator[Sentence]:
-    """Yield a sentence for each text, which names the first of all (subject, text) that have it."""
+    """Yield one sentence per text, with the first of its subjects.
+
+    Args:
+        found: pairs of subject and text.
+    """
     alike: dict[str, list[str]] = {}
     for subject, text in found:
         alike.setdefault(text, []).append(subject)

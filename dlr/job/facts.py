@@ -27,7 +27,7 @@ class Fact:
 
 
 SHOWN_ELSEWHERE = frozenset({*(phase.value for phase in JobPhase), "WorldFormed", "WorkersReady"})
-"""Conditions that the facts of phase, world and workers and the warnings speak for."""
+"""Conditions that other facts, or the warnings, show already."""
 
 
 def remarks_of(case: Case) -> Iterator[Fact]:
@@ -71,14 +71,14 @@ def facts_of(case: Case) -> Iterator[Fact]:
 
 
 def _progress(case: Case, progress: JobProgress) -> str:
-    """Say how far training is; the groups of a job count steps of their own, and the furthest may go."""
+    """Describe the progress; for a job with groups, which count their own steps, the furthest group's."""
     is_finished = report.is_finished(case.job)
     line = progress_line(progress, is_finished=is_finished)
     return f"{line}, in the furthest group that runs" if is_grouped(case.job) and not is_finished else line
 
 
 def _survivors(case: Case) -> str:
-    """Say what lived through the last failure, and for how long training stood; empty where nothing did."""
+    """Describe the processes that lived through the last failure, and the pause; empty without any."""
     last = case.life.failures[-1] if case.life and case.life.failures else None
     if last is None or not last.survivors:
         return ""
@@ -89,7 +89,7 @@ def _survivors(case: Case) -> str:
 
 
 def _state(case: Case) -> str:
-    """The state that takes the job's time at present, unless the phase says it."""
+    """Return the job's goodput state, unless it equals the phase."""
     account, phase = case.account, report.phase(case.job)
     if account is None or report.is_finished(case.job) or account.state == phase:
         return ""

@@ -1,4 +1,4 @@
-"""A job's failures in its status: the culprit, and restarts by cause. Pure."""
+"""Failures in a job's status: the culprit, and restarts by cause. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from dlr.kube.api import JSON
 from reconcilers.failure.incidents import switch_words
 
 SAME_MOMENT = timedelta(seconds=5)
-"""Accounts of one failure that name no round lie no further apart."""
+"""Largest distance between two reports of one failure that name no round."""
 
 
 def job_failure_line(failure: JSON, now: datetime) -> str:
     """Describe `status.lastFailure`: worker, class and time, with the first line of its message."""
     rank = f" rank {failure['rank']}" if failure.get("rank") is not None else ""
     if failure["exitClass"] == ExitClass.UNKNOWN:
-        return (
-            f"a peer's, which is not known; {failure['worker']}{rank} lost it {age(failure['time'], now)} ago"
-        )
+        return f"an unknown peer's; {failure['worker']}{rank} lost it {age(failure['time'], now)} ago"
     parts = [f"{failure['worker']}{rank}", str(failure["exitClass"])]
     for key, label in (("exitCode", "exit code"), ("step", "step"), ("round", "round")):
         if failure.get(key) is not None and not (key == "exitCode" and _begins_with_its_exit_code(failure)):
@@ -33,7 +31,7 @@ def job_failure_line(failure: JSON, now: datetime) -> str:
 
 
 def _begins_with_its_exit_code(failure: JSON) -> bool:
-    """Whether the message begins with the exit code, so that it need not be said beside it."""
+    """Whether the message begins with the exit code, which then need not be repeated."""
     return first_line(failure.get("message")).startswith(f"exit code {failure.get('exitCode')}")
 
 
@@ -47,19 +45,19 @@ def failures_of(job: JSON) -> Mapping[str, int]:
 
 
 def by_cause(restarts: Mapping[str, int] | None) -> str:
-    """Counts by cause, the most frequent first; empty without any."""
+    """Return the counts by cause, the most frequent first; empty without any."""
     counted = sorted((restarts or {}).items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{cause} {count}" for cause, count in counted if count)
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """The failure to look at first, in the words of status."""
+    """The failure to look at first, from the status."""
 
     failure: JSON
     """`status.lastFailure` of the job."""
     incarnation: int | None
-    """The worker's incarnation when it failed; None if the worker is gone."""
+    """The worker's incarnation at the failure; None if the worker is gone."""
     node: str
     stacks: Sequence[JSON]
     """The `RankStack`s of a hang, from all workers that reported any in that round."""
@@ -110,9 +108,9 @@ def _stacks_in(round_: int | None, workers: Sequence[JSON]) -> list[JSON]:
 
 
 def _is_of_agent(report: JSON, failure: JSON) -> bool:
-    """Whether the agent's last failure is the job's: it has stayed the last one of that worker.
+    """Whether the agent's last failure is also the job's.
 
-    A failure in place is known by its round: it is recorded whenever there is a controller to read of it.
+    A failure in place is identified by its round: its time in the job's status depends on the controller.
     """
     if not report or report.get("rank") != failure.get("rank", report.get("rank")):
         return False
@@ -121,19 +119,19 @@ def _is_of_agent(report: JSON, failure: JSON) -> bool:
 
 
 def are_near(one: JSON, other: JSON) -> bool:
-    """Whether two accounts are of one moment."""
+    """Whether two reports are of about the same time."""
     first, second = parse_time(one.get("time")), parse_time(other.get("time"))
     return first is not None and second is not None and abs(first - second) <= SAME_MOMENT
 
 
 def _life_at(lives: Sequence[JSON], moment: datetime) -> JSON:
-    """Return the newest incarnation that had begun by then; {} if history does not reach so far back."""
+    """Return the newest incarnation that began before a moment; {} if the history begins later."""
     begun = [life for life in lives if datetime.fromisoformat(life["createdAt"]) <= moment]
     return begun[-1] if begun else {}
 
 
 def heading(culprit: Culprit, now: datetime) -> list[tuple[str, str]]:
-    """Return (label, text) of worker, time, class and error; a text may have several lines."""
+    """Return the labels and texts of worker, time, class and error; a text may have several lines."""
     failure = culprit.failure
     rank = f", rank {failure['rank']}" if failure.get("rank") is not None else ""
     pod = f", Pod {culprit.pod}" if culprit.pod else ", which is no worker of the job any more"
@@ -149,5 +147,5 @@ def heading(culprit: Culprit, now: datetime) -> list[tuple[str, str]]:
             "Class",
             f"{failure['exitClass']}" + ("" if code is None or is_in_message else f", exit code {code}"),
         ),
-        ("Error", first_line(message) if culprit.stacks else message),  # the stacks are shown beside it
+        ("Error", first_line(message) if culprit.stacks else message),  # the stacks are shown, too
     ]

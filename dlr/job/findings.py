@@ -1,7 +1,7 @@
-"""What is wrong with a job, and why, the gravest first. Pure.
+"""Findings about a job: what is wrong and why, the gravest first. Pure.
 
-Each rule looks for one thing that can be wrong, and yields it with what to do, and its part in the text of
-the verdict (`verdict.py`).
+Each rule looks for one kind of trouble, and yields it with advice and its part in the text of the verdict
+(`verdict.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dlr.job.advice import (
 )
 from dlr.job.case import Case, Sentence, sentence
 from dlr.job.failures import Culprit, are_near, failures_of
-from dlr.job.nodes import words_of_checks
+from dlr.job.nodes import check_findings
 from dlr.job.odd_ranks import ranks_behind
 from dlr.job.wording import age, duration, in_command, parse_time
 from reconcilers.failure.budgets import without_progress
@@ -43,12 +43,12 @@ from reconcilers.goodput.goodput import FALSE_START, NOT_YET_TRAINING
 from reconcilers.observed.ending import WAS_DELETED
 
 PEOPLE = "{people}"
-"""Stands for the workers or groups of a job in a headline."""
+"""Placeholder for the workers or groups of a job in a headline."""
 LATELY = timedelta(hours=1)
 MOST_NODES = 5
-"""Nodes that an advice names."""
+"""Most nodes that an advice names."""
 LOOP = 2
-"""The number of failures without progress in between that makes a loop."""
+"""Number of failures without progress in between that makes a loop."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class JobFinding:
     sentence: Sentence
     advice: tuple[Sentence, ...] = ()
     headline: str = ""
-    """What the job does because of it, with PEOPLE in the place of its workers; or, without PEOPLE and with a
-    small letter, a clause. Empty where the job does what it did."""
+    """What the job does because of it: a sentence with PEOPLE for its workers, or a clause in lower case
+    without PEOPLE. Empty if the finding changes nothing in the headline."""
     tone: str = "Warning"
-    """A word whose tone the headline has."""
+    """A word with the headline's tone."""
 
 
 def findings(case: Case) -> list[JobFinding]:
-    """Return what is wrong, the gravest first."""
+    """Return all findings, the gravest first."""
     return [each for rule in RULES for each in rule(case)]
 
 
@@ -101,7 +101,7 @@ def _deleted(case: Case) -> Iterator[JobFinding]:
         return
     if held := holders(metadata.get("finalizers")):
         statement = f"The job is deleted, and stays without Pods until its finalizers {some_of(held, 3)} go"
-        advice = "Let who set them remove them, or do it by kubectl edit"
+        advice = "Let their owners remove them, or remove them with kubectl edit"
         yield JobFinding("Deleted", sentence(statement), (sentence(advice),))
     else:
         yield JobFinding("Deleted", sentence("The job is being deleted"))
@@ -135,15 +135,15 @@ def _loss(case: Case) -> Iterator[JobFinding]:
 
 
 def _nodes(case: Case) -> Iterator[JobFinding]:
-    """Yield findings about nodes. In a job that has ended, the failure says more."""
+    """Yield findings about nodes; none for a job that has ended, whose failure matters more."""
     if report.is_finished(case.job):
         return
     checked = False
-    for word in words_of_checks(case):
+    for found in check_findings(case):
         checked = True
-        check = in_command(case.job["metadata"], word.check)
+        check = in_command(case.job["metadata"], found.check)
         advice = sentence(f"See the evidence: kubectl describe nc {check}; docs/cordon.md")
-        yield JobFinding(word.reason, sentence(word.text), (advice,))
+        yield JobFinding(found.reason, sentence(found.text), (advice,))
     condition = report.condition_of(case.job, NODES_CHECKED, "False")
     if condition and not checked and not case.trains and condition.get("reason") not in QUIET:
         text = f"A node check says {condition['reason']}: {condition.get('message')}"
@@ -151,7 +151,7 @@ def _nodes(case: Case) -> Iterator[JobFinding]:
 
 
 def _loop(case: Case) -> Iterator[JobFinding]:
-    """Yield failures that follow each other without progress in between, or without any that is known."""
+    """Yield that failures follow each other without progress in between, or with unknown progress."""
     if report.is_finished(case.job) or case.culprit is None:
         return
     class_ = case.culprit.failure["exitClass"]
@@ -170,7 +170,7 @@ def _loop(case: Case) -> Iterator[JobFinding]:
 
 
 def _never_began(case: Case, culprit: Culprit) -> bool:
-    """Whether a job without a step failed soon after its last start, and may do so after this one.
+    """Whether a job without a step failed soon after its last start, and may do so again after this one.
 
     A script that reports no steps counts as training while it runs.
     """
@@ -182,14 +182,14 @@ def _never_began(case: Case, culprit: Culprit) -> bool:
 
 
 def _ground_words(case: Case) -> str:
-    """Say that failures came without progress in between, or that none is known."""
+    """Return words for failures without progress in between, or with unknown progress."""
     of_workers = ((worker.get("status") or {}).get("failureBudget") or {} for worker in case.workers)
     budgets = [case.status.get("failureBudget") or {}, *of_workers]
     return without_progress(any(budget.get("startUnknown") for budget in budgets))
 
 
 def _without_new_ground(case: Case, class_: str) -> int:
-    """Count failures of this class since the job, or the worker, last got further."""
+    """Count failures of this class since the last progress of the job, or of the worker."""
     of_job = case.status.get("failureBudget") or {}
     in_place = (
         of_job.get("alike", 0) if meaning_of(class_).free else (of_job.get("spent") or {}).get(class_, 0)
@@ -218,7 +218,7 @@ def _hangs(case: Case) -> Iterator[JobFinding]:
 
 
 def _waits(case: Case) -> Iterator[JobFinding]:
-    """Yield why a job that should train does not, or does with fewer workers."""
+    """Yield why a job that should train does not, or trains with fewer workers."""
     if report.is_finished(case.job) or not case.status.get("phase") or report.phase(case.job) == "Suspended":
         return
     yield from _awaits_heartbeats(case)
@@ -271,11 +271,11 @@ LACKS = {
     "WorkersNotStarted": "the others cannot start",
     "WorkersUnscheduled": "the others wait for room",
 }
-"""Warnings that say why workers do not run, with a clause of the headline."""
+"""Warnings about workers that do not run, each with a clause of the headline."""
 
 
 def _first_late_pod(case: Case) -> str:
-    """Return the Pod that the first message about Pods is about; POD if none is known."""
+    """Return the Pod that the warning about Pods names; POD without one."""
     warning = case.warning("WorkersNotStarted") or {}
     wanted = (warning.get("data") or {}).get("worker")
     pods = {each["metadata"]["name"]: (each.get("status") or {}).get("podName") for each in case.workers}
@@ -283,7 +283,7 @@ def _first_late_pod(case: Case) -> str:
 
 
 def _awaits_heartbeats(case: Case) -> Iterator[JobFinding]:
-    """Yield that the job may wait for a worker that is silent, and is not lost yet."""
+    """Yield that the job may wait for a worker that is silent, but not lost yet."""
     warning = case.warning("HeartbeatLate") or {}
     since, data = parse_time(warning.get("since")), warning.get("data") or {}
     trains = case.account is not None and case.account.state == JobState.TRAINING
@@ -295,8 +295,8 @@ def _awaits_heartbeats(case: Case) -> Iterator[JobFinding]:
     who = f"worker {worker.rpartition('-')[2]}" + (f" on {node}" if node else "")
     who += f" and {counted(others, 'more worker')}" if others else ""
     does = f"Waits for {who}: silent for {seconds:.0f} s, lost at {data.get('limitSeconds', 0):.0f} s"
-    advice = "Nothing is to be done for training: a lost worker gets another Pod"
-    advice += f"; if the node is to be up: kubectl describe node {node}" if node else ""
+    advice = "Training needs no action: a lost worker gets another Pod"
+    advice += f"; if the node should be up: kubectl describe node {node}" if node else ""
     statement = sentence(f"The job may wait for {who}: {warning['message']}")
     yield JobFinding("HeartbeatLate", statement, (sentence(advice),), does)
 
@@ -311,7 +311,7 @@ def _slow(case: Case) -> Iterator[JobFinding]:
 
 
 def _stalls(case: Case) -> Iterator[JobFinding]:
-    """Yield that there was no step for much longer than a step takes, in a formed world."""
+    """Yield that a formed world has made no step for much longer than a step takes."""
     stall = case.stall
     if stall is None:
         return
@@ -320,7 +320,7 @@ def _stalls(case: Case) -> Iterator[JobFinding]:
     where = behind if stall.step != furthest else f"all are at step {furthest}"
     text = f"No rank has made a step for {duration(stall.seconds)}; {where}"
     advice = sentence(
-        f"Look where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds asks them too"
+        f"See where all ranks are: dlr job stacks {case.in_command}; hangTimeoutSeconds requests it, too"
     )
     yield JobFinding("Stalled", sentence(text), (advice,), f"Makes no step on {PEOPLE}", "Failed")
 
@@ -344,13 +344,13 @@ def _behind(case: Case) -> Iterator[JobFinding]:
 
 
 def _if_training(case: Case, headline: str) -> str:
-    """Return the headline, unless the job does something else than training."""
+    """Return the headline if the job trains, otherwise nothing."""
     trains = case.account is None or case.account.state == JobState.TRAINING
     return headline if trains and not report.is_finished(case.job) else ""
 
 
 def _troubles(case: Case) -> Iterator[JobFinding]:
-    """Yield what else does not work, in the words of the controller."""
+    """Yield other trouble, with the controller's messages."""
     for type_, (what, clause) in TROUBLES.items():
         if warning := case.warning(type_):
             cause = str(warning.get("reason") or type_)
@@ -361,43 +361,46 @@ def _troubles(case: Case) -> Iterator[JobFinding]:
             if type_ == "CheckpointsFailing" and report.phase(case.job) == "Succeeded":
                 shown = "and its checkpoints failed"
             if type_ == "AgentsUnheard" and not report.is_finished(case.job):
-                shown = clause  # it is what the job waits for
+                shown = clause  # the job waits for these agents
             yield JobFinding(cause, statement, tuple(advice), shown)
     if condition := report.condition_of(case.job, "Reconciled", "False"):
-        text = f"The controller does not cope with the job: {condition.get('message')}"
-        clause = _if_training(case, "and its controller does not cope with it")
+        text = f"The controller cannot reconcile the job: {condition.get('message')}"
+        clause = _if_training(case, "and its controller cannot reconcile it")
         yield JobFinding(str(condition.get("reason")), sentence(text), (), clause)
 
 
 TROUBLES = {
-    "CheckpointsFailing": ("Checkpoints do not get where they are to be", "and its checkpoints fail"),
+    "CheckpointsFailing": ("Checkpoints are not saved as they should be", "and its checkpoints fail"),
     "AgentsSilent": ("Agents are silent", "some of which are silent"),
     "AgentsUnheard": ("Pods run without an agent", "and some Pods run without an agent"),
     "WorkersGivenUp": ("Workers are given up", "and some are given up"),
     "SidecarsFailed": ("A sidecar has failed", "and a sidecar has failed"),
     "GroupsNotMade": ("Some groups are missing", "and some groups are missing"),
     "GroupsLate": ("Groups are late", "and late ones are left out"),
-    "ProcessLingers": ("A script is over, and its process is not", "of which one is over and does not end"),
-    "NoSteps": ("It is unknown whether training gets on", "and reports no step"),
+    "ProcessLingers": (
+        "A script has ended, and its process has not",
+        "of which one has ended and does not exit",
+    ),
+    "NoSteps": ("It is unknown whether training makes progress", "and reports no step"),
 }
-"""Warnings that are findings, with what is wrong, and a clause of the headline."""
+"""Warnings that are findings, each with a description and a clause of the headline."""
 
 
 def _lately(case: Case) -> Iterator[JobFinding]:
-    """Yield the last failure and what does not work now; of a job that trains again, that comes first."""
+    """Yield the last failure and present trouble; present trouble comes first if the job trains again."""
     found = (_troubles, _last_failure) if case.trains else (_last_failure, _troubles)
     yield from (each for rule in found for each in rule(case))
 
 
 def _last_failure(case: Case) -> Iterator[JobFinding]:
-    """Yield a failure that the job has survived, or is recovering from."""
+    """Yield the last failure, if the job has survived it or is recovering from it."""
     culprit = case.culprit
     if report.is_finished(case.job) or culprit is None or case.now - culprit.time > LATELY:
         return
     if culprit.failure["exitClass"] == ExitClass.UNKNOWN and case.warning("HeartbeatLate"):
-        return  # it followed from the loss that _awaits_heartbeats has
+        return  # it follows from the loss that _awaits_heartbeats yields
     if _without_new_ground(case, culprit.failure["exitClass"]) >= LOOP:
-        return  # _loop has it
+        return  # _loop yields it
     who = failure_words(case, culprit)
     statement = sentence(who[0].upper() + who[1:], blamed_lines(culprit))
     yield JobFinding(str(culprit.failure["exitClass"]), statement, tuple(_advice(case, culprit)))
@@ -419,14 +422,14 @@ def failure_words(case: Case, culprit: Culprit) -> str:
 
 
 def blamed_lines(culprit: Culprit) -> tuple[str, ...]:
-    """Return the lines of the message after its first one, as far as status keeps it."""
+    """Return the lines of the message after the first, as far as the status keeps them."""
     return tuple(str(culprit.failure.get("message") or "").strip().splitlines()[1:])
 
 
 def next_start_of(case: Case) -> str:
-    """Return STOP or RESTART and the reason, by the failure to look at and the end.
+    """Return STOP or RESTART and the reason, from the culprit and the end of the job.
 
-    Empty without both, and for a job that nobody has to start again.
+    Empty without both, and for a job that succeeded or is suspended.
     """
     if report.phase(case.job) in ("Succeeded", "Suspended"):
         return ""
@@ -449,7 +452,7 @@ def _advice(case: Case, culprit: Culprit) -> Iterator[Sentence]:
 
 
 def _lost_its_node(culprit: Culprit) -> bool:
-    """Whether the worker's Node was deleted, so that nobody can look at it."""
+    """Whether the worker's Node was deleted, so that it cannot be inspected."""
     is_lost = culprit.failure["exitClass"] == ExitClass.NODE_LOST
     return is_lost and first_line(culprit.failure.get("message")).endswith(WAS_DELETED)
 
@@ -459,7 +462,7 @@ def _said(advice: str, case: Case, **more: str) -> str:
 
 
 def _failed_nodes(case: Case, culprit: Culprit) -> list[str]:
-    """The culprit's node first, then those on which Pods ended by the same class at that moment."""
+    """Return the culprit's node, then those on which Pods ended by the same class at about the same time."""
     nodes = [culprit.node] if culprit.node else []
     for worker in case.workers:
         ended = (worker.get("status") or {}).get("lastExit") or {}
@@ -485,4 +488,4 @@ RULES: tuple[Callable[[Case], Iterator[JobFinding]], ...] = (
     _slow,
     _lately,
 )
-"""The gravest first."""
+"""Rules, the gravest first."""

@@ -1,4 +1,4 @@
-"""A job's goodput and its time by state (docs/metrics.md), computed as the controller does, up to now."""
+"""A job's goodput and its time by state (docs/metrics.md), by the controller's formulas, up to now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlr.kube.api import JSON
 from reconcilers.goodput.goodput import goodput_now, seconds_by_state, start_is_unknown, with_steps_of
 
 LEAST_SECONDS = 0.5
-"""The shortest time that is shown."""
+"""Shortest time to show."""
 
 
 def account_of(
@@ -27,10 +27,10 @@ def account_of(
 ) -> Goodput | None:
     """Return the job's account up to now; None without one, or if this version cannot read it.
 
-    Of the workers the first of each job counts, which a list of all jobs reads, too: ranks step together.
+    Only worker 0 of each job matters, since ranks step together; a list of all jobs reads only that one.
 
     Args:
-        groups: the job's replica groups, of whose accounts the controller makes the job's.
+        groups: the job's replica groups, whose accounts add up to the job's.
     """
     stored = (job.get("status") or {}).get("goodput")
     if not stored:
@@ -43,7 +43,7 @@ def account_of(
             return _of_groups(known, job, workers, now, groups)
         leads = [ElasticWorker.model_validate(each) for each in workers if _is_lead(each)]
         account = goodput_now(ElasticJob.model_validate(job), leads, now)
-        # While it trains, the ratio of the last news is nearer to the truth than one that only falls.
+        # While it trains, the ratio at the last report is more accurate than one that falls until the next.
         has_news = account.steps_timed != known.steps_timed or known.state is not JobState.TRAINING
         return account if has_news else known
     except (KeyError, ValidationError):
@@ -67,7 +67,7 @@ def _is_lead(worker: JSON) -> bool:
 
 
 def goodput_line(account: Goodput) -> str:
-    """The ratio, and how much was trained more than once; empty before there are steps to reckon with."""
+    """Return the ratio, and the number of repeated steps; empty before the first steps."""
     if account.ratio is None or account.first_step is None or account.last_step is None:
         return ""
     line = f"{account.ratio:.1%} of the time since submission"
@@ -80,7 +80,7 @@ def goodput_line(account: Goodput) -> str:
 
 
 def redone(account: Goodput | None) -> str:
-    """How many steps were trained again, such as `17 steps`; empty if none were."""
+    """Return how many steps were trained again, such as `17 steps`; empty if none were."""
     if account is None or not account.steps_redone:
         return ""
     if start_is_unknown(account):
@@ -89,7 +89,7 @@ def redone(account: Goodput | None) -> str:
 
 
 def time_by_state(account: Goodput, job: JSON, now: datetime) -> dict[str, float]:
-    """Return the seconds since submission by state, the present one's up to now or the job's end."""
+    """Return the seconds since submission by state, up to now or the job's end."""
     until = parse_time((job.get("status") or {}).get("completionTime")) or now
     found = seconds_by_state(account, until)
     return {state.value: seconds for state, seconds in found.items() if seconds >= LEAST_SECONDS}

@@ -1,4 +1,4 @@
-"""Replica groups: the ElasticJobs that a job owns, and what its status says of them. Pure."""
+"""Replica groups: the ElasticJobs that a job owns, and their part of its status. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from dlr.kube.api import JSON
 from dlr.kube.errors import UsageError
 
 GROUP_MARK = "└ "
-"""Precedes the name of a group in a list, below its job."""
+"""Prefix of a group's name in a list, below its job."""
 
 
 def group_of(job: JSON) -> GroupOf | None:
-    """Return the job that this one is a replica group of; None if it is none."""
+    """Return the job whose replica group this one is, and its index; None for other jobs."""
     return owner_of_group(job["metadata"])
 
 
 def index_of(item: JSON) -> int:
-    """Return the index of the group that a job or a worker is of; -1 for none."""
+    """Return the index of the group to which a job or a worker belongs; -1 for none."""
     text = (item["metadata"].get("labels") or {}).get(names.LABEL_GROUP_INDEX) or ""
     return int(text) if text.isdecimal() else -1
 
@@ -37,7 +37,7 @@ def training(job: JSON) -> list[int]:
 
 
 def groups_line(job: JSON) -> str:
-    """The number of groups that train together, and the version of their membership."""
+    """Return the number of groups that train together, and the version of their membership."""
     version = ((job.get("status") or {}).get("membership") or {}).get("version", 0)
     line = f"{len(training(job))} of {group_count(job)} train together"
     if is_finished(job):
@@ -46,7 +46,7 @@ def groups_line(job: JSON) -> str:
 
 
 def group_line(job: JSON) -> str:
-    """The job whose group this one is, and how far it is as such; empty for a job that is none."""
+    """Return a group's index, its job, and whether it trains; empty for a job that is no group."""
     group = group_of(job)
     if group is None:
         return ""
@@ -71,7 +71,7 @@ def list_row(job: JSON, now: datetime) -> Row:
 def tree(jobs: Iterable[JSON]) -> list[tuple[JSON, bool]]:
     """Return the jobs in their order, each followed by its groups.
 
-    With each comes whether it is a group of the job above it; one whose job is not among them stands alone.
+    Each comes with whether it is a group of the job above it; a group whose job is missing counts as a job.
     """
     found = [*jobs]
     uids = {job["metadata"].get("uid") for job in found}
@@ -92,7 +92,7 @@ def tree(jobs: Iterable[JSON]) -> list[tuple[JSON, bool]]:
 
 
 def headline_of_jobs(jobs: Sequence[JSON]) -> str:
-    """Say how many of the jobs that have not ended train."""
+    """Describe how many of the unfinished jobs train."""
     active = [job for job, is_group in tree(jobs) if not is_group and not is_finished(job)]
     if not active:
         return "No job is active" if jobs else "No jobs"
@@ -101,18 +101,19 @@ def headline_of_jobs(jobs: Sequence[JSON]) -> str:
 
 
 def state_of(job: JSON) -> str:
-    """Return what takes the job's time at present; its phase, if nothing does."""
+    """Return the job's goodput state; its phase without one."""
     state = None if is_finished(job) else ((job.get("status") or {}).get("goodput") or {}).get("state")
     return state or report.phase(job)
 
 
 def refuse_group(job: JSON, act: str) -> None:
-    """
+    """Refuse a command on a single replica group.
+
     Args:
-        act: the command that changes a whole job, such as `delete`.
+        act: a command that changes a whole job, such as `delete`.
 
     Raises:
-        UsageError: the job is a replica group, which its owner keeps as it is.
+        UsageError: the job is a replica group, whose changes its owner would revert.
     """
     group = group_of(job)
     if group is not None:
@@ -123,10 +124,11 @@ def refuse_group(job: JSON, act: str) -> None:
 
 
 def refuse_grouped(job: JSON, command: str, options: str = "") -> None:
-    """
+    """Refuse a command on a job with replica groups.
+
     Args:
-        command: such as `job logs`.
-        options: what comes after the job's name, such as `--rank 0`.
+        command: the command, such as `job logs`.
+        options: options after the job's name, such as `--rank 0`.
 
     Raises:
         UsageError: the job has replica groups; the message names a command for one of them.

@@ -1,8 +1,7 @@
 """The logs of a job's workers as lines, for `dlr job logs` and `dlr.Job.logs`.
 
-Followed, a worker's log goes on through its relaunches: when its Pod is replaced the next Pod's log comes
-after it, and the end comes with the end of the job. A stream that breaks off (an API server restarted) is
-taken up again after the last line that was shown.
+A followed log continues through relaunches: the log of the next Pod comes after that of the replaced one, up
+to the end of the job. A broken stream (after a restart of the API server) resumes after the last line.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ MOST_STREAMS = 32
 RETRY_SECONDS = 1.0
 DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 NOT_RUNNING = "BadRequest"
-"""Reason of the API server's refusal of a log whose container has not started."""
+"""Reason in the API server's refusal if the container has not started."""
 WORKERS_NOT_STARTED = "WorkersNotStarted"
 RANK_TWICE = re.compile(r"^(\[rank\d+\]:) ?(?=\1)")
-"""torch's excepthook names the rank at the beginning of each line, and torchrun before each line of a log."""
+"""The rank twice at the beginning of a line: from torch's excepthook, and from torchrun's log prefix."""
 
 
 def parameters_of(pod: JSON, tail_lines: int | None = None) -> dict[str, str | int]:
-    """Return the parameters of a request for the log of a Pod: stamped lines, all or the last ones."""
+    """Return the parameters of a request for a Pod's log: lines with timestamps, all or the last ones."""
     parameters: dict[str, str | int] = {"container": default_container(pod), "timestamps": "true"}
     return parameters if tail_lines is None else parameters | {"tailLines": tail_lines}
 
 
 def default_container(pod: JSON) -> str:
-    """Return kubectl's default container, or the one that trains."""
+    """Return the Pod's default container for kubectl, or the one that trains."""
     named: str | None = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION)
     return named or training_container_name(pod)
 
 
 def why_no_log(pod: JSON) -> str | None:
-    """Explain why there is nothing to read yet, where the API server does not: the Pod has no node."""
+    """Explain the lack of a log if the Pod has no node, which the API server does not; otherwise None."""
     status = pod.get("status") or {}
     if pod["spec"].get("nodeName") or status.get("phase") != "Pending":
         return None
@@ -61,10 +60,10 @@ def why_no_log(pod: JSON) -> str | None:
 
 
 def why_not_started(job: JSON, worker: JSON, failure: ApiError) -> str:
-    """Explain why a Pod's container has no log yet, as far as the status of its worker or its job says it.
+    """Explain why a Pod's container has no log yet, by the status of its worker or its job.
 
     Args:
-        failure: what the API server says, which is no more than that the container waits.
+        failure: the API server's error, which only says that the container waits.
     """
     name, status = worker["metadata"]["name"], worker.get("status") or {}
     if status.get("phase") == "Pending":
@@ -77,14 +76,14 @@ def why_not_started(job: JSON, worker: JSON, failure: ApiError) -> str:
 
 
 def lines_of(stream: Iterable[str]) -> Iterator[tuple[datetime | None, str]]:
-    """Yield (time, text) of a log's stamped lines: the rank named once."""
+    """Yield the time and text of a log's lines, with a repeated rank removed."""
     for line in stream:
         stamp, _, text = line.partition(" ")
         yield parse_time(stamp), RANK_TWICE.sub("", text)
 
 
 def send_log(api: Api, job: JSON, worker: JSON, tail_lines: int | None, lines: LogLines) -> str | None:
-    """Send one log up to its present end; return the reason if that cannot be."""
+    """Send one log up to its present end; return the reason if that is impossible."""
     name = worker["metadata"]["name"]
     pod = (worker.get("status") or {}).get("podName")
     if not pod:
@@ -115,9 +114,9 @@ class Follower:
     lines: LogLines
     finished_pod: str | None = None
     reason: str = ""
-    """The reason why there is nothing to follow yet, as it was printed."""
+    """Last reason that was printed for the lack of a log."""
     seen: JSON = field(default_factory=dict)
-    """The worker, as it was read last."""
+    """The worker as last read."""
 
     def run(self) -> None:
         pause = threading.Event()
@@ -125,13 +124,13 @@ class Follower:
             pause.wait(seconds)
 
     def look(self) -> float | None:
-        """Send what there is by now; return the seconds until the next look, or None at the end."""
+        """Send new lines; return the seconds until the next look, or None at the end."""
         try:
             if self._is_over():
                 return None
             self._stream_current_pod()
         except Unavailable as outage:
-            # However long the API server is away: the person who follows may end it at any time.
+            # Without a limit: the user can stop following at any time.
             return max(RETRY_SECONDS, outage.retry_after_seconds)
         return RETRY_SECONDS
 
@@ -179,7 +178,7 @@ class Follower:
                 self._print_reason(why_not_started(self.job, self.seen, failure))
 
     def _print_reason(self, why: str) -> None:
-        """Print on standard error what keeps the log waiting."""
+        """Print the reason for waiting to standard error."""
         if why != self.reason:
             self.reason = why
             print(f"dlr: waiting: {plain(why)}", file=sys.stderr, flush=True)
@@ -199,13 +198,13 @@ def _has_ended(pod: JSON) -> bool:
 
 
 class LogLines:
-    """Sends stamped lines on without their stamps, each once, however often the stream starts again."""
+    """Forwards lines without their timestamps, each once, however often the stream restarts."""
 
     def __init__(self, worker: str, send: Callable[[str], None]) -> None:
         """
         Args:
-            worker: the name in front of each line; "" for none.
-            send: takes a line, without its end.
+            worker: name in front of each line; "" for none.
+            send: takes a line without its line break.
         """
         self.prefix = f"[{worker}] " if worker else ""
         self.send = send
@@ -221,15 +220,15 @@ class LogLines:
 
 
 def log_lines(workers: Sequence[JSON], send: Callable[[str], None]) -> list[LogLines]:
-    """Return what takes the lines of each worker; with several workers, each line names its own."""
+    """Return a `LogLines` for each worker; with several workers, each line names its worker."""
     return [LogLines(worker["metadata"]["name"] if len(workers) > 1 else "", send) for worker in workers]
 
 
 def present(api: Api, job: JSON, workers: Sequence[JSON], tail_lines: int | None) -> Iterator[str]:
-    """Yield the lines that there are by now, worker by worker.
+    """Yield all present lines, worker by worker.
 
     Raises:
-        ApiError: some logs could not be read; the others have been.
+        ApiError: some logs could not be read; raised after the lines of the others.
     """
     found: list[str] = []
     reasons = []
@@ -244,9 +243,9 @@ def present(api: Api, job: JSON, workers: Sequence[JSON], tail_lines: int | None
 def followed(
     connection: Connection, job: JSON, workers: Sequence[JSON], tail_lines: int | None
 ) -> Iterator[str]:
-    """Yield lines as they come, to the end of the job, or raise the first error at once.
+    """Yield lines as they arrive, up to the end of the job; the first error is raised at once.
 
-    Each worker has a thread, since a stream blocks for as long as its container is silent.
+    Each worker has a thread, since a stream blocks while its container is silent.
     """
     came: queue.SimpleQueue[str | Exception | None] = queue.SimpleQueue()
 
@@ -267,13 +266,13 @@ def followed(
 
 
 def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) -> tuple[JSON, list[JSON]]:
-    """Return the job and its workers, at once or when the controller has made them.
+    """Return the job and its workers, at once or after the controller has created them.
 
-    A job that has ended or is suspended makes none, so that is not waited for.
+    A job that has ended or is suspended gets none, and is not waited for.
 
     Args:
         fetch: returns the present job.
-        await_them: wait until the workers are there.
+        await_them: whether to wait for the workers.
     """
 
     def seen() -> tuple[JSON, list[JSON]]:
@@ -288,7 +287,7 @@ def job_and_workers(api: Api, fetch: Callable[[], JSON], *, await_them: bool) ->
         wanted = job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 1)
         return training >= wanted or (training > 0 and report.phase(job) == "Running")
 
-    found = seen()  # a cluster that is away to begin with is an error at once
+    found = seen()  # an unreachable cluster is an error here, but not later
     if await_them and not are_made(found):
         with waiting_for("the job's workers to be made"):
             *_, found = until_finished(seen, are_made)
@@ -315,7 +314,7 @@ def choose_workers(job: JSON, workers: list[JSON], rank: int | None) -> list[JSO
             option = "a group with --group" if is_grouped(job) else "one with --rank"
             raise UsageError(f"ElasticJob {name!r} has {len(training)} workers; choose {option}.")
         return training
-    # Before the first world the slot's index is what the rank will be.
+    # Before the first world, a worker's index stands for its rank.
     rank_of = report.ranks(job) or {worker["spec"]["index"]: worker["spec"]["index"] for worker in training}
     for worker in training:
         if rank_of.get(worker["spec"]["index"]) == rank:

@@ -1,4 +1,4 @@
-"""Jobs and their workers in the cluster: finding them, and changing a job's number of workers."""
+"""Finds jobs and their workers in the cluster, suspends, resumes and scales jobs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dlr.kube.api import ELASTICJOBS, ELASTICWORKERS, JSON, NAMESPACES, NODES, S
 from dlr.kube.errors import ApiError, UsageError
 
 MOST_GETS = 20
-"""Nodes that are read one by one; more are listed, since a cluster may have thousands."""
+"""Most nodes that are read one by one; for more, all nodes are listed, of which there may be thousands."""
 
 
 SHARDS_DONE = "ShardsDone"
 
 
 class NoSuchJob(ApiError):
-    """There is no job of that name, or no longer."""
+    """There is no job of that name, or no longer one."""
 
 
 def get_job(api: Api, name: str) -> JSON:
@@ -38,9 +38,13 @@ def get_job(api: Api, name: str) -> JSON:
 
 
 def get_unfinished_job(api: Api, name: str, otherwise: str = "there is nothing to change any more") -> JSON:
-    """
+    """Read a job that must not have ended.
+
+    Args:
+        otherwise: consequence to name in the error.
+
     Raises:
-        ApiError: the job has ended; `otherwise` says what follows from that.
+        ApiError: the job has ended.
     """
     job = get_job(api, name)
     phase = job.get("status", {}).get("phase")
@@ -50,7 +54,7 @@ def get_unfinished_job(api: Api, name: str, otherwise: str = "there is nothing t
 
 
 def require_namespace(api: Api) -> None:
-    """Raise ApiError if the namespace does not exist: its empty lists are then a typing error's."""
+    """Raise ApiError if the namespace does not exist: an empty list is then due to a typing error."""
     try:
         api.get(NAMESPACES, api.namespace)
     except ApiError as failure:
@@ -58,7 +62,7 @@ def require_namespace(api: Api) -> None:
             raise ApiError(
                 f"There is no namespace {api.namespace!r} in the cluster at {api.connection.server}."
             ) from failure
-        # Without the right to read namespaces, the empty answer is all there is.
+        # Without the permission to read namespaces, the empty answer has to do.
 
 
 def list_workers(api: Api, job: str) -> list[JSON]:
@@ -66,7 +70,7 @@ def list_workers(api: Api, job: str) -> list[JSON]:
 
 
 def groups_of(api: Api, job: JSON) -> list[JSON]:
-    """Return the ElasticJobs of a job's replica groups, in order. Whom a group belongs to, its owner says."""
+    """Return the ElasticJobs of a job's replica groups, in order, by their owner references."""
     if not is_grouped(job):
         return []
     found = api.find(ELASTICJOBS, label_selector=f"{names.LABEL_GROUPED_JOB}={job['metadata']['name']}")
@@ -96,10 +100,10 @@ def get_group(api: Api, job: JSON, index: int) -> JSON:
 
 
 def workers_of(api: Api, job: JSON, groups: Sequence[JSON] | None = None) -> list[JSON]:
-    """Return a job's workers; of a job with replica groups those of all groups, group by group.
+    """Return a job's workers; for a job with replica groups those of all groups, group by group.
 
     Args:
-        groups: the ElasticJobs of its groups, if they are read already.
+        groups: the ElasticJobs of its groups, if already read.
     """
     if not is_grouped(job):
         return list_workers(api, job["metadata"]["name"])
@@ -111,7 +115,7 @@ def workers_of(api: Api, job: JSON, groups: Sequence[JSON] | None = None) -> lis
 
 
 def shard_sets_of(api: Api, job: JSON) -> list[JSON]:
-    """Return the ShardSets of a job; none are looked for before its conditions tell of any."""
+    """Return the ShardSets of a job; without the condition `ShardsDone` it has none, and nothing is read."""
     if not condition_of(job, SHARDS_DONE):
         return []
     metadata = job["metadata"]
@@ -120,7 +124,7 @@ def shard_sets_of(api: Api, job: JSON) -> list[JSON]:
 
 
 def find_nodes(api: Api, node_names: Collection[str]) -> list[JSON]:
-    """Return the nodes of these names that there are."""
+    """Return the nodes with these names that exist."""
     if len(node_names) > MOST_GETS:
         return [node for node in api.find(NODES) if node["metadata"]["name"] in node_names]
     found = []
@@ -134,7 +138,7 @@ def find_nodes(api: Api, node_names: Collection[str]) -> list[JSON]:
 
 
 def set_suspended(api: Api, name: str, value: bool) -> bool:
-    """Suspend a job, or resume it; return whether that changed anything.
+    """Suspend a job, or resume it; return whether that was a change.
 
     Raises:
         ApiError: the job has ended.

@@ -1,4 +1,4 @@
-"""The lines of a status that are about a job's workers, or about its replica groups, one each. Pure."""
+"""The table of a job's workers, or of its replica groups, in a status. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlr.kube.api import JSON
 WORKER_COLUMNS = ("RANK", "POD", "NODE", "STATE", "STEP", "S/STEP", "RESTARTS", "LAST FAILURE")
 GROUP_COLUMNS = ("GROUP", "PHASE", "TRAINS", "ROUND", "STEP", "RESTARTS", "LAST FAILURE", "WHY")
 LEFT_OUT = ("NODE", "S/STEP", "ROUND", "WHY")
-"""Columns that a narrow terminal has no room for."""
+"""Columns that are left out on a narrow terminal."""
 MOST_NOTES = 5
 
 
@@ -28,23 +28,23 @@ class Members:
     noun: str
     columns: Sequence[str]
     rows: Sequence[JSON]
-    """The cells of each, by column."""
+    """Cells of each row, by column."""
     notes: Sequence[str]
     """Lines below the table."""
 
     def most_telling(self, most: int) -> list[JSON]:
-        """Choose rows for a screen: of those in trouble, then of those that had some, in their order."""
+        """Choose rows for a screen, in their order: those in trouble first, then those with past failures."""
         chosen = sorted(range(len(self.rows)), key=lambda at: trouble(self.rows[at]))[:most]
         return [self.rows[at] for at in sorted(chosen)]
 
     def narrow(self, rows: Sequence[JSON]) -> tuple[list[str], list[JSON]]:
-        """Return the columns and rows for a narrow terminal, with the number of restarts alone."""
+        """Return the columns and rows for a narrow terminal, without the causes of restarts."""
         columns = [column for column in self.columns if column not in LEFT_OUT]
         return columns, [row | {"RESTARTS": str(row["RESTARTS"]).partition(" ")[0]} for row in rows]
 
 
 def trouble(row: JSON) -> int:
-    """The less, the more the row deserves to be seen."""
+    """Return a sort key: 0 for a row in trouble, 1 for one with past failures, 2 for others."""
     if row.get("STATE", AT_EASE[0]) not in AT_EASE or row.get("TRAINS") == "no":
         return 0
     return 1 if row["LAST FAILURE"] or not str(row["RESTARTS"]).startswith("0") else 2
@@ -84,7 +84,7 @@ def _restarts(status: JSON) -> str:
 
 
 def _last_failure(case: Case, worker: JSON) -> str | None:
-    """Describe the end of the worker's Pod, or the failure that it was blamed for, if that was later."""
+    """Describe the last end of the worker's Pod, or the job's failure that it caused, whichever is later."""
     found = []
     if blamed := case.failure_of.get(worker["metadata"]["name"]):
         found.append((case.seconds_since(blamed), blamed.what, blamed.text))
@@ -121,7 +121,7 @@ def _groups(case: Case) -> Iterator[JSON]:
     for each in case.status.get("groups") or ():
         index, failed = each["index"], None
         if failure := failure_of.get(f"group-{index}"):
-            back = ""  # it failed again before it trained: the time is that of its first failure
+            back = ""  # without an outage it failed again before it trained
             if (outage := failure.outage) is not None and case.life is not None:
                 is_back = outage.end < case.life.seconds
                 back = f", back after {loss(outage.seconds)}" if is_back else ", not back yet"

@@ -1,4 +1,4 @@
-"""Findings of checks, and cordons, of the nodes that a job's Pods are on. Pure."""
+"""Check results and cordons of the nodes of a job's Pods. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from reconcilers.findings.record import unhealthy_taint
 
 
 @dataclass(frozen=True)
-class NodeWord:
-    """The finding of one NodeCheck about nodes of the job."""
+class CheckFinding:
+    """Finding of one NodeCheck about nodes of the job."""
 
     check: str
     reason: str
@@ -34,7 +34,7 @@ class NodeState:
     cordon: str | None
     """`Cordoned` by dlr, or `Unschedulable` by another."""
     ready: bool | None
-    """None if the node could not be read."""
+    """Whether the node is ready; None if it could not be read."""
 
 
 FOUND = {
@@ -42,9 +42,9 @@ FOUND = {
     Verdict.STRAGGLER: ("Stragglers", "slow"),
     Verdict.INCONCLUSIVE: ("Inconclusive", "perhaps faulty"),
 }
-"""By verdict: the condition's reason, and a word for such nodes."""
+"""The condition's reason, and an adjective for the nodes, by verdict."""
 NAMED = 3
-"""Nodes or links that a sentence names."""
+"""Most nodes or links that a sentence names."""
 
 
 def finished_checks(case: Case) -> list[JSON]:
@@ -57,25 +57,25 @@ def finished_checks(case: Case) -> list[JSON]:
     return sorted(done, key=lambda each: str(each["status"]["completionTime"]), reverse=True)
 
 
-def words_of_checks(case: Case) -> Iterator[NodeWord]:
-    """The newest word on each of the job's nodes, if it is not that the node is well."""
-    unheard = set(case.node_names)
+def check_findings(case: Case) -> Iterator[CheckFinding]:
+    """Yield the bad findings of the newest check of each of the job's nodes."""
+    remaining = set(case.node_names)
     for check in finished_checks(case):
         status = check["status"]
-        ours = unheard & set(status.get("nodes") or ())
+        ours = remaining & set(status.get("nodes") or ())
         if not ours:
             continue
         ago = f"{age(status['completionTime'], case.now)} ago"
         yield from _bad_nodes(check, ours, ago)
         yield from _bad_links(check, ours, ago)
-        unheard -= ours
+        remaining -= ours
 
 
-def _bad_nodes(check: JSON, ours: set[str], ago: str) -> Iterator[NodeWord]:
+def _bad_nodes(check: JSON, ours: set[str], ago: str) -> Iterator[CheckFinding]:
     status, name = check["status"], check["metadata"]["name"]
     results = {result["node"]: result for result in status.get("nodeResults") or ()}
     for verdict, (reason, word) in FOUND.items():
-        # In the order of the check, which is that of a person.
+        # In the order of the check, which a person has chosen.
         bad = [node for node in nodes_in(status, verdict) if node in ours]
         if not bad:
             continue
@@ -83,11 +83,11 @@ def _bad_nodes(check: JSON, ours: set[str], ago: str) -> Iterator[NodeWord]:
         if example := next((node for node in bad if results.get(node, {}).get("message")), None):
             detail = f": {example}: {results[example]['message']}"
         text = f"NodeCheck {name} found {some_of(bad, NAMED)} {word}, {ago}{detail}"
-        yield NodeWord(name, reason, text)
+        yield CheckFinding(name, reason, text)
 
 
-def _bad_links(check: JSON, ours: set[str], ago: str) -> Iterator[NodeWord]:
-    """Yield the bad links that have both ends among the job's nodes: it uses no others."""
+def _bad_links(check: JSON, ours: set[str], ago: str) -> Iterator[CheckFinding]:
+    """Yield the bad links between two of the job's nodes; it uses no others."""
     status, name = check["status"], check["metadata"]["name"]
     ends = [
         f"{link['a']} and {link['b']} ({link['symptom']}: {link.get('message') or '-'})"
@@ -97,11 +97,11 @@ def _bad_links(check: JSON, ours: set[str], ago: str) -> Iterator[NodeWord]:
     if ends:
         between = some_of(ends, NAMED, "; ")
         text = f"NodeCheck {name} found bad links between {between}, whose nodes are well, {ago}"
-        yield NodeWord(name, "FaultyLinks", text)
+        yield CheckFinding(name, "FaultyLinks", text)
 
 
 def node_states(case: Case) -> list[NodeState]:
-    """One for each node of the job's, by name."""
+    """Return the state of each of the job's nodes, by name."""
     verdicts: dict[str, str] = {}
     for check in finished_checks(case):
         verdicts = verdicts_of(check["status"]) | verdicts

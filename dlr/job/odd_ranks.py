@@ -1,4 +1,4 @@
-"""The ranks that are not as the others, with their nodes: lost, silent, hanging, far behind, slow. Pure."""
+"""Ranks that differ from the others, with their nodes: lost, silent, hanging, far behind, slow. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dlr.kube.api import JSON
 from reconcilers.observed.worker_state import AGENT_HEARD, HEARTBEAT_ON_TIME
 
 MOST_RUNS = 6
-"""Runs of ranks that a sentence names."""
+"""Most runs of ranks that a sentence names."""
 MOST_NODES = 4
-"""Nodes that it names."""
+"""Most nodes that a sentence names."""
 SLOW_RATIO = 1.25
-"""Step time over the median of all, from which on a worker is slow."""
+"""Ratio of a worker's step time to the median above which it is slow."""
 FEWEST_SPEEDS = 3
-"""Workers without which none is slower than the others."""
+"""Fewest workers whose step times are compared."""
 HANGING = "Hanging"
 Index = int
 
@@ -32,11 +32,11 @@ Index = int
 @dataclass(frozen=True)
 class OddRanks:
     what: str
-    """How they are, in a word or two."""
+    """Kind of difference, in a word or two."""
     tone: str
-    """A word whose tone it has."""
+    """A word with its tone."""
     text: str
-    """Ranks and nodes, and by how much they differ."""
+    """Ranks, nodes, and the size of the difference."""
     indices: frozenset[Index]
 
     def __str__(self) -> str:
@@ -44,9 +44,9 @@ class OddRanks:
 
 
 def odd_ranks(case: Case) -> list[OddRanks]:
-    """Return the kinds of odd ranks, the gravest first; none of a job that has ended or has replica groups.
+    """Return the kinds of odd ranks, the gravest first; none for a job that has ended or has replica groups.
 
-    What most workers do is not odd: while all Pods start, none is late.
+    Behaviour of most workers is not odd: while all Pods start, none is late.
     """
     if report.is_finished(case.job) or is_grouped(case.job):
         return []
@@ -55,7 +55,7 @@ def odd_ranks(case: Case) -> list[OddRanks]:
 
 
 def places(case: Case, workers: Sequence[JSON]) -> str:
-    """Return where workers are, such as `ranks 40-47 on node-2`; one without a rank by its number."""
+    """Return workers with their nodes, such as `ranks 40-47 on node-2`; those without a rank by index."""
     rank_of = report.ranks(case.job)
     indices = [each["spec"]["index"] for each in workers]
     ranked = sorted(rank_of[index] for index in indices if index in rank_of)
@@ -83,14 +83,14 @@ def _node_of(worker: JSON) -> str:
 def _odd(
     case: Case, what: str, tone: str, workers: Sequence[JSON], by: str = "", *, of: int | None = None
 ) -> Iterator[OddRanks]:
-    """Yield the workers as one kind, if there are any, and they are no more than half `of` so many."""
+    """Yield the workers as one kind, if there are any, and at most half as many as `of`."""
     if workers and (of is None or 2 * len(workers) <= of):
         text = places(case, workers) + (f", {by}" if by else "")
         yield OddRanks(what, tone, text, frozenset(each["spec"]["index"] for each in workers))
 
 
 def _lost(case: Case, workers: Sequence[JSON]) -> Iterator[OddRanks]:
-    """Yield workers whose Pod has ended, or has another in its place that is not up yet."""
+    """Yield workers whose Pod has ended, or whose new Pod does not run yet."""
     down = [each for each in workers if not _is_up(each)]
     lost = [each for each in down if (end := _last_end(each)) and not end.get("planned")]
     left = [each for each in down if _last_end(each).get("planned")]
@@ -106,7 +106,7 @@ def _is_up(worker: JSON) -> bool:
 
 
 def _last_end(worker: JSON) -> JSON:
-    """Return the end of the Pod that the present one replaces, or of the present one; {} without any."""
+    """Return the end of the present Pod or of the one before it; {} without any."""
     end: JSON = (worker.get("status") or {}).get("lastExit") or {}
     return end if end.get("incarnation", 0) >= worker["spec"].get("incarnation", 1) - 1 else {}
 
@@ -132,7 +132,7 @@ def _unheard_by_peers(case: Case) -> Collection[tuple[Index, int]]:
 
 
 def _hanging(case: Case, workers: Sequence[JSON]) -> Iterator[OddRanks]:
-    """Yield workers of which a process is not where the others wait; without stacks, the furthest behind."""
+    """Yield workers with a process that does not wait as others do; without stacks, the furthest behind."""
     if not (case.world.get("hangSince") or case.stall):
         return
     apart = [each for each in workers if any(not stack.get("inCollective") for stack in _stacks(case, each))]
@@ -147,7 +147,7 @@ def _hanging(case: Case, workers: Sequence[JSON]) -> Iterator[OddRanks]:
 
 
 def _stacks(case: Case, worker: JSON) -> Sequence[JSON]:
-    """Return where a worker's processes were when they were asked, or when its world was found hanging."""
+    """Return the stacks of a worker's processes, by request or from the detection of a hang."""
     agent = current_report(worker)
     failure = agent.get("failure") or {}
     of_round = failure.get("stacks") or () if failure.get("round") == case.world.get("round") else ()
@@ -193,11 +193,11 @@ RULES: tuple[Callable[[Case, Sequence[JSON]], Iterator[OddRanks]], ...] = (
     _behind,
     _slow,
 )
-"""The gravest first."""
+"""Rules, the gravest first."""
 
 
 def ranks_behind(case: Case) -> str:
-    """Return how many workers are far behind and where; without their reports, the controller's words."""
+    """Describe how many workers are far behind and where; without their reports, by the warning."""
     if not case.far_behind:
         return str((case.warning("RanksBehind") or {}).get("message", ""))
     members, where = len(report.members_of(case.world)) or len(case.workers), places(case, case.far_behind)

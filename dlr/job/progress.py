@@ -1,4 +1,4 @@
-"""How far a job's training is: its steps and their speed, its newest checkpoints, its shard sets. Pure."""
+"""Progress of a job: its steps and their speed, its newest checkpoints, its shard sets. Pure."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from dlr.job.wording import duration, parse_time, percent_done, significant
 from dlr.kube.api import JSON
 
 MOST_DIGITS = 15
-"""Digits of a total: anybody who may write a job writes it, and JavaScript has no more of them exactly."""
+"""Most digits of a total from the annotation; JavaScript represents larger numbers inexactly."""
 LEAST_SECONDS = 1.0
-"""The age from which a shard set has a rate."""
+"""Youngest age of a shard set with a rate."""
 
 
 @dataclass(frozen=True)
 class JobProgress:
     step: int
     total: int | None
-    """The total of the job's annotation, if it has one; None for steps since an unknown one."""
+    """Total of the job's annotation, if it has one; None if `since_start`."""
     seconds_per_step: float | None
     since_start: bool = False
-    """The steps are those since the processes' last start, and the one that this began with is unknown."""
+    """Whether steps count from the processes' last start, which began at an unknown step."""
 
     @property
     def share(self) -> float | None:
@@ -44,12 +44,12 @@ class JobProgress:
 
 
 def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None) -> JobProgress | None:
-    """Return the highest step and the median speed of all workers; None before a step was reported.
+    """Return the highest step and the median speed of all workers; None before the first report.
 
-    After a lost checkpoint the workers may be behind the job's account; the time left follows theirs.
+    After a lost checkpoint the workers may be behind the job's account; the time left is based on theirs.
 
     Args:
-        furthest: the highest step in the job's account, for when no worker reports one.
+        furthest: highest step in the job's account, used if no worker reports one.
     """
     agents = [current_report(worker) for worker in workers]
     reports = [each.get("progress") or {} for each in agents]
@@ -86,7 +86,7 @@ def progress_line(progress: JobProgress, *, is_finished: bool) -> str:
 
 
 def checkpoints_line(job: JSON, workers: Sequence[JSON]) -> str:
-    """The newest step in memory and in storage, and how often one goes to memory; empty without any."""
+    """Return the newest steps in memory and in storage, and the interval of saves; empty without any."""
     reports = [current_report(worker) for worker in workers]
     in_world = ranks(job)
     memories = [
@@ -103,7 +103,7 @@ def checkpoints_line(job: JSON, workers: Sequence[JSON]) -> str:
 
 
 def _in_memory(memories: Sequence[JSON], *, wants_copies: bool) -> list[str]:
-    """Return the checkpoints in the memories of all workers of a world."""
+    """Describe the newest checkpoint in the memory of all workers of a world."""
     parts = []
     step, replicated = (_of_all(memories, key) for key in ("step", "replicatedStep"))
     if step is not None:
@@ -133,13 +133,13 @@ class SetProgress:
     epoch: int
     size: int
     done: int
-    """Done elements, with those of open leases that workers have reported."""
+    """Done elements, including those of open leases that workers have reported."""
     leased: int
     """Leased elements that are not done yet."""
     waiting: int
     failed: int
     per_second: float | None
-    """Elements a second since the set was begun, up to its end or the job's."""
+    """Elements per second since the set's start, up to its end or the job's."""
     job_has_ended: bool = False
 
     @property
@@ -154,7 +154,7 @@ class SetProgress:
 def sets_of(
     job: JSON, shard_sets: Sequence[JSON], workers: Sequence[JSON], now: datetime
 ) -> list[SetProgress]:
-    """Return how far each of a job's ShardSets is."""
+    """Return the progress of each of a job's ShardSets."""
     completed = parse_time(job.get("status", {}).get("completionTime"))
     found = []
     for each in (status for shard_set in shard_sets if (status := shard_set.get("status"))):
@@ -192,7 +192,7 @@ def shards_line(found: SetProgress) -> str:
 
 
 def pace_parts(found: SetProgress) -> list[str]:
-    """Say how many elements failed, how many are done a second, and how long the others take."""
+    """Describe the failed elements, the rate, and the time left."""
     parts = [f"{found.failed} failed"] if found.failed else []
     if found.per_second:
         parts.append(f"{significant(found.per_second)} a second")
@@ -202,19 +202,19 @@ def pace_parts(found: SetProgress) -> list[str]:
 
 
 def _number(job: str, worker: JSON) -> int:
-    """Return the number by which leases of a job name a worker, which may be of one of its replica groups."""
+    """Return a worker's number in the leases of a job; the worker may belong to a replica group."""
     group, spec = index_of(job, worker["spec"].get("jobName") or ""), worker["spec"]
     number = holder_number(spec["type"], int(spec["index"]))
     return number if group is None else worker_number(group, number)
 
 
 def _done_of_leases(shards: Mapping[str, Any], job: str, workers: Sequence[JSON]) -> int:
-    """Return the done elements of open leases; the set counts them with the worker's next request."""
+    """Return the number of done elements of open leases; the set counts them at the next request."""
     reports = {_number(job, worker): current_report(worker) for worker in workers}
     try:
         leases = leases_from_text(shards.get("leases") or "")
     except ValueError:
-        return 0  # of a version that writes leases in another form
+        return 0  # another version with another format
     return sum(
         _done_of_lease(lease.elements, each)
         for lease in leases
@@ -227,5 +227,5 @@ def _done_of_lease(elements: Intervals, report: Mapping[str, Any]) -> int:
     try:
         rest, failed = (from_text(report.get(key) or "", MAX_SHARD_RANGES) for key in ("rest", "failed"))
     except ValueError:
-        return 0  # the controller takes nothing from such a report either
+        return 0  # the controller ignores such a report, too
     return count(minus(minus(elements, common(elements, rest)), failed))

@@ -1,4 +1,4 @@
-"""What `dlr job` says of a job: the objects of the cluster, read into lines and columns.
+"""Lines and columns of `dlr job`, from the objects of the cluster.
 
 Pure functions of plain objects and `now`; the commands fetch and print.
 """
@@ -21,7 +21,7 @@ Row = tuple[object, ...]
 
 LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "ROUND", "WORLD", "AGE", "WHY")
 NARROW_LIST_COLUMNS = ("NAME", "PHASE", "WORKERS", "AGE")
-"""The columns on a narrow terminal, where WHY has lines of its own."""
+"""Columns on a narrow terminal, where WHY has lines of its own."""
 EVENT_COLUMNS = ("LAST SEEN", "TYPE", "REASON", "MESSAGE")
 FINISHED = ("Succeeded", "Failed")
 AT_EASE = ("Running", "Succeeded", "Standby")
@@ -29,7 +29,7 @@ AT_EASE = ("Running", "Succeeded", "Standby")
 
 
 def phase(job: JSON) -> str:
-    """A job that no controller has seen yet has no phase of its own."""
+    """Return the job's phase; `Unobserved` before a controller has set one."""
     return str(job.get("status", {}).get("phase") or "Unobserved")
 
 
@@ -38,7 +38,7 @@ def is_finished(job: JSON) -> bool:
 
 
 def phase_since(job: JSON) -> str | None:
-    """When the job entered its phase, by the condition that says so; None if none does."""
+    """Return the time at which the job entered its phase, by its conditions; None if unknown."""
     phase = job.get("status", {}).get("phase")
     if not phase:
         return str(job["metadata"]["creationTimestamp"])
@@ -79,13 +79,13 @@ def list_row(job: JSON, now: datetime) -> Row:
 
 
 def least_workers(job: JSON) -> int:
-    """Return the number of workers without which the job does not begin."""
+    """Return the smallest number of workers with which the job starts."""
     spec = job["spec"]["replicaSpecs"].get(names.WORKER) or {}
     return int(spec.get("minReplicas") or spec.get("replicas") or 0)
 
 
 def deletion_line(job: JSON, now: datetime) -> str:
-    """Say since when a job that is deleted is still there, and what holds it; empty if it is not deleted."""
+    """Describe the age of a job's deletion, and its finalizers; empty if it is not deleted."""
     metadata = job["metadata"]
     if not metadata.get("deletionTimestamp"):
         return ""
@@ -94,7 +94,7 @@ def deletion_line(job: JSON, now: datetime) -> str:
 
 
 def why_line(job: JSON) -> str:
-    """Why the job does not train, as its controller says; empty where it does, or where the phase says it."""
+    """Return the controller's reason why the job does not train; empty without one."""
     status = job.get("status") or {}
     return ": ".join(filter(None, (status.get("reason"), status.get("message"))))
 
@@ -105,7 +105,7 @@ def warnings_of(job: JSON) -> list[JSON]:
 
 
 def workers_line(job: JSON) -> str:
-    """Active of desired; what has ended says so."""
+    """Return the active of the desired workers, and those that have ended."""
     counts = (job.get("status", {}).get("replicaStatuses") or {}).get(names.WORKER)
     if counts is None:
         return str(job["spec"]["replicaSpecs"].get(names.WORKER, {}).get("replicas", 0))
@@ -116,7 +116,7 @@ def workers_line(job: JSON) -> str:
 
 
 def phase_line(job: JSON, now: datetime) -> str:
-    """The phase, since when, and of a job that has ended why."""
+    """Return the phase, its age, and the reason if the job has failed."""
     since = phase_since(job)
     line = f"{phase(job)} for {age(since, now)}" if since else phase(job)
     status = job.get("status", {})
@@ -148,7 +148,7 @@ def world_line(job: JSON, now: datetime) -> str:
         parts.append(f"{_people(world)}, master {world.get('masterAddress')}:{world.get('masterPort')}")
     line = ", ".join(parts)
     if resume := world.get("resume"):
-        tier = resume["tier"]  # perhaps one of a later version
+        tier = resume["tier"]  # may be from a later version
         line += f", resumed {Tier(tier).origin if tier in [*Tier] else f'from {tier}'}"
         line += f" at step {resume['step']}" if "step" in resume else ""
     why = "; ".join(filter(None, (world.get("reason"), world.get("waitsFor"))))
@@ -156,7 +156,7 @@ def world_line(job: JSON, now: datetime) -> str:
 
 
 def _cluster_line(cluster: JSON) -> str:
-    """Describe a job with parameter servers: by type, the slots in the order of their tasks."""
+    """Describe a job with parameter servers: by type, the workers in the order of their tasks."""
     tasks = ", ".join(f"{type_} {slots}" for type_, slots in (cluster.get("tasks") or {}).items())
     lost = f"; not running: ps {cluster['lost']}" if cluster.get("lost") else ""
     return f"none; version {cluster.get('version')} of the cluster: {tasks}{lost}"
@@ -171,30 +171,30 @@ def _last_world_line(world: JSON) -> str:
 
 
 def _people(world: JSON) -> str:
-    """Return a world's workers and processes, counted as the headline counts them."""
+    """Return the numbers of a world's workers and processes."""
     workers = counted_by_thousands(len(members_of(world)), "worker")
     return f"{workers}, {counted_by_thousands(world.get('worldSize', 0), 'process', 'processes')}"
 
 
 def ranks(job: JSON) -> dict[int, int]:
-    """Worker index → node rank, for the members of the current world; of an ended job, of its last."""
+    """Return the node rank by worker index, in the current world; after the job's end, in the last."""
     world = job.get("status", {}).get("rendezvous") or {}
     return {index: rank for rank, index in enumerate(members_of(world))}
 
 
 def members_of(world: JSON) -> list[int]:
-    """Indices, in rank order."""
+    """Return the indices of a world's members, in rank order."""
     return ranked_from_text(world.get("members") or "")
 
 
 def current_report(worker: JSON) -> JSON:
-    """What the agent of the current incarnation says; an older one's words count no more."""
+    """Return the report of the agent of the current incarnation; {} if the report is an older one's."""
     agent: JSON = (worker.get("status") or {}).get("agent") or {}
     return agent if agent.get("incarnation") == worker["spec"].get("incarnation") else {}
 
 
 def state_of(worker: JSON) -> str | None:
-    """Return what the agent says of itself while the Pod runs; else how the Pod stands."""
+    """Return the agent's state while the Pod runs, otherwise the worker's phase."""
     status = worker.get("status") or {}
     phase: str | None = status.get("phase")
     if phase != "Running":
@@ -215,7 +215,7 @@ def sort_workers(workers: Sequence[JSON]) -> list[JSON]:
 
 
 def by_job(workers: Iterable[JSON]) -> dict[str, list[JSON]]:
-    """Return workers by the name of their ElasticJob: with replica groups, that is the group's."""
+    """Return workers by the name of their ElasticJob, which is a group's if the job has groups."""
     found: dict[str, list[JSON]] = {}
     for worker in workers:
         found.setdefault(worker["spec"].get("jobName", ""), []).append(worker)
@@ -223,7 +223,7 @@ def by_job(workers: Iterable[JSON]) -> dict[str, list[JSON]]:
 
 
 def job_events(events: Sequence[JSON], job: JSON) -> list[JSON]:
-    """Events of the job, its replica groups, its workers and its Pods, past and present, oldest first."""
+    """Return the Events of the job, its replica groups, workers and Pods, past and present, oldest first."""
     types = "|".join(map(re.escape, job["spec"]["replicaSpecs"]))
     name = re.escape(job["metadata"]["name"]) + (r"(?:-group-\d+)?" if is_grouped(job) else "")
     patterns = {
@@ -236,7 +236,7 @@ def job_events(events: Sequence[JSON], job: JSON) -> list[JSON]:
     def concerns(event: JSON) -> bool:
         involved = event.get("involvedObject") or {}
         pattern = patterns.get(involved.get("kind", ""))
-        # A namesake that was deleted before this job was made left events behind too.
+        # An earlier job of the same name left Events, too.
         return bool(pattern and pattern.fullmatch(involved.get("name", ""))) and _instant(event) >= made
 
     return sorted(filter(concerns, events), key=_order)
@@ -256,7 +256,7 @@ def _seen(event: JSON, now: datetime) -> str:
 
 
 def event_time(event: JSON) -> str:
-    """When it was last seen: the field differs with who recorded it."""
+    """Return the time at which an Event was last seen; the field depends on the client that recorded it."""
     series = event.get("series") or {}
     return str(
         series.get("lastObservedTime")
@@ -267,7 +267,7 @@ def event_time(event: JSON) -> str:
 
 
 def _order(event: JSON) -> tuple[float, int]:
-    """Return the sort key: Events of one second are in the order of the API server's versions."""
+    """Return the sort key: the time, and within a second the resource version."""
     version = str(event["metadata"].get("resourceVersion") or "")
     return _instant(event), int(version) if version.isdecimal() else 0
 

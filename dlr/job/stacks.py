@@ -19,14 +19,14 @@ from dlr.kube.following import until_finished
 from dlr.kube.waiting import waiting_for
 
 TIME_CHARACTERS = len("2026-01-01T00:00:00Z")
-"""The length of the time with which a request begins."""
+"""Length of the time at the beginning of a request's id."""
 MOST_NAMED = 8
-"""Workers that a sentence names."""
+"""Most workers that a sentence names."""
 INDENT = "    "
 NAMED_RANKS = 4
-"""A place with no more processes than this names their Pods and nodes, unless most processes are there."""
+"""Most processes of a stack whose Pods and nodes are named; those of the most frequent stack never are."""
 _FOLDERS = re.compile(r"^\S*/", re.MULTILINE)
-"""The folders of each frame's file: a script may have been copied to another one in each Pod."""
+"""Folder of each frame's file; a script may be in a different folder in each Pod."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Answers:
     """The answers to one request."""
 
     stacks: Sequence[JSON]
-    """The stacks that were reported, each as `RankStack`."""
+    """Reported stacks, each as `RankStack`."""
     where: Mapping[int, str]
     """Pod and node, by rank."""
     silent: Sequence[str]
     """Workers that train and have not answered."""
     idle: Sequence[str]
-    """Workers without processes, and their states."""
+    """Workers without processes, with their states."""
 
 
 def read(request: str, workers: Sequence[JSON]) -> Answers:
@@ -55,7 +55,7 @@ def read(request: str, workers: Sequence[JSON]) -> Answers:
             node = f" on {status['nodeName']}" if status.get("nodeName") else ""
             stacks += answer["stacks"]
             where |= {stack["rank"]: f"{status.get('podName') or name}{node}" for stack in answer["stacks"]}
-        elif (state := state_of(worker)) == "Running":  # only in this state of an agent there are processes
+        elif (state := state_of(worker)) == "Running":  # other states have no processes
             silent.append(name)
         else:
             idle.append(f"{name} ({state or 'no Pod yet'})")
@@ -63,7 +63,7 @@ def read(request: str, workers: Sequence[JSON]) -> Answers:
 
 
 def ask_all(api: Api, jobs: Sequence[str], timeout: float) -> list[Answers]:
-    """Request stacks of all agents of some jobs, and wait at most so many seconds for their answers."""
+    """Request stacks from all agents of some jobs, and wait for their answers, at most `timeout` seconds."""
     request = f"{utc_now():%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}"
     patch = {"metadata": {"annotations": {names.ANNOTATION_STACKS: request}}}
     for name in jobs:
@@ -78,14 +78,14 @@ def ask_all(api: Api, jobs: Sequence[str], timeout: float) -> list[Answers]:
 
 
 def together(found: Iterable[Answers]) -> Answers:
-    """Return who has not answered, of several jobs."""
+    """Return the workers of several jobs that have not answered."""
     every = [*found]
     silent = [name for answers in every for name in answers.silent]
     return Answers([], {}, silent, [name for answers in every for name in answers.idle])
 
 
 def asked_at(request: str) -> datetime | None:
-    """Return the time of a request; None for one that `ask_all` has not written."""
+    """Return the time of a request; None if `ask_all` did not write it."""
     return parse_time(request[:TIME_CHARACTERS])
 
 
@@ -106,26 +106,27 @@ class SharedStack:
     """Processes with the same stack."""
 
     ranks: Sequence[int]
-    """The ranks in order."""
+    """Ranks, in order."""
     steps: tuple[int, int] | None
-    """The lowest and the highest step that they have reported; None without any."""
+    """Lowest and highest reported step; None without any."""
     waits: bool
     """Whether the processes wait for other ranks."""
     frames: str
-    """The frames of the first rank."""
+    """Frames of the first rank."""
 
 
 def merge(stacks: Sequence[JSON]) -> list[SharedStack]:
-    """Merge stacks. A rank that waits for no other is rather the cause, as is one that is behind.
+    """Merge equal stacks.
 
     Args:
-        stacks: as `RankStack`. One step apart is no difference: processes that train are between two.
+        stacks: each as `RankStack`. A difference of one step is ignored, since training processes are never
+            at exactly the same step.
 
     Returns:
-        One place for each stack: those that wait for nobody first, then those of fewer ranks.
+        the likely causes first: processes that do not wait for others, then stacks of fewer ranks.
     """
     furthest = max((stack["step"] for stack in stacks if stack.get("step") is not None), default=0)
-    # Most frames are equal, and a dashboard merges a thousand of them every second.
+    # Strips each distinct text once: most are equal, and a dashboard merges a thousand stacks every second.
     bare = {frames: _FOLDERS.sub("", frames) for frames in {stack.get("frames") or "" for stack in stacks}}
     at: dict[tuple[bool, int | None, str], list[JSON]] = {}
     for stack in sorted(stacks, key=lambda each: int(each["rank"])):
@@ -148,7 +149,7 @@ def _place(waits: bool, stacks: Sequence[JSON]) -> SharedStack:
 
 
 def stack_lines(places: Sequence[SharedStack], where: Mapping[int, str] | None = None) -> list[str]:
-    """Return, for each place, a line with its ranks and then the stack.
+    """Return, for each stack, a line with its ranks and then its frames.
 
     Args:
         where: Pod and node of each rank.

@@ -1,27 +1,27 @@
-"""One colour system: each word for a state has one of five tones, on pages, in pictures and on terminals."""
+"""Colours of states: each word for a state has one of five tones, on pages, in pictures and on terminals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 WAITING = "Waiting"
-"""A worker that is up and has no place in the world."""
+"""State of a worker that is up but not in the world."""
 UP = "Up"
-"""A worker that is up, outside of a known world."""
+"""State of a worker that is up while the world is unknown."""
 
 
 @dataclass(frozen=True)
 class Tone:
     name: str
     fill: str
-    """The colour of bars and marks, on light and dark grounds."""
+    """Colour of bars and marks, on light and dark backgrounds."""
     ink: tuple[str, str]
-    """The colours of text on a light and on a dark ground."""
+    """Colours of text on a light and on a dark background."""
     terminal: str
     words: tuple[str, ...]
     """States, phases, verdicts and kinds of Events, in the order of a legend."""
     shape: str
-    """The shape of a mark before such a word, as CSS' clip-path: colour alone is no sign."""
+    """Shape of the mark before such a word, as CSS clip-path, for readers who cannot tell the colours."""
 
 
 TONES = (
@@ -67,7 +67,7 @@ TONES = (
         "inset(35% 0)",
     ),
 )
-"""Okabe and Ito's colours, which people see apart without seeing red and green."""
+"""Okabe and Ito's palette, which colour-blind people can distinguish."""
 TONE_OF = {word: tone for tone in TONES for word in tone.words}
 
 LIGHT = {"text": "#1b1f24", "quiet": "#5c646d", "ground": "#ffffff", "line": "#dfe2e6", "link": "#0b57a4"}
@@ -79,7 +79,7 @@ def tone_of(word: str) -> Tone:
 
 
 def terminal_style(word: str) -> str:
-    """Return rich's style for a cell that is one such word; no style for other text."""
+    """Return rich's style for a cell with such a word; empty for other text."""
     tone = TONE_OF.get(word)
     return tone.terminal if tone else ""
 
@@ -126,4 +126,4 @@ td.wide {{ overflow-wrap: anywhere; min-width: 12em; }}
   td[data-label]::before {{ content: attr(data-label) " "; color: var(--quiet); font-size: 12px; }}
 }}
 """
-"""The style of every page: its colours, type, and tables that are lists on a phone."""
+"""Style of every page: colours, type, and tables that become lists on a phone."""

@@ -12,14 +12,14 @@ from dlr.kube.api import JSON
 from reconcilers.tracing.spans import TraceSpan
 
 PROCESS = 1
-"""All tracks are threads of one process, which is the job."""
+"""Process id of all tracks: they are threads of one process, the job."""
 
 
 def chrome_trace(spans: Sequence[TraceSpan], now: datetime) -> JSON:
-    """Return the trace; its times are microseconds since 1970, as those of torch's profiler.
+    """Return the trace, with times in microseconds since 1970, as in torch's profiler.
 
     Args:
-        now: the end of spans that go on.
+        now: end of open spans.
     """
     tracks = {track: number for number, track in enumerate(dict.fromkeys(each.track for each in spans), 1)}
     title = spans[0].name if spans else ""

@@ -1,4 +1,4 @@
-"""Objects that this version of dlr cannot read: of a later version, or written by somebody else."""
+"""Objects that this version of dlr cannot read, from a later version or another program."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dlr.kube.errors import ApiError, UsageError
 Shown = TypeVar("Shown")
 
 UNREADABLE = "Unreadable"
-"""The phase that is shown of a job that cannot be read."""
+"""Phase to show for a job that cannot be read."""
 MOST_CHARACTERS = 300
 DEFECTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What is raised at an object that is not as it should be."""
+"""Errors that a malformed object causes."""
 
 
 class UnreadableJob(ApiError):
-    """A job, or one of its workers, that this version cannot read."""
+    """This version cannot read a job, or one of its workers."""
 
 
 def _why(error: Exception) -> str:
@@ -33,7 +33,7 @@ def _why(error: Exception) -> str:
 
 
 def of_all(jobs: Sequence[JSON], show: Callable[[Sequence[JSON]], Shown]) -> Shown:
-    """Return what `show` makes of all jobs. In place of one that it fails at stands one that says why."""
+    """Return `show` of all jobs, with a substitute for each job on which it fails."""
     try:
         return show(jobs)
     except DEFECTS:

@@ -1,8 +1,8 @@
-"""The verdict of a job: how it is, what is wrong with it and why, what failures cost, what to do. Pure.
+"""The verdict of a job: its state, what is wrong and why, what failures cost, what to do. Pure.
 
-`dlr job status`, `diagnose`, `timeline`, the job's page and that of all jobs print it, and decide nothing
-themselves. Its text rests on the job's status, and on the steps of its workers as far as they are read: all
-counts are counters of the status (docs/contract.md).
+`dlr job status`, `diagnose`, `timeline` and the dashboard print it, and decide nothing themselves. Its text
+is based on the job's status, and on the steps of those workers that were read: all counts are counters of
+the status (docs/contract.md).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DOES: dict[str, str] = {
     "Restarting": f"Restarts on {PEOPLE}",
     "Unobserved": f"Not seen by a controller yet, with {PEOPLE}",
 }
-"""By state or phase."""
+"""What a job does, by state or phase."""
 
 WELL = ("good", "busy")
 """Tones of states in which nothing is wrong."""
@@ -51,21 +51,21 @@ WELL = ("good", "busy")
 @dataclass(frozen=True)
 class JobVerdict:
     text: str
-    """One sentence without its stop: what the job does, and what failures cost."""
+    """One sentence without its full stop: what the job does, and what failures cost."""
     word: str
-    """A word whose tone the text has."""
+    """A word with the text's tone."""
     cause: str
     """The cause in one word, for programs: a reason of a condition, an exit class, or a phase."""
     next_start: str
-    """STOP or RESTART and the reason, for the failure to look at; empty where nothing failed."""
+    """STOP or RESTART and the reason, for the culprit; empty without a failure."""
     failures: int
-    """All failures since submission."""
+    """Number of failures since submission."""
     lost_seconds: float
-    """What they cost, up to the last time that training went on."""
+    """Time that failures cost, up to the last resumption of training."""
     findings: tuple[JobFinding, ...]
-    """What is wrong, the gravest first, each with what to do."""
+    """Findings with advice, the gravest first."""
     odd: tuple[OddRanks, ...]
-    """The ranks that are not as the others, the gravest kind first."""
+    """Ranks that differ from the others, the gravest kind first."""
 
 
 def verdict(case: Case) -> JobVerdict:
@@ -109,7 +109,7 @@ def _does(case: Case, phase: str, found: tuple[JobFinding, ...]) -> tuple[str, s
 
 
 def _waits(case: Case) -> str:
-    """Return what a job waits for before its world is formed, as far as its status says it."""
+    """Return what a job waits for before its world is formed, by its status."""
     if reason := case.status.get("reason"):
         waits, _ = WAITS.get(reason, CANNOT_START)
         return f"{waits[0].upper()}{waits[1:]}"
@@ -122,7 +122,7 @@ def _waits(case: Case) -> str:
 
 
 def _why_it_recovers(case: Case) -> str:
-    """Return the failure that the job recovers from, in a few words; empty where it is not known."""
+    """Describe the failure from which the job recovers, in a few words; empty if unknown."""
     failure, since = case.status.get("lastFailure") or {}, case.account.since if case.account else None
     time, class_ = parse_time(failure.get("time")), str(failure.get("exitClass"))
     if time is None or since is None or time < since or class_ == ExitClass.UNKNOWN or is_grouped(case.job):
@@ -135,7 +135,7 @@ def _why_it_recovers(case: Case) -> str:
 
 
 def _lost_seconds(case: Case) -> float:
-    """Return what failures cost the job, or its groups, each on its own."""
+    """Return the time that failures cost the job, or the sum over its groups."""
     accounts = [case.account]
     if is_grouped(case.job):
         accounts = [account_of(group, (), case.now) for group in case.groups]
@@ -143,7 +143,7 @@ def _lost_seconds(case: Case) -> float:
 
 
 def _cost(case: Case, count: int, lost: float) -> str:
-    """Say how often the job failed, and how much time that took; empty where nothing failed."""
+    """Describe the number of failures, and the time that they cost; empty without any."""
     again = redone(case.account)
     if not count:
         return f"{again} trained again" if again else ""
@@ -158,12 +158,14 @@ def _cost(case: Case, count: int, lost: float) -> str:
         line += f" and {again} trained again" if lost else f"; {again} trained again"
     if is_grouped(case.job) and lost and case.account is not None:
         stopped = lost_seconds(case.account)
-        line += f"; nobody trained for {loss(stopped)} of it" if stopped else "; the other groups trained on"
+        line += (
+            f"; no group trained for {loss(stopped)} of it" if stopped else "; the other groups trained on"
+        )
     return line
 
 
 def people(case: Case) -> str:
-    """Return how many of a job's workers, or of its groups, train; of one that does not train, are active."""
+    """Return how many of a job's workers or groups train; if none does, how many are active."""
     if is_grouped(case.job):
         return f"{len(training(case.job)):,} of {counted_by_thousands(group_count(case.job), 'group')}"
     counts = (case.status.get("replicaStatuses") or {}).get(names.WORKER)

@@ -10,35 +10,35 @@ from controller.wording import counted, printable
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FRACTIONS_SECONDS = 9.95
-"""The duration below which fractions of a second are shown."""
+"""Duration below which fractions of a second are shown."""
 
 
 def plain(text: str) -> str:
-    """One line without control characters."""
+    """Return one line without control characters."""
     return printable(text.strip())
 
 
 def in_command(metadata: Mapping[str, Any], name: str = "") -> str:
-    """Return how a command names an object, in whatever namespace its user is: `digits -n research`.
+    """Return a command's arguments for an object, with its namespace: `digits -n research`.
 
     Args:
-        name: of another object in the same namespace.
+        name: name of another object in the same namespace.
     """
     return f"{name or metadata['name']} -n {metadata['namespace']}"
 
 
 def printable_line(line: str) -> str:
-    """A line without control characters, its indentation kept."""
+    """Return a line without control characters, with its indentation."""
     return line[: len(line) - len(line.lstrip())].expandtabs(4) + plain(line)
 
 
 def significant(value: float) -> str:
-    """Three significant digits, and never a power of ten: 0.0303, 5.85, 612, 2250."""
+    """Return three significant digits without an exponent: 0.0303, 5.85, 612, 2250."""
     return f"{value:.3g}" if 1e-4 <= abs(value) < 999.5 else f"{value:.0f}"
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """Return the time; None for no text or another one: any process of a Pod may write its times."""
+    """Parse a time; None for an empty or invalid text, since any process of a Pod may have written it."""
     try:
         moment = datetime.fromisoformat(text) if text else None
     except ValueError:
@@ -52,7 +52,7 @@ def age(since: str | None, now: datetime) -> str | None:
 
 
 def duration(seconds: float) -> str:
-    """Two units at most, as kubectl shows ages: 47s, 3m12s, 5h4m, 2d3h."""
+    """Return at most two units, as in kubectl's ages: 47s, 3m12s, 5h4m, 2d3h."""
     whole = max(0, int(seconds))
     for unit, size, smaller, smaller_size in (
         ("d", 86_400, "h", 3_600),
@@ -71,7 +71,7 @@ def loss(seconds: float) -> str:
 
 
 def percent_done(done: int, total: int) -> str:
-    """Return `45%`, rounded down: 100% is the end, and no large number that is nearly there."""
+    """Return `45%`, rounded down, so that 100% means complete."""
     return f"{min(done, total) * 100 // total}%"
 
 
@@ -80,5 +80,5 @@ def utc_now() -> datetime:
 
 
 def counted_by_thousands(number: int, one: str, many: str = "") -> str:
-    """`1 worker`, `1,000 workers`."""
+    """Return a count such as `1 worker` or `1,000 workers`."""
     return counted(number, one, many).replace(str(number), f"{number:,}", 1)

@@ -1,6 +1,6 @@
-"""The API server as commands, SDK and dashboard talk to it: blocking requests and watches.
+"""The API client of commands, SDK and dashboard: blocking requests and polling.
 
 `connection.py` finds the cluster, `api.py` adds kinds, namespaces and pages to the agent's client,
-`following.py` and `waiting.py` watch until something is finished. Below is nothing of dlr/; job, client,
-dashboard and commands are above.
+`following.py` polls until something is finished, `waiting.py` shows waits. It imports nothing else of dlr/;
+job, client, dashboard and commands import it.
 """

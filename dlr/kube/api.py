@@ -1,7 +1,6 @@
-"""The API server as the commands see it: kinds, namespaces and selectors on top of the agent's client.
+"""API client of the commands: kinds, namespaces and selectors on top of the agent's client.
 
-Every failure is fit to be shown: a sentence. A command that can say something better about one catches
-`ApiError` by its type.
+The message of every error is a sentence for the user. A command with a better one catches `ApiError`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ JSON = dict[str, Any]
 REQUEST_TIMEOUT_SECONDS = 10.0
 PAGE_SIZE = 500
 EMBEDDED_VERSION = "+dlr"
-"""What the version of the embedded cluster's API server ends with."""
+"""Suffix of the version of the embedded cluster's API server."""
 
 
 OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -58,7 +57,7 @@ def is_embedded(version: JSON) -> bool:
 
 
 class Api:
-    """The API server of a connection, with one namespace for what is in one.
+    """The API server of a connection, with one namespace for namespaced objects.
 
     Raises:
         ConfigError: the certificates cannot be used.
@@ -84,7 +83,7 @@ class Api:
         label_selector: str = "",
         field_selector: str = "",
     ) -> list[JSON]:
-        """Return all objects in the order of their names."""
+        """Return all objects of a kind, in the order of their names."""
         items: list[JSON] = []
         chosen = {"labelSelector": label_selector, "fieldSelector": field_selector}
         selected: dict[str, str | int] = {name: selector for name, selector in chosen.items() if selector}
@@ -96,7 +95,7 @@ class Api:
             except Gone:
                 if "limit" not in parameters:
                     raise
-                # The list changed too much while it was read in pages: all of it at once, as client-go does.
+                # The continue token has expired: list everything at once, as client-go does.
                 items, parameters = [], selected
                 continue
             items += page.get("items") or []
@@ -106,32 +105,36 @@ class Api:
             parameters["continue"] = proceed
 
     def within(self, namespace: str | None) -> Api:
-        """The same API server, with another namespace for what is in one; None: as it is."""
+        """Return a client of the same API server with another namespace; None keeps the present one."""
         other = copy.copy(self)
         other.namespace = namespace or self.namespace
         return other
 
     def version(self) -> tuple[JSON, datetime]:
-        """What the API server says of its version, and its time."""
+        """Return the API server's version, and its time."""
         with waiting_for(f"the API server at {self.connection.server}"):
             answer = self._client.send("GET", "/version")
         date = answer.headers.get("Date")
         return self._client.read(answer), parsedate_to_datetime(date) if date else datetime.now(UTC)
 
     def create(self, kind: Resource, body: JSON) -> tuple[JSON, list[str]]:
-        """The created object, and the server's warnings. Unknown and doubled fields are refused."""
+        """Create an object without unknown or duplicate fields; return it, and the server's warnings."""
         parameters = _writing() | {"fieldValidation": "Strict"}
         answer = self._send("POST", kind, query=parameters, body=body)
         return self._client.read(answer), _warnings(answer)
 
     def patch(self, kind: Resource, *steps: str, patch: JSON) -> JSON:
-        """The object of that name, or its subresource of the name that follows, after a JSON merge patch."""
+        """Apply a JSON merge patch, and return the patched object.
+
+        Args:
+            steps: name of the object, and perhaps of a subresource.
+        """
         return self._client.read(
             self._send("PATCH", kind, *steps, query=_writing(), body=patch, content_type=MERGE_PATCH)
         )
 
     def apply(self, kind: Resource, manifest: JSON, *, dry_run: bool = False) -> JSON:
-        """The object after a server-side apply of dlr's, which takes fields that others have set."""
+        """Apply a manifest by server-side apply, with force, and return the object."""
         query, name = _writing(dry_run=dry_run) | {"force": "true"}, manifest["metadata"]["name"]
         return self._client.read(
             self._send("PATCH", kind, name, query=query, body=manifest, content_type=APPLY_PATCH)
@@ -141,7 +144,7 @@ class Api:
         self._send("DELETE", kind, name, query={"propagationPolicy": "Background"})
 
     def log(self, pod: str, parameters: dict[str, str | int], *, follow: bool) -> ResponseStream[str]:
-        """The lines of a container's log. Followed, it may be silent for as long as the container is."""
+        """Stream the lines of a container's log; with `follow` there is no read timeout."""
         parameters = parameters | ({"follow": "true"} if follow else {})
         seconds = None if follow else REQUEST_TIMEOUT_SECONDS
         return self._client.stream(self._path(PODS, pod, "log"), parameters, _text, seconds, seconds)
@@ -149,7 +152,7 @@ class Api:
     def _send(
         self, method: str, kind: Resource, *steps: str, all_namespaces: bool = False, **details: Any
     ) -> urllib3.BaseHTTPResponse:
-        """`steps` are the object's name and its subresource."""
+        """Send a request; `steps` are the object's name and its subresource."""
         path = self._path(kind, *steps, all_namespaces=all_namespaces)
         try:
             with waiting_for(f"the API server at {self.connection.server}"):
@@ -161,11 +164,11 @@ class Api:
             raise
 
     def _page(self, answer: urllib3.BaseHTTPResponse) -> JSON:
-        """A page of a list. Objects that are nested too deeply are left out: they hide no others."""
+        """Parse a page of a list, without objects that are nested too deeply."""
         try:
             return self._client.read(answer)
         except TooDeep:
-            from controller import salvage  # a training image need not have what it imports
+            from controller import salvage  # its imports may be missing in a training image
 
             page: JSON = salvage.parsed(salvage.shallow(answer.data))
             return {**page, "items": [each for each in page["items"] if not salvage.is_cut(each)]}
@@ -180,7 +183,7 @@ class Api:
 
 
 def _writing(*, dry_run: bool = False) -> dict[str, str | int]:
-    """Return the parameters of a write: the field manager, and `dryRun`, with which nothing is stored."""
+    """Return the parameters of a write: the field manager, and perhaps `dryRun`."""
     parameters: dict[str, str | int] = {"fieldManager": names.MANAGER}
     return parameters | {"dryRun": "All"} if dry_run else parameters
 
@@ -190,7 +193,7 @@ def _text(line: bytes) -> str:
 
 
 def _warnings(answer: urllib3.BaseHTTPResponse) -> list[str]:
-    """The texts of `Warning: 299 - "text"` headers."""
+    """Return the texts of `Warning: 299 - "text"` headers."""
     header = answer.headers.get("Warning") or ""
     return [
         printable(text.replace('\\"', '"')) for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header)

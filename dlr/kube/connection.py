@@ -1,4 +1,4 @@
-"""Which cluster a command talks to: as `controller.kubeconfig` finds it, or the embedded one."""
+"""Choice of the cluster for a command: as in `controller.kubeconfig`, or the embedded one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,19 @@ def find_source(
     user_file: Path | None = None,
     embedded_file: Path | None = None,
 ) -> KubeconfigSource:
-    """`--kubeconfig`, `$KUBECONFIG`, the Pod's service account, `~/.kube/config`, the embedded cluster's."""
+    """Return the first of `--kubeconfig`, `$KUBECONFIG`, the Pod's service account, `~/.kube/config`, and the
+    embedded cluster's kubeconfig.
+
+    Raises:
+        ConfigError: there is none.
+    """
     user_file = user_file or kubeconfig.default_kubeconfig()
     if (found := kubeconfig.find_source(explicit, environment, user_file)) is not None:
         return found
     if embedded_file is None:
         try:
             embedded_file = Home.default().kubeconfig
-        except RuntimeError:  # a user without a home has no embedded cluster in it
+        except RuntimeError:  # the user has no home, and no embedded cluster in it
             embedded_file = Home(unexpanded_root()).kubeconfig
     if embedded_file.is_file():
         return KubeconfigSource("the embedded cluster's kubeconfig", (embedded_file,))
@@ -51,12 +56,12 @@ def connect(
     """Return the connection to the cluster that the user means.
 
     Args:
-        explicit: the kubeconfig that an option names.
-        context: the kubeconfig's context; None for its current one.
-        namespace: in place of the context's.
+        explicit: kubeconfig named by an option.
+        context: context of the kubeconfig; None for its current one.
+        namespace: replaces the context's.
 
     Raises:
-        ConfigError: there is no cluster, or what names it cannot be used.
+        ConfigError: there is no cluster, or the kubeconfig cannot be used.
         UsageError: there is no such context.
     """
     source = find_source(explicit, environment)

@@ -1,4 +1,4 @@
-"""What the library raises besides Python's own exceptions; each message is one sentence for a person."""
+"""Exceptions of the library besides Python's own; each message is one sentence for a person."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ __all__ = ["ApiError", "Error", "Forbidden", "NotFound", "StatusCause", "Unavail
 
 
 class UsageError(Error, ValueError):
-    """An argument or option that cannot be meant; nothing has been done."""
+    """An argument or option is invalid; nothing was done."""

@@ -1,4 +1,4 @@
-"""Looking at something in the cluster until it is finished, gently and through outages."""
+"""Polls objects in the cluster until they are finished, at a low load, and through outages."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import TypeVar
 
 from controller.errors import Unavailable
 from controller.wording import printable
-from dlr.kube.waiting import untold
+from dlr.kube.waiting import without_display
 
 Seen = TypeVar("Seen")
 
 INTERVAL_SECONDS = 1.0
 SHARE = 0.2
-"""Of its time following spends at most this much in asking: a large thing is looked at less often."""
+"""Largest share of the time that requests take: slow answers are requested less often."""
 FIRST_SECONDS, GROWTH = 0.05, 1.5
-"""Of the waits for an answer that may be there at once; they grow to INTERVAL_SECONDS."""
+"""First pause with a deadline, and factor of its growth up to INTERVAL_SECONDS."""
 WAITING_SHARE = 0.5
-"""As SHARE, while somebody waits for it."""
+"""SHARE with a deadline."""
 OUTAGE_LIMIT_SECONDS = 300.0
-"""An API server's restart is sat out; one that stays away this long is not coming back by itself."""
+"""Longest outage of the API server to wait for, such as a restart."""
 
 
 def until_finished(
     fetch: Callable[[], Seen], is_finished: Callable[[Seen], bool], *, within_seconds: float | None = None
 ) -> Iterator[Seen]:
-    """What `fetch` finds, again and again, up to and with the first that is finished.
+    """Yield the results of `fetch`, up to and including the first that is finished.
 
     Args:
-        within_seconds: it is an answer that somebody waits for: looks are closer to each other, and the last
-            begins after so long. What it finds may be unfinished.
+        within_seconds: deadline for a caller that waits for an answer. The pauses are shorter then; the last
+            call begins at the deadline, and its result may be unfinished.
 
     Raises:
-        Unavailable: there was no API server for OUTAGE_LIMIT_SECONDS, or at the end of what was given.
+        Unavailable: there was no API server for OUTAGE_LIMIT_SECONDS, or at the deadline.
     """
     answered = time.monotonic()
     waits = within_seconds is not None
@@ -45,7 +45,7 @@ def until_finished(
         asked = time.monotonic()
         is_late = asked >= last_look
         try:
-            with untold():
+            with without_display():
                 seen = fetch()
         except Unavailable as outage:
             if is_late or asked - answered > OUTAGE_LIMIT_SECONDS:

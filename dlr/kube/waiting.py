@@ -1,6 +1,6 @@
-"""Says what a command waits for, once that takes longer than a second.
+"""Shows what a command waits for, if that takes longer than a second.
 
-Only on a terminal, on stderr, in one line that goes when the wait is over; scripts see nothing of it.
+It is shown only on a terminal, on stderr, in one line that disappears after the wait.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ PATIENCE_SECONDS = 1.0
 CLEAR_LINE = "\r\033[K"
 
 _local = threading.local()
-"""`busy`: whether a wait of this thread is told already, or is not to be."""
+"""`busy`: whether another wait of this thread is shown already, or waits must not be shown."""
 
 
 def show_passing(line: str) -> bool:
-    """Show a line on a terminal's stderr in the place of the one before; "" takes it away.
+    """Show a line on a terminal's stderr in place of the previous one; "" removes it.
 
     Returns:
-        Whether there is a terminal.
+        whether there is a terminal.
     """
     if is_terminal := sys.stderr.isatty():
         print(f"{CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)
@@ -31,29 +31,29 @@ def show_passing(line: str) -> bool:
 
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
-    """Tell `what` is waited for while the block takes its time. Nothing in it may write to the terminal.
+    """Show `what` the block waits for. The block must not write to the terminal.
 
     Args:
-        what: such as `the API server at https://…`. Of blocks within each other the outermost is told.
+        what: such as `the API server at https://…`. Of nested blocks only the outermost is shown.
     """
     if getattr(_local, "busy", False) or not sys.stderr.isatty():
         yield
         return
     over = threading.Event()
-    teller = threading.Thread(target=_tell, args=(what, over, time.monotonic()), daemon=True)
+    display = threading.Thread(target=_show, args=(what, over, time.monotonic()), daemon=True)
     _local.busy = True
-    teller.start()
+    display.start()
     try:
         yield
     finally:
         _local.busy = False
         over.set()
-        teller.join()
+        display.join()
 
 
 @contextmanager
-def untold() -> Iterator[None]:
-    """Tell of no waits: what is shown meanwhile changes by itself."""
+def without_display() -> Iterator[None]:
+    """Show no waits in the block, whose caller has a changing display of its own."""
     before, _local.busy = getattr(_local, "busy", False), True
     try:
         yield
@@ -61,11 +61,11 @@ def untold() -> Iterator[None]:
         _local.busy = before
 
 
-def _tell(what: str, over: threading.Event, begun_at: float) -> None:
-    told = False
+def _show(what: str, over: threading.Event, begun_at: float) -> None:
+    is_shown = False
     while not over.wait(PATIENCE_SECONDS):
-        told = True
+        is_shown = True
         seconds = time.monotonic() - begun_at
         show_passing(f"dlr: waiting for {what}, {seconds:.0f} s")
-    if told:
+    if is_shown:
         show_passing("")

@@ -1,4 +1,4 @@
-"""Replica groups: training that goes on when a group dies. See docs/groups.md."""
+"""Replica groups: training that continues when a group dies. See docs/groups.md."""
 
 from __future__ import annotations
 
@@ -31,33 +31,32 @@ def join(
     outer: Callable[[list[Tensor]], Optimizer] | None = None,
     resizable: bool = False,
 ) -> Replicas:
-    """Join the groups of this job. Every rank of the group calls it, once its process group is there.
+    """Join the groups of this job. Every rank of the group calls it, after it has created its process group.
 
     All groups have the same number of ranks, with tensors of the same names, shapes and dtypes. A rank
-    exchanges what it has itself with the rank of its number in each other group: whole tensors, or its local
-    shards of DTensors, in their dtype, on the device of the parameters (CPU by gloo, CUDA by NCCL). The mean
-    is the sum divided by the number of groups that contribute, not of ranks.
+    exchanges its own tensors, or local shards of DTensors, with the same rank of each other group, in their
+    dtype, on the device of the parameters (CPU by gloo, CUDA by NCCL). The mean is the sum divided by the
+    number of groups that contribute, not of ranks.
 
     Args:
         model: plain, or in DistributedDataParallel, FSDP2 or tensor parallelism within the group.
-        optimizer: that of the model, or several.
-        state: what else the groups have in common, by name: schedulers, GradScalers, samplers, anything with
-            `state_dict` and `load_state_dict`. A group that comes back takes it over. With a GradScaler,
-            call `average()` before it looks at the gradients: else training fails at the first infinity that
-            one group has alone. Samplers, streams and shards of `dlr.data` deal to the groups from then on.
-        checkpoint: the groups' Checkpointer. Where no other group trains, the newest checkpoint is loaded
-            here; else this group takes over the state of the others, and reads none. One group at a time
-            writes to storage. What else is in its state follows too, but for plain values.
-        start: number of optimizer steps that the state has, where the script has loaded a checkpoint of its
-            own.
-        process_group: the group's ranks; None for the default one.
+        optimizer: the optimizer of the model, or several.
+        state: other objects that the groups share, by name: schedulers, GradScalers, samplers, anything with
+            `state_dict` and `load_state_dict`. A group that returns receives their state. With a GradScaler,
+            call `average()` before it reads the gradients: otherwise training fails at the first infinity in
+            a single group. From then on, samplers, streams and shards of `dlr.data` divide data by groups.
+        checkpoint: the groups' Checkpointer. If no other group trains, it loads the newest checkpoint;
+            otherwise this group receives the state of the others, and loads none. One group at a time writes
+            to storage. The other objects in its state are shared, too, except plain values.
+        start: number of optimizer steps that the state has, if the script has loaded a checkpoint itself.
+        process_group: process group of the group's ranks; None for the default one.
         sync_every: number of steps from one average over the groups to the next (DiLoCo, docs/groups.md);
             None to average the gradients of each step.
-        outer: with `sync_every`, makes the optimizer that steps the parameters, of which it is given the
-            list, by what the groups have changed.
-        resizable: whether nothing that depends on the rank or the size of the world is from before the loop,
-            so that processes that live on (docs/elasticity.md) go on in a world of another size, too. In
-            replica groups, which keep their size, it has no effect.
+        outer: with `sync_every`, builds the outer optimizer from a list of the parameters; it steps them by
+            the groups' averaged changes.
+        resizable: whether nothing from before the loop depends on the rank or the size of the world, so that
+            processes that live on (docs/elasticity.md) may continue in a world of another size. It has no
+            effect in replica groups, which keep their size.
 
     Raises:
         ValueError: `sync_every` and `outer` do not fit together, or `start` and `checkpoint`; or the outer

@@ -1,9 +1,9 @@
-"""What the members of a version agree upon when they meet: who leads, who follows, who is behind. Pure.
+"""Agreement of the members of a version when they meet: which one leads, and which are behind. Pure.
 
 A step is committed in a version when the gradients of all its contributors have arrived at all of them. So if
-one member has applied a step, every other contributor of that version holds the same averaged gradients, and
-can still apply it (`rolls`). Who took no part in that commit takes over the state of one that did. Where all
-that meet hold them, they all apply it: one that is gone may have, and may have saved what came of it.
+one member has applied a step, every other contributor of that version has the same averaged gradients, and
+can still apply it (`rolls`). A member without a part in that commit receives the state of one with a part. If
+all members that meet have the gradients, all apply them: a lost member may have applied and saved the step.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 HEALING_STEPS = 2
-"""Steps from a meeting on to which a member that was behind contributes nothing: in the first it only takes
-part, and during the second the state arrives."""
+"""Number of steps after a meeting to which a member that was behind contributes nothing: in the first it only
+takes part, and during the second the state arrives."""
 
 
 MOST = (1 << 61) - 1
-"""A prime below the largest integer of a tensor."""
+"""Prime modulus below the largest integer of a tensor."""
 
 
 @dataclass(frozen=True)
 class MeetingGroup:
-    """One group, as it comes to a meeting. All of its ranks come with the same."""
+    """State of one group at a meeting, equal on all of its ranks."""
 
     trained: bool = False
-    """Whether its processes have applied a step, or have taken over the state of others that had."""
+    """Whether its processes have applied a step, or have received the state of others that had."""
     applied: int = 0
     """Number of steps that its state has."""
     applied_in: int = 0
     """Version in which the last of them was committed, or in which all began; 0 before."""
     complete_in: int = 0
-    """Version in which the averaged gradients of its next step have all arrived; 0 if they have not."""
+    """Version in which all averaged gradients of its next step have arrived; 0 if they have not."""
     is_ready: bool = False
     """Whether it has made the inner steps that its next outer step averages; see `dlr.replicas.outer`."""
     inner_steps: int = 0
     """Number of inner steps that its state has."""
     has_loaded: bool = True
-    """Whether no checkpoint may be newer than its state; one that other groups' state made needless may."""
+    """Whether no checkpoint can be newer than its state; False if it has not looked for one."""
     is_last: bool = False
     """Whether training ends with the last step that it has applied."""
     ends: bool = False
-    """Whether training ends with the step whose gradients have all arrived, as far as it has seen."""
+    """Whether, as far as it knows, training ends with the step whose gradients have all arrived."""
 
     def to_numbers(self) -> list[int]:
         """Return the fields as integers, in their order."""
@@ -50,7 +50,7 @@ class MeetingGroup:
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> MeetingGroup:
-        """Return the group that `to_numbers` has these of."""
+        """Return the group with these numbers from `to_numbers`."""
         pairs = zip(fields(cls), numbers, strict=True)
         values: list[Any] = [value != 0 if field.type == "bool" else value for field, value in pairs]
         return cls(*values)
@@ -58,31 +58,31 @@ class MeetingGroup:
 
 @dataclass(frozen=True)
 class GroupAgreement:
-    """The outcome of a meeting, by positions among the members."""
+    """Outcome of a meeting, by positions among the members."""
 
     leader: int
-    """The member whose state counts; others take it over from this one."""
+    """Member whose state counts, and which sends it to others."""
     step: int
-    """The step that is made next, by the leader's count."""
+    """Number of the next step, by the leader's count."""
     applied_in: int
     """Version in which the leader's last step was committed."""
     rolls: frozenset[int]
-    """Members that apply the step before, whose gradients they hold."""
+    """Members that apply the previous step, whose gradients they have."""
     behind: frozenset[int]
-    """Members that take over the leader's state."""
+    """Members that receive the leader's state."""
     is_first: bool
-    """Whether nobody has trained: those behind take over the state before the step, and not during it."""
+    """Whether no member has trained: those behind receive the state before the step, not during it."""
     loads_first: bool = False
-    """Whether those that have not loaded a checkpoint do so, and all meet again: nobody has a newer state."""
+    """Whether members look for a checkpoint first, if they have not yet, and all meet again."""
     is_over: bool = False
-    """Whether no step is made any more: training has ended with the leader's last one."""
+    """Whether training has ended with the leader's last step."""
     healing_steps: int = HEALING_STEPS
     """Number of steps from `step` on to which those behind contribute nothing."""
     inner_steps: int = 0
     """Number of inner steps that the leader's state has."""
 
     def to_numbers(self) -> list[int]:
-        """Return what tells it from others, in five numbers."""
+        """Return a fingerprint of the agreement, five numbers."""
         marks = sum(1 << place for place in self.rolls), sum(1 << place for place in self.behind)
         return [self.leader, self.step, int(self.loads_first), *(mark % MOST for mark in marks)]
 
@@ -94,20 +94,20 @@ class GroupAgreement:
 
 @dataclass(frozen=True)
 class GroupStanding:
-    """The place of one group in training."""
+    """Standing of one group in training."""
 
     counted: MeetingGroup
-    """The group with the steps that it has taken part in, also while their state is on its way here."""
+    """The group with the steps that it has taken part in, even if their state has not arrived yet."""
     own: MeetingGroup
-    """The group with its own state, from which it goes on where no other group has a newer one."""
+    """The group with its own state, from which it continues if no other group has a newer one."""
     has_checkpoints: bool = False
-    """Whether a checkpoint may be newer than the own state."""
+    """Whether a checkpoint may be newer than its own state."""
     loaded_at: int = -1
-    """The newest version when the newest checkpoint was looked for; -1 if none was."""
+    """Newest version at the last look for a checkpoint; -1 before the first look."""
 
     @classmethod
     def at_start(cls, step: int, *, has_checkpoints: bool = False) -> GroupStanding:
-        """Return that of a group whose processes have just started.
+        """Return the standing of a group whose processes have just started.
 
         Args:
             step: number of steps that the state has.
@@ -117,30 +117,30 @@ class GroupStanding:
         return cls(member, member, has_checkpoints)
 
     def member(self, version: int) -> MeetingGroup:
-        """Return the group as it comes to the meeting of a version.
+        """Return the group's state at the meeting of a version.
 
-        In the version after the one at which it has looked for a checkpoint, nobody can have saved another
-        one; from the next one on, others may have, and died.
+        In the first version after the look for a checkpoint, no group can have saved another one; in later
+        ones, others may have saved one, and died.
         """
         if self.counted.trained:
             return self.counted
         return replace(self.own, has_loaded=not self.has_checkpoints or version <= self.loaded_at + 1)
 
     def after_loading(self, step: int | None, version: int) -> GroupStanding:
-        """Return it after a look for a checkpoint that is newer than the own state.
+        """Return the standing after a look for a checkpoint that is newer than the own state.
 
         Args:
-            step: of the checkpoint that was loaded; None if there was none.
-            version: the newest at that time.
+            step: step of the loaded checkpoint; None if there was none.
+            version: the newest version at that time.
         """
         own = self.own if step is None else MeetingGroup(applied=step)
         return GroupStanding(own, own, self.has_checkpoints, version)
 
     def after_meeting(self, agreement: GroupAgreement, place: int, *, at_once: bool) -> GroupStanding:
-        """Return it after a meeting.
+        """Return the standing after a meeting.
 
         Args:
-            agreement: that the meeting came to.
+            agreement: outcome of the meeting.
             at_once: whether those behind have the leader's state already.
         """
         is_behind = place in agreement.behind
@@ -157,10 +157,10 @@ class GroupStanding:
 
 
 def agree(members: Sequence[MeetingGroup]) -> GroupAgreement:
-    """Decide what follows from a meeting; every member comes to the same.
+    """Decide the outcome of a meeting, equally on every member.
 
     Args:
-        members: in the order of their groups' indices; at least one.
+        members: at least one, in the order of their groups' indices.
     """
     agreed = _agree(members)
     led, everybody = members[agreed.leader], range(len(members))
@@ -180,7 +180,7 @@ def agree(members: Sequence[MeetingGroup]) -> GroupAgreement:
 def _agree(members: Sequence[MeetingGroup]) -> GroupAgreement:
     def rank(place: int) -> tuple[bool, int, int, int, int]:
         member = members[place]
-        # Of a round that was shorter than others, a checkpoint shows but the inner steps.
+        # After a shorter round, a checkpoint only records the inner steps.
         loaded = 0 if member.trained else member.inner_steps
         return member.trained, member.applied, member.applied_in, loaded, -place
 
@@ -209,11 +209,10 @@ def _agree(members: Sequence[MeetingGroup]) -> GroupAgreement:
 
 
 def agree_on_round(members: Sequence[MeetingGroup]) -> GroupAgreement:
-    """Decide what follows from a meeting between rounds of inner steps, where states are taken over at once.
+    """Decide the outcome of a meeting between rounds of inner steps, at which states are sent at once.
 
-    If one comes with its inner steps made, the outer step is made at once, without those that have not made
-    the same: they take over its state, with all that the inner steps have changed. If none does, all begin
-    the inner steps together.
+    If a member has made its inner steps, the outer step is made at once, without those that have not made the
+    same inner steps: they receive the member's state. Otherwise all begin the inner steps together.
     """
     agreed = _agree(members)
     elsewhere = agreed.rolls | agreed.behind

@@ -1,4 +1,4 @@
-"""The mean of one step's gradients over the groups, in version after version until all agree."""
+"""The mean of one step's gradients over the groups, in as many versions as it takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlr.replicas.gradients import Bucket, local, scatter
 
 
 class Average:
-    """The buckets of one step, on their way or summed. The parameters' own gradients stay until `take`."""
+    """The buckets of one step during their sums. The parameters' own gradients stay until `take`."""
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         self._buckets = buckets
@@ -26,9 +26,9 @@ class Average:
         """Begin to sum a bucket.
 
         Args:
-            contributes: whether this group's gradients count; else it takes part with zeros.
+            contributes: whether this group's gradients count; otherwise it takes part with zeros.
         """
-        if self._exchange is not exchange:  # a collective that was given up may still write into the old ones
+        if self._exchange is not exchange:  # an abandoned collective may still write into the old buffers
             self._exchange = exchange
             self._flats = [None] * len(self._buckets)
             self._sent = [None] * len(self._buckets)
@@ -38,13 +38,13 @@ class Average:
             self._sent[number] = exchange.send(flat)
 
     def finish(self, exchange: Exchange, count: int, *, contributes: bool) -> None:
-        """Sum the buckets that were not sent yet, and wait for all.
+        """Send the buckets that were not sent yet, and wait for all sums.
 
         Args:
             count: number of groups whose gradients count.
 
         Raises:
-            OvertakenError, BrokenError: the sums do not come.
+            OvertakenError, BrokenError: the sums do not arrive.
         """
         self._count = count
         if exchange.seat.size == 1:
@@ -64,8 +64,8 @@ class Average:
         """Leave the parameters without gradients, so that the optimizer changes nothing.
 
         Args:
-            scaled: whether the script has a GradScaler, which refuses a step without any gradient, and leaves
-                out one with an infinite gradient.
+            scaled: whether the script has a GradScaler, which refuses a step without gradients, but skips a
+                step with an infinite one.
         """
         for bucket in self._buckets:
             for parameter in bucket.parameters:

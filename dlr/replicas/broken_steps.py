@@ -1,4 +1,4 @@
-"""Which errors of a step come of a peer's death, so that the step is made again. Pure."""
+"""Recognition of errors that follow from a peer's death, after which a step is made again. Pure."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from crds.failure_texts import PeerDeathTexts
 _peer_deaths = PeerDeathTexts(re.compile)
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _COMMUNICATES = (f"{_TORCH}distributed{os.sep}", f"{_TORCH}nn{os.sep}parallel{os.sep}")
-"""Folders of torch whose code communicates, or counts on what has been communicated: DDP's and FSDP's too."""
+"""Folders of torch with code that communicates, or depends on communication, including DDP and FSDP."""
 MOST_CAUSES = 20
-"""Errors that are looked at behind one error."""
+"""Most errors in a chain of causes that are inspected."""
 
 
 def is_made_again(error: Exception | None, *, is_over: bool) -> bool:
-    """Tell whether a step is made again in the next round.
+    """Return whether a step is made again in the next round.
 
-    In a round that is over, a step that was broken off half way may raise any RuntimeError from inside torch,
-    and anything from inside torch.distributed, DDP and FSDP: those count as well as a peer's death, and an
-    error of the script's own code counts nowhere.
+    After the end of its round, an interrupted step may raise any RuntimeError inside torch, and any error
+    inside torch.distributed, DDP and FSDP: those count like a peer's death. Errors of the script's own code
+    never count.
 
     Args:
-        error: by which the step has ended; None where it has ended well.
-        is_over: its round is over.
+        error: error that ended the step; None if it ended well.
+        is_over: whether its round is over.
     """
     if error is None:
         return is_over
@@ -39,7 +39,7 @@ def is_made_again(error: Exception | None, *, is_over: bool) -> bool:
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those that it followed from."""
+    """Yield an error and its causes."""
     for _ in range(MOST_CAUSES):
         if error is None:
             return
@@ -52,7 +52,7 @@ def _tells_of_peer(error: BaseException) -> bool:
 
 
 def _is_broken_off(error: BaseException) -> bool:
-    """Whether an error may come of a collective that was broken off, by the place where it was raised."""
+    """Whether an error may be due to an interrupted collective, by the place where it was raised."""
     place = ""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         place = frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""The way from a training process to its agent, which names the groups that take part."""
+"""Channel from a training process to its agent, which names the groups that take part."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from crds.progress_record import ENV_ROUND
 
 
 class Alone:
-    """The channel of a group that has no others, with the methods of `AgentChannel`."""
+    """Channel of a single group, with the methods of `AgentChannel`."""
 
     membership = VersionGroups(1, ((0, 1),), (0, 1))
 
     def renewed(self, round_: int) -> Alone:
-        """Return this one, which is the same in each round."""
+        """Return this channel, which is the same in each round."""
         return self
 
     def look(self) -> VersionGroups:
-        """Return this group, as there are no others."""
+        """Return this group, the only one."""
         return self.membership
 
     def open_store(self, version: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""A `dlr.checkpoint.Checkpointer`, as far as replica groups and processes that live on need it."""
+"""The parts of `dlr.checkpoint.Checkpointer` that replica groups and processes that live on need."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dlr.checkpoint.checkpointer import SavingGroups
 
 
 class GroupCheckpointer(Protocol):
-    """What groups need of it."""
+    """The part that replica groups need."""
 
     def load_beyond(self, step: int) -> int | None:
-        """Bring back the newest checkpoint if it is of a later step; return its step, or None."""
+        """Load the newest checkpoint if it is of a later step; return its step, or None."""
 
     def join(self, groups: SavingGroups, loads: bool) -> int | None:
-        """Save as one of these groups from now on; load the newest checkpoint if asked.
+        """Save as one of these groups from now on; load the newest checkpoint if `loads`.
 
         Returns:
             the step that was loaded, or None.
@@ -22,17 +22,17 @@ class GroupCheckpointer(Protocol):
 
 
 class LivingCheckpointer(Protocol):
-    """What a process needs of it that lives on."""
+    """The part that a process needs to live on."""
 
     def rest(self) -> None:
-        """Wait until nothing is written into the agent's memory any more."""
+        """Wait until all copies into the agent's memory have ended, and release it."""
 
     def begin_again(self) -> None:
-        """Take what the agent gives the next start."""
+        """Begin the next start of the training processes."""
 
     lives_on: bool
     """Whether this process can live on."""
 
     @property
     def stays(self) -> bool:
-        """Whether the round ends by plan after the step that was saved last, and this process goes on."""
+        """Whether the round ends by plan after the last save, and this process lives on."""

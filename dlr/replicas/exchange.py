@@ -1,7 +1,7 @@
-"""One version's process group across the groups: for each rank, with the same rank of all that take part.
+"""Process group of one version across the replica groups: each rank with the same rank of all groups.
 
-A thread makes the group and waits for its collectives; the training thread waits for that thread, so that the
-news of another version ends its wait at once, whatever is blocked in the network.
+A thread creates the process group and waits for its collectives; the training thread waits for that thread,
+so that a new version ends its wait at once, whatever is blocked in the network.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from dlr.replicas.transfer import TransferGroups, event_on, own_stream
 logger = logging.getLogger(__name__)
 
 COLLECTIVE_SECONDS = 7_200.0
-"""Time limit of a collective, longer than any patience. The news of the next version, or a dead peer's closed
-connections, end it sooner."""
+"""Time limit of a collective, longer than any patience. A new version, or a dead peer's closed connections,
+end it sooner."""
 EXIT_SECONDS = 1.0
-"""Time that the end of the interpreter leaves a thread to get out of torch."""
+"""Time for a thread to return from torch at the end of the interpreter."""
 POLL_SECONDS = 0.0005
-"""Between two looks at a GPU's stream."""
+"""Pause between two looks at a GPU's stream."""
 
 
 class OvertakenError(Exception):
-    """A newer version is there, so what was waited for does not matter any more."""
+    """There is a newer version, so the wait is obsolete."""
 
 
 class BrokenError(Exception):
-    """The exchange failed, and no newer version is there yet."""
+    """The exchange failed, and there is no newer version yet."""
 
 
 @dataclass
 class _Task:
-    """What the exchange's thread does next, and what came of it."""
+    """A task of the exchange's thread, with its result."""
 
     act: Callable[[], Any]
     result: Any = None
@@ -57,25 +57,25 @@ class _Task:
 
 @dataclass(frozen=True)
 class Seat:
-    """This rank's place in a version."""
+    """Position of this rank in a version."""
 
     version: int
     rank: int
-    """Its rank in its own group, of which there is one in each."""
+    """Rank in its own group, and in the other groups."""
     place: int
-    """Its group's among those that take part."""
+    """Position of its group among those that take part."""
     size: int
     """Number of groups."""
 
 
 class Exchange:
-    """The group of one version, from `start` on.
+    """The process group of one version, from `start` on.
 
     Args:
-        open_store: makes a store connection of that version, for the thread.
-        is_overtaken: whether a newer version is there.
-        changed: is notified, under its lock, when something that a wait ends with has happened.
-        patience: what follows from a long wait for others.
+        open_store: creates a store connection of that version, for the thread.
+        is_overtaken: returns whether there is a newer version.
+        changed: notified, under its lock, when something happens that may end a wait.
+        patience: limits of long waits for others.
     """
 
     def __init__(
@@ -96,20 +96,20 @@ class Exchange:
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._error: Exception | None = None
         self._stores: list[LineStore] = []
-        """Stores of the groups: C++ finds the methods of a Python store only while its object is there."""
+        """Stores of the groups, kept alive because C++ calls their Python methods."""
         self._control: Any = None
-        """A gloo group, for meetings and votes."""
+        """Gloo group, for meetings and votes."""
         self._data: Any = None
-        """The group for gradients: the same one, or NCCL's."""
+        """Group for gradients: the same one, or NCCL's."""
         self._streams: dict[torch.device, Any] = {}
         self._connections = weakref.WeakSet[TransferGroups]()
-        """For states that are on their way."""
+        """Connections for transfers of states."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="dlr-replicas", daemon=True)
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether a newer version is there."""
+        """Whether there is a newer version."""
         return self._overtaken()
 
     def start(self) -> None:
@@ -118,10 +118,10 @@ class Exchange:
             self._tasks.put(_Task(self._connect))
             self._thread.start()
 
-    # --- what the training thread asks for ---------------------------------------------------------------
+    # --- for the training thread -------------------------------------------------------------------------
 
     def meet(self, member: MeetingGroup) -> list[MeetingGroup]:
-        """Tell the others where this group is, and return all groups', in their order.
+        """Exchange the groups' states, and return all groups', in their order.
 
         Raises:
             OvertakenError, BrokenError: the others cannot be reached.
@@ -139,13 +139,13 @@ class Exchange:
         return met
 
     def send(self, flat: Tensor) -> Any:
-        """Begin to sum a tensor over the groups, in place; return what `wait` takes."""
+        """Begin to sum a tensor over the groups, in place; return a handle for `wait`."""
         if self.seat.size == 1:
             return _Task(lambda: None, is_done=True)
         ready = event_on(flat.device)
 
         def reduce() -> Any:
-            """Enqueue it; on a GPU, return an event behind it."""
+            """Sum the tensor, or, on a GPU, enqueue the sum and return its event."""
             if ready is None:
                 self._data.allreduce([flat]).wait()
                 return None
@@ -159,10 +159,13 @@ class Exchange:
         return self._put(reduce)
 
     def wait(self, sent: Sequence[Any]) -> None:
-        """Wait until all that was sent is there.
+        """Wait for sums.
+
+        Args:
+            sent: handles from `send`.
 
         Raises:
-            OvertakenError, BrokenError: it does not come.
+            OvertakenError, BrokenError: the sums do not arrive.
         """
         events = [event for task in sent if (event := self._finish(task)) is not None]
         if events:
@@ -172,10 +175,10 @@ class Exchange:
         """Wait for other groups.
 
         Args:
-            is_over: is called under the lock of `changed`.
+            is_over: condition to wait for; called under the lock of `changed`.
 
         Raises:
-            OvertakenError, BrokenError: it ends otherwise.
+            OvertakenError, BrokenError: the wait ends without the condition.
         """
 
         def ends() -> bool:
@@ -194,16 +197,16 @@ class Exchange:
         raise BrokenError(f"version {seat.version}: {self._error}") from self._error
 
     def vote(self, *, ends: bool = False) -> bool:
-        """Wait until all groups report that their gradients of this step are there.
+        """Wait until all groups report that they have all gradients of this step.
 
         Args:
-            ends: whether this one has training end with the step.
+            ends: whether this group wants to end training with the step.
 
         Returns:
-            Whether any group has it end.
+            whether any group wants to.
 
         Raises:
-            OvertakenError, BrokenError: not all have, as far as this one can say.
+            OvertakenError, BrokenError: not all groups have reported, as far as this one can see.
         """
         if self.seat.size == 1:
             return ends
@@ -212,7 +215,7 @@ class Exchange:
         return bool(votes[0])
 
     def close(self) -> None:
-        """End it. What it still waits for is left to a thread."""
+        """Abort the process groups, each in a thread of its own, without waiting."""
         self._tasks.put(None)
         with self._changed:
             self._is_closed = True
@@ -222,13 +225,13 @@ class Exchange:
             threading.Thread(target=_abort, args=(group,), name="dlr-replicas-end", daemon=True).start()
 
     def connect(self, places: Sequence[int]) -> TransferGroups:
-        """Connect to some of the groups alone, for a state that travels beside the gradients.
+        """Connect to some of the groups, for a transfer of a state beside the gradients.
 
         Args:
-            places: of them, this one's among them; the first sends.
+            places: positions of these groups, including this one's; the first sends.
 
         Raises:
-            RuntimeError: one does not come.
+            RuntimeError: a group does not connect.
             OvertakenError: this exchange is closed.
         """
         rank = places.index(self.seat.place)
@@ -245,7 +248,7 @@ class Exchange:
         try:
             with own_stream(self._device):
                 self._do_tasks()
-        except Exception as error:  # a GPU that has failed gives no stream
+        except Exception as error:  # a failed GPU has no stream
             self._fail(error)
 
     def _do_tasks(self) -> None:
@@ -263,7 +266,7 @@ class Exchange:
 
     def _fail(self, error: Exception) -> None:
         with self._changed:
-            self._error = error.with_traceback(None)  # whose frames would keep the sockets open
+            self._error = error.with_traceback(None)  # the traceback's frames would keep the sockets open
             self._changed.notify_all()
 
     def _connect(self) -> None:
@@ -271,7 +274,7 @@ class Exchange:
         self._control, self._data = self._groups(f"{seat.rank}", seat.place, seat.size)
 
     def _groups(self, prefix: str, rank: int, size: int) -> tuple[Any, Any]:
-        """Make a gloo group, and the one for tensors on the device: the same one, or NCCL's."""
+        """Create a gloo group, and the group for tensors on the device: the same one, or NCCL's."""
         opened = self._open_store()
         self._stores.append(opened)
         store = PrefixStore(prefix, opened)
@@ -283,7 +286,7 @@ class Exchange:
             return control, process_groups.nccl(data, rank, size, COLLECTIVE_SECONDS, self._device)
 
     def _poll(self, events: Sequence[Any]) -> None:
-        """Wait for a GPU as long as no newer version is there: one whose peer died never comes to an end."""
+        """Wait for events on a GPU until there is a newer version; after a peer's death they never occur."""
         for event in events:
             while not event.query():
                 if self.is_overtaken:
@@ -291,7 +294,7 @@ class Exchange:
                 time.sleep(POLL_SECONDS)
 
     def _stream_on(self, device: torch.device) -> Any:
-        """Return the stream of a device that this version's sums wait in."""
+        """Return this version's stream on a device, for its sums."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return self._streams[device]
@@ -308,7 +311,7 @@ class Exchange:
 
 @contextmanager
 def _ended_at_exit(store: LineStore) -> Iterator[None]:
-    """End a store's calls when the interpreter ends: C++ that waits for Python then would crash."""
+    """End a store's calls when the interpreter ends, since C++ that calls Python then would crash."""
     has_left = threading.Event()
 
     def end() -> None:
@@ -326,5 +329,5 @@ def _ended_at_exit(store: LineStore) -> Iterator[None]:
 def _abort(group: Any) -> None:
     try:
         group.abort()
-    except Exception as error:  # it is given up anyway
+    except Exception as error:  # the group is abandoned anyway
         logger.debug("a process group of an earlier version could not be ended: %s", error)

@@ -1,4 +1,4 @@
-"""Optimizers' first steps, made ahead: torch prepares each operation on DTensors when a shape is new."""
+"""Warm-up of optimizers: torch prepares each operation on DTensors at the first use of a shape."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 ELEMENTWISE = {Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, SGD}
-"""Those whose steps need no other rank, whatever the placements: groups have no connection yet."""
+"""Optimizers whose steps need no communication, whatever the placements: groups are not connected yet."""
 
 
 def prepare_steps(optimizers: Iterable[Optimizer]) -> None:
-    """Have stand-ins make a step, one for each shape of a parameter: the parameters do not change."""
+    """Make a step with a stand-in for each shape of a parameter; the parameters themselves do not change."""
     for optimizer in optimizers:
         if type(optimizer) in ELEMENTWISE:
             for group in optimizer.param_groups:

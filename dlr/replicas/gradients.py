@@ -1,4 +1,4 @@
-"""The gradients of a step in flat buckets, as they go over the network, apart from the parameters' own."""
+"""The gradients of a step in flat buckets for the network, separate from the parameters' own gradients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.optim import Optimizer
 from dlr.checkpoint.tensors import is_distributed
 
 BUCKET_BYTES = 25 << 20
-"""Size of a bucket, as DistributedDataParallel's: one that is full is sent while backward goes on."""
+"""Size of a bucket, as in DistributedDataParallel; a full one is sent during backward."""
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return the memory that this rank has of a tensor; parts of a DTensor are averaged part by part."""
+    """Return the tensor, or this rank's part of a DTensor, whose parts are averaged one by one."""
     return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]
 
 
@@ -33,7 +33,7 @@ def parameters_of(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters whose gradients travel together. Behind them is one number each: whether it has one."""
+    """Parameters whose gradients are sent together, followed by one number for each: whether it has one."""
 
     parameters: tuple[nn.Parameter, ...]
     numels: tuple[int, ...]
@@ -41,7 +41,7 @@ class Bucket:
     device: torch.device
 
     def empty(self) -> Tensor:
-        """Return a flat tensor of its size, of zeros."""
+        """Return a flat tensor of zeros, of the bucket's size."""
         size = sum(self.numels) + len(self.numels)
         return torch.zeros(size, dtype=self.dtype, device=self.device)
 
@@ -52,7 +52,7 @@ class Bucket:
 
     @torch.no_grad()
     def gather(self) -> Tensor:
-        """Copy the gradients into a flat tensor; raise TypeError where one is sparse."""
+        """Copy the gradients into a flat tensor; raise TypeError if one is sparse."""
         flat = self.empty()
         grads, present = self._split(flat)
         for place, (part, parameter) in enumerate(zip(grads, self.parameters, strict=True)):
@@ -73,21 +73,21 @@ class Bucket:
         """Make the gradients the sums in a flat tensor, divided by the number of groups that contributed.
 
         Args:
-            has: `presence`, by parameter; one without a gradient anywhere gets none.
+            has: `presence`, by parameter; a parameter without a gradient in any group gets none.
         """
         grads, _ = self._split(flat)
         for part, parameter, is_present in zip(grads, self.parameters, has, strict=True):
             if not is_present:
                 parameter.grad = None
                 continue
-            if parameter.grad is None or parameter.grad.is_conj():  # whose memory is of other numbers
+            if parameter.grad is None or parameter.grad.is_conj():  # a conjugate's memory has other numbers
                 parameter.grad = torch.zeros_like(parameter)
             target = _real(local(parameter.grad))
             torch.div(part.view(target.shape), count, out=target)
 
 
 def scatter(buckets: Sequence[Bucket], flats: Sequence[Tensor], count: int) -> None:
-    """Make the gradients of all buckets the mean; it waits for a device once, not for each bucket."""
+    """Set the gradients of all buckets to the mean, with one synchronization per device."""
     masks = [
         bucket.presence(flat).to("cpu", non_blocking=True)
         for bucket, flat in zip(buckets, flats, strict=True)
@@ -99,11 +99,11 @@ def scatter(buckets: Sequence[Bucket], flats: Sequence[Tensor], count: int) -> N
 
 
 def buckets_of(parameters: Iterable[nn.Parameter], size: int = BUCKET_BYTES) -> list[Bucket]:
-    """Divide parameters into buckets: the last first, since backward comes to them first.
+    """Divide parameters into buckets, the last first, since backward computes their gradients first.
 
     Args:
-        parameters: those that the optimizers change, in an order that is alike in all groups.
-        size: bytes of a bucket.
+        parameters: parameters of the optimizers, in the same order in all groups.
+        size: size of a bucket, in bytes.
     """
     buckets: list[Bucket] = []
     open_: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
@@ -128,14 +128,12 @@ def buckets_of(parameters: Iterable[nn.Parameter], size: int = BUCKET_BYTES) -> 
 
 
 class GradientWatch:
-    """Tells when all gradients of the next bucket are there, in the order of the buckets.
-
-    It also finds gradients that are not averaged over the groups.
+    """Detects in backward that a bucket has all its gradients, and finds gradients that are not averaged.
 
     Args:
-        buckets: of the parameters.
-        ready: is called in backward with the number of each bucket that is whole, in their order, if autograd
-            alone adds to gradients.
+        buckets: buckets of the parameters.
+        ready: called in backward with the number of each complete bucket, in their order, if gradients are
+            only changed by autograd.
     """
 
     def __init__(self, buckets: Sequence[Bucket], ready: Callable[[int], None]) -> None:
@@ -149,7 +147,7 @@ class GradientWatch:
         self._late = set[int]()
         """Parameters whose gradients have changed since the average."""
         self.is_paused = False
-        """Whether gradients are left alone for now, since a later backward adds to them."""
+        """Whether gradients are ignored for now, since a later backward adds to them."""
         self._handles = [
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 self._hook(number, id(parameter))
@@ -163,7 +161,7 @@ class GradientWatch:
         """Watch the gradients of the next step.
 
         Args:
-            sends: whether to call buckets out.
+            sends: whether to call `ready`.
         """
         self._missing = [set(each) for each in self._all]
         self._sent = 0
@@ -171,14 +169,14 @@ class GradientWatch:
         self._late.clear()
 
     def end(self) -> None:
-        """Call out no more until `begin`: the gradients are averaged."""
+        """Stop calling `ready` until `begin`: the gradients are averaged."""
         self._is_on, self._is_averaged = False, True
 
     def check(self, optimizer: Optimizer) -> None:
-        """Check that what an optimizer is about to apply is averaged.
+        """Check that the gradients that an optimizer is about to apply are averaged.
 
         Raises:
-            RuntimeError: it is not, so the groups would go apart.
+            RuntimeError: they are not, so the groups would diverge.
         """
         for parameter in parameters_of([optimizer]):
             if parameter.grad is not None and id(parameter) not in self._averaged:

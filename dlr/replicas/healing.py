@@ -1,4 +1,4 @@
-"""One state on its way from the leader to those behind, as either of them has it."""
+"""Transfer of one state from the leader to the groups behind, on the side of either."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Healing:
     """This process's part in the transfer of one state, during a step or before one.
 
     Args:
-        changed: is notified at the end.
+        changed: notified at the end.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Healing:
         self._outgoing: Outgoing | None = None
 
     def begin(self) -> None:
-        """Begin to send or to receive the parameters as they are now."""
+        """Begin to send or to receive the present parameters."""
         exchange, places, changed = self._exchange, self._places, self._changed
 
         def notify() -> None:
@@ -56,10 +56,10 @@ class Healing:
         self._transfer.start()
 
     def wait(self) -> None:
-        """Wait until the state is there, if it is on its way; the sender's has all else as it is now.
+        """Wait for the end of a transfer under way; the sender's present other state is sent, too.
 
         Raises:
-            OvertakenError, BrokenError: it does not come.
+            OvertakenError, BrokenError: the state does not arrive.
         """
         transfer = self._transfer
         if transfer is None:
@@ -71,6 +71,6 @@ class Healing:
             raise BrokenError(f"the state did not arrive: {transfer.error}") from transfer.error
 
     def load(self) -> None:
-        """Make the live state what has arrived, where this process is behind."""
+        """Load the received state, if this process is behind."""
         if self._incoming is not None:
             self._incoming.load(self._state)

@@ -1,4 +1,4 @@
-"""A process's meetings with the other groups, from one version to the next."""
+"""Meetings of a process with the other groups, from one version to the next."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from dlr.replicas.patience import Patience
 from dlr.replicas.protocol import Met, NotMet, Quorum, ReplicaState
 
 EXCHANGE_SECONDS = 60.0
-"""Time limit of an exchange of gradients, or of a state, to which all groups have come, beside what its bytes
-take."""
+"""Time limit of an exchange of gradients, or of a state, to which all groups have come, besides the time for
+its bytes."""
 SLOWEST_BYTES_PER_SECOND = 16 << 20
-"""Bytes of parameters that an exchange takes a second for. Their state has up to eight times as many, so that
-is a network of one gigabit a second."""
+"""Slowest rate, in bytes of parameters per second. Their state has up to eight times as many, so that is a
+network of one gigabit per second."""
 
 
 def seconds_for(parameters: Iterable[Tensor]) -> float:
-    """Return how long the state of parameters may be on its way, by its size."""
+    """Return the time that a transfer of the parameters' state may take, by its size."""
     return sum(local(each.detach()).nbytes for each in parameters) / SLOWEST_BYTES_PER_SECOND
 
 
 class Meetings:
-    """The meetings of one round of this process's group, and the states that groups give each other there.
+    """The meetings in one round of this process's group, and transfers of states between groups.
 
     Args:
         exchange_seconds: time limit of an exchange to which all groups have come.
-        patience_seconds: returns how long this process may wait for others now; None for as long as it takes.
-        is_round_over: whether the round is over, and with it all waits.
+        patience_seconds: returns how long this process may wait for others now; None for no limit.
+        is_round_over: returns whether the round is over, which ends all waits.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Meetings:
         self._membership: VersionGroups | None = None
         self._exchange: Exchange | None = None
         self._healing: Healing | None = None
-        """The state that is on its way from or to this process."""
+        """Transfer of a state from or to this process, if one is under way."""
 
     @property
     def version(self) -> int:
@@ -74,7 +74,7 @@ class Meetings:
         return self._exchange
 
     def join(self, newest: int, at: ReplicaState) -> Met | NotMet:
-        """Connect to the others of a version that is no older than that, and agree with them.
+        """Connect to the other groups of a version, at least `newest`, and agree with them.
 
         Raises:
             RoundOverError: the round is over.
@@ -104,7 +104,7 @@ class Meetings:
         return self.agree(at)
 
     def agree(self, at: ReplicaState) -> Met | NotMet:
-        """Agree with the groups of the version in which this process meets them."""
+        """Agree with the other groups of the present version."""
         membership, exchange = self._membership, self.exchange
         assert membership is not None
         met: list[MeetingGroup] = []
@@ -118,11 +118,11 @@ class Meetings:
         return Met(quorum) if quorum is not None and lowest == highest else NotMet(membership.version + 1)
 
     def succeeds(self, act: Callable[[], object]) -> bool:
-        """Do something in the version with the other groups, and return whether it is done."""
+        """Run an action with the other groups of the version, and return whether it succeeded."""
         return self.news.succeeds(self.exchange, act)
 
     def disconnect(self) -> None:
-        """Close the exchange, if there is one, so that the others learn at once that this process left."""
+        """Close the exchange, if there is one, so that the others notice at once that this process left."""
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None
@@ -133,16 +133,16 @@ class Meetings:
         self._healing.begin()
 
     def wait_for_heal(self) -> None:
-        """Wait until the state is there, if one is on its way.
+        """Wait for the end of a transfer, if one is under way.
 
         Raises:
-            OvertakenError, BrokenError: it does not come.
+            OvertakenError, BrokenError: the state does not arrive.
         """
         if self._healing is not None:
             self._healing.wait()
 
     def end_heal(self) -> None:
-        """Make the live state what has arrived, if this group is behind."""
+        """Load the received state, if this group is behind."""
         if self._healing is not None:
             self._healing.load()
             self._healing = None

@@ -1,4 +1,4 @@
-"""What a process learns from its agent of the groups that take part, and what it reports of them."""
+"""A process's view of the versions of the groups, from its agent, and its reports about them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from dlr.replicas.patience import Absences, wait_for
 logger = logging.getLogger(__name__)
 
 BROKEN_SECONDS = 2.0
-"""Time in which a newer version is expected when an exchange breaks."""
+"""Time in which a newer version is expected after an exchange breaks."""
 
 
 @dataclass(frozen=True)
 class ReportLeftOut:
-    """Report that the process is back, and sees its group left out."""
+    """Report that the process is back, and that a version leaves its group out."""
 
     version: int
 
 
 @dataclass(frozen=True)
 class WaitForVersion:
-    """Wait for the next version, for so long at most."""
+    """Wait for the next version, for at most `seconds`."""
 
     seconds: float = inf
 
@@ -42,25 +42,25 @@ class Awaiting:
     """A wait of one process for a version with its group. Pure."""
 
     newest: int
-    """The least number of the version."""
+    """Least number of the version."""
     has_met: bool = False
     """Whether the process has taken part in an earlier version."""
     absences: Absences = field(default_factory=Absences)
     resume_at: float | None = None
-    """Time at which a process whose group is left out asks to take part; None if it is not left out."""
+    """Time at which a process whose group is left out requests to take part; None if it is not left out."""
     asked: int = -1
-    """The newest version without its group that it has reported; a later one may leave it out once more."""
+    """Newest version without its group that it has reported; a later one may leave it out again."""
 
     def after(
         self, membership: VersionGroups | None, clock: Callable[[], float]
     ) -> tuple[Awaiting, VersionGroups | ReportLeftOut | WaitForVersion]:
-        """Return the wait after a look at the newest membership, and what to do next: the membership ends it.
+        """Return the wait after a look at the newest membership, and the next action; a membership ends it.
 
-        One that is left out often asks later. One that has met nobody may have been left out, too, of a
-        version that it has never seen.
+        A group that is often left out waits longer before its report. A process that has met no other group
+        may still have been left out, of a version that it has never seen.
 
         Args:
-            clock: returns the monotonic time.
+            clock: returns the monotonic time, in seconds.
         """
         if membership is None or membership.version < self.newest:
             return self, WaitForVersion()
@@ -78,10 +78,10 @@ class Awaiting:
 
 
 class GroupVersions:
-    """The versions of the groups, as one rank of a group sees them in one round of its group.
+    """The versions of the groups, seen from one rank, in one round of its group.
 
     Args:
-        is_round_over: whether the round is over, and with it all waits.
+        is_round_over: returns whether the round is over, which ends all waits.
     """
 
     def __init__(self, channel: Channel, own: OwnGroup, is_round_over: Callable[[], bool]) -> None:
@@ -90,25 +90,25 @@ class GroupVersions:
         self._is_round_over = is_round_over
         self._absences = Absences()
         self.changed = threading.Condition()
-        """Notified of each new version, and of whatever else may end a wait for other groups."""
+        """Notified of each new version, and of other events that may end a wait for other groups."""
 
     def follow(self) -> None:
         """Begin to take part."""
         self._channel.follow(self.notify, self._own.rank, self._own.size)
 
     def notify(self) -> None:
-        """Wake everybody who waits."""
+        """Wake all waits."""
         with self.changed:
             self.changed.notify_all()
 
     @property
     def newest(self) -> int:
-        """The number of the newest version, whether this group takes part in it or not."""
+        """Number of the newest version, whether this group takes part in it or not."""
         membership = self._channel.membership
         return 0 if membership is None else membership.version
 
     def is_overtaken(self, version: int) -> bool:
-        """Whether nothing of a version matters any more: there is a newer one, or the round is over."""
+        """Whether a version is obsolete: there is a newer one, or the round is over."""
         return self._is_round_over() or self.newest > version
 
     def await_membership(self, newest: int, *, has_met: bool) -> VersionGroups:
@@ -143,9 +143,9 @@ class GroupVersions:
         return self._is_round_over() or self._channel.membership != seen
 
     def succeeds(self, exchange: Exchange, act: Callable[[], object]) -> bool:
-        """Do something in a version with the other groups, and return whether it is done.
+        """Run an action with the other groups of a version, and return whether it succeeded.
 
-        If not, there is a newer version, or another one was asked for.
+        If not, there is a newer version, or one was requested.
         """
         try:
             if exchange.is_overtaken:
@@ -159,7 +159,7 @@ class GroupVersions:
         return True
 
     def _report_broken(self, exchange: Exchange, error: BrokenError) -> None:
-        """Ask for another version; not at once, since a death breaks connections before anyone reports it."""
+        """Request another version, with a delay, since a death breaks connections before it is reported."""
         with self.changed:
             self.changed.wait_for(lambda: exchange.is_overtaken, BROKEN_SECONDS)
         if not exchange.is_overtaken:

@@ -1,8 +1,8 @@
-"""DiLoCo (https://arxiv.org/abs/2311.08105): groups that average every so many steps, not in each.
+"""DiLoCo (https://arxiv.org/abs/2311.08105): groups that average every so many steps.
 
 A *round* is the inner steps from one average to the next. Each group makes them alone, with its own
-optimizer. Then what they have changed, the global parameters minus the group's own, is averaged as a step's
-gradients are, an outer optimizer steps the global parameters by it, and all groups go on from those.
+optimizer. Then their change, the global parameters minus the group's own, is averaged like the gradients of a
+step, an outer optimizer steps the global parameters by it, and all groups continue from those.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 OUTER_EXCHANGE_SECONDS = 3_600.0
 """Time limit of an exchange to which all groups have come: the network between them may be slow."""
 INNER_STEP = "inner_step"
-"""Name of the number of inner steps in the state that the groups have in common."""
+"""Name of the number of inner steps in the groups' common state."""
 
 
 class GlobalParameters:
-    """A copy of the parameters that all groups have in common, and the optimizer that steps them.
+    """Copy of the parameters that all groups share, with the outer optimizer.
 
     Args:
-        parameters: the model's, as the inner optimizers change them.
-        make_optimizer: makes the outer optimizer of them.
+        parameters: the model's parameters, which the inner optimizers change.
+        make_optimizer: creates the outer optimizer for them.
 
     Raises:
-        ValueError: the outer optimizer is not of all of them.
+        ValueError: the outer optimizer lacks some parameters.
     """
 
     def __init__(self, parameters: Sequence[Tensor], make_optimizer: MakeOptimizer) -> None:
@@ -56,12 +56,12 @@ class GlobalParameters:
         self._begun_with = deepcopy(self.optimizer.state_dict())
 
     def forget(self) -> None:
-        """Have the optimizer as it was made, which it is in a process that joins."""
+        """Reset the outer optimizer to its initial state, as in a process that joins."""
         self.optimizer.load_state_dict(deepcopy(self._begun_with))
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Make the gradients the global parameters minus the model's own, and the model's the global ones."""
+        """Set the gradients to the global parameters minus the model's, and the model to the global ones."""
         for parameter, copy in zip(self._parameters, self._copies, strict=True):
             own = local(parameter.detach())
             parameter.grad = torch.empty_like(parameter)
@@ -77,22 +77,22 @@ class GlobalParameters:
 
     @torch.no_grad()
     def copy(self) -> None:
-        """Make the global parameters what the model has."""
+        """Copy the model's parameters to the global ones."""
         for parameter, copy in zip(self._parameters, self._copies, strict=True):
             copy.copy_(local(parameter.detach()))
 
 
 class OuterReplicas(Replicas):
-    """This process's part in training by rounds. Made by `join` with `sync_every`.
+    """This process's part in training by rounds. Created by `join` with `sync_every`.
 
-    Its versions, commits and `applied` are of outer steps; `steps` counts inner ones. Whenever groups meet,
-    their model has the global parameters, so that is what a group takes over.
+    Versions, commits and `applied` refer to outer steps; `steps` counts inner ones. At every meeting the
+    groups' models have the global parameters, which a group behind receives.
 
     Args:
-        sync_every: number of inner steps of a round.
-        make_optimizer: makes the outer optimizer of the model's parameters.
+        sync_every: number of inner steps in a round.
+        make_optimizer: creates the outer optimizer for the model's parameters.
         start: number of inner steps that the state has.
-        checkpoint, process: as `Replicas` has them.
+        checkpoint, process: as in `Replicas`.
     """
 
     _least_exchange_seconds = OUTER_EXCHANGE_SECONDS
@@ -119,21 +119,21 @@ class OuterReplicas(Replicas):
 
     @property
     def writes_checkpoints(self) -> bool:
-        """Whether this group writes to storage in this round: one of those that began it does."""
+        """Whether this group writes to storage in this round: the first of those that began it does."""
         return self._is_first_of(self._at.contributing)
 
     def call_after_commit(self, act: OnCommit) -> None:
-        """Have something called after each inner step, with the groups that train in this round."""
+        """Call `act` after each inner step, with the groups that train in this round."""
         self._after_step.append(act)
 
     def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[TrainingStep]:
-        """Count the inner steps that are to be made, from the one that the groups are at.
+        """Yield the inner steps to make, from the groups' present one.
 
-        The outer step is made between two of them, after every `sync_every` and after the last one.
+        The outer step is made after every `sync_every` inner steps, and after the last one.
 
         Args:
             total: number of inner steps after which training ends.
-            until: is called on each rank in each outer step. The step is the last one of all groups if it
+            until: called on each rank in each outer step. The step is the last one of all groups if it
                 returns True on any rank of any group.
         """
         self._global.copy()
@@ -149,7 +149,7 @@ class OuterReplicas(Replicas):
         self._advance(Computed(self._state[INNER_STEP]))
 
     def _inner_steps(self, total: int | None) -> Generator[TrainingStep, None, bool]:
-        """Count the steps to the end of a round; return whether it was not broken off."""
+        """Yield the steps to the end of a round; return whether the round was completed."""
         while True:
             step: int = self._state[INNER_STEP]
             yield from self._living_step(step)
@@ -162,18 +162,18 @@ class OuterReplicas(Replicas):
                 return True
 
     def average(self) -> None:
-        """Leave the gradients as they are: those of inner steps are the group's own."""
+        """Leave the gradients unchanged: those of inner steps are the group's own."""
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._watch.check(optimizer)
 
     def begin_round(self) -> None:
-        """Begin it as `Replicas` does; without a checkpoint, the inner steps begin with the first."""
+        """Begin a round as in `Replicas`; without a checkpoint, the inner steps begin with the first."""
         self._state[INNER_STEP] = 0
         self._global.forget()
         super().begin_round()
 
-    # --- what the protocol asks for ----------------------------------------------------------------------
+    # --- acts of the protocol ----------------------------------------------------------------------------
 
     def _note_loaded(self, step: int | None) -> None:
         if step is not None:

@@ -1,10 +1,9 @@
-"""Long waits for other groups: who waits says so in the version's store, and names those that do not.
+"""Long waits for other groups: waiting processes count themselves in a store, and report absent groups.
 
-A process that hangs comes to no exchange, so all other groups wait for its group. Each of their processes
-that waits for more than a moment adds to a number of its group in the store of the version, which the lead's
-agent keeps, and takes it back when its wait is over. When its patience ends, one of them reads these numbers,
-and it alone, since there is one for each group. It names the groups that do not wait to its agent, and the
-controller makes the next version without them.
+All other groups wait for a group with a process that hangs. Each of their processes that waits for more than
+a moment increments its group's counter in the store of the version, at the lead's agent, and decrements it
+after its wait. When its patience ends, a single process reads the counters of all groups. It reports the
+groups that do not wait to its agent, and the controller creates the next version without them.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from dlr import progress
 logger = logging.getLogger(__name__)
 
 QUIET_SECONDS = 5.0
-"""Time of a wait after which the agent and the other groups learn of it: half of the least patience."""
+"""Time after which a wait is announced to the agent and the other groups: half of the least patience."""
 BUSY_SECONDS = 3_600.0
-"""Time for which the agent expects no step then; a longer wait renews it."""
+"""Time for which hang detection is suspended then; a longer wait renews it."""
 TICK_SECONDS = 1.0
-"""Time between two looks at a long wait. They are counted, so that a process that was stopped itself does not
-take that time for the others' absence."""
+"""Time between two looks at a long wait. Ticks are counted, so that the time in which a process was stopped
+itself is not attributed to the others."""
 STEPS = 32
-"""Number of steps whose median is the usual one."""
+"""Number of steps for the median."""
 LONGEST_PAUSE_SECONDS = 600.0
 MOST_DOUBLINGS = 16
-"""Of a pause, which is the longest one by then."""
+"""Most doublings of a pause, which has reached its limit by then."""
 FORGET_ABSENCES_SECONDS = 1_800.0
 """Time after which an absence is forgotten; longer than the longest pause."""
 TELLERS = {True: "teller", False: "teller/without-state"}
-"""Key of the number of processes that look who waits, by whether they may name groups: one is enough."""
+"""Key of the counter of tellers, the processes that read the others, by whether they may report groups."""
 
 
 class GroupPace:
@@ -52,10 +51,10 @@ class GroupPace:
         self._last: float | None = None
 
     def note(self, now: float | None) -> None:
-        """Note that a step was committed.
+        """Record that a step was committed.
 
         Args:
-            now: monotonic time; None if this group made the step alone, so that its time does not count.
+            now: monotonic time, in seconds; None if this group made the step alone, which does not count.
         """
         if self._last is not None and now is not None:
             self._seconds.append(now - self._last)
@@ -63,24 +62,24 @@ class GroupPace:
 
     @property
     def patience_seconds(self) -> float:
-        """Longest wait of this process for the others."""
+        """Limit of this process's waits for the others."""
         return patience_seconds(median(self._seconds) if self._seconds else None)
 
 
 @dataclass(frozen=True)
 class Absences:
-    """How often a group was left out lately."""
+    """Recent absences of a group."""
 
     count: int = 0
     last: float | None = None
 
     def after(self, now: float) -> tuple[Absences, float]:
-        """Count one; return also for how long the group keeps away before it takes part again.
+        """Count an absence; return also the pause before the group takes part again, in seconds.
 
-        One that is always late would make the others wait again and again, so it keeps away for longer.
+        The pause grows for a group that is late again and again, since the others wait for it each time.
 
         Args:
-            now: monotonic time.
+            now: monotonic time, in seconds.
         """
         is_again = self.last is not None and now - self.last < FORGET_ABSENCES_SECONDS
         count = min(self.count + 1, MOST_DOUBLINGS) if is_again else 0
@@ -93,7 +92,7 @@ class Absences:
 
 @dataclass(frozen=True)
 class Add:
-    """Add to a number in the store: answered by the sum."""
+    """Add to a counter in the store; the answer is the sum."""
 
     key: str
     amount: int
@@ -101,19 +100,19 @@ class Add:
 
 @dataclass(frozen=True)
 class ReadWaiting:
-    """Read the numbers of all groups' waiting processes, by place: answered by these."""
+    """Read the counters of all groups' waiting processes; the answer has them by place."""
 
 
 @dataclass(frozen=True)
 class Late:
-    """Name the groups that do not come, by place; none once they have come."""
+    """Report the groups that do not come, by place; none once they have come."""
 
     places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Broken:
-    """Report that the exchange has broken: all have come to it, and it does not end."""
+    """Report that the exchange is broken: all groups have come to it, and it does not end."""
 
 
 WaitAct = Add | ReadWaiting | Late | Broken
@@ -121,25 +120,24 @@ WaitAct = Add | ReadWaiting | Late | Broken
 
 @dataclass(frozen=True)
 class LongWait:
-    """A wait of one process for other groups, from the moment on in which it has become a long one. Pure.
+    """A long wait of one process for other groups, after QUIET_SECONDS. Pure.
 
-    Each method returns the wait afterwards, and what to do next; what is answered goes to `after_answer`.
+    Each method returns the wait afterwards, and the next actions, whose answers go to `after_answer`.
     """
 
     place: int
-    """The place of its group in the version."""
+    """Position of its group in the version."""
     patience_seconds: float | None
-    """How long it may last; None where this group's state isn't the job's, so that others that have it are
-    worth any wait."""
+    """Limit of the wait; None if this group lacks the job's state, so that it must wait for others."""
     exchange_seconds: float
     """Time limit of an exchange to which all groups have come."""
     waited: float = QUIET_SECONDS
     due: float = 0.0
     """Time of the wait at which to look next."""
     is_teller: bool = False
-    """Whether this process alone looks for all that wait."""
+    """Whether this process reads the counters for all waiting processes."""
     late: tuple[int, ...] = ()
-    """The places that it has named."""
+    """Places that it has reported."""
 
     @property
     def _pause(self) -> float:
@@ -150,11 +148,11 @@ class LongWait:
         return TELLERS[self.patience_seconds is not None]
 
     def begin(self) -> tuple[LongWait, tuple[WaitAct, ...]]:
-        """Count this process among those of its group that wait."""
+        """Count this process among its group's waiting ones."""
         return replace(self, waited=QUIET_SECONDS, due=self._pause), (Add(waiting(self.place), 1),)
 
     def after_tick(self, seconds: float) -> tuple[LongWait, tuple[WaitAct, ...]]:
-        """Go on after so many seconds in which the process ran."""
+        """Continue after so many seconds in which the process ran."""
         waited = self.waited + seconds
         if waited < self.due:
             return replace(self, waited=waited), ()
@@ -162,13 +160,13 @@ class LongWait:
         return replace(self, waited=waited, due=waited + self._pause), acts
 
     def after_answer(self, act: WaitAct, answer: int | Sequence[int]) -> tuple[LongWait, tuple[WaitAct, ...]]:
-        """Go on with what the store has answered."""
+        """Continue with an answer of the store."""
         if isinstance(act, ReadWaiting):
             assert not isinstance(answer, int)
             return self._after_look(tuple(place for place, count in enumerate(answer) if count <= 0))
         if act != Add(self._teller, 1):
             return self, ()
-        if answer != 1:  # another one looks
+        if answer != 1:  # there is another teller
             return self, (Add(self._teller, -1),)
         return replace(self, is_teller=True), (ReadWaiting(),)
 
@@ -180,7 +178,7 @@ class LongWait:
         return self, ()
 
     def end(self) -> tuple[WaitAct, ...]:
-        """Take back what this process has counted and named, the teller last."""
+        """Undo this process's counters and reports, the teller's counter last."""
         taken_back: list[WaitAct] = [Add(waiting(self.place), -1)]
         if self.is_teller:
             taken_back += [Late(()), Add(self._teller, -1)] if self.late else [Add(self._teller, -1)]
@@ -188,19 +186,19 @@ class LongWait:
 
 
 def waiting(place: int) -> str:
-    """Return the key of the number of a group's processes that wait."""
+    """Return the key of the counter of a group's waiting processes."""
     return f"waiting/{place}"
 
 
 @dataclass(frozen=True)
 class Patience:
-    """What follows from a long wait.
+    """Limits of a long wait, and actions when they are exceeded.
 
     Args:
-        seconds: for how long the wait may last; None as in `LongWait`.
+        seconds: returns the limit of the wait; None as in `LongWait`.
         exchange_seconds: time limit of an exchange to which all groups have come.
-        late: is called with the places of groups that do not come, and with none once they have.
-        broken: is called when an exchange to which all have come does not end.
+        late: called with the places of groups that do not come, and with none once they have.
+        broken: called when an exchange to which all have come does not end.
     """
 
     seconds: Callable[[], float | None]
@@ -210,12 +208,12 @@ class Patience:
 
 
 class LongWaitThread(threading.Thread):
-    """Carries out a long wait, to the end of a `with` block.
+    """Carries out a long wait, up to the end of a `with` block.
 
     Args:
-        place: of this process's group in the version.
+        place: position of this process's group in the version.
         size: number of groups.
-        open_store: makes a store connection of the version.
+        open_store: creates a store connection of the version.
     """
 
     def __init__(self, place: int, size: int, open_store: Callable[[], Store], patience: Patience) -> None:
@@ -267,12 +265,12 @@ def wait_for(
     long: Callable[[], AbstractContextManager[Any]] = nullcontext,
     seconds: float = inf,
 ) -> None:
-    """Wait until `is_over` is true. A long wait is for other groups, so it is no hang.
+    """Wait until `is_over` is true; hang detection is suspended in a long wait, which is for other groups.
 
     Args:
-        changed: is notified of what may end the wait, and is held while `is_over` is called.
-        long: makes the context of a wait that has become long.
-        seconds: after which it ends anyway.
+        changed: notified of events that may end the wait; locked while `is_over` is called.
+        long: creates the context of a long wait.
+        seconds: time limit.
     """
     with changed:
         if changed.wait_for(is_over, min(QUIET_SECONDS, seconds)):

@@ -1,10 +1,10 @@
-"""What a process of a group does about quorums, commits and heals, as a function of state and event. Pure.
+"""State machine of a process in a replica group, for quorums, commits and heals. Pure.
 
 Groups that have met in a version and have agreed are a *quorum*. A step is *committed* in it as soon as all
-its groups have all gradients of the contributors. A group that is behind *heals*: it takes over the leader's
+its groups have all gradients of the contributors. A group that is behind *heals*: it receives the leader's
 state.
 
-All ranks of a group go through the same states, since each event is what all of them have found together.
+All ranks of a group go through the same states, since each event is a joint finding of theirs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Indices = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Quorum:
-    """The groups of one version, and what they have agreed upon."""
+    """The groups of one version, with their agreement."""
 
     membership: VersionGroups
     agreement: GroupAgreement
@@ -32,7 +32,7 @@ class Quorum:
 
     @property
     def place(self) -> int:
-        """The place of this process's group."""
+        """Position of this process's group."""
         assert self.membership.place is not None
         return self.membership.place
 
@@ -43,7 +43,7 @@ class Quorum:
 
     @property
     def heals(self) -> bool:
-        """Whether this group sends or takes over the state."""
+        """Whether this group sends or receives the state."""
         return self.is_behind or (bool(self.agreement.behind) and self.place == self.agreement.leader)
 
     def counts(self, step: int) -> bool:
@@ -55,7 +55,7 @@ class Quorum:
         return self.membership.indices(self.agreement.contributors(step, len(self.membership.groups)))
 
 
-# --- what happens ----------------------------------------------------------------------------------------
+# --- events ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class LoopStarted:
 
 @dataclass(frozen=True)
 class Met:
-    """All ranks have met the other groups of a version, and come to the same agreement."""
+    """All ranks have met the other groups of a version, with the same agreement."""
 
     quorum: Quorum
 
 
 @dataclass(frozen=True)
 class NotMet:
-    """Some rank has not."""
+    """Some rank has not met the other groups."""
 
     newest: int
     """Number of the version to wait for."""
@@ -83,9 +83,9 @@ class Loaded:
     """The group has looked for a checkpoint."""
 
     step: int | None
-    """Step of the one that was loaded; None if there was none to load."""
+    """Step of the loaded checkpoint; None if there was none to load."""
     version: int
-    """The newest version at that time."""
+    """Newest version at that time."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Voted:
     has_all: bool
     """Whether every rank has all gradients, and so may have voted."""
     ends: bool
-    """Whether some group's `until` ends training with the step; where not all have voted, this group's."""
+    """Whether some group's `until` ends training with the step; if not all have voted, this group's."""
     newest: int
     """Number of the newest version that a rank has seen."""
 
@@ -136,22 +136,22 @@ class TrainingEnded:
 Event = LoopStarted | Met | NotMet | Loaded | Healed | Computed | Voted | Applied | TrainingEnded
 
 
-# --- what to do ------------------------------------------------------------------------------------------
+# --- acts ------------------------------------------------------------------------------------------------
 
 
 class Do(Enum):
-    """An act without anything to know. Those from `MEET_AGAIN` on are answered by an event."""
+    """An act without arguments. Those from `MEET_AGAIN` on are answered by an event."""
 
     TAKE_MEAN = auto()
-    """Make the gradients their mean over the contributors."""
+    """Replace the gradients by their mean over the contributors."""
     DROP_GRADIENTS = auto()
     """Leave the optimizers nothing to apply."""
     BEGIN_HEAL = auto()
     """Begin to send or to receive the state, beside the step."""
     END_HEAL = auto()
-    """Make the live state what has arrived, if this group is behind."""
+    """Load the received state, if this group is behind."""
     DISCONNECT = auto()
-    """Close the connections of the version, so that its other groups wait for this one no longer."""
+    """Close the connections of the version, so that its other groups no longer wait for this one."""
     MEET_AGAIN = auto()
     """Meet the groups of the same version once more: `Met` or `NotMet`."""
     LOAD = auto()
@@ -163,7 +163,7 @@ class Do(Enum):
     VOTE = auto()
     """Average, wait for a heal that is under way, and vote: `Voted`."""
     APPLY = auto()
-    """Let the script go on with the gradients that there are: `Applied`."""
+    """Let the script continue with the present gradients: `Applied`."""
     END = auto()
     """Wait for a heal that is under way, and vote for the end: `TrainingEnded`."""
     LEAVE = auto()
@@ -175,21 +175,21 @@ class Meet:
     """Wait for a version, connect to its groups and agree with them: `Met` or `NotMet`."""
 
     newest: int
-    """The least number of the version."""
+    """Least number of the version."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """Note that a step is committed."""
+    """Record that a step is committed."""
 
     step: int
     groups: Indices
-    """The groups whose gradients are in it."""
+    """Groups whose gradients are in it."""
 
 
 @dataclass(frozen=True)
 class ReportPosition:
-    """Tell the agent where this process is."""
+    """Report the position of this process to the agent."""
 
     version: int
     applied: int
@@ -207,15 +207,15 @@ class ReplicaState:
 
     standing: GroupStanding
     sync_every: int | None = None
-    """Number of inner steps of a round; None where each step is averaged."""
+    """Number of inner steps in a round; None if each step is averaged."""
     total: int | None = None
-    """Number of steps after which training ends, inner ones with rounds."""
+    """Number of steps after which training ends; inner steps with rounds."""
     inner_steps: int = 0
     """Number of inner steps that the state has."""
     quorum: Quorum | None = None
-    """The newest that this group was in."""
+    """Newest quorum with this group."""
     heal_step: int | None = None
-    """Step during which the state goes from or to this group; None if none does."""
+    """Step during which this group sends or receives the state; None without a heal."""
     is_over: bool = False
     """Whether no further step is made."""
     is_open: bool = False
@@ -223,14 +223,14 @@ class ReplicaState:
     in_script: bool = False
     """Whether the script waits for the end of a step."""
     missed: int = 0
-    """Number of the version that follows a step in which this group had no part; 0 for none."""
+    """Number of the version after a step without a part of this group; 0 for none."""
     averaged: Indices = ()
-    """Contributors of the step that was averaged last."""
+    """Contributors of the last averaged step."""
     contributing: Indices = ()
-    """Contributors of this step, as it began."""
+    """Contributors of this step, at its beginning."""
     following: Indices = ()
-    """Contributors of the next step, in the version in which this one is committed: the same for a group that
-    begins the next one there and for one that rolls, in a later version."""
+    """Contributors of the next step, in the version in which this one is committed: equal for a group that
+    begins the next one there, and for one that rolls, in a later version."""
 
     @property
     def member(self) -> MeetingGroup:
@@ -253,44 +253,44 @@ class ReplicaState:
         return self.is_over or (self.total is not None and made >= self.total)
 
     def as_member(self, version: int) -> MeetingGroup:
-        """Return this group as it comes to the meeting of a version."""
+        """Return this group's state at the meeting of a version."""
         member = self.standing.member(version)
         is_last = self.is_over and member.trained
         return replace(member, is_last=is_last, inner_steps=self.inner_steps)
 
     def after_loading(self, step: int | None, version: int) -> ReplicaState:
-        """Return it after a look for a checkpoint; see `GroupStanding.after_loading`."""
+        """Return the state after a look for a checkpoint; see `GroupStanding.after_loading`."""
         if self.sync_every is None or step is None:
             return replace(self, standing=self.standing.after_loading(step, version))
         standing = self.standing.after_loading(step // self.sync_every, version)
         return replace(self, standing=standing, inner_steps=step)
 
     def in_next_round(self) -> ReplicaState:
-        """Return that of a process that lives on into another round of its group.
+        """Return the state of a process that lives on into another round of its group.
 
-        What it has may be of half a step, and differs from what newcomers have: so it begins as those do,
+        Its live state may be in the middle of a step, and differs from newcomers': so it begins like those,
         without a step, and with a checkpoint that may be newer.
         """
         standing = GroupStanding.at_start(0, has_checkpoints=True)
         return ReplicaState(standing, self.sync_every, self.total)
 
     def counting(self, member: MeetingGroup) -> ReplicaState:
-        """Return it with other steps that the group has taken part in."""
+        """Return the state with another number of steps that the group has taken part in."""
         return replace(self, standing=replace(self.standing, counted=member))
 
     def heals_first(self, agreement: GroupAgreement) -> bool:
-        """Return whether those behind heal before any step, since no group is in one."""
+        """Return whether the groups behind heal before a step, since no group is in one."""
         if self.sync_every is not None or agreement.is_first or agreement.is_over:
             return True
         return self.total is not None and agreement.step >= self.total
 
 
 Next = tuple[ReplicaState, tuple[Act, ...]]
-"""The next state, and what to do, in this order. The last act alone is answered by an event."""
+"""The next state, and acts in their order. Only the last act is answered by an event."""
 
 
 def after(state: ReplicaState, event: Event) -> Next:
-    """Return what follows from an event."""
+    """Return the next state and acts after an event."""
     match event:
         case LoopStarted():
             return state, (Meet(1),)
@@ -340,14 +340,14 @@ def _after_meeting(state: ReplicaState, quorum: Quorum) -> Next:
 
 
 def _begin(state: ReplicaState, *before: Act) -> Next:
-    """Go on in a quorum, with the step that this process is in, or with the next one."""
+    """Continue in a quorum, with the step that this process is in, or with the next one."""
     quorum = _quorum(state)
     agreement, acts, at_once = quorum.agreement, [*before], state.heals_first(quorum.agreement)
     if quorum.is_behind and (state.is_open or not at_once):
         acts.append(Do.DROP_GRADIENTS)
-    if at_once:  # those behind have had no part in the step that they were in
+    if at_once:  # the groups behind have no part in the step that they were in
         state = replace(state, is_open=state.is_open and not quorum.is_behind, following=())
-    if agreement.is_first:  # one that has begun in an earlier version, with others, has another state
+    if agreement.is_first:  # a group that began in an earlier version, with others, has another state
         agreement = replace(agreement, applied_in=quorum.version)
     standing = state.standing.after_meeting(agreement, quorum.place, at_once=at_once)
     state = replace(state, standing=standing)
@@ -361,7 +361,7 @@ def _begin(state: ReplicaState, *before: Act) -> Next:
 
 
 def _go_on(state: ReplicaState, *before: Act) -> Next:
-    """Go on with what is due: the vote on an open step, the script, or what lies between two steps."""
+    """Continue with the vote on an open step, the script, or the acts between two steps."""
     quorum = _quorum(state)
     if state.is_open:
         return _vote(state, *before)
@@ -373,7 +373,7 @@ def _go_on(state: ReplicaState, *before: Act) -> Next:
     if state.heal_step is not None and state.applied == state.heal_step:
         acts.append(Do.BEGIN_HEAL)
     elif state.heal_step is not None and state.applied < state.heal_step and quorum.is_behind:
-        # It takes part in what the others make, so that none waits for it.
+        # It takes part in the others' step, so that none waits for it.
         return _vote(replace(state, is_open=True), *acts)
     if state.is_done:
         return state, (*acts, Do.END)
@@ -402,7 +402,7 @@ def _after_vote(state: ReplicaState, vote: Voted) -> Next:
     version = _quorum(state).version
     if vote.ok:
         return _commit(state, vote.ends)
-    if not state.member.trained:  # whose gradients are not in it; what it goes on with is no step's
+    if not state.member.trained:  # its gradients do not count, and the script continues without a step
         missed = max(vote.newest, version + 1)
         state = replace(state, is_open=False, following=(), missed=missed)
         return _go_on(state, Do.DROP_GRADIENTS)
@@ -416,7 +416,7 @@ def _commit(state: ReplicaState, is_over: bool) -> Next:
     if state.applied == heal_step:
         heal_step = None
         acts.append(Do.END_HEAL)
-    if heal_step is not None and quorum.is_behind:  # the state that the gradients are of is not here
+    if heal_step is not None and quorum.is_behind:  # the state of these gradients is not here
         acts.append(Do.DROP_GRADIENTS)
         member = replace(state.member, applied=state.applied + 1)
     else:
@@ -429,12 +429,12 @@ def _commit(state: ReplicaState, is_over: bool) -> Next:
 
 
 def _noted(state: ReplicaState, member: MeetingGroup) -> tuple[Act, ...]:
-    """Return the acts that note the step by which this group becomes that member."""
+    """Return the acts that record the step after which this group is that member."""
     return Commit(state.applied, state.averaged), ReportPosition(_quorum(state).version, member.applied)
 
 
 def _after_end(state: ReplicaState, end: TrainingEnded) -> Next:
-    """Leave, or meet again, with the state if it has arrived: those that had it may have left."""
+    """Leave, or meet again, with the state if it has arrived, since its senders may have left."""
     act: Act = Do.LEAVE if end.ok else Meet(max(end.newest, _quorum(state).version + 1))
     if state.heal_step is None or not end.has_state:
         return state, (act,)

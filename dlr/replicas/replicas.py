@@ -1,6 +1,6 @@
-"""Groups that train together and fail alone: the loop over steps, as docs/groups.md has it.
+"""Groups that train together and fail alone: the loop over steps (docs/groups.md).
 
-As torchft has it (https://github.com/meta-pytorch/torchft), but who takes part comes from the job's
+It resembles torchft (https://github.com/meta-pytorch/torchft), but the members come from the job's
 ElasticWorld.
 """
 
@@ -34,21 +34,21 @@ from dlr.replicas.training_step import Mortal, TrainingStep
 
 Until = Callable[[], bool]
 OnCommit = Callable[[int, Sequence[int]], None]
-"""Is called after each step with its number, and with the indices of the groups whose gradients are in it."""
+"""Function that is called after each step with its number, and the indices of the groups that contributed."""
 
 
 class Replicas:
-    """This process's part in the training of all groups. Made by `join`.
+    """This process's part in the training of all groups. Created by `join`.
 
-    `protocol` decides what it does; this carries it out. Every step's gradients are averaged;
+    `protocol` decides, and this class carries out. It averages the gradients of every step;
     `dlr.replicas.outer` averages every so many steps.
 
     Args:
-        state: what the groups have in common: modules, optimizers, schedulers, …, by name.
+        state: shared objects of the groups: modules, optimizers, schedulers, …, by name.
         start: number of steps that the state has.
-        checkpoint: that the groups begin with where none of them trains; None for none.
-        sync_every: number of inner steps of a round; None where each step is averaged.
-        process: what lets this process live on when a peer dies, or has it end.
+        checkpoint: the groups' Checkpointer, which loads if no group trains; None for none.
+        sync_every: number of inner steps in a round; None if each step is averaged.
+        process: whether and how this process lives on when a peer dies.
     """
 
     _least_exchange_seconds = EXCHANGE_SECONDS
@@ -78,17 +78,17 @@ class Replicas:
         if self._device.type == "cuda":
             process_groups.require_captures_without_watchdog()
         self._is_whole = self._own.size == 1 and not any(map(is_distributed, parameters))
-        """Whether autograd leaves gradients as they are to be averaged: nobody in the group adds to them."""
+        """Whether autograd alone computes the gradients, without a reduction within the group."""
         self._watch = GradientWatch(self._buckets, self._send)
         self._hooks = [each.register_step_pre_hook(self._before_step) for each in optimizers]
         self._on_commit: list[OnCommit] = []
         standing = GroupStanding.at_start(start // (sync_every or 1), has_checkpoints=checkpoint is not None)
         self._at = ReplicaState(standing, sync_every, inner_steps=start if sync_every else 0)
-        """Where this process is, by the protocol."""
+        """State of this process in the protocol."""
         self._generators: dict[str, Any] = {}
-        """Where the loop has found the random generators: those of a process that joins are there."""
+        """States of the random generators at the beginning of the loop, as in a process that joins."""
         self._next: Do | None = None
-        """What the script is to do; None before the first."""
+        """Next act of the script; None before the first."""
         self._until: Until | None = None
         self._meetings = self._meetings_over(channel)
         self._average = Average(self._buckets)
@@ -104,9 +104,9 @@ class Replicas:
 
     @property
     def contributors(self) -> Contribution:
-        """The place of this group among those whose gradients count in this step, and their number.
+        """Position of this group among those whose gradients count in this step, and their number.
 
-        The place is None where this group contributes nothing, since it still takes over the state. Neither
+        The position is None if this group contributes nothing, since it still receives the state. Neither
         changes within a step.
         """
         index, counted = self._quorum().membership.me[0], self._at.contributing
@@ -114,30 +114,30 @@ class Replicas:
 
     @property
     def contributing(self) -> tuple[int, ...]:
-        """Indices of the groups whose gradients count in this step, as all of them began it."""
+        """Indices of the groups whose gradients count in this step, at its beginning."""
         return self._at.contributing
 
     @property
     def has_state(self) -> bool:
-        """Whether the model has the state that the groups train, so that it may be saved."""
+        """Whether the model has the groups' state, so that it may be saved."""
         return self._at.member.trained
 
     @property
     def writes_checkpoints(self) -> bool:
-        """Whether this group writes to storage after the last step: one of those that made it does."""
+        """Whether this group writes the last step to storage: the first of its contributors does."""
         return self._is_first_of(self._at.averaged)
 
     def _is_first_of(self, groups: Sequence[int]) -> bool:
         return bool(groups) and groups[0] == self._quorum().membership.me[0]
 
     def call_after_commit(self, act: OnCommit) -> None:
-        """Have something called after each step that is committed."""
+        """Call `act` after each committed step."""
         self._on_commit.append(act)
 
     def load_unless_others_train(self) -> None:
-        """Begin with the newest checkpoint, if no other group has a newer state to take over.
+        """Load the newest checkpoint, unless other groups train, whose state this group will receive.
 
-        Where the others end before this group has met them, `steps` begins with the checkpoint.
+        If those end before this group has met them, `steps` begins with the checkpoint.
         """
         if self._checkpoint is not None:
             membership = self._meetings.channel.look()
@@ -148,21 +148,21 @@ class Replicas:
                 self._note_loaded(step)
 
     def steps(self, total: int | None = None, *, until: Until | None = None) -> Iterator[TrainingStep]:
-        """Yield each step that is to be made, from the one that the groups are at.
+        """Yield the steps to make, from the groups' present one.
 
-        As an int, a step is how many come before it: 0, 1, …, as `batch(step)` wants it. `dlr.report(step)`
-        and `checkpoint.step(step)` count it by `step.number`, which is one more.
+        As an int, a step is the number of steps before it: 0, 1, …, as in `batch(step)`. `dlr.report(step)`
+        and `checkpoint.step(step)` use `step.number`, which is one more.
 
-        With `with step:` around a step's work, this process lives on where a peer dies, and the step is made
-        again. All that communicates belongs in there, an evaluation too, in one `with step:` or in several.
+        With `with step:` around its work, this process lives on when a peer dies, and the step is made again.
+        All communication belongs into such a block, including an evaluation, in one `with step:` or several.
 
         Args:
-            total: number of steps that training has at its end; None: it ends by `until`.
-            until: is called on each rank in each step, once its gradients are averaged. The step is the last
+            total: number of steps at the end of the training; None: `until` ends it.
+            until: called on each rank in each step, after its gradients are averaged. The step is the last
                 one of all groups if it returns True on any rank of any group.
 
         Raises:
-            RuntimeError: the loop's body made no step, or there was a loop before.
+            RuntimeError: the loop's body made no step, or there was an earlier loop.
             TypeError: in backward or `optimizer.step()`: a gradient is sparse.
         """
         self._begin_loop(total, until)
@@ -189,7 +189,7 @@ class Replicas:
             raise
 
     def _begin_loop(self, total: int | None, until: Until | None) -> None:
-        """Meet the others; one loop that follows another could not tell which one they are in."""
+        """Meet the other groups. Only one loop is allowed, since groups could be in different ones."""
         if self._next is not None:
             raise RuntimeError(
                 "replicas.steps() has been used already: make one loop of all steps, since a group that "
@@ -204,12 +204,12 @@ class Replicas:
             self._advance(protocol.LoopStarted())
 
     def average(self) -> None:
-        """Make the gradients their mean over the groups; return when all groups that live have it.
+        """Replace the gradients by their mean over the groups; return when all live groups have it.
 
-        `optimizer.step()` does it. Call it before that where the mean is needed sooner: to clip gradients, or
-        with a GradScaler before `scaler.step`, so that all groups see the same infinities. From then on the
-        step counts as made. The parameters' `.grad` keep shape, dtype and device; where this group does not
-        contribute, they are what the others have.
+        `optimizer.step()` calls it. Call it earlier if the mean is needed sooner: to clip gradients, or with
+        a GradScaler before `scaler.step`, so that all groups see the same infinities. From then on the step
+        counts as made. The parameters' `.grad` keep shape, dtype and device; if this group does not
+        contribute, they are the others' mean.
 
         Raises:
             TypeError: a gradient is sparse.
@@ -219,7 +219,7 @@ class Replicas:
 
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
-        """Leave the gradients of the backwards within alone: a later one of the step adds to them."""
+        """Ignore the gradients of the backward passes inside: a later one of the step adds to them."""
         watch = self._watch
         before, watch.is_paused = watch.is_paused, True
         try:
@@ -228,7 +228,7 @@ class Replicas:
             watch.is_paused = before
 
     def close(self) -> None:
-        """Take part no more: the optimizers are the script's own again."""
+        """Stop taking part, and remove the hooks from the optimizers."""
         for hook in self._hooks:
             hook.remove()
         self._watch.close()
@@ -237,20 +237,20 @@ class Replicas:
     # --- from one round of the group into the next -------------------------------------------------------
 
     def wake(self) -> None:
-        """End all waits for other groups, since the round is over; for any thread."""
+        """End all waits for other groups, since the round is over. Thread-safe."""
         self._meetings.news.notify()
 
     def leave_round(self) -> None:
-        """Take no part in the round any more."""
+        """Stop taking part in the round."""
         self._meetings.disconnect()
         self._watch.begin()
-        self._at = replace(self._at, is_open=False)  # what the script does until then counts for nobody
+        self._at = replace(self._at, is_open=False)  # the script's work until the next round does not count
 
     def begin_round(self) -> None:
-        """Load or take over a state, in a round whose groups are formed, and come to its next step."""
+        """Load or receive a state, in a round whose groups are formed, and proceed to its next step."""
         self._meetings = self._meetings_over(self._meetings.channel.renewed(self._process.round))
         self._average = Average(self._buckets)
-        for scaler in self._scalers:  # which refuses to unscale twice before an update
+        for scaler in self._scalers:  # a scaler refuses to unscale twice before an update
             scaler._per_optimizer_states.clear()
         self._at = self._at.in_next_round()
         set_generators(self._generators)
@@ -281,15 +281,15 @@ class Replicas:
         self._watch.check(optimizer)
 
     def _send(self, number: int) -> None:
-        """Send a bucket that backward has filled."""
+        """Send a bucket filled by backward."""
         exchange = self._meetings.exchange
         if not exchange.is_overtaken:
             self._average.send(exchange, number)
 
-    # --- what the protocol asks for ----------------------------------------------------------------------
+    # --- acts of the protocol ----------------------------------------------------------------------------
 
     def _advance(self, event: Event | None) -> None:
-        """Carry out what follows from an event, until the script has something to do."""
+        """Carry out the acts after an event, until the script has to act."""
         while event is not None:
             self._at, (*acts, last) = protocol.after(self._at, event)
             for act in acts:
@@ -297,7 +297,7 @@ class Replicas:
             event = self._answer_to(last)
 
     def _carry_out(self, act: protocol.Act) -> None:
-        """Carry out an act that is not answered."""
+        """Carry out an act without an answer."""
         match act:
             case Do.TAKE_MEAN:
                 self._average.take()
@@ -315,7 +315,7 @@ class Replicas:
                 self._meetings.channel.at(version, applied)
 
     def _answer_to(self, act: protocol.Act) -> Event | None:
-        """Carry out an act, and return its answer; None if the script has it."""
+        """Carry out an act, and return its answer; None if the script answers."""
         match act:
             case protocol.Meet(newest):
                 return self._meetings.join(newest, self._at)
@@ -334,17 +334,17 @@ class Replicas:
         return None
 
     def _load(self) -> Event:
-        """Begin with the newest checkpoint, if it is newer than the state."""
+        """Load the newest checkpoint, if it is newer than the state."""
         assert self._checkpoint is not None
         step = self._checkpoint.load_beyond(self._at.steps_of_state)
         self._note_loaded(step)
         return protocol.Loaded(step, self._meetings.version)
 
     def _note_loaded(self, step: int | None) -> None:
-        """Take in that the state is that of a checkpoint now; None if there was none."""
+        """React to a loaded checkpoint; None if there was none."""
 
     def _heal(self) -> Event:
-        """Give or take the state now. All ranks load it afterwards, or none does."""
+        """Send or receive the state now. All ranks load it afterwards, or none does."""
         ok, quorum = True, self._quorum()
         if quorum.heals:
             self._meetings.begin_heal(quorum.agreement, self._state)
@@ -356,7 +356,7 @@ class Replicas:
         self._meetings.end_heal()
 
     def _vote_on_commit(self) -> Event:
-        """Average and agree."""
+        """Average, and vote on the commit."""
         quorum, exchange, step = self._quorum(), self._meetings.exchange, self.applied
         has_all = ends = False
 
@@ -384,7 +384,7 @@ class Replicas:
             act(step, groups)
 
     def _vote_on_end(self) -> Event:
-        """Leave when all groups have applied the last step: until then one may need this one's state."""
+        """Vote on the end, since a group that has not applied the last step may need this one's state."""
         exchange, has_state = self._meetings.exchange, False
 
         def agree_to_end() -> None:

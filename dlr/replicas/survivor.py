@@ -6,13 +6,13 @@
             loss.backward()
             optimizer.step()
 
-The agent says when a round is over, and hands the next one over (`agent.survival`). In between this process
-leaves what it waits in; then it forms its groups again with who has the dead one's place, loads the
-checkpoint that the agents have agreed upon, or takes over the state of other replica groups, and goes on from
-there. docs/elasticity.md has the whole.
+The agent ends a round, and hands over the next one (`agent.survival`). In between this process leaves its
+waits; then it forms its groups again with the replacement of the dead process, loads the checkpoint that the
+agents have agreed upon, or receives the state of other replica groups, and continues from there.
+docs/elasticity.md describes the whole.
 
-It leaves in `with step`, and goes on when the loop asks for its next step. What the script does in between
-can use no group, and saves nothing: a newcomer does not do it.
+It leaves in `with step`, and continues when the loop requests its next step. In between the script can use no
+group, and saves nothing, since a newcomer does not run that code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 FIRST_LOOK_SECONDS = 0.001
 LONGEST_LOOK_SECONDS = 0.25
 LOOK_SHARE = 0.1
-"""Time between two looks whether all ranks have come, as a share of the time waited."""
+"""Pause between two looks for all ranks, as a share of the time waited."""
 
 
 class LivingGroups(Protocol):
@@ -59,19 +59,19 @@ class LivingGroups(Protocol):
         """Agree with the other processes of a round whether the groups of all can be formed again."""
 
     def adopt(self) -> None:
-        """Make the script's groups such as can be formed again; raise UnsupportedGroupError where not."""
+        """Make the script's groups able to be formed again; raise UnsupportedGroupError if impossible."""
 
     def refuse_later_ones(self) -> None:
-        """Raise UnsupportedGroupError where a group was made since."""
+        """Raise UnsupportedGroupError if a group was created since."""
 
     def bound_to_size(self) -> str | None:
-        """Return what of them fits one size of the world alone; None if all fit any."""
+        """Return the reason why the groups fit only one size of the world; None if they fit any."""
 
     def form(self, round_: int, store: Store, place: Place, await_all: reconfigure.AwaitAll) -> None:
-        """Connect them for a round in that place; raise RuntimeError where a rank does not come."""
+        """Connect the groups for a round in that place; raise RuntimeError if a rank does not come."""
 
     def break_off(self) -> None:
-        """Wake whatever waits in a collective of theirs."""
+        """Abort the groups' collectives."""
 
 
 class Survivor:
@@ -135,7 +135,7 @@ class Survivor:
         self._groups.break_off()
 
     def join(self) -> None:
-        """Come into a round whose other processes live."""
+        """Enter a round whose other processes live on."""
         unconnected.make_connected()
         self._groups.adopt()
         bound_to = self._bound_place()
@@ -164,10 +164,10 @@ class Survivor:
         self._checkpoint.lives_on = True
 
     def ends(self, error: BaseException | None) -> bool:
-        """End a step, well or by an error; leave the round, if that is over.
+        """End a step, successfully or by an error; leave the round if it is over.
 
         Returns:
-            whether the error is none of the script's: the step is made again.
+            whether the step is made again, since the error is not the script's.
         """
         if not (error is None or isinstance(error, Exception)):
             return False
@@ -181,9 +181,9 @@ class Survivor:
         return True
 
     def next_round(self) -> bool:
-        """Come into the next round, if this one is over; return whether it was.
+        """Enter the next round if this one is over; return whether it was.
 
-        The loop asks when the script is done with a step.
+        The loop calls it after each step of the script.
         """
         if not self._is_able or not (self._has_left or self._is_over):
             return False
@@ -194,7 +194,7 @@ class Survivor:
         return True
 
     def carry_through(self, act: Callable[[], None]) -> None:
-        """Do what the loop does between two steps; where a peer dies in it, come into the next round."""
+        """Run the loop's work between two steps; if a peer dies in it, enter the next round."""
         try:
             act()
         except Exception as error:
@@ -203,13 +203,13 @@ class Survivor:
         self.next_round()
 
     def give_up(self) -> None:
-        """Be an ordinary process from now on, since the script has ended its loop."""
+        """Become an ordinary process, since the script has ended its loop."""
         if self._has_left:
             self._end_living("its script has ended the loop in a step that was to be made again")
         self._is_able = self._checkpoint.lives_on = False
 
     def _bound_place(self) -> Place | None:
-        """Return the only place that this process can go on in; None if it goes on in any."""
+        """Return the only place in which this process can continue; None if it can in any."""
         if self._is_resizable:
             reason = self._groups.bound_to_size()
             reason = reason or living_modules.bound_to_size(self._modules, self._optimizers)
@@ -219,7 +219,7 @@ class Survivor:
         return self._place
 
     def _check_groups(self) -> None:
-        """Be an ordinary process from now on, if the script has made a group that no newcomer has."""
+        """Become an ordinary process, if the script has created a group that no newcomer has."""
         if self._is_able:
             try:
                 self._groups.refuse_later_ones()
@@ -239,7 +239,7 @@ class Survivor:
         return self.is_round_over or self._checkpoint.stays
 
     def _leave(self, error: Exception | None) -> None:
-        """Leave the round: nothing here waits for its peers, or writes for the agent."""
+        """Leave the round: end waits for its peers, and copies for the agent."""
         self._groups.break_off()
         self.training.leave_round()
         if self._is_over:
@@ -280,7 +280,7 @@ class Survivor:
                 self._take(self._line.next_round())
 
     def _take(self, handed: HandedRound) -> None:
-        """Be a process of that round: its variables, its log, its progress."""
+        """Become a process of that round, with its variables, log and progress record."""
         take_variables(handed.variables)
         for number, descriptor in handed.outputs.items():
             os.dup2(descriptor, number)
@@ -290,7 +290,7 @@ class Survivor:
         offer_stacks(os.environ)
 
     def _await_all(self, store: Store, key: str, count: int) -> None:
-        """Wait until so many have added to a key.
+        """Wait until `count` processes have added to a key.
 
         Raises:
             RoundOverError: the round is over.
@@ -308,7 +308,7 @@ LivingProcess = Survivor | Mortal
 
 
 def take_variables(variables: Mapping[str, str]) -> None:
-    """Make these the variables of the round in this process's environment, as where it was forked for it."""
+    """Set a round's variables in this process's environment, as if it had been forked for that round."""
     for name in (ENV_JOINS, ENV_SPARE):
         os.environ.pop(name, None)
     os.environ.update(variables)

@@ -1,4 +1,4 @@
-"""A step of the loop, and what is asked of those who live through one."""
+"""A step of the loop, and the interfaces of processes that live through a peer's death in it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ logger = logging.getLogger(__name__)
 
 
 class LivingTraining(Protocol):
-    """The training that a process lives on in: `dlr.replicas.Replicas`."""
+    """Training in which a process lives on: `dlr.replicas.Replicas`."""
 
     def wake(self) -> None:
-        """End all waits for other groups, since the round is over; for any thread."""
+        """End all waits for other groups, since the round is over. Thread-safe."""
 
     def leave_round(self) -> None:
-        """Take no part in the round any more."""
+        """Stop taking part in the round."""
 
     def begin_round(self) -> None:
-        """Load or take over a state, in a round whose groups are formed, and come to its next step."""
+        """Load or receive a state, in a round whose groups are formed, and proceed to its next step."""
 
 
 class StepGuard(Protocol):
@@ -30,26 +30,26 @@ class StepGuard(Protocol):
         """Begin a step."""
 
     def ends(self, error: BaseException | None) -> bool:
-        """End a step, well or by an error; return whether the error is none of the script's."""
+        """End a step, successfully or by an error; return whether to suppress the error."""
 
 
 class TrainingStep(int):
-    """A step of the loop: as an int, how many steps come before it, so that the first is 0.
+    """A step of the loop: as an int, the number of steps before it, so that the first is 0.
 
-    `dlr.report` and `Checkpointer.step` take it as it is, and count it by its `number`. `with step:` makes
-    the step again where a peer dies in it.
+    `dlr.report` and `Checkpointer.step` take it unchanged, and use its `number`. `with step:` makes the step
+    again if a peer dies in it.
     """
 
     _process: StepGuard
 
     @property
     def number(self) -> int:
-        """The number of steps that the training has with this one, as all of dlr counts: the first is 1."""
+        """Number of steps up to and including this one, which the rest of dlr uses: the first is 1."""
         return self + 1
 
     @classmethod
     def of(cls, number: int, process: StepGuard) -> TrainingStep:
-        """Return a step of a process that lives on, or of one that does not."""
+        """Return a step of this process, which may be able to live on."""
         step = cls(number)
         step._process = process
         return step
@@ -65,10 +65,10 @@ class TrainingStep(int):
 
 
 class Mortal:
-    """The part of a process that ends when a peer dies, with the methods of `Survivor`.
+    """A process that ends when a peer dies, with the methods of `Survivor`.
 
     Args:
-        why: the reason, for a script that has `with step`; empty for none.
+        why: the reason, to log for a script that uses `with step`; empty for none.
     """
 
     training: LivingTraining
@@ -81,7 +81,7 @@ class Mortal:
     def join(self) -> None: ...
 
     def enter(self) -> None:
-        """Say once why `with step` changes nothing."""
+        """Log once why `with step` has no effect."""
         if self._why:
             logger.warning("with step: all processes start again where one dies: %s", self._why)
             self._why = ""
@@ -91,11 +91,11 @@ class Mortal:
         return False
 
     def next_round(self) -> bool:
-        """Return False: there is none."""
+        """Return False: there is no other round."""
         return False
 
     def carry_through(self, act: Callable[[], None]) -> None:
-        """Do it."""
+        """Run the action."""
         act()
 
     def give_up(self) -> None: ...

@@ -1,7 +1,7 @@
-"""The state of the leader on its way to those behind, while all train: a broadcast, by a thread on each side.
+"""Transfer of the leader's state to the groups behind, during training: a broadcast by a thread on each side.
 
-What is sent is what `dlr.checkpoint` would save: the tensors by name, and one pickle of all else, which is
-read with torch's limits for weights. Each tensor goes once, in the first part of two or in the second.
+It sends the same as `dlr.checkpoint` saves: the tensors by name, and one pickle of all other values, which is
+read with the limits of `weights_only`. Each tensor is sent once, in the first of two parts or in the second.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from dlr.checkpoint.tensors import local_tensor, part_of
 CHUNK_BYTES = 32 << 20
 ALIGNMENT = 16
 MOST_HEADER_BYTES = 256 << 20
-"""Size of the list of tensors, and of the pickle, that a receiver makes room for."""
+"""Most bytes that a receiver allocates for the list of tensors, or for the pickle."""
 DEVICES = ("cpu", "cuda")
 """Types of the devices whose tensors are sent, in this order."""
 
 
 class GivenUpError(Exception):
-    """A state is needed no more: its version is over."""
+    """A state is no longer needed, since its version is over."""
 
 
 class TensorStream:
-    """Tensors of one device in a row, as bytes."""
+    """Consecutive tensors of one device, as bytes."""
 
     def __init__(self, parts: list[TensorPart]) -> None:
         self.parts = parts
@@ -48,18 +48,18 @@ class TensorStream:
         self.nbytes = end
 
     def views(self, data: Tensor) -> Iterator[tuple[TensorPart, Tensor]]:
-        """Return the tensors within their bytes."""
+        """Yield the tensors as views of their bytes."""
         for part, offset in zip(self.parts, self.offsets, strict=True):
             piece = data[offset : offset + part.nbytes]
             yield part, piece.view(getattr(torch, part.dtype)).view(part.shape)
 
 
 class TransferGroups:
-    """The groups over which a state travels; the leader has rank 0.
+    """Process groups for the transfer of a state; the leader has rank 0.
 
     Args:
-        control: for tensors on the CPU.
-        data: for those on a GPU.
+        control: group for tensors on the CPU.
+        data: group for tensors on a GPU.
     """
 
     def __init__(self, control: Any, data: Any) -> None:
@@ -75,7 +75,7 @@ class TransferGroups:
         torch.cuda.current_stream(tensor.device).synchronize()
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
-        """Send the leader's bytes to the others; None at those."""
+        """Send the leader's bytes to the others, which pass None."""
         length = 0 if data is None else len(data)
         size = torch.tensor([length], dtype=torch.int64, device="cpu")
         self.broadcast(size)
@@ -92,15 +92,15 @@ class TransferGroups:
 
 
 class Transfer(threading.Thread):
-    """One side of it.
+    """One side of a transfer.
 
     Args:
-        connect: makes the connection, in the thread.
+        connect: creates the connection, in the thread.
         act: sends or receives over it.
-        done: is called at the end.
-        device: the one that this process trains on. On a GPU the state travels in a stream of its own: in the
-            one that training uses, two ranks of a group may enqueue it in different places between the
-            collectives of their group, and then wait for each other.
+        done: called at the end.
+        device: device that this process trains on. On a GPU the transfer uses a stream of its own: in the
+            training's stream, two ranks of a group could enqueue it at different places between the
+            collectives of their group, and deadlock.
     """
 
     def __init__(
@@ -123,16 +123,16 @@ class Transfer(threading.Thread):
             with own_stream(self._device):
                 self._act(self._connect())
         except Exception as error:  # torch raises RuntimeErrors of many kinds, and the store its own
-            self.error = error.with_traceback(None)  # whose frames would keep the connection open
+            self.error = error.with_traceback(None)  # the traceback's frames would keep the connection open
         self.is_done = True
         self._done()
 
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Have this thread work on a device in a stream of its own, and spoil no capture; on a CPU there is none.
+    """Run the block on a GPU in a stream of its own, without invalidating captures; does nothing on a CPU.
 
-    A thread begins on GPU 0, where its first call would make a context.
+    A new thread has GPU 0 as its current device, where its first call would create a context.
     """
     if device.type != "cuda":
         yield
@@ -142,27 +142,27 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
 
 def event_on(device: torch.device) -> Any:
-    """Record an event behind what the current stream of a device still does; None on a CPU."""
+    """Record an event on the current stream of a device; None on a CPU."""
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
 def _wait_for(event: Any) -> None:
-    """Have the current stream wait for an event of `event_on`."""
+    """Let the current stream wait for an event of `event_on`."""
     if event is not None:
         torch.cuda.current_stream().wait_event(event)
 
 
 class Outgoing:
-    """The leader's state, of which a step changes the parameters only at its end.
+    """The leader's state during a step, which changes the parameters only at its end.
 
-    They are sent during the step, with what optimizers keep of them, and with modules' buffers as the step
-    began. All else follows as it is when the step's gradients are averaged: the script may set learning rates
-    before.
+    The parameters are sent during the step, with the optimizers' state of them, and modules' buffers from the
+    beginning of the step. All other state follows after the step's gradients are averaged, since the script
+    may set learning rates before.
 
     Args:
-        is_given_up: whether it is needed no more.
-        changed: is notified when that has changed.
-        device: the one that this process trains on.
+        is_given_up: returns whether the state is no longer needed.
+        changed: notified when that changes.
+        device: device that this process trains on.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Outgoing:
         self._rest: tuple[dict[str, Tensor], bytes, Any] | None = None
 
     def complete(self) -> None:
-        """Have the rest sent as it is now; it may not change until then."""
+        """Let the present rest be sent; it must not change before the end of the transfer."""
         if self._rest is not None:
             return
         captured = capture(self._state, rng_state=False)
@@ -197,10 +197,10 @@ class Outgoing:
             self._changed.notify_all()
 
     def send(self, connection: TransferGroups) -> None:
-        """Send it; for the thread.
+        """Send the state, in the thread.
 
         Raises:
-            GivenUpError: it is needed no more.
+            GivenUpError: the state is no longer needed.
         """
         _wait_for(self._is_computed)
         self._send(connection, self._first)
@@ -224,13 +224,13 @@ class Outgoing:
         for of_device in filter(None, names.values()):
             stream = TensorStream([parts[name] for name in of_device])
             for chunk in _chunks(stream, [local[name] for name in of_device]):
-                if self._is_given_up():  # and what the chunk was copied from may have changed meanwhile
+                if self._is_given_up():  # then the chunk's source may have changed during the copy, too
                     raise GivenUpError
                 connection.broadcast(chunk)
 
 
 class Incoming:
-    """A state that arrives beside the training of this process, which it replaces afterwards."""
+    """A state that is received during the training of this process, and then replaces its state."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -238,7 +238,7 @@ class Incoming:
         self._found: dict[str, tuple[TensorPart, Tensor]] = {}
 
     def receive(self, connection: TransferGroups) -> None:
-        """Receive it; for the thread."""
+        """Receive the state, in the thread."""
         self._receive(connection)
         self._receive(connection)
         self._values = connection.broadcast_bytes(None)
@@ -253,7 +253,7 @@ class Incoming:
             self._found |= {part.name: (part, tensor) for part, tensor in stream.views(data)}
 
     def _receive_bytes(self, connection: TransferGroups, nbytes: int, device_type: str) -> Tensor:
-        """Receive the tensors of one type of device; on a GPU without room for them, in host memory."""
+        """Receive the tensors of one type of device; if a GPU has too little memory, into host memory."""
         place = torch.device("cpu") if device_type == "cpu" else self._device
         try:
             on_device = place.type == "cpu" or nbytes <= _room_on(place)
@@ -269,7 +269,7 @@ class Incoming:
         return data
 
     def load(self, state: MutableMapping[str, Any]) -> None:
-        """Make the live state what has arrived.
+        """Load the received state into the live one.
 
         Raises:
             MismatchError: it is of another model or optimizer.
@@ -280,14 +280,14 @@ class Incoming:
             for name, target in targets.items():
                 arrived = self._found[name][1]
                 local_tensor(target).copy_(arrived)
-                if arrived.device.type == "cuda":  # whose memory is the other stream's to use again
+                if arrived.device.type == "cuda":  # its memory belongs to the other stream
                     arrived.record_stream(torch.cuda.current_stream(arrived.device))
 
         restore(state, self._values, None, [part for part, _ in self._found.values()], fill)
 
 
 def _room_on(device: torch.device) -> int:
-    """Return how large a state a GPU has room for: half of what is free, as training goes on beside it."""
+    """Return the memory for a state on a GPU: half of the free memory, since training goes on."""
     free, _ = torch.cuda.mem_get_info(device)
     return (free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)) // 2
 
@@ -300,7 +300,7 @@ def _part(fields: dict[str, Any]) -> TensorPart:
 
 
 def _chunks(stream: TensorStream, tensors: list[Tensor]) -> Iterator[Tensor]:
-    """Return the bytes of a stream, chunk by chunk."""
+    """Yield the bytes of a stream in chunks."""
     device = tensors[0].device
     chunk, filled, begin = torch.empty(0, dtype=torch.uint8, device=device), 0, 0
     for at, (tensor, offset) in enumerate(zip(tensors, stream.offsets, strict=True)):

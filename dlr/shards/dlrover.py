@@ -1,11 +1,11 @@
-"""DLRover's sharding clients, with what the job leases in place of DLRover's master.
+"""DLRover's sharding clients, with the job's shard sets in place of DLRover's master.
 
-Under `dlrover-run`, `dlrover.python.elastic_agent.sharding.client` has these (dlr/as_dlrover). Elsewhere:
+Under `dlrover-run`, `dlrover.python.elastic_agent.sharding.client` provides them (dlr/as_dlrover). Elsewhere:
 
     from dlr.shards.dlrover import ShardingClient
 
-The elements of the set are DLRover's shards, numbered through all epochs: so a shard has the records that
-DLRover would give it, and no epoch waits for the one before. docs/from-dlrover.md tells what differs.
+The elements of the set are DLRover's shards, numbered through all epochs: so a shard has the same records as
+in DLRover, and no epoch waits for the previous one. docs/from-dlrover.md lists the differences.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from crds.shard_set import SetDefinition
 from dlr.shards.source import ShardsError, source_of
 
 RETRIES = 3
-"""As often as DLRover tries a shard again. Then it drops the shard; here the job fails and names it."""
+"""Retries of a shard, as in DLRover, which then drops the shard; here the job fails and names it."""
 SHUFFLED_TOGETHER = 50_000
-"""So many shards of a table are shuffled among each other."""
+"""Size of the blocks of a table's shards within which they are shuffled."""
 MOST_ARGUMENTS = 8
-"""Of `ShardingClient`; DLRover's other client takes `num_workers` behind them."""
+"""Number of `ShardingClient`'s arguments; DLRover's other client takes `num_workers` after them."""
 PREFETCHED = 2
-"""Shards whose indices are fetched ahead."""
+"""Number of shards whose indices are fetched ahead."""
 
 
 @dataclass
 class Shard:
-    """Records of a dataset, from `start` on, without `end`."""
+    """Records of a dataset, from `start` up to, but without, `end`."""
 
     name: str
     start: int
     end: int
     indices: Sequence[int] = ()
-    """The records in the order of a shuffled text; empty: those from start to end."""
+    """Records in the order of a shuffled text; empty for those from start to end."""
 
 
 @dataclass
@@ -51,10 +51,10 @@ class Task:
     """A shard that this process works on."""
 
     task_id: int
-    """The shard's number, through all epochs."""
+    """Number of the shard, through all epochs."""
     shard: Shard
     reported: int = 0
-    """Records of it that are done."""
+    """Number of its records that are done."""
 
     @property
     def records(self) -> int:
@@ -62,17 +62,17 @@ class Task:
 
 
 class ShardingClient:
-    """Gives out the shards of a dataset, each to one process of the job.
+    """Distributes the shards of a dataset, each to one process of the job.
 
     Args:
-        dataset_name: of the dataset, in this job.
-        batch_size: records of a batch.
-        num_epochs: how often the dataset is gone through.
+        dataset_name: name of the dataset, in this job.
+        batch_size: records per batch.
+        num_epochs: number of passes through the dataset.
         dataset_size: records of the dataset.
-        shuffle: whether shards, or the records of a text, are shuffled: in each epoch anew, the same in all
-            workers and after any restart.
-        task_type: has no meaning here.
-        num_minibatches_per_shard: batches of a shard.
+        shuffle: whether shards, or the records of a text, are shuffled: differently in each epoch, but
+            equally in all workers and after any restart.
+        task_type: ignored.
+        num_minibatches_per_shard: batches per shard.
         storage_type: "table", "text", or empty for "table".
 
     Raises:
@@ -92,8 +92,9 @@ class ShardingClient:
     ) -> None:
         if storage_type not in ("", "table", "text"):
             raise ShardsError(
-                f"dataset {dataset_name!r}: storage_type {storage_type!r} is a stream, whose end nobody "
-                "knows, and a shard set has a size: use 'table' or 'text', or consumer groups of the queue"
+                f"dataset {dataset_name!r}: storage_type {storage_type!r} is a stream of "
+                "unknown length, and a shard set has a size: use 'table' or 'text', or the queue's consumer "
+                "groups"
             )
         numbers = {
             "batch_size": batch_size,
@@ -117,14 +118,14 @@ class ShardingClient:
         self._source = source_of(SetDefinition(set_name(dataset_name), 0, size, _short(named), RETRIES, 0))
         self._lock = threading.Lock()
         self._pending: dict[int, Task] = {}
-        """In the order in which they were fetched."""
+        """Tasks that are not done, by number, in the order of their fetches."""
         self._epoch = 0
 
     def fetch_shard(self) -> Shard | None:
         """Wait for the next shard.
 
         Returns:
-            None when all are done, or when none is left but what this process has not reported yet.
+            None when all are done, or when only shards are left that this process has not reported yet.
 
         Raises:
             ShardsError: the set cannot be pulled from, or a shard has failed for good.
@@ -133,7 +134,7 @@ class ShardingClient:
         return None if task is None else task.shard
 
     def get_task(self) -> Task | None:
-        """Fetch as `fetch_shard` does; the task has the number for `report_batch_done`."""
+        """Fetch a shard as `fetch_shard` does; the task has the number for `report_batch_done`."""
         found = self._source.next(1)
         if found is None:
             return None
@@ -144,19 +145,19 @@ class ShardingClient:
         return task
 
     def get_current_task(self) -> Task | None:
-        """The oldest that is not done."""
+        """Return the oldest task that is not done."""
         with self._lock:
             return next(iter(self._pending.values()), None)
 
     def report_batch_done(
         self, batch_size: int | None = None, err_msg: str = "", task_ids: Sequence[int] = ()
     ) -> bool:
-        """So many records are done: of the oldest shards, or of those that are named.
+        """Report that records are done: of the oldest shards, or of the named ones.
 
         Args:
-            batch_size: how many; None for those of a batch.
-            err_msg: why they are not; then the shards whose last records these are fail.
-            task_ids: the numbers of shards.
+            batch_size: number of records; None for a batch.
+            err_msg: reason of a failure; then the shards whose last records these are fail.
+            task_ids: numbers of the shards.
 
         Returns:
             whether a shard is done, or has failed.
@@ -177,13 +178,13 @@ class ShardingClient:
         return settled
 
     def report_all_task_error(self, err_msg: str) -> None:
-        """All that this process has in hand has failed: other workers try it."""
+        """Report that all of this process's shards have failed: other workers try them."""
         with self._lock:
             for task in tuple(self._pending.values()):
                 self._settle(task, err_msg or "no reason was given")
 
     def get_shard_checkpoint(self) -> str:
-        """JSON for `restore_shard_from_checkpoint`: which shards of the whole job are not done.
+        """Return JSON for `restore_shard_from_checkpoint`, with the undone shards of the whole job.
 
         Raises:
             ShardsError: the agent of this Pod does not answer.
@@ -198,9 +199,9 @@ class ShardingClient:
         )
 
     def restore_shard_from_checkpoint(self, shard_checkpoint: str) -> bool:
-        """Have all workers go on with what was not done at that checkpoint. Call it before the first fetch.
+        """Reset the dataset, in all workers, to a checkpoint. Call it before the first fetch.
 
-        In one round of the job the first of these calls counts, so all workers may make it.
+        In one round of the job only the first of these calls counts, so all workers may make it.
 
         Returns:
             True.
@@ -209,9 +210,9 @@ class ShardingClient:
             ShardsError: it is no checkpoint of this dataset.
         """
         try:
-            told = json.loads(shard_checkpoint)
-            undone: Intervals = union(tuple((int(a), int(b)) for a, b in (*told["todo"], *told["doing"])))
-            described = {name: told[name] for name in self._described()}
+            saved = json.loads(shard_checkpoint)
+            undone: Intervals = union(tuple((int(a), int(b)) for a, b in (*saved["todo"], *saved["doing"])))
+            described = {name: saved[name] for name in self._described()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ShardsError(
                 f"dataset {self._name!r}: this is no checkpoint that get_shard_checkpoint has given here "
@@ -229,24 +230,25 @@ class ShardingClient:
         return True
 
     def get_current_epoch(self) -> int:
-        """Return the epoch of the shard that was fetched last; the first is 0."""
+        """Return the epoch of the last fetched shard; the first is 0."""
         return self._epoch
 
     def get_total_sample_num(self) -> int:
-        """Records of all epochs together."""
+        """Return the number of records of all epochs together."""
         return self._size * self._epochs
 
     def get_minibatch_count_per_epoch(self) -> int:
         return self._size // self._batch_size
 
     def reset_dataset(self) -> None:
-        """
+        """Refuse to reset the dataset, which other workers pull from.
+
         Raises:
             ShardsError: always.
         """
         raise ShardsError(
-            f"dataset {self._name!r} is not begun anew while workers pull from it: "
-            "give what is to be done once more another name, or more epochs"
+            f"dataset {self._name!r} cannot be reset while workers pull from it: "
+            "to repeat it, use another name or more epochs"
         )
 
     def _settle(self, task: Task, why_not: str) -> None:
@@ -254,7 +256,7 @@ class ShardingClient:
         self._source.settle((task.task_id, task.task_id + 1), why_not or None)
 
     def _shard(self, number: int) -> Shard:
-        """Its records, as DLRover's splitters for tables and texts cut them."""
+        """Return a shard with its records, as in DLRover's splitters for tables and texts."""
         epoch, place = divmod(number, self._per_epoch)
         seed = f"{self._name}/{epoch}"
         if self._shuffle and not self._is_text:
@@ -278,17 +280,17 @@ class ShardingClient:
 
 
 class IndexShardingClient(ShardingClient):
-    """Gives out the indices of records, one at a time; forked processes may share it.
+    """Distributes the indices of records, one at a time; forked processes may share it.
 
-    The arguments are those of `ShardingClient`, and `num_workers`, which has no meaning here.
+    The arguments are those of `ShardingClient`, and `num_workers`, which is ignored.
     """
 
     def __init__(self, *arguments: Any, num_workers: int = 1, **named: Any) -> None:
         super().__init__(*arguments[:MOST_ARGUMENTS], **named)
         self._indices: multiprocessing.SimpleQueue[tuple[int, bool] | str] = multiprocessing.SimpleQueue()
-        """(index, whether its shard has no more); at the end why there are none, empty if all are done."""
+        """Index, and whether it is its shard's last; at the end an error, or "" if all are done."""
         self._room = multiprocessing.Semaphore(PREFETCHED)
-        """For shards whose indices nobody has taken yet."""
+        """Number of further shards to fetch ahead."""
         self._wanted = multiprocessing.Event()
         threading.Thread(target=self._prefetch, name="fetch_sample_indices", daemon=True).start()
 
@@ -296,13 +298,13 @@ class IndexShardingClient(ShardingClient):
         """Wait for the index of the next record.
 
         Raises:
-            StopIteration: there is none any more.
+            StopIteration: all are taken.
             ShardsError: the set cannot be pulled from.
         """
         self._wanted.set()
         found = self._indices.get()
         if isinstance(found, str):
-            self._indices.put(found)  # for whoever asks next
+            self._indices.put(found)  # for the next caller
             if found:
                 raise ShardsError(found)
             raise StopIteration
@@ -320,7 +322,7 @@ class IndexShardingClient(ShardingClient):
         return super().restore_shard_from_checkpoint(shard_checkpoint)
 
     def _prefetch(self) -> None:
-        """Prefetch in the process that made the client: processes forked from it have the queue alone."""
+        """Prefetch in the process that created the client: its forks only have the queue."""
         self._wanted.wait()
         end = ""
         try:
@@ -334,7 +336,7 @@ class IndexShardingClient(ShardingClient):
 
 
 def set_name(dataset: str) -> str:
-    """A dataset may be called as it likes, such as by its path; a shard set may not."""
+    """Return the name of the shard set for a dataset, whose own name may be arbitrary, such as a path."""
     if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", dataset):
         return dataset
     readable = re.sub(r"[^A-Za-z0-9]+", "-", dataset)[-40:].strip("-")

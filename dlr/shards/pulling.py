@@ -1,4 +1,4 @@
-"""`pull`: the elements of a set, part by part, as long as there are any in the whole job."""
+"""`pull`: yields the elements of a set, part by part, until the set is done in the whole job."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 class Elements(Sequence[T], Generic[T]):
-    """Some of a set, in a row."""
+    """Consecutive elements of a set."""
 
     def __init__(self, items: Sequence[T], start: int, stop: int) -> None:
         self.start, self.stop = start, stop
-        """Which elements of the set these are: from `start` on, without `stop`."""
+        """Half-open interval of the elements' indices in the set."""
         self._items = items
 
     def __len__(self) -> int:
@@ -46,16 +46,16 @@ class Elements(Sequence[T], Generic[T]):
 
 
 class Part(Elements[T]):
-    """Elements that this process works on now. They are done when the next part is asked for.
+    """Elements that this process works on now. They count as done when the next part is requested.
 
-    As a context manager it takes an exception for the failure of the part.
+    As a context manager it turns an exception into a failure of the part.
     """
 
     failure: str | None = None
-    """Why it failed, if it did."""
+    """Reason of a failure; None without one."""
 
     def fail(self, reason: str = "") -> None:
-        """Say that this part could not be done: another worker tries it, up to `retries` times."""
+        """Report that this part failed: another worker tries it, up to `retries` times."""
         self.failure = (reason or "no reason was given")[:MAX_SHARD_REASON]
 
     def __enter__(self) -> Part[T]:
@@ -64,7 +64,7 @@ class Part(Elements[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """An Exception fails the part, is printed, and goes no further; what ends the process does."""
+        """Print and suppress an Exception, which fails the part; let others, such as SystemExit, pass."""
         if not isinstance(error, Exception):
             return False
         traceback.print_exception(error)
@@ -73,7 +73,7 @@ class Part(Elements[T]):
 
 
 class Pull(Iterator[Part[T]], Generic[T]):
-    """The parts that this process is to do; it ends when the whole set is over, in all workers."""
+    """Iterator over this process's parts, which ends when the whole set is over, in all workers."""
 
     def __init__(self, definition: SetDefinition, items: Sequence[T], part_size: int) -> None:
         self._definition, self._items, self._part_size = definition, items, part_size
@@ -81,12 +81,13 @@ class Pull(Iterator[Part[T]], Generic[T]):
         self._part: Part[T] | None = None
         self._is_over = not definition.size
         self.failed: list[int] = []
-        """When it is over: the places of elements that failed for good, where `max_failed` allows any."""
+        """Indices of the elements that failed for good, set at the end, if `max_failed` allows any."""
 
     def __next__(self) -> Part[T]:
-        """
+        """Settle the part at hand, and wait for the next one.
+
         Raises:
-            ShardsError: the set cannot be pulled from, or more of it has failed than may.
+            ShardsError: the set cannot be pulled from, or more elements have failed than `max_failed`.
         """
         if self._is_over:
             raise StopIteration
@@ -103,7 +104,7 @@ class Pull(Iterator[Part[T]], Generic[T]):
         return self._part
 
     def close(self) -> None:
-        """Pull no more here: the part at hand, and what else this worker holds, is for others."""
+        """Stop pulling: the part at hand, and this worker's other leased elements, go to others."""
         self._part = None
         if self._source is not None:
             self._source.close()
@@ -138,21 +139,21 @@ def pull(
     max_failed: int = 0,
     epoch: int = 0,
 ) -> Pull[Any]:
-    """Work on the elements of a set together with the job's other workers, until all of it is done.
+    """Work on the elements of a set together with the job's other workers, until all are done.
 
-    All workers name the same set: equal elements in the same order, equal options. Each part is done at least
-    once. A part whose worker dies is given to another one.
+    All workers must pass the same set: equal elements in the same order, and equal options. Each part is done
+    at least once. A part whose worker dies is given to another one.
 
     Args:
-        name: of the set, in this job.
-        items: a range, a list, or how many elements there are.
-        size: at most so many elements make a part.
-        retries: how often an element that failed is tried again, by other workers first.
+        name: name of the set, in this job.
+        items: a range, a list, or the number of elements.
+        size: the most elements of a part.
+        retries: how often a failed element is tried again, by other workers first.
         max_failed: how many elements may fail for good; with one more, the job fails.
-        epoch: 0, 1, …: the same set once more, when the epoch before is over.
+        epoch: 0, 1, …: repeats the set after the previous epoch.
 
     Raises:
-        ShardsError: an argument makes no sense.
+        ShardsError: an argument is invalid.
     """
     limits = {
         "size": (size, 1, LIMIT),
@@ -167,13 +168,13 @@ def pull(
 def checked(
     name: str, items: int | Sequence[Any], limits: Mapping[str, tuple[int, int, int]]
 ) -> Sequence[Any]:
-    """The elements of a set.
+    """Validate the arguments of a set, and return its elements.
 
     Args:
-        limits: options by name: the value, the least and the most that it may be.
+        limits: value, minimum and maximum of each option, by name.
 
     Raises:
-        ShardsError: an argument makes no sense.
+        ShardsError: an argument is invalid.
     """
     if not _NAME.fullmatch(name):
         raise ShardsError(
@@ -209,8 +210,8 @@ def checked(
 
 
 def digest_of(items: Sequence[Any]) -> str:
-    """Return a digest of the elements in their order, by which two workers find that theirs differ; "" where
-    elements have no text that is the same everywhere."""
+    """Return a digest of the elements in their order, which reveals that two workers' sets differ; "" if the
+    elements' texts may differ between processes."""
     if isinstance(items, range):
         return f"{items.start}:{items.step}"
     found = hashlib.blake2b(digest_size=8)

@@ -1,7 +1,7 @@
 """Sources of a set's parts: this Pod's agent, or, outside of dlr, a fixed share.
 
-Several parts may be in hand; each is settled by itself. One thread may wait for the next part while others
-settle.
+A process may hold several parts, and settles each by itself. One thread may wait for the next part while
+others settle.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from crds.shard_set import ENV_SHARDS_SOCKET, MAX_SHARD_RANGES, MAX_SHARD_TEXT, 
 
 
 class ShardsError(Error, RuntimeError):
-    """A set cannot be pulled from, or more of it has failed than may; the message is one sentence."""
+    """A set cannot be pulled from, or too many elements have failed; the message is one sentence."""
 
 
 class LeasedShards:
-    """Parts of what the job leases to this worker."""
+    """Parts of the elements that the job leases to this worker."""
 
     def __init__(self, definition: SetDefinition, path: str) -> None:
         self._definition, self._path = definition, path
         self._lock = threading.Lock()
-        """Held while something is said."""
+        """Lock for sending."""
         self._pending: dict[str, Any] = {"pull": definition.to_wire()}
         self.failed: Intervals = ()
         self._socket, self._answers = self._connected()
 
     def next(self, most: int, patience_seconds: float | None = None) -> tuple[int, int] | None:
-        """Wait for the next part, of at most so many elements.
+        """Wait for the next part, of at most `most` elements.
 
         Args:
-            patience_seconds: how long; None: until there is one.
+            patience_seconds: time limit; None for no limit.
 
         Returns:
-            None when the set is over, or when nothing is to come before what is in hand here is settled; an
+            None when the set is over, or when no part will come before this process settles its parts; an
             empty part when none came in time.
 
         Raises:
             ShardsError: the set cannot be pulled from.
         """
-        self._say({"next": most} if patience_seconds is None else {"next": most, "within": patience_seconds})
-        answer = self._heard(self._answers)
+        self._send({"next": most} if patience_seconds is None else {"next": most, "within": patience_seconds})
+        answer = self._receive(self._answers)
         if "refused" in answer:
             raise ShardsError(answer["refused"])
         if "part" not in answer:
@@ -61,18 +61,18 @@ class LeasedShards:
         return start, end
 
     def settle(self, part: tuple[int, int], reason: str | None) -> None:
-        """Say of a part in hand that it is done, or why it failed.
+        """Report that a part is done, or why it failed.
 
         Raises:
-            ShardsError: there is nobody to say it to.
+            ShardsError: the agent does not answer.
         """
-        self._say({"done": part} if reason is None else {"failed": reason, "part": part})
+        self._send({"done": part} if reason is None else {"failed": reason, "part": part})
 
     def undone(self) -> Intervals:
-        """What is done by no worker, as far as this one knows: what others did lately may be in it.
+        """Return the elements that no worker has done; those that others did lately may be included.
 
         Raises:
-            ShardsError: there is nobody to ask.
+            ShardsError: the agent does not answer.
         """
         connection, answers = self._connected()
         with connection, answers:
@@ -80,17 +80,17 @@ class LeasedShards:
                 connection.sendall(json.dumps({"checkpoint": self._definition.to_wire()}).encode() + b"\n")
             except OSError as error:
                 raise self._lost() from error
-            text = self._heard(answers)["undone"]
+            text = self._receive(answers)["undone"]
         return whole(self._definition.size) if text is None else from_text(text)
 
     def restore(self, undone: Intervals) -> None:
-        """Have the whole set, in all workers, go on with these elements, and count all others as done.
+        """Reset the whole set, in all workers, to these undone elements; all others count as done.
 
-        Of those who ask for that in one round of the job, the first is heard: all are to ask for the same.
+        In one round of the job only the first request counts, so all must request the same.
 
         Raises:
-            ShardsError: they are in too many places, this process is of no round or in a replica group, or
-                there is nobody to say it to.
+            ShardsError: the elements are in too many ranges, this process has no round or is in a replica
+                group, or the agent does not answer.
         """
         if grouped_job := os.environ.get(ENV_GROUPED_JOB):
             raise ShardsError(
@@ -110,13 +110,13 @@ class LeasedShards:
                 f"shard set {self._definition.name!r}: `dlr exec` starts no rounds, and a set goes back to a "
                 "checkpoint at the beginning of one: start this script by `dlr run` or `dlrover-run`"
             )
-        self._say({"restore": round_, "undone": text})
+        self._send({"restore": round_, "undone": text})
 
     def close(self) -> None:
-        """Pull no more: what is at hand and leased is for others."""
-        with contextlib.suppress(ShardsError):  # else it knows by the end of the connection
+        """Stop pulling: held and leased elements go to others."""
+        with contextlib.suppress(ShardsError):  # the agent also notices the end of the connection
             if not self._pending:
-                self._say({"leaves": True})
+                self._send({"leaves": True})
         self._answers.close()
         self._socket.close()
 
@@ -129,23 +129,23 @@ class LeasedShards:
             raise self._lost() from error
         return connection, connection.makefile("rb")
 
-    def _say(self, what: Mapping[str, Any]) -> None:
+    def _send(self, what: Mapping[str, Any]) -> None:
         with self._lock:
-            said, self._pending = {**self._pending, **what}, {}
+            message, self._pending = {**self._pending, **what}, {}
             try:
-                self._socket.sendall(json.dumps(said).encode() + b"\n")
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
             except OSError as error:
                 raise self._lost() from error
 
-    def _heard(self, answers: BufferedReader) -> dict[str, Any]:
+    def _receive(self, answers: BufferedReader) -> dict[str, Any]:
         try:
             line = answers.readline()
         except OSError as error:
             raise self._lost() from error
         if not line:
             raise self._lost()
-        heard: dict[str, Any] = json.loads(line)
-        return heard
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def _lost(self) -> ShardsError:
         return ShardsError(
@@ -157,7 +157,7 @@ class LeasedShards:
 class OwnShare:
     """A fixed share by torchrun's RANK and WORLD_SIZE, or the whole set, for use without dlr's agent.
 
-    Nobody else takes over what this process leaves undone. Failed elements are tried again at the end.
+    No other process takes over undone elements. Failed elements are tried again at the end.
     """
 
     def __init__(self, definition: SetDefinition) -> None:
@@ -173,9 +173,10 @@ class OwnShare:
         self.failed: Intervals = ()
 
     def next(self, most: int, _patience_seconds: float | None = None) -> tuple[int, int] | None:
-        """
+        """Return the next part; None without one.
+
         Raises:
-            ShardsError: more of the share has failed than may.
+            ShardsError: more elements of the share have failed than `max_failed`.
         """
         if not self._rest and self._failed and self._tries_left:
             self._rest, self._failed, self._tries_left = self._failed, (), self._tries_left - 1
@@ -198,17 +199,17 @@ class OwnShare:
             self._reason = self._reason or reason
 
     def undone(self) -> Intervals:
-        """Return what is left of this process's share; the others' cannot be asked for."""
+        """Return the undone elements of this process's share; those of others are unknown."""
         return union(self._rest, self._in_hand, self._failed)
 
     def restore(self, undone: Intervals) -> None:
         self._rest, self._failed, self._in_hand = common(self._share, undone), (), ()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def source_of(definition: SetDefinition) -> LeasedShards | OwnShare:
-    """Return where this process pulls a set from."""
+    """Return the source of a set's parts for this process."""
     path = os.environ.get(ENV_SHARDS_SOCKET)
     return LeasedShards(definition, path) if path else OwnShare(definition)

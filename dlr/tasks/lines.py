@@ -1,4 +1,4 @@
-"""The lines that a command is run for, as bytes: cut from a file, packed for ConfigMaps, and read again."""
+"""Lines of a `dlr map`, as bytes: split from a file, packed for ConfigMaps, and read again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 
 MAX_LINE_BYTES = 65_536
-"""A line is an argument of a shell, and Linux takes 128 KiB for one text (MAX_ARG_STRLEN)."""
+"""Longest line: it is an argument of a shell, and Linux limits an argument to 128 KiB (MAX_ARG_STRLEN)."""
 CHUNK_BYTES = 900_000
-"""Of a ConfigMap; Kubernetes takes 1 MiB of data."""
+"""Size of a ConfigMap; Kubernetes allows 1 MiB of data."""
 MAX_CHUNKS = 16
-"""ConfigMaps for one list: 14.4 MB packed, which every node that runs a worker holds."""
+"""Most ConfigMaps for one list: 14.4 MB packed, which every node with a worker holds."""
 CHUNK_NAME = "lines-"
 
 
@@ -23,9 +23,9 @@ class LinesError(ValueError):
 
 
 class Lines:
-    """The lines of a text, without their ends, which takes eight bytes a line beside the text.
+    """The lines of a text, without their newlines; the index takes eight bytes per line.
 
-    The last line may have a newline or not; a text of no bytes has no lines.
+    The last newline is optional; an empty text has no lines.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -38,12 +38,12 @@ class Lines:
 
     @property
     def digest(self) -> str:
-        """Return the digest of all lines in their order."""
+        """Digest of all lines in their order."""
         return hashlib.blake2b(self._text, digest_size=8).hexdigest()
 
     @property
     def text(self) -> bytes:
-        """All of them, each with its newline."""
+        """All lines, each with its newline."""
         return self._text
 
     def lengths(self) -> Iterator[int]:
@@ -71,7 +71,7 @@ def check(lines: Lines) -> None:
 
 
 def packed(lines: Lines) -> list[bytes]:
-    """The lines packed for ConfigMaps, one item each. Raises LinesError if there are too many."""
+    """Pack the lines for ConfigMaps, one item for each; raise LinesError if there are too many."""
     whole = gzip.compress(lines.text, mtime=0)
     if len(whole) > MAX_CHUNKS * CHUNK_BYTES:
         raise LinesError(
@@ -83,7 +83,7 @@ def packed(lines: Lines) -> list[bytes]:
 
 
 def unpacked(chunks: Iterable[bytes]) -> Lines:
-    """Raises LinesError if these are not all of the chunks."""
+    """Unpack the lines; raise LinesError if chunks are missing."""
     try:
         return Lines(gzip.decompress(b"".join(chunks)))
     except (OSError, EOFError) as error:

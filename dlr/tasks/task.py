@@ -1,4 +1,4 @@
-"""The task of a `dlr map`, which its workers read; and a line's command."""
+"""The task of a `dlr map`, for its workers, and the command for a line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import shlex
 from dataclasses import asdict, dataclass
 
 FOLDER = "/tmp/dlr-map"
-"""Where the ConfigMaps are in a Pod."""
+"""Folder of the ConfigMaps in a Pod."""
 TASK_FILE = "task.json"
 SET_NAME = "lines"
-"""The shard set."""
+"""Name of the shard set."""
 
 ENV_LINE = "DLR_LINE"
 ENV_NUMBER = "DLR_LINE_NUMBER"
@@ -24,37 +24,37 @@ _PLAIN_START = re.compile(r"\s*([A-Za-z0-9_./+:@%,-]+)(?=\s|$)")
 @dataclass(frozen=True)
 class LineTask:
     command: str
-    """The command for `sh -c`, with `{}` for the line."""
+    """Command for `sh -c`, with `{}` for the line."""
     size: int
     """Number of lines; 0 if only the workers can read them."""
     digest: str
-    """The digest of the lines; empty if only the workers can read them."""
+    """Digest of the lines; empty if only the workers can read them."""
     slots: int
-    """Commands that a worker runs at a time."""
+    """Number of commands that a worker runs at a time."""
     retries: int
     max_failed: int
     lines_path: str = ""
-    """The path of the lines in a worker, if not beside this file."""
+    """Path of the lines in a worker, if they are not in ConfigMaps."""
     log_folder: str = ""
-    """The folder for each line's output; empty for the Pod's log."""
+    """Folder for each line's output; empty for the Pod's log."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> LineTask:
-        """Raises TypeError or ValueError if that is none."""
+        """Parse a task; raise TypeError or ValueError if the text is invalid."""
         return cls(**json.loads(text))
 
 
 def command_for(template: str, line: bytes, number: int) -> str:
-    """The shell's text for a line.
+    """Return the shell command for a line.
 
-    `{}` becomes the line, quoted for the shell, so that whatever it says it is one argument, and `{#}` its
-    number. Where neither is in the template, the line is its last argument.
+    `{}` becomes the line, quoted for the shell as one argument, and `{#}` its number. If the template has
+    neither, the line is appended as the last argument.
 
     Args:
-        number: the line's, from 1 on.
+        number: number of the line, counted from 1.
     """
     quoted = shlex.quote(os.fsdecode(line))
     if _PLACE.search(template) is None:
@@ -63,11 +63,11 @@ def command_for(template: str, line: bytes, number: int) -> str:
 
 
 def program_of(template: str) -> str | None:
-    """The program that a template starts; None if only a shell can find it."""
+    """Return the program that a template starts; None if only a shell can find it."""
     found = _PLAIN_START.match(template)
     return found[1] if found else None
 
 
 def log_path(folder: str, number: int) -> str:
-    """Return the path of a line's output: a thousand files a folder."""
+    """Return the path of a line's output; a folder has a thousand files."""
     return f"{folder}/{number // 1000:04}/{number:07}.log"

@@ -1,7 +1,7 @@
-"""Runs a command for each line that this worker is leased, in its slots: what `dlr exec` starts in a Pod.
+"""Program that `dlr exec` starts in a Pod of `dlr map`: runs a command for each line leased to this worker.
 
-Each slot is a thread with a connection of its own to the agent of this Pod, which has the lease. A slot takes
-a line, runs its command as a child process, and says what became of it.
+Each slot is a thread with its own connection to the agent of this Pod, which has the lease. A slot takes a
+line, runs its command as a child process, and reports the outcome.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from dlr.tasks.task import (
 
 EXIT_NOT_FOUND = 127
 EXIT_NO_LINES = 66
-"""EX_NOINPUT."""
+"""Exit code without lines (EX_NOINPUT)."""
 TAIL_BYTES = 512
 PIPE_BYTES = 1 << 20
-"""As many as a pipe may hold, so that one read empties it. Longer lines are printed in pieces."""
+"""Largest size of a pipe, so that one read empties it. Longer lines are printed in pieces."""
 
 
 class Stopped(Exception):
-    """This Pod is to go: what becomes of its commands now says nothing of their lines."""
+    """This Pod is being stopped, so the ends of its commands are no failures of their lines."""
 
 
 class CommandSlots:
-    """The commands that run here."""
+    """The commands of this worker."""
 
     def __init__(self, task: LineTask, lines: Lines, out: IO[bytes]) -> None:
         self._task, self._lines, self._out = task, lines, out
@@ -58,7 +58,7 @@ class CommandSlots:
         self._errors: list[str] = []
 
     def run(self) -> int:
-        """Work until the set is over, in all workers; the exit code."""
+        """Work until the set is over, in all workers; return the exit code."""
         threads = [threading.Thread(target=self._pull, daemon=True) for _ in range(self._task.slots)]
         for thread in threads:
             thread.start()
@@ -69,7 +69,7 @@ class CommandSlots:
         return 1 if self._errors else 0
 
     def stop(self) -> None:
-        """End all commands, and wait for that."""
+        """Terminate all commands, and wait for their ends."""
         self._stopped = True
         with self._lock:
             children = [*self._children]
@@ -93,19 +93,19 @@ class CommandSlots:
             self._errors.append(str(error))
         except Stopped:
             pass
-        except Exception as error:  # the other slots go on with what this one had
+        except Exception as error:  # the other slots take over this one's line
             traceback.print_exc()
             self._errors.append(f"a slot has ended by {type(error).__name__}: {error}")
 
     def _do(self, place: int) -> str:
-        """Run the command for one line; why it failed, or an empty text."""
+        """Run the command for one line; return the reason of a failure, or an empty text."""
         number, line = place + 1, self._lines[place]
         words = ["/bin/sh", "-c", command_for(self._task.command, line, number)]
         env = {**os.environ, ENV_LINE: os.fsdecode(line), ENV_NUMBER: str(number)}
         try:
             with self._log_of(number) as log:
                 code, tail = self._execute(words, env, number, log)
-        except (OSError, ValueError) as error:  # too long, or, in a file that was not checked, a NUL byte
+        except (OSError, ValueError) as error:  # too long, or a NUL byte in an unchecked file
             code, tail = 126, getattr(error, "strerror", "") or str(error)
         if self._stopped:
             raise Stopped
@@ -117,7 +117,7 @@ class CommandSlots:
         return reason
 
     def _log_of(self, number: int) -> IO[bytes]:
-        """A file of the line's own, or what stands for the Pod's log."""
+        """Open the line's own output file, or the null device if the Pod's log is used."""
         folder = self._task.log_folder
         if not folder:
             return open(os.devnull, "wb")  # noqa: PTH123
@@ -126,7 +126,7 @@ class CommandSlots:
         return path.open("w+b")
 
     def _execute(self, words: list[str], env: dict[str, str], number: int, log: IO[bytes]) -> tuple[int, str]:
-        """The exit code, and the last line that was written."""
+        """Run a command; return its exit code, and the last line of its output."""
         to_file = bool(self._task.log_folder)
         child = self._start(words, env, log if to_file else None)
         last = b""
@@ -144,9 +144,9 @@ class CommandSlots:
         return code, last.strip()[-TAIL_BYTES:].decode(errors="replace")
 
     def _print_until_end(self, pid: int, output: int, number: int) -> bytes:
-        """Print what a command writes until it has ended, and return the last line that is not empty.
+        """Print a command's output until its end, and return the last non-empty line.
 
-        What it leaves running may keep the pipe: nobody reads that.
+        Its background processes may keep the pipe open; their later output is not read.
         """
         end, poll = open_exit_fd(pid), select.poll()
         for fd in (output, end):
@@ -158,7 +158,7 @@ class CommandSlots:
                 ready = {fd for fd, _ in poll.poll()}
                 try:
                     read = os.read(output, PIPE_BYTES)
-                except BlockingIOError:  # it has ended, and all is read
+                except BlockingIOError:  # the command has ended, and the pipe is empty
                     read = b""
                 is_over = not read or end in ready
                 *written, rest = (rest + read).split(b"\n")

@@ -210,7 +210,9 @@ def test_a_fork_is_told_that_the_checkpointer_and_the_memory_are_its_parents(
         checkpointer.close()
 
     assert os.waitpid(fork(child), 0)[1] == 0
-    with pytest.raises(TypeError, match="cannot be copied or given to another process: take it out of what"):
+    with pytest.raises(
+        TypeError, match="cannot be copied or sent to another process: keep it out of objects"
+    ):
         pickle.dumps({"dataset": checkpointer})
     threads.open()
     made["optimizer"].step()

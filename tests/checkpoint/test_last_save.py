@@ -14,7 +14,7 @@ from agent.checkpoints.last_save import carry_out
 from agent.slots.format import Mark
 from agent.slots.process_files import LastSave, StoragePlace
 from agent.slots.resume import Checkpoint
-from dlr.checkpoint.last_save import Word, are_all_here, choose, save_last
+from dlr.checkpoint.last_save import AgentSlots, are_all_here, choose, save_last
 from dlr.checkpoint.sharing import SaveError
 from dlr.checkpoint.storage import StorageError
 from tests.checkpoint.states import assert_whole, load_stored, save, saved, state, steps_in
@@ -24,8 +24,8 @@ def mark(step: int, rank: int, size: int = 2, round_: int = 1) -> Mark:
     return Mark(round_, step, rank, size)
 
 
-def word(agents: int, *marks: Mark, gone: frozenset[int] = frozenset()) -> Word:
-    return Word(agents, gone, frozenset(marks))
+def word(agents: int, *marks: Mark, gone: frozenset[int] = frozenset()) -> AgentSlots:
+    return AgentSlots(agents, gone, frozenset(marks))
 
 
 def last_save(
@@ -40,7 +40,7 @@ def last_save(
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     one = last_save(tmp_path, 0, mark(5, 0), gone=(1,))
     assert LastSave.decode(one.encode()) == one
-    assert Word.decode(Word.of(one).encode()) == word(2, mark(5, 0), gone=frozenset({1}))
+    assert AgentSlots.decode(AgentSlots.of(one).encode()) == word(2, mark(5, 0), gone=frozenset({1}))
 
 
 def test_all_are_here_who_are_not_lost() -> None:

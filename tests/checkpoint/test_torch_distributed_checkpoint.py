@@ -136,7 +136,7 @@ def test_objects_of_any_class_are_saved_and_loaded_only_where_it_is_asked_for(
         checkpointer.close()
         assert steps_in(tmp_path) == steps
     assert "step 1 is not saved: TypeError: settings cannot be saved: " in caplog.text
-    assert "weights_only=False if you trust whoever can write its checkpoints" in caplog.text
+    assert "weights_only=False if you trust all who can write its checkpoints" in caplog.text
     loaded: dict[str, Any] = {"settings": Settings(0.0), "inner": [torch.zeros(2)]}
     checkpointer = Checkpointer(tmp_path, loaded)
     with pytest.raises(MismatchError, match=r"is refused: \S+\.Settings may not be in a checkpoint"):

@@ -155,7 +155,7 @@ def test_a_training_that_begins_without_load_is_told_before_a_failure_shows_it(
     for step in (1, 2):
         checkpointer.step(step)
     checkpointer.close()
-    told = [message for message in caplog.messages if "comes without load()" in message]
+    told = [message for message in caplog.messages if "was called without load()" in message]
     assert len(told) == (not loads)
 
 
@@ -245,7 +245,7 @@ def test_a_saver_that_stands_still_is_left_behind_and_told(
     made.finish()
     assert persistence.STILL_SECONDS < waited == clock.now < 1.1 * persistence.STILL_SECONDS, "once"
     assert busy_until == {math.inf} and times[5] == 0
-    sentence = "step 2 is not saved to .*: the process that saves it has stood still for"
+    sentence = "step 2 is not saved to .*: the process that saves it has made no progress for"
     assert re.search(sentence, told(record)["StorageFails"])
     assert len(re.findall("step 2 is not saved to", caplog.text)) == 1
     assert made._saver.is_abandoned

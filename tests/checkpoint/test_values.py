@@ -146,7 +146,7 @@ def test_a_class_of_the_scripts_own_is_saved_and_loaded_once_it_is_registered(
     sentence = (
         rf"^settings\.inner\.1 cannot be saved: \S+{missing} may not be in a checkpoint: call "
         rf"torch\.serialization\.add_safe_globals\(\[{missing}\]\) before load\(\) if you trust it, give the "
-        r"Checkpointer weights_only=False if you trust whoever can write its checkpoints, or keep it out of "
+        r"Checkpointer weights_only=False if you trust all who can write its checkpoints, or keep it out of "
         r"the state$"
     )
     with pytest.raises(TypeError, match=sentence):

@@ -38,7 +38,7 @@ CARELESS = [
     ("up --home=", "'--home': it is empty"),
     ("up --home a_file", "a_file cannot be used for the cluster: "),
     ("up --home used", "used has other things in it; name another"),
-    ("up --home ~nosuch-user", "home of the user in ~nosuch-user is not known"),
+    ("up --home ~nosuch-user", "user's home in ~nosuch-user is unknown"),
     ("up --home /proc/dlr", "The folder /proc/dlr cannot be used for the cluster"),
     ("down --home nosuch", "There is no embedded cluster in "),
     ("kubeconfig --home nosuch", "There is no embedded cluster in "),

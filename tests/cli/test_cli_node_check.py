@@ -234,7 +234,7 @@ class TestWait:
             (suspected("CordonHeld"), [], "not cordoned: as many nodes are as --cordon-limit allows"),
             (suspected("CordonReported"), [], "not cordoned: the controller runs with --cordon=report"),
             (None, ["CordonNotAllowed"], "not cordoned: namespace default lacks the label"),
-            (None, [], "nothing is known yet of a cordon"),
+            (None, [], "no cordon is recorded yet"),
         ],
     )
     def test_what_was_in_fact_done_about_a_node_is_said(

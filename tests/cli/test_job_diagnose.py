@@ -151,7 +151,11 @@ def a_job_without_steps_since_a_failure() -> Case:
         (an_oom_loop, "OOM", ("again and again, 3 times", "rank 1", "ran out of memory")),
         (a_bad_link, "FaultyLinks", ("bad links between node-0 and node-1", "failed")),
         (a_job_that_waits_for_room, "Unschedulable", ("waits for room", "Insufficient nvidia.com/gpu")),
-        (a_job_without_steps_since_a_failure, "NoSteps", ("unknown whether training gets on", "90 minutes")),
+        (
+            a_job_without_steps_since_a_failure,
+            "NoSteps",
+            ("unknown whether training makes progress", "90 minutes"),
+        ),
         (a_nan, "NonFiniteLoss", ("loss", "NaN", "rank 1", "step 301")),
         (a_job_that_became_slower, "Slow", ("slower than it was", "1.4 times", "on node-3 since then")),
     ],

@@ -102,7 +102,7 @@ def test_each_group_has_a_lane_that_says_with_whom_it_trained(drawn: JobTimeline
 
 def test_the_verdict_says_whether_the_others_trained_on() -> None:
     assert verdict(case()).text == (
-        "Trains on 2 of 3 groups; 3 failures cost 9s of one group's time in all; nobody trained for 3.5s of it"
+        "Trains on 2 of 3 groups; 3 failures cost 9s of one group's time in all; no group trained for 3.5s of it"
     )
     calm = {"state": "Training", "since": at(10)}
     alone = Case(whole(failures={"Killed": 1}, goodput=calm), workers(), (), NOW, groups=groups()[1:2])

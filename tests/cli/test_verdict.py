@@ -206,7 +206,7 @@ def test_a_lost_node_is_waited_for_by_name_and_no_healthy_rank_is_shown_as_the_f
         assert found.text.startswith("Waits for worker 1 on node-3: silent for 12 s, lost at 30 s; 1 failure")
         assert [each.cause for each in found.findings] == ["HeartbeatLate"]
     said = dict(report_facts(made))["Last failure"]
-    assert said == "a peer's, which is not known; digits-worker-0 rank 0 lost it 10s ago"
+    assert said == "an unknown peer's; digits-worker-0 rank 0 lost it 10s ago"
     trained = of(troubled_job(warnings=[late]))
     assert trained.text.startswith("Trains on 3 of 3 workers; "), "nobody waits for it"
 

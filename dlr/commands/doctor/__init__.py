@@ -1,1 +1,1 @@
-"""`dlr doctor`: what of a cluster is as dlr needs it, and what to do about the rest."""
+"""`dlr doctor`: checks whether a cluster has what dlr needs, with advice about the rest."""

@@ -1,4 +1,4 @@
-"""`dlr doctor`, as it is called. What it needs is imported when it is."""
+"""The command `dlr doctor`. Its dependencies are imported when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dlr doctor` looks at in the cluster: all its requests. What they mean is in `verdicts.py`."""
+"""All requests of `dlr doctor` to the cluster; `verdicts.py` judges the answers."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ TOPICS = {
     "ClusterRole": "rights",
     "Role": "rights",
 }
-"""By the kinds of an installation whose objects are compared with those of this version."""
+"""Topics by kind, for the kinds whose objects are compared with this version's."""
 
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """What there is. What could not be looked at is None, and `refused` says why."""
+    """Facts about the cluster. A fact that could not be read is None, with the reason in `refused`."""
 
     server: str
     version: JSON
     now: datetime
-    """The API server's time."""
+    """Time of the API server."""
     namespace: str
-    """The controller's namespace, present or future."""
+    """Namespace of the controller, present or future."""
     documents: Sequence[JSON]
-    """What an installation of this dlr there is made of."""
+    """Manifests of an installation of this version."""
     objects: Mapping[str, Mapping[str, JSON] | None] = field(default_factory=dict)
-    """Objects of the cluster that have the names of these documents, by topic and kubectl's name; None for a
-    topic that the API server has refused."""
+    """Live objects with the names of these documents, by topic and kubectl's name; None for a topic that the
+    API server has refused."""
     operators: Sequence[JSON] | None = ()
-    """DLRover's, that run."""
+    """Running Deployments of DLRover's operator."""
     controllers: Sequence[JSON] | None = ()
-    """Deployments of dlr's controller, of all namespaces."""
+    """Deployments of dlr's controller, in all namespaces."""
     pods: Sequence[JSON] | None = ()
-    """The controller's."""
+    """Pods of the controller."""
     lease: JSON | None = None
     kueue: KueueFacts | None = None
     nodes: Sequence[JSON] | None = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    """The API server's sentence for each fact that it refused, by the fact's name or topic."""
+    """The API server's error for each refused fact, by the fact's name or topic."""
 
     @property
     def embedded(self) -> bool:
@@ -61,14 +61,14 @@ class ClusterFacts:
 
     @property
     def deployment(self) -> JSON | None:
-        """The controller's, where it is to be."""
+        """The controller's Deployment in the expected namespace."""
         for each in self.controllers or ():
             if each["metadata"]["namespace"] == self.namespace:
                 return each
         return None
 
     def wanted(self, topic: str) -> dict[str, JSON]:
-        """The documents of a topic by kubectl's name; of the roles, those of the controller."""
+        """Return the documents of a topic by kubectl's name; of the roles, only the controller's."""
         of_topic = (each for each in self.documents if TOPICS.get(each["kind"]) == topic)
         return {title_of(each): each for each in of_topic if topic != "rights" or _is_controllers(each)}
 
@@ -78,7 +78,7 @@ def _is_controllers(role: JSON) -> bool:
 
 
 def gather(api: Api, documents: Sequence[JSON]) -> ClusterFacts:
-    """Look at everything. Raises ApiError if there is no answer at all."""
+    """Read all facts; raise ApiError if the API server does not answer at all."""
     version, now = api.version()
     refused: dict[str, str] = {}
     begun = ClusterFacts(api.connection.server, version, now, api.namespace, documents)
@@ -116,7 +116,7 @@ def _live(api: Api, document: JSON) -> JSON | None:
 
 
 def _lease(api: Api, version: JSON) -> JSON | None:
-    """The Lease of the controller of the namespace; without one, that of the controller of `dlr up`."""
+    """Return the Lease of the namespace's controller, or else of the controller of `dlr up`."""
     own = get_or_none(api, LEASES, CONTROLLER)
     if own is None and is_embedded(version):
         return get_or_none(api.within(EMBEDDED_LEASE_NAMESPACE), LEASES, CONTROLLER)

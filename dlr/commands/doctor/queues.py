@@ -1,4 +1,4 @@
-"""What `dlr doctor` says of Kueue."""
+"""Checks of Kueue for `dlr doctor`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ KIND = "workloads.kueue.x-k8s.io"
 VERSION = "v1beta2"
 FRAMEWORK = "ElasticJob.v1alpha1.elastic.iml.github.io"
 CONFIGURATION = ("kueue-system", "kueue-manager-config")
-"""Namespace and name of the ConfigMap that Kueue's own manifests make."""
+"""Namespace and name of the ConfigMap in Kueue's own manifests."""
 
 
 @dataclass(frozen=True)
 class KueueFacts:
     versions: tuple[str, ...]
-    """Versions in which its Workloads are served."""
+    """API versions in which its Workloads are served."""
     configuration: str = ""
-    """The manager's, where it can be read."""
+    """Configuration of its manager, if it can be read."""
 
     @property
     def charges_twice(self) -> bool:
-        """Whether its Pod integration is on, and does not know our kind.
+        """Whether its Pod integration is on, and does not list ElasticJob as an external framework.
 
         https://kueue.sigs.k8s.io/docs/reference/kueue-config.v1beta2/
         """
@@ -34,10 +34,10 @@ class KueueFacts:
 
 
 def look(api: Api) -> KueueFacts | None:
-    """Look at Kueue; None if it is not there.
+    """Read the facts about Kueue; None if it is not installed.
 
     Raises:
-        ApiError: the API server refuses to say.
+        ApiError: the API server refuses a request.
     """
     crd = get_or_none(api, CRDS, KIND)
     if crd is None:
@@ -49,10 +49,10 @@ def look(api: Api) -> KueueFacts | None:
 
 
 def sentences(kueue: KueueFacts | None, *, is_asked: bool) -> Iterator[tuple[bool, str]]:
-    """Yield what is to be said of Kueue, each with whether all is well.
+    """Yield sentences about Kueue, each with whether all is well.
 
     Args:
-        is_asked: the controller has jobs wait in its queues.
+        is_asked: whether the controller runs with --kueue.
     """
     if kueue is None:
         if is_asked:

@@ -1,4 +1,4 @@
-"""What the facts of a cluster mean for dlr: a line each, with what to do where something is wrong. Pure."""
+"""Judgement of a cluster's facts: a line for each, with advice where something is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlr.commands.install.readiness import Reading, controller_reading, crds_rea
 from reconcilers.worker.image_volumes import can_mount_images
 
 MINIMUM_MINOR = 30
-"""Of Kubernetes 1: since then ValidatingAdmissionPolicy is v1, which holds workers to their own objects."""
+"""Minor version of Kubernetes 1 in which ValidatingAdmissionPolicy, which confines workers, became v1."""
 _NAMED_AT_MOST = 4
 
 
@@ -37,7 +37,7 @@ class DoctorLine:
 
 
 def verdicts(facts: ClusterFacts) -> list[DoctorLine]:
-    """One line or more a topic, in the order in which one would mend things."""
+    """Return one line or more per topic, in the order in which one would fix things."""
     objects: Iterator[Callable[[ClusterFacts], Iterator[DoctorLine]]]
     objects = (partial(_objects, topic=topic) for topic in dict.fromkeys(TOPICS.values()))
     return [
@@ -62,7 +62,7 @@ def _server(facts: ClusterFacts) -> Iterator[DoctorLine]:
 
 
 def _objects(facts: ClusterFacts, topic: str) -> Iterator[DoctorLine]:
-    """Whether the objects of an installation are there, and as this version has them."""
+    """Yield whether the objects of an installation exist, and equal this version's."""
     live = facts.objects.get(topic)
     if live is None:
         yield _not_seen(facts, topic, topic)
@@ -98,7 +98,7 @@ MEANS = {
     "admission": ": a worker could report in another's name",
     "rights": ": the controller may not do all that it needs to",
 }
-"""What follows from objects of a topic that are not there."""
+"""Consequence of missing objects, by topic."""
 
 
 def _dlrover(facts: ClusterFacts) -> Iterator[DoctorLine]:
@@ -167,7 +167,7 @@ def _kueue(facts: ClusterFacts) -> Iterator[DoctorLine]:
 
 
 def _how_to_upgrade(facts: ClusterFacts) -> str:
-    """Return the command that applies this version's objects, by what has installed those of the cluster."""
+    """Return the command that applies this version's objects, by the tool that installed dlr."""
     release = None if facts.deployment is None else others.helm_release(facts.deployment)
     return "`dlr install`" if release is None else f"`helm upgrade {release} -n {facts.namespace}`"
 
@@ -182,7 +182,7 @@ def _not_seen(facts: ClusterFacts, topic: str, fact: str) -> DoctorLine:
 
 
 def covers(live: Any, wanted: Any) -> bool:
-    """Whether `live` says all that `wanted` does: fields may be more, elements of a list may not."""
+    """Whether `live` includes `wanted`: it may have more fields, but not more elements of a list."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
             key in live and covers(live[key], value) for key, value in wanted.items()

@@ -1,1 +1,1 @@
-"""`dlr install` and `dlr uninstall`: dlr's objects in a cluster, put there and taken away."""
+"""`dlr install` and `dlr uninstall`: add dlr's objects to a cluster, and remove them."""

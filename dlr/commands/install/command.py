@@ -1,6 +1,6 @@
-"""`dlr install`, `uninstall` and `manifests` as they are called, and their options.
+"""The commands `dlr install`, `uninstall` and `manifests`, with their options.
 
-What they need is imported when they are called.
+Their dependencies are imported when they run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Timeout = Annotated[float, typer.Option("--timeout", help="How many seconds to w
 
 @dataclass(frozen=True)
 class Installation:
-    """What is to be installed, by the options that `dlr install` and `dlr manifests` have."""
+    """Options that `dlr install` and `dlr manifests` have in common."""
 
     namespace: ControllerNamespace = deploy.DEFAULT_NAMESPACE
     image: Image = None
@@ -61,11 +61,11 @@ class Installation:
 
     @property
     def images(self) -> Images:
-        """The images that are named."""
+        """Images that the options name."""
         return Images(self.image, self.check_image, self.agent_image)
 
     def documents(self, images: Images | None = None) -> list[deploy.Document]:
-        """`deploy.documents` with these images; raises UsageError where that raises ValueError."""
+        """Return `deploy.documents` with these images; raise UsageError where that raises ValueError."""
         try:
             return deploy.documents(
                 self.namespace,
@@ -95,7 +95,7 @@ def install(
 ) -> None:
     """Install dlr into a cluster, or upgrade it."""
     images = wanted.images
-    wanted.documents()  # so that what cannot be meant is refused before anything is asked
+    wanted.documents()  # refuses invalid options before the first request
     from dlr.commands.install.installer import Installer, get_or_none
     from dlr.commands.install.kinds import CONTROLLER, DEPLOYMENTS
     from dlr.kube.api import Api
@@ -118,7 +118,7 @@ def uninstall(
     jobs_namespace: JobsNamespace = None,
     delete_crds: Annotated[
         bool,
-        typer.Option("--delete-crds", help="The CRDs too, and with them every ElasticJob that there is."),
+        typer.Option("--delete-crds", help="Delete the CRDs, too, and with them every ElasticJob."),
     ] = False,
     timeout_seconds: Timeout = 120.0,
     kubeconfig: Kubeconfig = None,

@@ -1,4 +1,4 @@
-"""Which images an installation has: those that one names, else those that it has already. Pure."""
+"""Choice of an installation's images: those of the options, or else the present ones. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _CHECK_OPTION, _AGENT_OPTION = "--check-image=", "--agent-image="
 
 @dataclass(frozen=True)
 class Images:
-    """None: not named."""
+    """Images of an installation; None for an unnamed one."""
 
     controller: str | None = None
     check: str | None = None
     agent: str | None = None
 
     def otherwise(self, other: Images) -> Images:
-        """These, and the other's where one is not named here."""
+        """Return these images, with the other's in place of unnamed ones."""
         return Images(
             other.controller if self.controller is None else self.controller,
             other.check if self.check is None else self.check,
@@ -28,9 +28,9 @@ class Images:
         )
 
     def complete(self) -> tuple[str, str, str]:
-        """The controller's, the one to check nodes in, and the agent's.
+        """Return the images of the controller, of node checks, and of the agent.
 
-        What is not named is taken from the controller's registry, with its tag.
+        Unnamed ones come from the controller's registry, with its tag.
         """
         controller = deploy.DEFAULT_IMAGE if self.controller is None else self.controller
         return (
@@ -48,18 +48,18 @@ def images_of(deployment: JSON) -> Images:
 
 
 def of_no_registry(images: tuple[str, ...]) -> list[str]:
-    """Return the images that run only on a node that has them already."""
+    """Return the images without a registry, which no node can pull."""
     return [image for image in images if "/" not in image]
 
 
 def _last(options: tuple[str, ...] | list[str], option: str) -> str | None:
-    """The one that counts where an overlay has added another."""
+    """Return the last, which counts, of several values of an option, as an overlay may add another."""
     found = [each.removeprefix(option) for each in options if each.startswith(option)]
     return found[-1] if found else None
 
 
 def _beside(image: str, default: str) -> str:
-    """The default image, in the registry and with the tag of another."""
+    """Return the default image in the registry, and with the tag, of another image."""
     folder, slash, name = image.partition("@")[0].rpartition("/")
     name_wanted, _, tag_otherwise = default.partition(":")
     return f"{folder}{slash}{name_wanted}:{name.partition(':')[2] or tag_otherwise}"

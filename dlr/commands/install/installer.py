@@ -1,4 +1,4 @@
-"""Puts dlr's objects into a cluster, and stays until its controller is ready."""
+"""Applies dlr's objects to a cluster, and waits until its controller is ready."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _CRD_PLURALS = ("elasticjobs", "elasticworkers", "elasticworlds", "nodechecks", 
 
 
 class Installer:
-    """One installation of dlr, into the namespace that `api` has.
+    """One installation of dlr, into the namespace of `api`.
 
-    jobs_namespace: the namespace that the controller looks after; None: all
-    dry_run: nothing is stored
+    Args:
+        jobs_namespace: namespace whose jobs the controller manages; None for all.
+        dry_run: whether the API server only validates.
     """
 
     def __init__(self, api: Api, jobs_namespace: str | None, *, dry_run: bool) -> None:
@@ -33,7 +34,7 @@ class Installer:
         self._dry_run = dry_run
 
     def refuse_others(self, *, replace_crds: bool) -> None:
-        """Raises CommandError if DLRover's operator or another controller of dlr is in the way."""
+        """Raise CommandError if DLRover's operator or another controller of dlr is in the way."""
         api = self._api
         if self._jobs_namespace is not None and get_or_none(api, NAMESPACES, self._jobs_namespace) is None:
             raise CommandError(
@@ -66,7 +67,7 @@ class Installer:
             )
 
     def apply(self, documents: Sequence[JSON], timeout_seconds: float) -> None:
-        """Apply all of them, and say what became of each. CRDs are served before anything else is made."""
+        """Apply all documents, and print each outcome. Other objects follow when the CRDs are served."""
         crds = [document for document in documents if document["kind"] == "CustomResourceDefinition"]
         for document in crds:
             self._apply(document)
@@ -99,7 +100,7 @@ class Installer:
         )
 
     def _read_embedded(self) -> Reading:
-        """The embedded cluster runs no Deployments; `dlr up` keeps a controller of its own."""
+        """Read the state of `dlr up`'s own controller: the embedded cluster runs no Deployments."""
         lease = get_or_none(self._api.within(EMBEDDED_LEASE_NAMESPACE), LEASES, kinds.CONTROLLER)
         holder = leader(lease, self._api.version()[1])
         if holder is None:
@@ -112,9 +113,10 @@ class Installer:
 
     @staticmethod
     def _wait(read: Callable[[], Reading], timeout_seconds: float) -> Reading:
-        """The first reading that is ready; meanwhile it says what there is to wait for, when that changes.
+        """Return the first reading that is ready; until then print each change.
 
-        Raises CommandError with the last reading when the time is over.
+        Raises:
+            CommandError: the time is over; the message has the last reading.
         """
         last = ""
         for reading in until_finished(read, lambda found: found.ready, within_seconds=timeout_seconds):
@@ -148,12 +150,12 @@ def live_crds(api: Api) -> list[JSON]:
 
 
 def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> str:
-    """Apply a manifest, and return what became of it; with `dry_run` the API server stores nothing.
+    """Apply a manifest, and return the outcome in words; with `dry_run` the API server only validates.
 
-    A namespace that is somebody else's is left alone: its labels decide which Pods may run in it.
+    An existing namespace of others is left unchanged: its labels decide which Pods may run in it.
 
     Raises:
-        CommandError: the API server refuses; the sentence names the object.
+        CommandError: the API server refuses; the message names the object.
     """
     kind, scoped = kinds.kind_of(manifest), api.within(manifest["metadata"].get("namespace"))
     try:
@@ -171,7 +173,7 @@ def apply(api: Api, manifest: JSON, *, dry_run: bool = False) -> str:
 
 
 def _substance(live: JSON) -> JSON:
-    """Return what a person would call the object: an apply may change only who owns which fields."""
+    """Return the object without bookkeeping: an apply may change only the owners of fields."""
     return {**live, "metadata": {k: v for k, v in live["metadata"].items() if k not in _BOOKKEEPING}}
 
 

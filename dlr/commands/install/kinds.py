@@ -1,4 +1,4 @@
-"""The kinds that an installation is made of, by the names that the API and people call them."""
+"""Kinds of an installation's objects, and their names in the API and in kubectl."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ POLICIES = Resource(
 )
 
 CONTROLLER = "dlr-controller"
-"""The name of the controller's Deployment, ServiceAccount and Lease."""
+"""Name of the controller's Deployment, ServiceAccount and Lease."""
 CONTROLLER_LABEL = f"app.kubernetes.io/name={CONTROLLER}"
 PART_OF = ("app.kubernetes.io/part-of", "dlr")
-"""The label of every object of an installation but the CRDs."""
+"""Label of every object of an installation except the CRDs."""
 
 
 def kind_of(document: JSON) -> Resource:
-    """The kind of one of `deploy.documents()`."""
+    """Return the kind of one of `deploy.documents()`."""
     name = document["kind"]
     group, _, version = document["apiVersion"].rpartition("/")
     return Resource(group, version, _plural(name), name, namespaced="namespace" in document["metadata"])
 
 
 def _plural(kind: str) -> str:
-    """Return the plural by which the API server serves a kind, made as in English."""
+    """Return the plural of a kind, which the API server uses."""
     name = kind.lower()
     return f"{name[:-1]}ies" if name.endswith("y") else f"{name}es" if name.endswith("s") else f"{name}s"
 
 
 def title_of(document: JSON) -> str:
-    """Return kubectl's name of an object: `deployment.apps/dlr-controller`."""
+    """Return kubectl's name of an object, such as `deployment.apps/dlr-controller`."""
     group = document["apiVersion"].partition("/")[0] if "/" in document["apiVersion"] else ""
     kind = f"{document['kind'].lower()}.{group}" if group else document["kind"].lower()
     return f"{kind}/{document['metadata']['name']}"
 
 
 def container_of(deployment: JSON) -> JSON:
-    """The controller's container in a Deployment; the first, where somebody has given it another name."""
+    """Return the controller's container in a Deployment; the first one if it was renamed."""
     containers: list[JSON] = deployment["spec"]["template"]["spec"]["containers"]
     return next((each for each in containers if each["name"] == "controller"), containers[0])
 

@@ -1,7 +1,7 @@
-"""Finds what else acts on ElasticJobs in the cluster: DLRover's operator, other installations of dlr.
+"""Finds other controllers of ElasticJobs in the cluster: DLRover's operator, other installations of dlr.
 
-Group, kinds and names of two CRDs are DLRover's and ours alike, so a cluster can have one definition of them,
-and each job should have one controller. All functions here are pure.
+DLRover and dlr share group, kind and name of two CRDs, so a cluster can have one definition of each, and each
+job should have one controller. All functions are pure.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from dlr.job.report import FINISHED
 from dlr.kube.api import JSON
 
 DLROVER_LABEL = "control-plane=controller-manager"
-"""Of DLRover's operator, as of most that were made with kubebuilder."""
+"""Label of DLRover's operator, as of most operators that use kubebuilder."""
 _HELM_RELEASE = "meta.helm.sh/release-name"
-"""Annotation of what Helm makes: https://helm.sh/docs/chart_best_practices/labels/."""
+"""Annotation of Helm's objects: https://helm.sh/docs/chart_best_practices/labels/."""
 _NAMESPACE_OPTION = "--namespace="
 _NAMED_AT_MOST = 5
 
 
 def foreign_crds(crds: Iterable[JSON]) -> list[str]:
-    """The names of those CRDs that are not ours: ours are in the category `dlr`, DLRover's in none."""
+    """Return the names of those CRDs that are not dlr's, which are in the category `dlr`."""
     return [crd["metadata"]["name"] for crd in crds if not is_ours(crd)]
 
 
 def defines_jobs(foreign: Iterable[str]) -> bool:
-    """Whether the cluster's ElasticJobs are another operator's."""
+    """Whether the cluster's ElasticJobs belong to another operator."""
     return any(name.startswith("elasticjobs.") for name in foreign)
 
 
 def dlrover_operators(deployments: Iterable[JSON]) -> list[JSON]:
-    """The Deployments of DLRover's operator that are to have Pods."""
+    """Return the Deployments of DLRover's operator that are not scaled to zero."""
     return [each for each in deployments if _is_dlrover(each) and each["spec"].get("replicas", 1) > 0]
 
 
@@ -43,7 +43,11 @@ def _is_dlrover(deployment: JSON) -> bool:
 
 
 def unfinished(objects: Iterable[JSON], *, suspended: bool = True) -> list[JSON]:
-    """The jobs or checks that have not ended; those that are suspended only if wanted."""
+    """Return the jobs or checks that have not ended.
+
+    Args:
+        suspended: whether to include suspended ones.
+    """
     return [
         each
         for each in objects
@@ -53,16 +57,17 @@ def unfinished(objects: Iterable[JSON], *, suspended: bool = True) -> list[JSON]
 
 
 def scope_of(deployment: JSON) -> str | None:
-    """The namespace that a controller of ours looks after; None: all of them."""
+    """Return the namespace whose jobs a controller of dlr manages; None for all."""
     words = container_of(deployment).get("args") or ()
     named = [word.removeprefix(_NAMESPACE_OPTION) for word in words if word.startswith(_NAMESPACE_OPTION)]
     return named[-1] if named else None  # the last one counts
 
 
 def why_not_beside(controllers: Iterable[JSON], namespace: str, jobs_namespace: str | None) -> str | None:
-    """Why no controller may be put into `namespace` for jobs of `jobs_namespace`; None if it may.
+    """Explain why no controller may be installed in `namespace` for `jobs_namespace`; None if it may.
 
-    controllers: the Deployments of dlr's controllers, of all namespaces
+    Args:
+        controllers: Deployments of dlr's controllers, in all namespaces.
     """
     for other in controllers:
         place, scope = other["metadata"]["namespace"], scope_of(other)
@@ -86,10 +91,10 @@ def why_not_beside(controllers: Iterable[JSON], namespace: str, jobs_namespace: 
 
 
 def why_not_taken_away(controllers: Iterable[JSON], namespace: str, jobs_namespace: str | None) -> str | None:
-    """Why the installation in `namespace` for jobs of `jobs_namespace` is not the one that there is.
+    """Explain why the installation in `namespace` for `jobs_namespace` may not be removed; None if it may.
 
-    Objects of the whole cluster are named by the jobs' namespace alone, so they may be another controller's;
-    and what all namespaces have for workers is another's where only others are left.
+    Names of cluster-wide objects depend only on the jobs' namespace, so they may be another controller's; so
+    may the objects for workers of all namespaces, if only other controllers are left.
     """
     controllers = list(controllers)
     is_here = any(each["metadata"]["namespace"] == namespace for each in controllers)
@@ -107,13 +112,13 @@ def why_not_taken_away(controllers: Iterable[JSON], namespace: str, jobs_namespa
 
 
 def helm_release(deployment: JSON) -> str | None:
-    """Return the name of the Helm release that a Deployment is part of; None if Helm did not make it."""
+    """Return the name of a Deployment's Helm release; None if Helm did not install it."""
     name: str | None = (deployment["metadata"].get("annotations") or {}).get(_HELM_RELEASE)
     return name
 
 
 def uninstall_command(deployment: JSON) -> str:
-    """Return the command that takes a controller away, with all that was installed with it."""
+    """Return the command that removes a controller's whole installation."""
     namespace, jobs_namespace = deployment["metadata"]["namespace"], scope_of(deployment)
     if release := helm_release(deployment):
         return f"helm uninstall {release} -n {namespace}"
@@ -125,11 +130,12 @@ def uninstall_command(deployment: JSON) -> str:
 def why_not_instead_of_dlrover(
     foreign: Sequence[str], operators: Sequence[JSON], jobs: Iterable[JSON], *, replace_crds: bool
 ) -> str | None:
-    """Why dlr cannot be installed with what there is of DLRover; None if it can.
+    """Explain why DLRover's objects prevent an installation of dlr; None if they do not.
 
-    foreign: the CRDs of ours that another operator has defined
-    operators: DLRover's operators that run
-    jobs: the ElasticJobs of the cluster; looked at only where another operator has defined them
+    Args:
+        foreign: CRDs with dlr's names that another operator has defined.
+        operators: running operators of DLRover.
+        jobs: ElasticJobs of the cluster; they only matter if another operator has defined them.
     """
     if operators:
         return how_to_stop(operators[0])
@@ -140,19 +146,19 @@ def why_not_instead_of_dlrover(
         return (
             f"Another operator has defined {names} (DLRover's have these names), and a cluster has one "
             "definition of each. To have dlr's in their place, run it again with --replace-crds; "
-            "docs/from-dlrover.md tells what becomes of the jobs there, and how to go back."
+            "docs/from-dlrover.md describes what happens to the jobs there, and how to go back."
         )
     left = unfinished(jobs)
     if left:
         return (
             f"Another operator's jobs have not ended: {names_of(left)}. dlr's controller would start them "
-            "anew; wait for them, or delete them."
+            "again; wait for them, or delete them."
         )
     return None
 
 
 def how_to_stop(operator: JSON) -> str:
-    """Return the command that stops an operator of DLRover's."""
+    """Explain how to stop an operator of DLRover's."""
     name, namespace = operator["metadata"]["name"], operator["metadata"]["namespace"]
     return (
         f"DLRover's operator runs ({namespace}/{name}), and would act on the same ElasticJobs as dlr's. "
@@ -162,7 +168,7 @@ def how_to_stop(operator: JSON) -> str:
 
 
 def names_of(objects: Sequence[JSON]) -> str:
-    """Some of their names, and how many more there are."""
+    """Return the first names, and the number of others."""
     names = [f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in objects]
     return some_of(names, _NAMED_AT_MOST)
 

@@ -1,4 +1,4 @@
-"""Whether CRDs are established and the controller is ready: read from objects, told in a sentence."""
+"""Readiness of the CRDs and of the controller, each with a sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Reading:
 
 
 def crds_reading(crds: Iterable[JSON]) -> Reading:
-    """Whether all of them are served."""
+    """Read whether all CRDs are served."""
     waiting = []
     for crd in crds:
         name = crd["metadata"]["name"]
@@ -31,7 +31,7 @@ def crds_reading(crds: Iterable[JSON]) -> Reading:
 
 
 def controller_reading(deployment: JSON, pods: Iterable[JSON], lease: JSON | None, now: datetime) -> Reading:
-    """Whether the Deployment is rolled out, as `kubectl rollout status` sees it, and one Pod leads."""
+    """Read whether the Deployment is rolled out, as `kubectl rollout status` does, and one Pod leads."""
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
     seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
@@ -48,7 +48,7 @@ def controller_reading(deployment: JSON, pods: Iterable[JSON], lease: JSON | Non
 
 
 def leader(lease: JSON | None, now: datetime) -> str | None:
-    """The Pod, or else the identity, that holds a Lease; None if nobody does or it has run out."""
+    """Return the Pod, or else the identity, that holds a Lease; None if it is free or has expired."""
     spec = (lease or {}).get("spec") or {}
     holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
     if not holder or not renewed:
@@ -58,7 +58,7 @@ def leader(lease: JSON | None, now: datetime) -> str | None:
 
 
 def _waits(deployment: JSON, pods: Iterable[JSON]) -> Iterable[str]:
-    """What keeps Pods from being made (by the Deployment's status) or from being ready (by their own)."""
+    """Yield why Pods are not created (from the Deployment's status) or not ready (from their own)."""
     if why := message_of(condition_of(deployment, "ReplicaFailure", "True")):
         yield why
     for pod in pods:

@@ -1,4 +1,4 @@
-"""Takes dlr's objects out of a cluster: first what acts, then what it was allowed, last its namespace."""
+"""Removes dlr's objects from a cluster: first the controller, then its permissions, last its namespace."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from dlr.kube.api import ELASTICJOBS, JSON, NAMESPACES, NODECHECKS, PODS, Api, R
 from dlr.kube.following import until_finished
 
 _SHARED = tuple(f"ClusterRole/dlr-{name}" for name in ("view", "edit", "admin", "metrics-reader"))
-"""What all installations of a cluster have in common, beside the CRDs."""
+"""Objects that all installations of a cluster share, besides the CRDs."""
 
 
 class Uninstaller:
-    """Takes away one installation, of the namespace that `api` has.
+    """Removes the installation in the namespace of `api`.
 
-    documents: all that an installation there may have
-    jobs_namespace: the namespace that its controller looks after; None: all
+    Args:
+        documents: all objects that an installation there may have.
+        jobs_namespace: namespace whose jobs its controller manages; None for all.
     """
 
     def __init__(self, api: Api, documents: Sequence[JSON], jobs_namespace: str | None) -> None:
@@ -31,7 +32,11 @@ class Uninstaller:
         self._deleted = 0
 
     def run(self, timeout_seconds: float, *, delete_crds: bool) -> None:
-        """Raises CommandError if it is another's, if jobs run, or if something is not gone in time."""
+        """Remove the installation.
+
+        Raises:
+            CommandError: it is another's, jobs run, or an object is not gone in time.
+        """
         deadline = time.monotonic() + timeout_seconds
         controllers = deployments_of(self._api, kinds.CONTROLLER_LABEL)
         refusal = others.why_not_taken_away(controllers, self._api.namespace, self._jobs_namespace)
@@ -80,7 +85,7 @@ class Uninstaller:
             )
 
     def _objects(self, kind: Resource, everywhere: bool) -> list[JSON]:
-        """None where the cluster does not know the kind."""
+        """Return all objects of a kind; none if the cluster lacks the kind."""
         api = self._api.within(self._jobs_namespace)
         try:
             return api.find(kind, all_namespaces=everywhere)
@@ -88,7 +93,7 @@ class Uninstaller:
             return []
 
     def _delete(self, document: JSON) -> bool:
-        """Whether there was something of ours to delete."""
+        """Delete an object if it is dlr's; return whether it was."""
         api, kind = self._api.within(document["metadata"].get("namespace")), kinds.kind_of(document)
         live = get_or_none(api, kind, document["metadata"]["name"])
         if live is None:
@@ -122,7 +127,7 @@ class Uninstaller:
             self._wait_until_gone(document, deadline)
 
     def _wait_for_pods(self, deadline: float) -> None:
-        """A controller that still runs would make some of it again."""
+        """Wait for the end of the controller's Pods, which would recreate some objects."""
 
         def left() -> list[str]:
             pods = self._api.find(PODS, label_selector=kinds.CONTROLLER_LABEL)

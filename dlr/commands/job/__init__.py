@@ -1,1 +1,1 @@
-"""`dlr job`: submit, look at and delete ElasticJobs. One module a command; `report` is what they say."""
+"""`dlr job`: submit, show and delete ElasticJobs. One module per command."""

@@ -79,7 +79,7 @@ def delete(
 
 
 def _found(api: Api, job_names: Iterable[str]) -> tuple[dict[str, JSON], list[str]]:
-    """Return the jobs that are there, and a sentence for each of the others."""
+    """Return the existing jobs, and a sentence for each of the others."""
     found, missing = {}, []
     for name in job_names:
         try:

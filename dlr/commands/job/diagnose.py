@@ -1,4 +1,4 @@
-"""`dlr job diagnose`: one page for a ticket: how the job is, why, the evidence, and what to do."""
+"""`dlr job diagnose`: one page for a ticket: the job's state, the cause, the evidence, and what to do."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dlr.kube.waiting import waiting_for
 
 WIDTH = 100
 LINES_BELOW = 2
-"""The line that says how many are left out, and the cursor's."""
+"""The line with the number of omitted lines, and the cursor's."""
 MOST_LINES = 12
-"""Of a traceback or of stacks, the last ones; `dlr job logs --failed` shows the rest."""
+"""Most lines of a traceback or of stacks, the last ones; `dlr job logs --failed` shows the rest."""
 
 
 @with_cluster
@@ -72,10 +72,10 @@ def page(
 
 
 def one_screen(lines: Sequence[str], height: int, job: str) -> list[str]:
-    """Return the lines that a terminal has room for.
+    """Return the lines that fit a terminal.
 
     Args:
-        job: the job as a command names it.
+        job: arguments that name the job in a command.
     """
     room = max(1, height - LINES_BELOW)
     if len(lines) <= room:
@@ -85,7 +85,7 @@ def one_screen(lines: Sequence[str], height: int, job: str) -> list[str]:
 
 
 def _sentence_lines(each: Sentence, width: int) -> list[str]:
-    """Return an entry of a list; no name is broken."""
+    """Return an entry of a list, wrapped without breaking names."""
     lines = textwrap.wrap(
         each.text,
         width,

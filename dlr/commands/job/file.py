@@ -1,7 +1,6 @@
 """Job files: YAML read as Kubernetes reads it, with the line of every value.
 
-The API server is the one judge of what a job may contain. It answers with field paths; here they become
-`file:line`, where a person can mend it.
+Only the API server validates a job. It answers with field paths, which become `file:line` here.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PATH_STEP = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML for JSON's types: a date stays the text it is."""
+    """YAML restricted to JSON's types: a date remains text."""
 
 
 _TAG = "tag:yaml.org,2002:"
@@ -60,7 +59,7 @@ class JobFile:
     def where(self, path: str = "") -> str:
         """Return `file:line` of a field path such as `spec.replicaSpecs.worker.template.spec.containers[0]`.
 
-        For a field that is not there, it is the line of the closest one that should contain it.
+        For a missing field, it is the line of the closest field that should contain it.
         """
         line = self.node.start_mark.line
         node = self.node
@@ -83,7 +82,7 @@ def read_jobs(filename: str) -> list[JobFile]:
 
 
 def read_documents(filename: str) -> list[JSON]:
-    """Return every object of the file, of whatever kind; those of a List one by one."""
+    """Return every object of the file, of any kind, and the items of Lists."""
     source = "standard input" if filename == STDIN else filename
     documents = [body for body, _ in _documents(filename, source)]
     objects: list[Any] = []
@@ -97,7 +96,7 @@ def read_documents(filename: str) -> list[JSON]:
 
 
 def _documents(filename: str, source: str) -> Iterator[tuple[Any, yaml.Node]]:
-    """Yield the documents that are not empty, each with its tree of nodes."""
+    """Yield the non-empty documents, each with its tree of nodes."""
     text = _text(filename, source)
     loader: _Loader | None = None
     try:
@@ -115,7 +114,7 @@ def _documents(filename: str, source: str) -> Iterator[tuple[Any, yaml.Node]]:
         raise CommandError(f"{source} is not YAML: {' '.join(str(error).split())}.") from error
     except RecursionError:
         raise CommandError(f"{source} is nested too deeply.") from None
-    except ValueError as error:  # no number, such as `0x_`, or an alias within its own anchor
+    except ValueError as error:  # an invalid number, such as `0x_`, or an alias inside its own anchor
         raise CommandError(f"{source} is no JSON: {error}.") from error
     finally:
         if loader is not None:
@@ -152,11 +151,11 @@ def _job(body: Any, node: yaml.Node, source: str) -> JobFile:
 
 
 def _refuse_doubled_keys(node: yaml.Node, source: str) -> None:
-    """Refuse two equal keys: YAML readers keep the last one, and the first is silently lost."""
+    """Refuse duplicate keys, of which YAML readers silently keep the last."""
     waiting, seen_nodes = [node], set[int]()
     while waiting:
         current = waiting.pop()
-        if id(current) in seen_nodes:  # an alias: each node is looked at once
+        if id(current) in seen_nodes:  # an alias
             continue
         seen_nodes.add(id(current))
         seen: set[str] = set()
@@ -170,7 +169,7 @@ def _refuse_doubled_keys(node: yaml.Node, source: str) -> None:
 
 
 def _child(node: yaml.Node, step: str) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the key (or item) and the value that one step of a path leads to."""
+    """Return the key (or item) and the value after one step of a path."""
     if isinstance(node, yaml.MappingNode):
         return next(((key, value) for key, value in node.value if key.value == step), None)
     if isinstance(node, yaml.SequenceNode) and step.isdigit() and int(step) < len(node.value):

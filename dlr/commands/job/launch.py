@@ -151,9 +151,10 @@ def launch(
 
 
 def variable(text: str) -> tuple[str, str]:
-    """
+    """Split NAME=VALUE.
+
     Raises:
-        UsageError: it has no value.
+        UsageError: the text has another form.
     """
     name, equals, value = text.partition("=")
     if not name or not equals:

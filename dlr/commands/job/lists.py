@@ -52,7 +52,7 @@ def list_jobs(
 
 
 def _rows(jobs: Sequence[JSON], now: datetime) -> list[dict[str, object]]:
-    """Return the cells of each job by column, and its name alone as JOB."""
+    """Return the cells of each job by column, with its bare name as JOB."""
     rows = []
     for job, is_group in tree(jobs):
         row = dict(zip(report.LIST_COLUMNS, list_row(job, now), strict=True))

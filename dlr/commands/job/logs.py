@@ -1,7 +1,7 @@
-"""`dlr job logs`: what the workers print, of one rank, of all, or of the one that failed first.
+"""`dlr job logs`: the output of the workers, of one rank, of all, or of the one that failed first.
 
-With `--failed` the Pod's log is shown up to the failure: processes that started again in place write on in
-the same log. Once the Pod is gone, the end that status kept is shown.
+With `--failed` the Pod's log is shown up to the failure, since processes that restart in place continue the
+same log. Once the Pod is gone, the end of the log in the status is shown.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from dlr.kube.api import PODS, Api
 from dlr.kube.errors import ApiError, UsageError
 
 TERMINAL_COMMANDS = re.compile(r"\x1b(?!\[[0-9;:]*m)|[\x00-\x08\x0a-\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
-"""What a terminal would obey in a worker's line, but for colours, tabs and the return of a progress bar."""
+"""Control sequences in a worker's line, except colours, tabs, and carriage returns of progress bars."""
 FAILED_LINES = 100
-"""The number of lines with --failed and without --tail."""
+"""Number of lines with --failed and without --tail."""
 LOOK_BACK = timedelta(minutes=15)
-"""The part of the log that is read: a week's log need not be read for its end."""
+"""Length of the log to read before a failure, since a log may be a week long."""
 CLOSE_BEHIND = timedelta(seconds=1)
-"""A dying process's last words reach the log a little after its end was seen."""
+"""Time after a process's end in which its last lines reach the log."""
 
 
 @with_cluster
@@ -44,14 +44,14 @@ def logs(
     rank: Annotated[int | None, typer.Option(min=0, help="Only the worker with this node rank.")] = None,
     group: Group = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job ends, from Pod to Pod.")
+        bool, typer.Option("--follow", "-f", help="Follow until the job ends, from Pod to Pod.")
     ] = False,
     tail_lines: Annotated[
         int | None, typer.Option("--tail", min=0, help="Only so many last lines a Pod.")
     ] = None,
     failed: Annotated[
         bool,
-        typer.Option("--failed", help="Of the rank that failed first, up to its failure, with its message."),
+        typer.Option("--failed", help="Only the rank that failed first, up to its failure, with the error."),
     ] = False,
 ) -> None:
     """Print what a job's workers print."""
@@ -95,7 +95,7 @@ def _print_failed(api: Api, name: str, tail_lines: int | None) -> None:
 
 
 def _without_culprit(job: dict[str, Any]) -> str:
-    """A job may fail without a failed process or Pod: by elements of its shard sets, or a deadline."""
+    """Describe a job without a failed process or Pod, which may fail by its shard sets or a deadline."""
     name, status = job["metadata"]["name"], job.get("status") or {}
     if status.get("phase") != "Failed":
         return f"Nothing has failed in ElasticJob {name!r}."
@@ -123,7 +123,7 @@ def _print_section(title: str, lines: list[str]) -> None:
 
 
 def _pod_log(api: Api, culprit: Culprit, most: int) -> list[str]:
-    """Return the lines before the failure; none if the Pod or its log is gone."""
+    """Return the last lines before the failure; none if the Pod or its log is gone."""
     if culprit.pod is None:
         return []
     try:

@@ -1,4 +1,4 @@
-"""`dlr job status` drawn: one screen on a terminal, however many workers there are; everything elsewhere."""
+"""Output of `dlr job status`: one screen on a terminal, whatever the number of workers; elsewhere all."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MOST_EVENTS = 10
 FEWEST_EVENTS = 3
 BAR_WIDTH = 24
 LINES_AROUND_TABLES = 5
-"""An empty line and a header a table, and the cursor's line."""
+"""An empty line and a header per table, and the cursor's line."""
 
 
 def render(case: Case, console: Console) -> RenderableType:
-    """Draw all of it, or on a terminal as much as there is room for."""
+    """Draw the whole status, or on a terminal as much as fits."""
     head, members = _head(case, with_bar=console.is_terminal), members_of(case)
     notes = [cell(note) for note in members.notes]
     columns, rows, event_count, taken = members.columns, members.rows, len(case.events), 0
@@ -57,7 +57,7 @@ def _events(case: Case, console: Console, count: int) -> list[RenderableType]:
 def _members(
     columns: Sequence[str], rows: Sequence[report.Row], console: Console, other_lines: int
 ) -> Table | Text:
-    """Return the table of members: failures in full where all of it fits, else a line each."""
+    """Return the table of members, with failures in full if it fits, otherwise one line each."""
     if not console.is_terminal:
         return Text("\n".join(plain_lines(columns, rows)), no_wrap=True)
     whole = table(columns, rows)
@@ -66,18 +66,18 @@ def _members(
 
 
 def room(lines: int, worker_count: int, event_count: int) -> tuple[int, int]:
-    """Share out so many lines to workers and Events, one of each at the very least."""
+    """Divide the lines between workers and Events, with at least one of each."""
     if worker_count + event_count <= lines:
         return worker_count, max(event_count, 1)
     most = max(1, lines - min(event_count, FEWEST_EVENTS))
     if worker_count <= most:
         return worker_count, max(1, min(event_count, lines - worker_count))
-    shown = max(1, most - 1)  # a line says how many are left out
+    shown = max(1, most - 1)  # one line names the number of omitted rows
     return shown, max(1, min(event_count, lines - shown - 1))
 
 
 def _head(case: Case, *, with_bar: bool) -> RenderableType:
-    """Draw the verdict, and facts below it."""
+    """Draw the verdict, with the facts below it."""
     top = verdict(case)
     head = Table.grid(padding=(0, 2))
     head.add_column(no_wrap=True)

@@ -1,7 +1,7 @@
-"""`dlr job stacks`: where all training processes are at this moment.
+"""`dlr job stacks`: the present stacks of all training processes.
 
-The job's annotation asks, its agents answer in their workers' status: no way into a Pod is needed, but the
-right to patch the job.
+An annotation of the job requests them, and its agents answer in their workers' status: this needs no access
+to the Pods, only the permission to patch the job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dlr.kube.api import JSON, Api
 from dlr.kube.errors import UsageError
 
 MOST_GROUPS = 32
-"""Replica groups whose stacks are shown at once."""
+"""Most replica groups whose stacks are shown at once."""
 ANSWER_SECONDS = 15.0
 
 

@@ -1,4 +1,4 @@
-"""`dlr job status`: all there is to know of a job on one screen, once or until it ends."""
+"""`dlr job status`: a job on one screen, once or until it ends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _watch(api: Api, name: str, output: Format) -> None:
     cases = until_finished(lambda: read_people(api, name), lambda case: report.is_finished(case.job))
     if output is Format.JSON:
         last = _print_changes(cases, lambda case: json.dumps(_as_json(case)), _as_json)
-    elif sys.stdout.isatty() and not console().is_dumb_terminal:  # there rich draws the last one alone
+    elif sys.stdout.isatty() and not console().is_dumb_terminal:  # rich draws only the last one there
         with Live(console=console(), auto_refresh=False) as live:
             for last in cases:
                 live.update(render(last, live.console), refresh=True)
@@ -92,7 +92,7 @@ def _stamped_line(case: Case) -> str:
 
 
 def change_line(job: JSON) -> str:
-    """Return a watch's line without a terminal; it changes when something worth a line happens."""
+    """Return the line that a watch prints without a terminal whenever it changes."""
     world = job.get("status", {}).get("rendezvous") or {}
     together = f"round {world.get('round', 0)} {world.get('phase') or 'not formed'}"
     if is_grouped(job):

@@ -1,4 +1,4 @@
-"""`dlr job submit`: create the ElasticJobs of a file, or say on which line the trouble is."""
+"""`dlr job submit`: create the ElasticJobs of a file; errors name the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dlr job timeline`: a job's life as a picture in a file."""
+"""`dlr job timeline`: a job's history as a picture in a file."""
 
 from __future__ import annotations
 

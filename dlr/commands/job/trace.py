@@ -1,4 +1,4 @@
-"""`dlr job trace`: a job's life as a file for Perfetto."""
+"""`dlr job trace`: a job's history as a file for Perfetto."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dlr map`: its options, and what they come to."""
+"""The command `dlr map`, with its options."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def command(
 ) -> None:
     """Run a command for each line of standard input, in Pods.
 
-    Exit code: 0 all lines are done; 1 some are not, and are in a file; 2 an option cannot be meant.
+    Exit code: 0 all lines are done; 1 some are not, and are in a file; 2 an option is invalid.
     """
     if attached is not None:
         if command_line is not None:
@@ -166,9 +166,10 @@ def _follow(api: Api, made: Submitted) -> None:
 
 
 def worker_range(text: str) -> tuple[int, int]:
-    """
+    """Parse a number of workers, or MIN:MAX.
+
     Raises:
-        UsageError: that is none.
+        UsageError: the text is invalid.
     """
     found = _RANGE.fullmatch(text)
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
@@ -180,7 +181,7 @@ def worker_range(text: str) -> tuple[int, int]:
 
 
 def times(text: str, count: int) -> str:
-    """So many times an amount of CPU or memory.
+    """Return a multiple of an amount of CPU or memory.
 
     Raises:
         UsageError: the text is no amount.
@@ -226,10 +227,10 @@ def read_template(path: str | None) -> JSON:
 
 
 def _image_of(template: JSON, cluster: ClusterOptions) -> str:
-    """Return the image where no option names one: the template may, and the embedded cluster needs none.
+    """Return the image if no option names one: empty if the template does, or the embedded cluster's default.
 
     Raises:
-        UsageError: one is needed.
+        UsageError: an image is needed.
     """
     containers = template.get("spec", {}).get("containers") or [{}]
     if containers[0].get("image"):

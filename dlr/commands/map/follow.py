@@ -1,4 +1,4 @@
-"""Shows how far a `dlr map` is until it is over, and what became of its lines."""
+"""Shows the progress of a `dlr map` until its end, and the outcome of its lines."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from dlr.kube.waiting import show_passing
 from dlr.tasks.task import SET_NAME
 
 QUIET_SECONDS = 10.0
-"""Where there is no terminal, a line as often as that."""
+"""Interval between lines of progress without a terminal."""
 MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
 class LinesOutcome:
-    """The outcome of a list: places of its lines."""
+    """Outcome of a list, by indices of its lines."""
 
     size: int
     failed: Intervals
     """Lines that failed for good."""
     left: Intervals
-    """Failed lines, and lines that were not begun or whose job ended first."""
+    """Failed lines, and lines that were not begun or not finished before the end of the job."""
     reason: str
-    """Why the first one failed."""
+    """Error of the first failed line."""
 
 
 def follow(api: Api, made: Submitted, folder: Path) -> tuple[JSON, list[JSON]]:
-    """Show how far it is until the job is over, and return it with its ShardSets as they are then.
+    """Show the progress until the job ends, and return the job with its ShardSets.
 
     Raises:
-        CommandError: somebody has deleted it.
+        CommandError: the job was deleted.
     """
     job, sets = made.job, list[JSON]()
     display = _Display(made.name)
@@ -82,7 +82,7 @@ def progress_line(job: JSON, sets: list[JSON], workers: list[JSON], size: int) -
 
 
 def outcome_of(sets: list[JSON], size: int) -> LinesOutcome:
-    """The outcome by the job's ShardSets."""
+    """Return the outcome, from the job's ShardSets."""
     for wire in (each.get("status") or {} for each in sets):
         if wire.get("name") == SET_NAME:
             failed = from_text(wire.get("failedElements") or "")
@@ -93,10 +93,10 @@ def outcome_of(sets: list[JSON], size: int) -> LinesOutcome:
 
 
 def conclude(made: Submitted, job: JSON, sets: list[JSON], folder: Path) -> None:
-    """Say what became of the lines, and write those that are not done into a file.
+    """Print the outcome, and write the lines that are not done into a file.
 
     Raises:
-        CommandError: some are not.
+        CommandError: some lines are not done.
     """
     found = outcome_of(sets, made.task.size)
     ended_well = report.phase(job) == "Succeeded"
@@ -113,7 +113,7 @@ def conclude(made: Submitted, job: JSON, sets: list[JSON], folder: Path) -> None
             parts.append(f"the first: {plain(found.reason)}")
     if not ended_well:
         parts.append(f"the job {made.name!r} failed: {why_failed(job)}")
-        if not found.size:  # of a file that only the Pods see, before one has read it
+        if not found.size:  # only the Pods see the file, and none has read it
             raise CommandError("; ".join([*parts, "none of its lines was begun"]) + ".")
         parts.append(f"{count(found.left)} of {counted(found.size, 'line is', 'lines are')} not done")
     raise CommandError("; ".join([*parts, _saved(made, found, folder)]) + ".")
@@ -127,7 +127,7 @@ def _left_behind(made: Submitted, sets: list[JSON], folder: Path) -> CommandErro
 
 
 def _saved(made: Submitted, found: LinesOutcome, folder: Path) -> str:
-    """Write what is left, and say where."""
+    """Write the lines that are not done into a file, and describe where they are."""
     lines = made.lines()
     if lines is None:
         return f"they are in {made.task.lines_path}, which cannot be read here"
@@ -146,7 +146,7 @@ def _saved(made: Submitted, found: LinesOutcome, folder: Path) -> str:
 
 
 def _numbers(places: Intervals) -> str:
-    """Return the numbers of lines, from 1 on."""
+    """Return the numbers of lines, counted from 1."""
     shown = first(places, count(places), MOST_NAMED)
     numbers = to_text(tuple((start + 1, end + 1) for start, end in shown))
     more = count(places) - count(shown)
@@ -158,7 +158,7 @@ def why_failed(job: JSON) -> str:
 
 
 def interrupted(made: Submitted) -> Interrupted:
-    """Return what to say to Ctrl-C: the job goes on."""
+    """Return the error after Ctrl-C, which leaves the job running."""
     one = in_command(made.job["metadata"])
     return Interrupted(
         f"The job {made.name!r} goes on; `dlr map --attach {one}` shows it again, and "
@@ -167,7 +167,7 @@ def interrupted(made: Submitted) -> Interrupted:
 
 
 class _Display:
-    """One line that changes on a terminal, and a line now and then elsewhere."""
+    """Progress display: one changing line on a terminal, occasional lines elsewhere."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -19,18 +19,18 @@ VOLUME = "dlr-map"
 COMMAND = ("dlr", "exec", "-m", "dlr.tasks.worker")
 GRACE_SECONDS = 10
 RESTARTS = 1_000
-"""Of workers: that a Pod is lost says nothing of the lines, which have retries of their own."""
+"""restartCount of the workers: a lost Pod is no failure of lines, which have retries of their own."""
 KEPT_SECONDS = 86_400
-"""A job that is over is there for a day, with the logs of its Pods."""
+"""Time for which a finished job is kept, with the logs of its Pods."""
 HEARTBEAT_TIMEOUT_SECONDS = 15
-"""Agents report in a third of it what is done: so much is done again when a worker is lost."""
+"""heartbeatTimeoutSeconds: agents report done lines in a third of it, so a lost worker repeats few lines."""
 LAST_CALL_SECONDS = 5
-"""Workers do not wait for a world; so that many who come make one of it."""
+"""lastCallSeconds: workers do not wait for a world, so a late worker causes few new ones."""
 
 
 @dataclass(frozen=True)
 class MapWorkers:
-    """What the command runs in."""
+    """Workers that run the command."""
 
     least: int
     most: int
@@ -38,12 +38,12 @@ class MapWorkers:
     idle_seconds: int
     image: str = ""
     requests: Mapping[str, str] = field(default_factory=dict)
-    """Requests of one worker, that is, of all its slots."""
+    """Resource requests of one worker, for all its slots."""
     template: JSON = field(default_factory=dict)
-    """A Pod template of the user's, whose first container runs the command."""
+    """The user's Pod template, whose first container runs the command."""
 
     def at_first(self, lines: int) -> int:
-        """Workers at the start: as many as the lines fill, if their number is there (not 0)."""
+        """Return the number of workers at the start: enough for the lines; the least if their number is 0."""
         wanted = -(-lines // self.slots) if lines else self.least
         return max(self.least, min(wanted, self.most))
 
@@ -75,7 +75,7 @@ def job_of(name: str, task: LineTask, workers: MapWorkers, maps: Sequence[str]) 
             "failurePolicy": {
                 "rules": [
                     {"action": "FailJob", "onExitCodes": of_the_submission},
-                    # Where other nodes lack it too, the third such end in a row fails the job.
+                    # If other nodes lack it too, the third such exit in a row fails the job.
                     {"action": "Replace", "onExitCodes": of_the_node},
                 ]
             },
@@ -85,7 +85,7 @@ def job_of(name: str, task: LineTask, workers: MapWorkers, maps: Sequence[str]) 
 
 
 def chunks_of(task: LineTask, lines: Lines | None) -> list[JSON]:
-    """The data of the ConfigMaps; the first has the task too. Raises LinesError for too many lines."""
+    """Return the data of the ConfigMaps, the first with the task; raise LinesError for too many lines."""
     data: list[JSON] = [{}]
     if lines is not None:
         parts = packed(lines)
@@ -115,7 +115,7 @@ def config_map_name(job: str, place: int) -> str:
 
 
 def config_map_names(job: JSON) -> list[str]:
-    """Return the ConfigMaps of a job that `dlr map` made; none for another job."""
+    """Return the ConfigMaps of a job of `dlr map`; empty for another job."""
     volumes = job["spec"]["replicaSpecs"].get("worker", {}).get("template", {}).get("spec", {}).get("volumes")
     for volume in volumes or ():
         if volume["name"] == VOLUME:
@@ -124,10 +124,10 @@ def config_map_names(job: JSON) -> list[str]:
 
 
 def task_and_lines(found: Sequence[JSON]) -> tuple[LineTask, Lines | None]:
-    """Read task and lines from the ConfigMaps, in their order; the lines only if they are in them.
+    """Read the task from the ConfigMaps, given in their order, and the lines if they are included.
 
     Raises:
-        KeyError, TypeError, ValueError: they make no sense.
+        KeyError, TypeError, ValueError: the ConfigMaps are invalid.
     """
     task = LineTask.from_json(found[0]["data"][TASK_FILE])
     if task.lines_path:

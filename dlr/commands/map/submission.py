@@ -1,4 +1,4 @@
-"""Makes a `dlr map` in a cluster, whole or not at all, and finds one that is there."""
+"""Creates the objects of a `dlr map`, all or none, and finds those of an existing one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Submitted:
     job: JSON
     task: LineTask
     sent: Lines | None
-    """The lines, if they were sent along."""
+    """Lines, if they are in its ConfigMaps."""
 
     @property
     def name(self) -> str:
         return str(self.job["metadata"]["name"])
 
     def lines(self) -> Lines | None:
-        """None where only its workers can see them."""
+        """Return the lines; None if only its workers can read them."""
         if self.sent is None:
             with suppress(LinesError):
                 return read(Path(self.task.lines_path))
@@ -43,10 +43,10 @@ def new_name() -> str:
 
 
 def submit(api: Api, name: str, task: LineTask, lines: Lines | None, workers: MapWorkers) -> Submitted:
-    """Make the job and its ConfigMaps.
+    """Create the job and its ConfigMaps.
 
     Args:
-        lines: to be sent along; None where workers read them from `task.lines_path`.
+        lines: lines for the ConfigMaps; None if workers read them from `task.lines_path`.
     """
     try:
         made = objects(name, task, lines, workers)
@@ -59,7 +59,7 @@ def submit(api: Api, name: str, task: LineTask, lines: Lines | None, workers: Ma
 
 
 def attach(api: Api, name: str) -> Submitted:
-    """The `dlr map` of that name."""
+    """Return the existing `dlr map` of that name."""
     job = get_job(api, name)
     made = config_map_names(job)
     if not made:

@@ -1,1 +1,1 @@
-"""`dlr node-check`: of this machine (`local`), or of nodes of a cluster (`remote`, and what shows it)."""
+"""`dlr node-check`: checks this machine (`local`), or nodes of a cluster (`remote`)."""

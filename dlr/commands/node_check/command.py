@@ -1,4 +1,4 @@
-"""`dlr node-check`: its options."""
+"""The command `dlr node-check`, with its options."""
 
 from __future__ import annotations
 
@@ -149,12 +149,12 @@ def command(
     except (CouldNotTell, Interrupted):
         raise
     except (ApiError, CommandError) as error:
-        # That a cluster does not answer speaks against none of its nodes.
+        # An error of the cluster is no evidence against its nodes.
         raise CouldNotTell(str(error)) from error
 
 
 def _make(api: Api, check: JSON, output: Format, *, wait: bool) -> None:
-    """Make a NodeCheck, and exit by what it finds, unless nobody waits for that."""
+    """Create a NodeCheck, and, if `wait`, exit by its findings."""
     created = remote.create(api, check)
     if not wait:
         remote.announce(created, output)
@@ -181,13 +181,13 @@ def _given(**fields: Any) -> JSON:
 
 
 def subject(nodes: Sequence[str], selector: str | None, job: str | None) -> JSON:
-    """The fields of the spec that say what to check: every node, unless one of these does.
+    """Return the fields of the spec that select the nodes; without any argument, all nodes.
 
     Args:
-        nodes: node names; each may be several with commas between.
+        nodes: node names, or lists of them separated by commas.
 
     Raises:
-        CouldNotTell: the selector or the list of nodes cannot be meant.
+        CouldNotTell: the selector or the list of nodes is invalid.
     """
     if job is not None:
         return {"jobName": job}
@@ -200,7 +200,7 @@ def subject(nodes: Sequence[str], selector: str | None, job: str | None) -> JSON
 
 
 def _labels(selector: str) -> dict[str, str]:
-    """`a=b,c=d`: a NodeCheck's nodeSelector is a map, as a Pod's is."""
+    """Parse `a=b,c=d`; like a Pod's, a NodeCheck's nodeSelector is a map."""
     labels: dict[str, str] = {}
     for part in selector.split(","):
         key, equals, value = (word.strip() for word in part.replace("==", "=", 1).partition("="))

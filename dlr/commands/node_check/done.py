@@ -1,6 +1,6 @@
-"""What was done about the nodes that a check found faulty: cordoned, held back, or why neither.
+"""Actions on the nodes that a check found faulty: cordoned, held back, or why neither.
 
-The NodeCordon reconciler writes it on the Nodes, a moment after the check has finished.
+The NodeCordon reconciler records them on the Nodes, shortly after the end of the check.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dlr.kube.following import until_finished
 from reconcilers.findings.record import unhealthy_taint
 
 PATIENCE_SECONDS = 5.0
-"""Time limit for it: a cordon takes one write after the check's last."""
+"""Time limit for the record: a cordon takes one write after the check's last."""
 NOT_ALLOWED = "CordonNotAllowed"
 IN_SERVICE = {"CordonHeld": HELD_BACK, "CordonReported": NOT_ENFORCED}
-"""Statements by the reason of the condition `ElasticSuspected`."""
-UNKNOWN = "nothing is known yet of a cordon; see kubectl describe node"
+"""Action by the reason of the condition `ElasticSuspected`."""
+UNKNOWN = "no cordon is recorded yet; see kubectl describe node"
 
 
 def await_deeds(api: Api, check: JSON) -> dict[str, str]:
-    """Return what was done about each faulty node of a finished check; wait a few seconds for it."""
+    """Return the action on each faulty node of a finished check; wait a few seconds for it."""
     faulty = nodes_in(check.get("status") or {}, Verdict.FAULTY)
     if not check["spec"].get("cordon", True):
         return dict.fromkeys(faulty, "not cordoned, as --no-cordon says")
@@ -40,7 +40,7 @@ def await_deeds(api: Api, check: JSON) -> dict[str, str]:
 
 
 def _deeds(api: Api, check: JSON, faulty: Collection[str]) -> dict[str, str]:
-    """Return what shows by now of each faulty node."""
+    """Return the actions on faulty nodes that are recorded by now."""
     if not faulty:
         return {}
     try:
@@ -52,11 +52,11 @@ def _deeds(api: Api, check: JSON, faulty: Collection[str]) -> dict[str, str]:
 
 
 def deed(node: JSON, check: JSON, refused: bool) -> str:
-    """What was done about one node; empty while that does not show.
+    """Return the action on one node; empty before it is recorded.
 
     Args:
-        check: the finished NodeCheck that found it faulty.
-        refused: whether an Event says that the check's namespace may not have nodes cordoned.
+        check: the finished NodeCheck that found the node faulty.
+        refused: whether an Event reports that the check's namespace may not cordon nodes.
     """
     acted = read_acted(node)
     if acted is not None and _is_of(acted, check):
@@ -73,7 +73,7 @@ def deed(node: JSON, check: JSON, refused: bool) -> str:
 
 
 def _is_of(acted: Finding, check: JSON) -> bool:
-    """Whether what was done rests on this check, or on a newer finding."""
+    """Whether the action is due to this check, or to a newer finding."""
     metadata, ended = check["metadata"], check["status"].get("completionTime") or ""
     newer = acted.time.strftime("%Y-%m-%dT%H:%M:%SZ") >= ended
     return acted.source == f"{metadata['namespace']}/{metadata['name']}" or newer

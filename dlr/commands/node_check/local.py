@@ -1,4 +1,4 @@
-"""`dlr node-check --local`: is this machine fit to train?"""
+"""`dlr node-check --local`: checks whether this machine is fit for training."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FIGURES = {
 
 
 def check_this_machine(output: Format, *, gpu: bool) -> LocalHealth:
-    """Run the probes and show them.
+    """Run the probes and show their results.
 
     Raises:
-        CouldNotTell: there is no GPU, and one was asked for.
+        CouldNotTell: there is no GPU, though `gpu` requires one.
     """
     results = run_local(gpu, _show_progress)
     verdict = judge(results)

@@ -1,4 +1,4 @@
-"""What has happened to a NodeCheck so far, a line each."""
+"""Progress of a NodeCheck in lines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NO_CONTROLLER_AFTER_SECONDS = 10.0
 
 
 def news(check: JSON, workers: Sequence[JSON], waited_seconds: float) -> Iterator[str]:
-    """Yield all that can still be seen; of two looks, the lines of the later one alone are new.
+    """Yield lines about all visible progress; the caller prints those that an earlier look did not have.
 
     Args:
-        workers: of a check that has nodes and is not finished.
-        waited_seconds: since the check was made, by the clock of this machine.
+        workers: workers of a check that has nodes and is not finished.
+        waited_seconds: time since the check was created, by the clock of this machine.
     """
     status = check.get("status") or {}
     phase = status.get("phase")

@@ -1,4 +1,4 @@
-"""`dlr node-check history NODE`: the findings of a node's last checks, by its record."""
+"""`dlr node-check history NODE`: the findings of a node's last checks, from its record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("AGE", "CHECK", "VERDICT", "PASSED", "FAILED", "FAILED WITH")
 
 
 def show_record(api: Api, name: str, output: Format) -> None:
-    """Show the newest finding first.
+    """Show the findings, the newest first.
 
     Raises:
         CommandError: there is no such node, or it or its record cannot be read.
@@ -23,8 +23,8 @@ def show_record(api: Api, name: str, output: Format) -> None:
     record = read_record(node)[::-1]
     if not record and (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_RECORD):
         raise CommandError(
-            f"The record of {name}, its annotation {names.ANNOTATION_RECORD}, cannot be read: somebody has "
-            "changed it. The next check that counts for its cordon writes it again."
+            f"The record of {name}, its annotation {names.ANNOTATION_RECORD}, cannot be read: it was edited. "
+            "The next check that counts for its cordon writes it again."
         )
     if output is Format.JSON:
         print_json([finding.to_wire() for finding in record])
@@ -40,6 +40,6 @@ def show_record(api: Api, name: str, output: Format) -> None:
 
 
 def columns(finding: Finding) -> tuple[object, ...]:
-    """All of a row but the age. Partners are those of failures that nothing else explains."""
+    """Return the cells of a row except the age; partners are those of otherwise unexplained failures."""
     partners = ", ".join(finding.failed_with)
     return finding.source, finding.verdict.value, finding.passed, finding.failed, partners

@@ -1,4 +1,4 @@
-"""`dlr node-check` of a cluster's nodes: make the NodeCheck, stay with it, and say what it found."""
+"""`dlr node-check` of a cluster's nodes: creates the NodeCheck, follows it, and shows its findings."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from dlr.kube.following import until_finished
 from healthcheck.local import LocalHealth
 
 LINES_AROUND_TABLE = 4
-"""An empty line, the header, the line that says how many rows are left out, and the cursor's."""
+"""An empty line, the header, the line with the number of omitted rows, and the cursor's."""
 FEWEST_ROWS, MOST_OTHERS = 3, 5
-"""Rows of a table on a terminal at least, and of links and domains at most."""
+"""Fewest rows of a table on a terminal, and most rows of links or domains."""
 
 
 def create(api: Api, check: JSON) -> JSON:
-    """The NodeCheck as the server has made it.
+    """Create the NodeCheck, and return it as created.
 
     Raises:
-        CommandError: the server refused it; with the paths of the fields that it did not like.
+        CommandError: the server refused it; the message has the paths of the invalid fields.
     """
     if job := check["spec"].get("jobName"):
         get_job(api, job)
@@ -46,7 +46,7 @@ def create(api: Api, check: JSON) -> JSON:
 
 
 def announce(created: JSON, output: Format) -> None:
-    """Print the check's name and how to look at it, for a caller that does not wait."""
+    """Print the check's name and the command that shows it, for a caller that does not wait."""
     name, namespace = created["metadata"]["name"], created["metadata"]["namespace"]
     if output is Format.JSON:
         print_json({"name": name, "namespace": namespace})
@@ -58,11 +58,11 @@ def announce(created: JSON, output: Format) -> None:
 
 
 def wait(api: Api, created: JSON, output: Format) -> LocalHealth:
-    """Print what happens until the check has finished, and then what it found.
+    """Print the progress of the check until its end, and then its findings.
 
     Raises:
         Interrupted: by Ctrl-C.
-        CouldNotTell: the check failed, or somebody deleted it.
+        CouldNotTell: the check failed, or was deleted.
     """
     name = created["metadata"]["name"]
     try:
@@ -83,7 +83,7 @@ def wait(api: Api, created: JSON, output: Format) -> LocalHealth:
 
 
 def _follow(api: Api, created: JSON, quiet: bool) -> JSON:
-    """Print each thing that happens, unless `quiet`; return the finished check."""
+    """Print the progress, unless `quiet`; return the finished check."""
     began, printed = time.monotonic(), set[str]()
     for check, workers in until_finished(lambda: _look(api, created), lambda look: _is_finished(look[0])):
         for line in () if quiet else news(check, workers, time.monotonic() - began):
@@ -94,7 +94,7 @@ def _follow(api: Api, created: JSON, quiet: bool) -> JSON:
 
 
 def _look(api: Api, created: JSON) -> tuple[JSON, list[JSON]]:
-    """Return the check, and its workers while they are at work."""
+    """Return the check, and its workers while it runs."""
     metadata = created["metadata"]
     gone = CouldNotTell(f"The check {metadata['name']!r} was deleted before it had finished.")
     try:
@@ -119,7 +119,7 @@ def _is_finished(check: JSON) -> bool:
 
 
 def report(check: JSON, done: Mapping[str, str], screen: Console) -> RenderableType:
-    """Draw the verdict, what to do, and tables; on a terminal as many of their rows as there is room for."""
+    """Draw the verdict, advice, and tables; on a terminal with as many rows as fit."""
     parts: list[RenderableType] = []
     blocks: list[list[str]] = []
     if check["status"]["phase"] == NodeCheckPhase.SUCCEEDED:

@@ -1,6 +1,6 @@
-"""What `dlr node-check` shows of a finished NodeCheck: tables, a report on each bad node, and a summary.
+"""Output of `dlr node-check` for a finished NodeCheck: tables, a report on each bad node, and a summary.
 
-Pure functions of the check alone, which is all that is left of it later.
+Pure functions of the NodeCheck alone, whose workers may be gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NODE_COLUMNS = ("NODE", "VERDICT", "COMPUTE", "NETWORK")
 LINK_COLUMNS = ("LINK", "SYMPTOM", "WHY")
 DOMAIN_COLUMNS = ("DOMAIN", "NODES", "WHY")
 MOST_REPORTS, MOST_NAMED, MOST_REASONS = 8, 8, 2
-"""Reports on nodes, nodes that each names, and reasons that each gives; the others are in the NodeCheck."""
+"""Most reports on nodes, nodes that each names, and reasons that each gives; the NodeCheck has the others."""
 GRAVITY: dict[str | None, int] = {verdict.value: place for place, verdict in enumerate(WORST_FIRST)}
 COMPUTE = {
     Metric.GEMM_BF16_TFLOPS.value: "bf16",
@@ -33,7 +33,7 @@ NETWORK = Metric.PAIR_BUS_GBPS.value
 
 
 def head(check: JSON, now: datetime) -> str:
-    """Return which check it is, and how it ended after how long."""
+    """Return the check's name, phase and duration."""
     metadata, status = check["metadata"], check["status"]
     started = status.get("startTime") or metadata["creationTimestamp"]
     took = age(started, parse_time(status.get("completionTime")) or now)
@@ -43,7 +43,7 @@ def head(check: JSON, now: datetime) -> str:
 
 
 def node_rows(check: JSON) -> list[Row]:
-    """Return the rows, the worst first; nodes of a check that failed may have no verdict."""
+    """Return the rows of nodes, the worst first; nodes of a failed check may have no verdict."""
     status = check["status"]
     results = {result["node"]: result for result in status.get("nodeResults") or []}
     verdicts, buses = verdicts_of(status), _best_bus(status)
@@ -74,12 +74,12 @@ def domain_rows(check: JSON) -> list[Row]:
 
 
 def reports_on_nodes(check: JSON, done: Mapping[str, str]) -> list[str]:
-    """Return three lines for nodes that are not healthy, the worst first: verdict, why, and what to do.
+    """Return three lines for unhealthy nodes, the worst first: verdict, why, and what to do.
 
-    Nodes with the same verdict, of which the same was done and is to be done, share them.
+    Nodes with the same verdict, action and advice share them.
 
     Args:
-        done: by node, what was done about it.
+        done: action by node.
     """
     status = check["status"]
     results = {result["node"]: result for result in status.get("nodeResults") or []}
@@ -107,18 +107,18 @@ def reports_on_nodes(check: JSON, done: Mapping[str, str]) -> list[str]:
 
 
 def summary(check: JSON) -> str:
-    """The verdict on all nodes, with its reason."""
+    """Return the verdict on all nodes, with its reason."""
     return f"{health(check)}: {message(check)}".removesuffix(": ")
 
 
 def notes(check: JSON) -> list[str]:
-    """What could not be tested, and what is wrong with whole classes of hardware."""
+    """Return notes on what could not be tested, and on faults of whole classes of hardware."""
     kinds = ("NodesTested", "AcceleratorsTested", "NodesAlike")
     return [line for kind in kinds if (line := condition_message(check, kind, "False"))]
 
 
 def compute(figures: Mapping[str, float]) -> str:
-    """The type of number that the node is fastest with."""
+    """Return the highest speed of the node, with its dtype."""
     measured = {name: figures[name] for name in COMPUTE if name in figures}
     if not measured:
         return ""
@@ -131,7 +131,7 @@ def network(bus_gbps: float | None) -> str:
 
 
 def _best_bus(status: JSON) -> dict[str, float]:
-    """The bus bandwidth of each node's fastest group, in GB/s."""
+    """Return the bus bandwidth of each node's fastest group, in GB/s."""
     best: dict[str, float] = {}
     for group in (group for round_ in rounds_of(status) for group in round_["groups"]):
         bus = group["figures"].get(NETWORK)

@@ -1,16 +1,16 @@
 "use strict";
-/* The page: its view, the server's updates, and keys. Texts of the cluster become text nodes, but for the timeline, an SVG in which the server has escaped them. */
+/* The page: its view, the server's updates, and keys. Texts from the cluster become text nodes, except in the timeline, an SVG in which the server has escaped them. */
 
 const $ = (id) => document.getElementById(id);
 const [main, where, live, trouble, filter, keys] = ["main", "where", "live", "trouble", "filter", "keys"].map($);
-const BIG_DRAWING = 100000; // characters of a timeline: beyond, it is drawn less often
+const BIG_DRAWING = 100000; // characters of a timeline beyond which it is drawn less often
 const SLOW_REDRAW_MS = 5000;
 const LOG_INTERVAL_MS = 3000;
 
-let view = null; // what is shown: {kind, namespace, name}
+let view = null; // the present view: {kind, namespace, name}
 let source = null; // its EventSource
-let update = null; // the last of it: {page, trouble, at}
-let parts = new Map(); // by name, what a part of the page was made of, so that what is as it was stays as it is
+let update = null; // its last update: {page, trouble, at}
+let parts = new Map(); // data of each part of the page, by name, so that unchanged parts are kept
 let mode = "state";
 let log = { rank: null, timer: 0 };
 let charts = null; // of the steps: {key, made}
@@ -33,13 +33,13 @@ const percent = (part) => (part === null || part === undefined ? "" : `${(part *
 
 const isEmpty = (content) => content === null || content === undefined || content === "";
 
-/* Without the columns in which no row has anything. */
+/* Removes the columns that are empty in all rows. */
 function filledTableOf(name, columns, rows) {
   const kept = columns.map((_, at) => rows.some((row) => !isEmpty(row[at])));
   return tableOf(name, columns.filter((_, at) => kept[at]), rows.map((row) => row.filter((_, at) => kept[at])));
 }
 
-/* `columns`: [title, class] of each; `rows`: the cells of each, texts or elements. On a phone a cell that has no class bears its title. */
+/* `columns`: [title, class] of each; `rows`: the cells of each, texts or elements. On a phone a cell without a class shows its title. */
 function tableOf(name, columns, rows, { classes = "", below = [] } = {}) {
   const cell = (content, at) => {
     const [title, kind] = columns[at];
@@ -56,7 +56,7 @@ function tableOf(name, columns, rows, { classes = "", below = [] } = {}) {
 
 const leftOut = (count, what) => (count ? quiet(`… and ${count} more ${what}`) : null);
 
-/* Makes a part again if what it shows has changed; what has the focus in it keeps it, and what is open stays open. */
+/* Rebuilds a part if its data have changed; the focus and open details are kept. */
 function part(name, shown, make) {
   const text = JSON.stringify(shown);
   if (parts.get(name) === text) return;
@@ -136,7 +136,7 @@ function renderFleet(page) {
   part("fleet", [jobs, page.leftOut], () => jobs.length ? fleetPart(jobs, page) : noJobsPart(page, words));
 }
 
-/* How many jobs are in each state; a button shows those alone. */
+/* Number of jobs in each state; a button filters by state. */
 function statesPart(jobs, words) {
   const counts = new Map();
   for (const job of jobs) if (!job.isGroup) counts.set(job.state, (counts.get(job.state) || 0) + 1);
@@ -207,7 +207,7 @@ function renderJob(page) {
   part("events", page.events, eventsPart);
 }
 
-/* A part that is not there without something to show. */
+/* A part that is left out if it is empty. */
 function optional(name, shown, make) {
   $(name).hidden = !shown;
   if (shown) part(name, shown, make);
@@ -273,7 +273,7 @@ function timeLine(times) {
 
 let slow = null;
 
-/* Step time and numbers at full size; below, small, what rank 0's Pod used; and in words what all Pods use now. */
+/* Step time and numbers at full size; below, small, the usage of rank 0's Pod, and in words the present usage of all Pods. */
 function renderSteps(page) {
   const place = $("steps"), { past, usage, slowSince } = page.steps, names = Object.keys(past.numbers);
   const known = page.life && past.at.length > 1; // a line has two points
@@ -322,7 +322,7 @@ function failuresPart(page) {
   return [el("h2", {}, TITLES.failures + all), tableOf(TITLES.failures, columns, rows, { classes: "tall" }), page.culprit && culpritPart(page)];
 }
 
-/* What somebody wanted, with the pause of training that it took; in no colour of a failure. */
+/* Planned changes, with the pause of training that each took, without the colours of failures. */
 function changesPart(page) {
   const columns = [["UTC", ""], ["STATE", "word"], ["PAUSE", "num"], ["WHY", "wide"]];
   const rows = page.changes.map((each) => [
@@ -348,7 +348,7 @@ function stacksPart(stacks, page) {
   ];
 }
 
-/* A table of the nodes in trouble; where they are few, of all that were checked. */
+/* A table of the nodes in trouble; if there are few nodes, of all that were checked. */
 function nodesPart(page) {
   const columns = [["NODE", ""], ["VERDICT", "word"], ["CORDON", "word"], ["READY", ""]];
   const { shown, leftOut: more, unchecked } = page.nodes;
@@ -409,7 +409,7 @@ function makeRanks() {
     el("div", { id: "worst" }));
 }
 
-/* The place in `drawn` that an arrow leads to from the chosen cell. */
+/* Index in `drawn` of the cell that an arrow key reaches from the chosen one. */
 function neighbour(key) {
   const at = drawn.places.findIndex(([cell]) => cell.index === chosen);
   if (at < 0) return 0;

@@ -42,7 +42,7 @@ function strip(states, length) {
 
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800, 2592000];
 
-/* A line over UTC; a spark has no axes. `output` shows the value under the pointer, or the last one; `most` is the least end of a scale from 0; `mark()` is a time and a label for it, or null. */
+/* A line over UTC; a spark has no axes. `output` shows the value under the pointer, or the last one; `most` is the smallest maximum of a scale from 0; `mark()` returns a time and a label, or null. */
 function chartOf(place, output, data, width, { unit = "", most = null, spark = false, mark = () => null }) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(name).trim();
@@ -70,7 +70,7 @@ function chartOf(place, output, data, width, { unit = "", most = null, spark = f
     {
       width, height: spark ? 48 : 180,
       legend: { show: false },
-      padding: spark ? [4, 0, 4, 0] : [8, 30, null, null], // half a time is right of the last tick
+      padding: spark ? [4, 0, 4, 0] : [8, 30, null, null], // room for half a label right of the last tick
       scales: most === null ? {} : { y: { range: (_, low, high) => (low == null ? [0, 1] : [0, Math.max(most, high * 1.15)]) } },
       axes: spark ? [{ show: false }, { show: false }] : [
         { ...axis, space: 70, size: 30, incrs: TIME_STEPS, values: (plot, values) => values.map((at) => clock(at, plot.scales.x.max - plot.scales.x.min)) },
@@ -84,7 +84,7 @@ function chartOf(place, output, data, width, { unit = "", most = null, spark = f
   );
 }
 
-/* Of 0 (as usual) to 1 (as bad as it gets). */
+/* From 0 (usual) to 1 (worst). */
 const BADNESS = {
   state: (cell) => (cell.odd === null ? 0 : cell.odd.state === "Failed" ? 1 : 0.4 - cell.odd.place / 50), // the gravest kinds come first
   lag: (cell) => (cell.lag === null ? null : Math.min(1, Math.max(0, cell.lag * (cell.secondsPerStep || 0) - 15) / 60)),
@@ -93,7 +93,7 @@ const BADNESS = {
 };
 const LEVELS = [["Running", "as usual"], ["Warning", "unusual"], ["Failed", "far from usual"], ["Pending", "not training"]];
 
-/* The word of LEVELS whose colour a rank has. */
+/* Key of a rank's colour in LEVELS. */
 function levelOf(cell, mode) {
   const badness = BADNESS[mode](cell);
   if (mode === "state" && badness) return badness < 0.5 ? "Warning" : "Failed";
@@ -121,7 +121,7 @@ function byNode(cells) {
   return found;
 }
 
-/* Where each cell is: a line a node, in as many columns as there is room for; without that room, all in rank order. */
+/* Position of each cell: one line per node, in as many columns as fit; if they do not fit, all in rank order. */
 function placesOf(cells, width) {
   const rows = byNode(cells), names = [...rows.keys()].map((node) => node || NO_NODE);
   const longest = Math.max(1, ...[...rows.values()].map((row) => row.length));
@@ -140,7 +140,7 @@ function placesOf(cells, width) {
   };
 }
 
-/* All in lines, each of which bears rank and node of its first; whole nodes where they are alike. */
+/* All cells in lines, each labelled with rank and node of its first cell; nodes of equal size are not split. */
 function inRankOrder(cells, width, side, perNode) {
   const nameOf = ({ rank, node }) => `${rank ?? ""} ${node || NO_NODE}`.slice(0, MOST_ROW_LABEL);
   const label = Math.max(...cells.map((cell) => nameOf(cell).length)) * CHARACTER + 8;
@@ -155,7 +155,7 @@ function inRankOrder(cells, width, side, perNode) {
   };
 }
 
-/* `colors`: by word of LEVELS. Gives where each cell is. */
+/* `colors`: colour by key of LEVELS. Returns the position of each cell. */
 function drawRanks(canvas, cells, mode, width, colors, chosen) {
   const { side, label, names, height, places } = placesOf(cells, width);
   const ratio = devicePixelRatio || 1, style = getComputedStyle(document.body);

@@ -1,1 +1,1 @@
-"""A model of how a job spent its time, for its timeline and its diagnosis."""
+"""A model of a job's history, for its timeline and its diagnosis."""

@@ -1,6 +1,6 @@
-"""The planned changes in a job's life: its count, its Pods or its nodes changed, or it was suspended. Pure.
+"""Planned changes in a job's history: of its count, its Pods or its nodes, and suspensions. Pure.
 
-They are told from failures by the states that follow: after a failure a job recovers, re-forms or is down.
+The states that follow distinguish them from failures, after which a job recovers, re-forms or is down.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from reconcilers.goodput.goodput import AFTER_A_FAILURE
 class PlannedChange:
     at: float
     state: str
-    """What the job did because of it: Forming, Checking or Suspended."""
+    """State of the job because of it: Forming, Checking or Suspended."""
     text: str
-    """Why, as the controller says."""
+    """The controller's reason."""
     pause: Span
-    """The time until training went on, or until now."""
+    """Time until training resumed, or until now."""
 
 
 def planned_changes(episodes: Sequence[Stretch]) -> tuple[PlannedChange, ...]:
-    """Return the changes that a job's history still has, the oldest first."""
+    """Return the changes in a job's history, the oldest first."""
     return tuple(sorted((*_pauses(episodes), *_without_pause(episodes)), key=lambda change: change.at))
 
 
 def _pauses(episodes: Sequence[Stretch]) -> Iterator[PlannedChange]:
-    """Yield one for each time without training that follows no failure; a suspension always is one."""
+    """Yield a change for each pause that follows no failure, and for each suspension."""
     began = 0
     for trains, stretches in groupby(episodes, key=lambda each: each.span.state == JobState.TRAINING):
         together = [*stretches]
@@ -60,7 +60,7 @@ def _change(first: Stretch, together: Sequence[Stretch]) -> PlannedChange:
 
 
 def _without_pause(episodes: Sequence[Stretch]) -> Iterator[PlannedChange]:
-    """Yield the changes of the world of a script that reports no step, which is taken to train at once."""
+    """Yield changes of the world without a pause, as in a script that reports no steps."""
     for before, after in pairwise(episodes):
         both = before.span.state == after.span.state == JobState.TRAINING
         if both and after.round > before.round:

@@ -1,7 +1,7 @@
-"""A life drawn as SVG with tooltips, which fits any width. Pure.
+"""Drawing of a timeline as SVG with tooltips, for any width. Pure.
 
-`dlr job timeline` writes it, and the dashboard shows it. All places along the time are percentages, so a
-browser fits the bars to its window and leaves texts as large as they are.
+`dlr job timeline` writes it, and the dashboard shows it. Positions in time are percentages, so a browser fits
+the bars to its window without scaling texts.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from dlr.job.wording import duration, plain
 FILE_WIDTH, VERDICT_CHARACTERS = 1200, 125
 LABELS_PERCENT, BARS_PERCENT = 16, 82.5
 LINE, HEAD, LANE, GAP, SHARE, SCALE = 16, 22, 18, 6, 60, 32
-"""Heights in pixels: of a line of text, of the verdict's, of a bar, a gap, the curve, and the scale."""
+"""Heights in pixels of a line of text, a line of the verdict, a bar, a gap, the curve, and the scale."""
 CURVE = FILE_WIDTH * BARS_PERCENT / 100
-"""The width of the curve's own coordinates, which are those of a file's pixels."""
+"""Width of the curve's own coordinates, equal to a file's pixels."""
 EDGE_PERCENT = 4.0
-"""A label of the scale that is closer to an end than this is aligned with it."""
+"""Distance from an end of the scale within which a label is aligned with the end."""
 LEAST_PERCENT = 0.1
-"""The width of even the shortest stretch."""
+"""Smallest width of a stretch."""
 LABEL_PERCENT = 8.0
-"""The room of a label along the time; without it a label is left out."""
+"""Width of a label; without so much space it is left out."""
 MOST_LABEL = 24
 MOST_TEXT = 300
 LEGEND_CHARACTERS = 44
-"""The room of a line of the legend, with so much for each sign and gap: a phone shows it whole."""
+"""Longest line of the legend, which fits a phone."""
 SIGN_CHARACTERS = 3
+"""Width of a sign and its gap in the legend."""
 STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)
 DAY_SECONDS = 86_400
 MOST_TICKS = 9
@@ -71,15 +72,15 @@ STYLE = f"""
 @media (prefers-color-scheme: dark) {{ {_colors(DARK, 1)} }}
 @media (max-width: 700px) {{ .timeline .extra {{ display: none; }} }}
 """
-"""Colours are written out, since not every viewer of SVG files knows properties."""
+"""Style of the drawing. Colours are literal, since some viewers of SVG files lack custom properties."""
 
 
 def draw(life: JobTimeline, *, verdict: str = "", most_spans: int | None = None) -> str:
     """Return an SVG element; its classes need `STYLE`.
 
     Args:
-        verdict: the text to write above the drawing, with the title.
-        most_spans: the number of newest stretches of each worker to draw; default: all.
+        verdict: text above the drawing, with the title.
+        most_spans: number of newest stretches to draw for each worker; default: all.
     """
     heading = textwrap.wrap(verdict, VERDICT_CHARACTERS)
     first = HEAD * len(heading) + (LINE + GAP) * bool(verdict)
@@ -123,7 +124,7 @@ def svg_file(life: JobTimeline, verdict: str) -> str:
 
 
 def ticks(begin: float, end: float) -> list[float]:
-    """Return at most so many round numbers of seconds, minutes, hours or days, and one."""
+    """Return at most MOST_TICKS + 1 round numbers of seconds, minutes, hours or days."""
     wanted = (end - begin) / MOST_TICKS
     step = next((each for each in STEPS_SECONDS if each >= wanted), None)
     if step is None:
@@ -147,7 +148,7 @@ def _text(text: str, x: float, y: float, class_: str, more: str = "", tooltip: s
 
 
 def _label(name: str, node: str, top: int) -> str:
-    """The worker without its job's name, and its node where the window is wide enough."""
+    """Return the label of a lane: its name, and in a wide window its node."""
     short = shortened(name, MOST_LABEL)
     where = shortened(f"({node})", max(1, MOST_LABEL - len(short))) if node else ""
     shown = f'{escape(plain(short))} <tspan class="extra">{escape(plain(where))}</tspan>'
@@ -183,7 +184,7 @@ def _rounds(life: JobTimeline, top: int, bottom: int) -> Iterable[str]:
 
 
 def _marks(life: JobTimeline, lane: Lane, top: int) -> Iterable[str]:
-    """New Pods, and failures with their class where there is room for it."""
+    """Draw new Pods, and failures with their class if there is space for it."""
     for start in lane.starts:
         mark = _element("path", 'class="start" d="M-4 0h8l-4-6z"', f"{start.pod}, at {duration(start.at)}")
         yield _at(life, start.at, top + LANE, mark)
@@ -197,7 +198,7 @@ def _marks(life: JobTimeline, lane: Lane, top: int) -> Iterable[str]:
 
 
 def _changes(life: JobTimeline, top: int) -> Iterable[str]:
-    """Planned changes, in the job's own bar."""
+    """Draw planned changes, in the job's own bar."""
     for each in life.changes:
         tooltip = f"planned change at {duration(each.at)}: {each.text or each.state}"
         mark = _element("path", 'class="planned" d="M-6 0l6-6 6 6-6 6z"', tooltip)
@@ -212,14 +213,14 @@ def _words(life: JobTimeline, failure: PastFailure) -> str:
 
 
 def _at(life: JobTimeline, at: float, y: float, mark: str) -> str:
-    """Only an `svg` element can be moved by a percentage."""
+    """Return a mark at a place; only a nested `svg` element can have a percentage as its position."""
     if at < life.known_since:
         return ""
     return f'<svg x="{_percent(life, at):.2f}%" y="{y:g}" overflow="visible">{mark}</svg>'
 
 
 def _share(life: JobTimeline, bottom: int) -> Iterable[str]:
-    """The curve of the time spent training, the goodput, and the scale below them."""
+    """Draw the curve of the time spent training, the goodput, and the scale below them."""
     for share in (0, 0.5, 1):
         y = bottom - SHARE * share
         yield f'<line class="grid" x1="0" x2="100%" y1="{y:g}" y2="{y:g}"/>'
@@ -249,7 +250,7 @@ def _share(life: JobTimeline, bottom: int) -> Iterable[str]:
 
 
 def _legend(life: JobTimeline) -> list[list[tuple[str, str, str]]]:
-    """(sign, its colour or class, name) of what the drawing shows, in lines."""
+    """Return the lines of the legend: sign, colour or class, and name of each item."""
     seen = {span.state for span in life.states} | {span.state for lane in life.lanes for span in lane.spans}
     shown = [(tone.fill, [word for word in tone.words if word in seen]) for tone in TONES]
     items = [("■", f'fill="{fill}"', ", ".join(words)) for fill, words in shown if words]

@@ -1,4 +1,4 @@
-"""The stretches of a job's life and the failures in it, as `status.history` has them, and their clock."""
+"""Stretches and failures in a job's `status.history`, and their clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JobClock:
         return max((self.ended - self.submitted).total_seconds(), SHORTEST_LIFE_SECONDS)
 
     def at(self, moment: datetime) -> float:
-        """Never outside of the job's life: what came later is not drawn."""
+        """Return the seconds at a moment, limited to the job's life."""
         return min(max(0.0, (moment - self.submitted).total_seconds()), self.end)
 
     def read(self, text: str | None) -> float | None:
@@ -59,18 +59,18 @@ class Stretch:
     members_text: str
     reason: str
     failure: JSON | None = None
-    """The failure that began it, as the status has it."""
+    """Failure at its beginning, from the status."""
     lives: str = ""
     """How many training processes lived on into its round, such as `3 of 4 processes`; empty without any."""
 
     def has(self, index: int) -> bool:
-        """Whether that worker had a place in the world; of a cut-off list, all that come after it had."""
+        """Whether that worker was in the world; if the list was cut off, workers after its end count, too."""
         cut = self.members_text.endswith("…")
         return index in self.members or (cut and index > max(self.members, default=0))
 
 
 def episodes_of(history: Sequence[JSON], clock: JobClock) -> list[Stretch]:
-    """Each lasts until the next."""
+    """Return the stretches of a history, each of which lasts until the next."""
     begins = [clock.read(entry["since"]) or 0.0 for entry in history]
     ends = [*begins[1:], *([clock.end] if begins else ())]
     return [
@@ -94,31 +94,31 @@ def _lives(entry: JSON) -> str:
 
 @dataclass(frozen=True)
 class PastFailure:
-    """A failure that a job recovered from, as its controller has judged it."""
+    """A failure of a job, by the judgement of its controller."""
 
     at: float
     worker: str
     """Name of the ElasticWorker that failed first."""
     who: str
-    """The worker, or its replica group, as it is called within the job."""
+    """Name of the worker, or of its replica group, without the job's name."""
     what: str
-    """The exit class."""
+    """Exit class."""
     text: str
     outage: Span | None = None
-    """The time until training went on; None if the job had not trained since the failure before."""
+    """Time until training resumed; None if the job had not trained since the previous failure."""
     lives: str = ""
     """How many training processes lived on, such as `3 of 4 processes`; empty without any."""
 
     @property
     def survivors(self) -> str:
-        """The same as a clause."""
+        """`lives` as a clause."""
         return f"{self.lives} lived on" if self.lives else ""
 
 
 def failures_in(job: JSON, episodes: Sequence[Stretch], clock: JobClock) -> list[PastFailure]:
-    """Return the failures that a job's history still has, and its last one, the oldest first.
+    """Return the failures in a job's history, and its last failure, the oldest first.
 
-    An end that followed from a peer's is none, where the outage has that one too.
+    A failure that followed from a peer's is left out if the outage has the peer's, too.
     """
     found: dict[tuple[str, str], PastFailure] = {}
     followed: set[tuple[str, str]] = set()
@@ -128,13 +128,14 @@ def failures_in(job: JSON, episodes: Sequence[Stretch], clock: JobClock) -> list
         together = [*stretch]
         outage: Span | None = Span("", together[0].span.begin, together[-1].span.end, "")
         failures = [(number, each.failure) for number, each in enumerate(together) if each.failure]
-        causes = {told["exitClass"] for _, told in failures} - {ExitClass.UNKNOWN}
-        for number, told in failures:
-            if causes and told["exitClass"] == ExitClass.UNKNOWN:
-                followed.add((told["worker"], told["time"]))
-            elif (told["worker"], told["time"]) not in found:
-                failure = _failure(job, told, clock, outage)
-                found[told["worker"], told["time"]] = replace(failure, lives=_lives_after(together, number))
+        causes = {each["exitClass"] for _, each in failures} - {ExitClass.UNKNOWN}
+        for number, each in failures:
+            key = each["worker"], each["time"]
+            if causes and each["exitClass"] == ExitClass.UNKNOWN:
+                followed.add(key)
+            elif key not in found:
+                failure = _failure(job, each, clock, outage)
+                found[key] = replace(failure, lives=_lives_after(together, number))
                 outage = None
     last = (job.get("status") or {}).get("lastFailure")
     if last and (last["worker"], last["time"]) not in found.keys() | followed:
@@ -143,7 +144,7 @@ def failures_in(job: JSON, episodes: Sequence[Stretch], clock: JobClock) -> list
 
 
 def _lives_after(stretches: Sequence[Stretch], number: int) -> str:
-    """Return what lived through the failure of one stretch, up to the next failure."""
+    """Return the processes that lived through the failure of one stretch."""
     later = takewhile(lambda stretch: not stretch.failure, stretches[number + 1 :])
     return next((each.lives for each in (stretches[number], *later) if each.lives), "")
 
@@ -156,7 +157,7 @@ def _failure(job: JSON, failure: JSON, clock: JobClock, outage: Span | None) -> 
 
 
 def members_of(ranges: str) -> frozenset[int]:
-    """`0-2,5` as {0, 1, 2, 5}; of a text that was cut off, what is left of it."""
+    """Parse `0-2,5` into {0, 1, 2, 5}; a text that was cut off yields its readable part."""
     found: set[int] = set()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", ranges):
         found.update(range(int(first), int(last or first) + 1))

@@ -1,4 +1,4 @@
-"""A job's life as data to be drawn: what each worker did when, rounds, failures, the share of training.
+"""Data of a job's timeline: states of each worker, rounds, failures, the share of training.
 
 From `status.history` of the job and of its workers. Times are seconds since the job's submission. Pure.
 """
@@ -26,9 +26,9 @@ MOST_LANES = 64
 MOST_GROUPS = 128
 CURVE_POINTS = 240
 CLOCK_WITH_SECONDS, CLOCK_WITHOUT_DATE = 7_200, 86_400
-"""Lengths of a life, in seconds, up to which its clock has seconds, and no date."""
+"""Longest ages of a job, in seconds, for which its clock shows seconds, and shows no date."""
 TOGETHER = (*(state.value for state in NOT_YET_TRAINING), JobState.CHECKING.value)
-"""States of a job that are those of all its workers that are up."""
+"""States of a job that also are the states of its workers that are up."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class Lane:
     """A worker, or a replica group."""
 
     worker: str
-    """Name of the ElasticWorker; of a replica group, of its ElasticJob."""
+    """Name of the ElasticWorker, or of a replica group's ElasticJob."""
     type: str
     index: int
     node: str
-    """The present node, or the last one; empty for a replica group."""
+    """Present or last node; empty for a replica group."""
     spans: tuple[Span, ...]
     failures: tuple[PastFailure, ...]
     starts: tuple[PodStart, ...]
-    """The second Pod and those after it."""
+    """Starts of the second Pod and later ones."""
 
     @property
     def title(self) -> str:
-        """The name that is enough within one job."""
+        """Name within the job."""
         return f"{self.type}-{self.index}"
 
 
@@ -70,29 +70,28 @@ class TimelineRound:
 
 @dataclass(frozen=True)
 class JobTimeline:
-    """All that a timeline shows."""
+    """Contents of a timeline."""
 
     name: str
     phase: str
     submitted: datetime
     seconds: float
-    """Until now, or to the job's end."""
+    """Age of the job, now or at its end."""
     known_since: float
-    """Later than 0 when history has lost its beginning."""
+    """Beginning of the history; later than 0 if it was truncated."""
     states: tuple[Span, ...]
     rounds: tuple[TimelineRound, ...]
     lanes: tuple[Lane, ...]
     lanes_left_out: int
     training_share: tuple[tuple[float, float], ...]
-    """(time, share of the time until then that the job was training)"""
+    """Points in time, each with the share of the time until then in which the job trained."""
     goodput: float | None
     failures: tuple[PastFailure, ...]
-    """The last failures, the oldest first."""
+    """Last failures, the oldest first."""
     failure_count: int
-    """All failures since submission."""
+    """Number of failures since submission."""
     changes: tuple[PlannedChange, ...] = ()
-    """The planned changes that history still has, the oldest first; of replica groups none, which change from
-    version to version."""
+    """Planned changes in the history, the oldest first; none for replica groups, which have versions."""
     of_groups: bool = False
     """Whether the lanes are replica groups, and the rounds versions."""
 
@@ -117,7 +116,7 @@ def title(life: JobTimeline) -> str:
 
 
 def clock_of(life: JobTimeline, at: float) -> str:
-    """The wall clock at so many seconds, in UTC, as finely as the job's length asks for."""
+    """Return the wall-clock time at so many seconds, in UTC; its precision depends on the job's age."""
     moment = life.submitted.astimezone(UTC) + timedelta(seconds=at)
     if life.seconds < CLOCK_WITH_SECONDS:
         return f"{moment:%H:%M:%S}"
@@ -125,7 +124,7 @@ def clock_of(life: JobTimeline, at: float) -> str:
 
 
 class NoHistory(ValueError):
-    """Nothing was kept of the job's life (a controller of an earlier version)."""
+    """The job's status has no history (a controller of an earlier version)."""
 
 
 def life_of(
@@ -135,12 +134,13 @@ def life_of(
     now: datetime,
     groups: Sequence[JSON] = (),
 ) -> JobTimeline:
-    """
+    """Return the timeline of a job.
+
     Args:
-        groups: the ElasticJobs of its replica groups, which are the lanes then.
+        groups: the ElasticJobs of its replica groups, if it has any; they become the lanes.
 
     Raises:
-        NoHistory: the job has none.
+        NoHistory: the job has no history.
     """
     status = job.get("status") or {}
     submitted = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
@@ -204,13 +204,13 @@ def _lanes_of_groups(
 
 
 def _with_most_failures(lanes: Sequence[Lane]) -> tuple[list[Lane], int]:
-    """Return as many lanes as can be read, in order; and the number of the others."""
+    """Return at most MOST_GROUPS lanes, in order, and the number of the others."""
     shown = sorted(lanes, key=lambda lane: -len(lane.failures))[:MOST_GROUPS]
     return sorted(shown, key=lambda lane: lane.index), len(lanes) - len(shown)
 
 
 def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Stretch], clock: JobClock) -> Lane:
-    """Return the lane of a group: it trains where its job does, with it, and else it waits."""
+    """Return the lane of a group, which trains only while the job's world includes it."""
     own = episodes_of((group.get("status") or {}).get("history") or (), clock)
     owner = owner_of_group(group["metadata"])
     index = owner.index if owner is not None else 0
@@ -230,14 +230,14 @@ def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Stretch],
 
 
 def _states_of_groups(episodes: Sequence[Stretch]) -> tuple[Span, ...]:
-    """Return the states of a job that trains on from version to version."""
+    """Return the states of a job with groups, which trains on from version to version."""
     spans = [episode.span for episode in episodes]
     training = JobState.TRAINING
     return tuple(_joined([replace(span, text="") if span.state == training else span for span in spans]))
 
 
 def _spans_of_group(index: int, own: Stretch, of_job: Sequence[Stretch]) -> Iterator[Span]:
-    """Yield the spans of one episode of a group; before its job's history it trains wherever it says so."""
+    """Yield the spans of one episode of a group; before the job's history, its own state is taken."""
     span = own.span
     text = f"round {own.round}" if own.round else ""
     if span.state != JobState.TRAINING or not of_job:
@@ -252,7 +252,7 @@ def _spans_of_group(index: int, own: Stretch, of_job: Sequence[Stretch]) -> Iter
 
 
 def _rounds(episodes: Sequence[Stretch]) -> tuple[TimelineRound, ...]:
-    """Each round where it first shows."""
+    """Return the rounds, each at its first episode."""
     found: dict[int, TimelineRound] = {}
     for episode in episodes:
         if episode.round and episode.round not in found:
@@ -286,7 +286,7 @@ def _lane(
 
 
 def _starts(worker: JSON, clock: JobClock) -> Iterator[PodStart]:
-    """Yield the second Pod of a worker and those after it."""
+    """Yield the starts of a worker's second Pod and later ones."""
     for life in (worker.get("status") or {}).get("history") or ():
         if life["incarnation"] > 1:
             pod = f"Pod {life['incarnation']} of {worker['metadata']['name']}"
@@ -294,13 +294,13 @@ def _starts(worker: JSON, clock: JobClock) -> Iterator[PodStart]:
 
 
 def _gone(workers: Sequence[JSON], episodes: Sequence[Stretch]) -> list[int]:
-    """Slots that had a place in a world, and are no more: the job was scaled."""
+    """Return the indices of workers that were in a world, and were removed when the job was scaled."""
     there = {worker["spec"]["index"] for worker in workers if worker["spec"]["type"] == names.WORKER}
     return sorted(frozenset().union(*(episode.members for episode in episodes)) - there)
 
 
 def _gone_lane(job: JSON, index: int, failures: Sequence[PastFailure], episodes: Sequence[Stretch]) -> Lane:
-    """Return the lane of a slot whose ElasticWorker is deleted, from the worlds that it was in."""
+    """Return the lane of a deleted ElasticWorker, from the worlds that it was in."""
     name = f"{job['metadata']['name']}-{names.WORKER}-{index}"
     spans = [
         Span(each.span.state, each.span.begin, each.span.end, f"round {each.round}; it was scaled away since")
@@ -314,7 +314,7 @@ def _gone_lane(job: JSON, index: int, failures: Sequence[PastFailure], episodes:
 def _spans_of_life(
     life: JSON, spec: JSON, episodes: Sequence[Stretch], created: float, end: float, clock: JobClock
 ) -> list[Span]:
-    """Return the spans of one Pod: not up yet, and then the state of its job, where history has it."""
+    """Return the spans of one Pod: not up yet, and then the states of its job, from the history on."""
     where = f"Pod {life['incarnation']}" + (f" on {life['nodeName']}" if life.get("nodeName") else "")
     up = clock.read(life.get("runningAt"))
     up = end if up is None else min(max(up, created), end)
@@ -341,7 +341,7 @@ def _state_of(index: int, episode: Stretch) -> str:
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
-    """Join neighbours that are alike, and drop empty spans."""
+    """Join equal neighbours, and drop empty spans."""
     joined: list[Span] = []
     for span in spans:
         if span.end <= span.begin:
@@ -355,17 +355,17 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
 
 
 def _most_telling(workers: Sequence[JSON], failed: Collection[str]) -> list[JSON]:
-    """Return as many workers as can be read, in order; those with failures are preferred."""
+    """Return at most MOST_LANES workers, in order; those with failures are preferred."""
 
-    def happened(worker: JSON) -> int:
+    def event_count(worker: JSON) -> int:
         lives = (worker.get("status") or {}).get("history") or ()
         return len(lives) + (worker["metadata"]["name"] in failed)
 
-    return sort_workers(sorted(sort_workers(workers), key=happened, reverse=True)[:MOST_LANES])
+    return sort_workers(sorted(sort_workers(workers), key=event_count, reverse=True)[:MOST_LANES])
 
 
 def _trained_before(goodput: JSON | None, episodes: Sequence[Stretch]) -> float:
-    """Seconds of training before the first episode that history still has."""
+    """Return the seconds of training before the first episode of the history."""
     if not goodput or episodes[0].span.begin <= 0:
         return 0.0
     training = JobState.TRAINING.value
@@ -377,7 +377,7 @@ def _trained_before(goodput: JSON | None, episodes: Sequence[Stretch]) -> float:
 def training_share(
     states: Sequence[Span], trained_before: float, end: float
 ) -> tuple[tuple[float, float], ...]:
-    """Return the share of training in all the time so far, from the first known state to the end."""
+    """Return the share of training in the time so far, at points from the first known state to the end."""
     begin = states[0].begin
     times = {begin + (end - begin) * number / CURVE_POINTS for number in range(1, CURVE_POINTS + 1)}
     times |= {span.begin for span in states if span.begin > 0} | {end}

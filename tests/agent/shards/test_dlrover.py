@@ -142,7 +142,7 @@ def test_a_checkpoint_of_something_else_is_refused(alone: Job, checkpoint: str |
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"storage_type": "sls"}, "'sls' is a stream, whose end nobody knows"),
+        ({"storage_type": "sls"}, "'sls' is a stream of unknown length"),
         ({"dataset_size": -1}, "dataset_size is -1"),
         ({"num_epochs": None}, "num_epochs is None"),
     ],
