@@ -175,7 +175,7 @@ def test_nobody_is_sent_to_look_at_a_node_that_was_deleted() -> None:
     for message, is_gone in (("its node node-2 was deleted", True), ("node-2 restarted", False)):
         of = troubled_job(lastFailure=lost | {"message": message}, failureBudget={"alike": 3})
         told = " ".join(each.text for each in gravest(case(of)).advice)
-        assert ("kubectl describe node" in told, "who deletes" in told) == (not is_gone, is_gone)
+        assert ("kubectl describe node" in told, "what deletes" in told) == (not is_gone, is_gone)
 
 
 def test_an_exit_code_is_said_once() -> None:
