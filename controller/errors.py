@@ -23,6 +23,9 @@ _NOT_ALL_CHECKED = "some validation rules were not checked"
 _DENIED = ("denied the request", "denied request")
 """What webhooks and ValidatingAdmissionPolicies say, with any code: 400 if a webhook gives none, of a policy
 422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
+_TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+"""What an API server passes on from its storage, with code 500, of an object that has no room in it
+(kubernetes/kubernetes#112152)."""
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
@@ -173,7 +176,8 @@ class Gone(Refused):
 
 
 class Invalid(Refused):
-    """400, 413 or 422: the object does not pass validation; the causes name the fields."""
+    """400, 413 or 422: the object does not pass validation, or has no room in etcd; the causes name the
+    fields."""
 
 
 class InvalidStatus(Invalid):
@@ -232,6 +236,10 @@ def error_of_status(answer: Mapping[str, Any], status: int, retry_after: str | N
     reason, message = str(answer.get("reason") or ""), str(answer.get("message") or _phrase(status))
     details = answer.get("details")
     details = details if isinstance(details, dict) else {}
+    if status == 500 and any(words in message for words in _TOO_LARGE):
+        return Invalid(
+            status, reason, f"the object is too large for the API server to store: {message}", details
+        )
     if status in (408, 425, 429) or status >= 500:
         return Unavailable(
             message,
