@@ -138,7 +138,7 @@ def test_record_is_bounded_keeps_the_newest_and_takes_nothing_in_twice(
 ) -> None:
     record = with_findings(with_findings([], known), new)
     assert len(record) <= MOST_RESULTS and len(write_record(record)) <= MOST_KEPT
-    assert with_findings(record, new) == record
+    assert with_findings(record, record) == record
     assert read_record(node_with(record)) == record
     assert sorted(record, key=lambda result: (result.time, result.uid)) == record
 
