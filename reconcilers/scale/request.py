@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.model import Indices, Model, Name, ResourceRequirements
+from crds.model import Count, Indices, Model, Name, ResourceRequirements
 from reconcilers.runtime.acts import Event
 
 MAX_CHARACTERS = 16_384
@@ -50,7 +50,7 @@ class ScaleRequest(Model):
     origin: Origin
     plan: Name = ""
     """Name of the ScalePlan."""
-    replicas: dict[str, int] = Field(default_factory=dict)
+    replicas: dict[str, Count] = Field(default_factory=dict)
     """Counts, by replica type."""
     removed: dict[str, Indices] = Field(default_factory=dict)
     """Slots that leave for good."""
@@ -65,7 +65,7 @@ class ScaleRequest(Model):
     webhook's, which refuses these."""
     last_plan: Annotated[str, Field(max_length=64)] = ""
     """The uid of the last ScalePlan that was written into the job before this request."""
-    base: int | None = None
+    base: Count | None = None
     """How many of the workers are needed, if not all: no world waits for the rest. Without a count, of those
     that the job has."""
 
