@@ -23,6 +23,8 @@ _NOT_ALL_CHECKED = "some validation rules were not checked"
 _DENIED = ("denied the request", "denied request")
 """What webhooks and ValidatingAdmissionPolicies say, with any code: 400 if a webhook gives none, of a policy
 422 by default (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
+NO_WEBHOOK = "failed calling webhook"
+"""What an API server answers, as an error of its own, where a webhook that it needs is away."""
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
 """What an API server passes on from its storage, with code 500, of an object that has no room in it
 (kubernetes/kubernetes#112152)."""

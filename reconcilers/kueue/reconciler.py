@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controller.errors import AlreadyExists, ApiError, Forbidden, NotFound, Refused
+from controller.errors import NO_WEBHOOK, AlreadyExists, ApiError, Forbidden, NotFound, Refused
 from controller.reconciler import Request, Result
 from controller.resources import Object, Resource
 from controller.store import ObjectMemory
@@ -46,7 +46,7 @@ from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.managed_by import is_managed_here
-from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal, not_served, retry_seconds
+from reconcilers.runtime.refused import is_refusal, not_served, retry_seconds
 from reconcilers.runtime.tools import Tools, WithTools
 
 FACTS_SECONDS = 30.0

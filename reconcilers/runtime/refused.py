@@ -7,8 +7,6 @@ from controller.errors import Forbidden, Invalid, NamespaceTerminating, NotFound
 RETRY_SECONDS = 30.0
 TRIES_PER_SECOND = 50
 """Of so many objects that each would otherwise be tried too often."""
-NO_WEBHOOK = "failed calling webhook"
-"""What an API server answers, as an error of its own, where a webhook that it needs is away."""
 
 
 def is_refusal(error: Refused) -> bool:

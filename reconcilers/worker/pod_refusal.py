@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from controller.errors import ApiError, Forbidden, Invalid, Refused, is_denial
+from controller.errors import NO_WEBHOOK, ApiError, Forbidden, Invalid, Refused, is_denial
 from controller.resources import Object
 from crds.texts import shortened
 from reconcilers.observed.ownership import NameTaken
 from reconcilers.observed.resources import quantity_fault
 from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_INVALID, POD_REFUSED
-from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal
+from reconcilers.runtime.refused import is_refusal
 
 MAX_FAULTS = 8
 """Fields that are named of those that the API server refuses."""
