@@ -198,7 +198,7 @@ _TYPES = {
 }
 
 
-def is_denial(error: Refused) -> bool:
+def is_denial(error: ApiError) -> bool:
     """Whether a webhook or a policy refuses the object."""
     return any(word in str(error) for word in _DENIED)
 

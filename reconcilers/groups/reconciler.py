@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf
 
-from controller.errors import AlreadyExists, Forbidden, NotFound, Refused
+from controller.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from controller.reconciler import Request, Result
 from controller.resources import Object
 from controller.slices import computed
@@ -156,7 +156,7 @@ class ReplicaGroupsReconciler(WithTools):
                 await in_parallel(self._renew(job, index, made) for index in plan.renewed)
             if plan.held_seconds is None:
                 self._refused.put(uid, ("", 0.0))
-        except Refused as error:
+        except ApiError as error:
             if is_refusal(error):
                 self._refused.put(uid, (str(error), self._clock.monotonic() + retry_seconds()))
             raise

@@ -310,9 +310,7 @@ class KueueReconciler(WithTools):
 
 def is_told(error: ApiError) -> bool:
     """Whether it says that Kueue does not take the write, is away, or is not there."""
-    if isinstance(error, Refused):
-        return is_refusal(error) or isinstance(error, NotFound)
-    return NO_WEBHOOK in str(error)
+    return is_refusal(error) or isinstance(error, NotFound)
 
 
 def _slice_state(workloads: JobWorkloads) -> object:

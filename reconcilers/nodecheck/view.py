@@ -205,7 +205,7 @@ class CheckWorkers:
         limit = WorkerLimit(self._workers.count("namespace", check.metadata.namespace), self._most)
         try:
             await in_parallel(self._make_one(check, index, node) for index, node in missing[: limit.room])
-        except errors.Refused as error:
+        except errors.ApiError as error:
             if not is_refusal(error):
                 raise
             message = shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from controller.errors import Forbidden, Invalid, NamespaceTerminating, NotFound, Refused, is_denial
+from controller.errors import (
+    NO_WEBHOOK,
+    ApiError,
+    Forbidden,
+    Invalid,
+    NamespaceTerminating,
+    NotFound,
+    is_denial,
+)
 
 RETRY_SECONDS = 30.0
 TRIES_PER_SECOND = 50
 """Of so many objects that each would otherwise be tried too often."""
 
 
-def is_refusal(error: Refused) -> bool:
-    """Whether it is to be told and tried again later: the object is invalid, or a quota, a right, a policy or
-    a webhook forbids it. All else is a race, or nothing that anybody foresaw."""
+def is_refusal(error: ApiError) -> bool:
+    """Whether it is to be told and tried again later: the object is invalid, a quota, a right, a policy or a
+    webhook forbids it, or a webhook that is to allow it is away. All else is a race, an outage, or nothing
+    that anybody foresaw."""
     if isinstance(error, NamespaceTerminating):
         return False
-    return isinstance(error, Invalid | Forbidden) or is_denial(error)
+    return isinstance(error, Invalid | Forbidden) or is_denial(error) or NO_WEBHOOK in str(error)
 
 
 def retry_seconds(objects: int = 1, at_least: float | None = None) -> float:
