@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 
 import orjson
 
@@ -380,7 +380,8 @@ class AsyncClient:
         if answer.took_storage:
             self.contact.answered()
         if answer.status == 429 or answer.status >= 500:
-            answer.raise_for_status()
+            with suppress(Invalid):  # it is raised where the answer is read
+                answer.raise_for_status()
         return answer
 
     def _observe(self, method: str, status: int | None) -> None:

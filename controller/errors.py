@@ -25,6 +25,11 @@ _DENIED = ("denied the request", "denied request")
 """Texts of refusals by webhooks and ValidatingAdmissionPolicies, which may have any code: 400 if a webhook
 gives none, 422 by default for a policy
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
+NO_WEBHOOK = "failed calling webhook"
+"""Text of an API server's internal error when a webhook does not answer."""
+_TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+"""Texts of etcd's refusals of an object that is too large, which an API server passes on with code 500
+(kubernetes/kubernetes#112152)."""
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
@@ -176,7 +181,8 @@ class Gone(Refused):
 
 
 class Invalid(Refused):
-    """400, 413 or 422: the object does not pass validation; the causes name the fields."""
+    """400, 413 or 422: the object does not pass validation, or has no room in etcd; the causes name the
+    fields."""
 
 
 class InvalidStatus(Invalid):
@@ -195,7 +201,7 @@ _TYPES = {
 }
 
 
-def is_denial(error: Refused) -> bool:
+def is_denial(error: ApiError) -> bool:
     """Whether a webhook or a policy refuses the object."""
     return any(word in str(error) for word in _DENIED)
 
@@ -235,6 +241,10 @@ def error_of_status(answer: Mapping[str, Any], status: int, retry_after: str | N
     reason, message = str(answer.get("reason") or ""), str(answer.get("message") or _phrase(status))
     details = answer.get("details")
     details = details if isinstance(details, dict) else {}
+    if status == 500 and any(words in message for words in _TOO_LARGE):
+        return Invalid(
+            status, reason, f"the object is too large for the API server to store: {message}", details
+        )
     if status in (408, 425, 429) or status >= 500:
         return Unavailable(
             message,

@@ -11,6 +11,8 @@ from crds import names
 from crds.findings import Cause, Finding, Verdict
 
 CHECK_PASSED, CHECK_FAILED = "CheckPassed", "CheckFailed"
+MOST_KEPT = 4_096
+"""Characters of each text that dlr keeps in an annotation of a Node."""
 
 
 def reason_of(finding: Finding) -> str:
@@ -23,10 +25,16 @@ def reason_of(finding: Finding) -> str:
     return Cause.HARDWARE_ERROR.value if is_error else CHECK_FAILED
 
 
+def kept_on(node: Mapping[str, Any], annotation: str) -> str | None:
+    """Return the text that dlr keeps in an annotation of a raw Node; one that is too long is not dlr's."""
+    written: str | None = (node["metadata"].get("annotations") or {}).get(annotation)
+    return written if written is not None and len(written) <= MOST_KEPT else None
+
+
 def read_acted(node: Mapping[str, Any]) -> Finding | None:
     """Return the finding that was last acted on, from the annotation of a raw Node; None if it is
     unreadable."""
-    written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_CORDON)
+    written = kept_on(node, names.ANNOTATION_CORDON)
     if written is None:
         return None
     try:

@@ -77,6 +77,11 @@ class ExitClass(StrEnum):
     DAMAGED_CHECKPOINT = "DamagedCheckpoint"
     UNKNOWN = "Unknown"
 
+    @classmethod
+    def _missing_(cls, value: object) -> ExitClass | None:
+        """Read the class of a later version, which a controller that is set back may find, as unknown."""
+        return cls.UNKNOWN if isinstance(value, str) else None
+
 
 class ElasticWorkerSpec(Model):
     """Slot, and desired incarnation of its Pod. Written by the controller."""

@@ -110,8 +110,10 @@ class NodeCordonReconciler(WithTools):
         cordoned = self._nodes.by_index(BY_CORDON, CORDONED_IN_DOMAIN)
         domains = [domain_of(node, AUTO) for node in cordoned if node["metadata"]["name"] != name]
         others = [domain for domain in domains if domain != own]
-        taken += room_taken(others, lambda domain: self._nodes.count(BY_DOMAIN, domain)) - len(domains)
-        return taken < limit
+        units = room_taken(others, lambda domain: self._nodes.count(BY_DOMAIN, domain))
+        if switch is not None and units < len(others) and len(others) + switch.nodes > limit:
+            return False  # of several switches, no more than the limit leaves room for their nodes
+        return taken + units - len(domains) < limit
 
     async def _write(self, raw: dict[str, Any], node: NodeCordon, wanted: NodeCordon) -> dict[str, Any]:
         """Write taint and finding.

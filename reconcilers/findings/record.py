@@ -13,13 +13,12 @@ from typing import Any
 import orjson
 
 from crds import names
+from crds.cordon import MOST_KEPT, kept_on
 from crds.findings import Cause, Finding, Verdict
 from crds.nodecheck import CheckRound, NodeCheckStatus
 from healthcheck.intermittent import NodeTests, tests_by_node
 
 MOST_RESULTS = 20
-MOST_BYTES = 4096
-"""Most bytes of all findings; the oldest are dropped first. Every watcher of Nodes has them in memory."""
 WINDOW = timedelta(days=14)
 """Age up to which a finding counts for an intermittent fault."""
 KEPT = {"time", "source", "uid", "verdict", "passed", "failed", "failed_with"}
@@ -30,7 +29,7 @@ MAX_NAMED_IN_DOMAIN = 20
 
 def read_record(node: Mapping[str, Any]) -> list[Finding]:
     """Return the record of a raw Node, the oldest first; an unreadable one counts as empty."""
-    written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_RECORD)
+    written = kept_on(node, names.ANNOTATION_RECORD)
     if written is None:
         return []
     name = {"node": node["metadata"].get("name", "")}
@@ -47,10 +46,11 @@ def write_record(record: Iterable[Finding]) -> str:
 
 
 def with_findings(record: Sequence[Finding], new: Iterable[Finding]) -> list[Finding]:
-    """Add findings that are not in the record yet; the newest are kept, within the limits."""
+    """Add findings that are not in the record yet; the newest are kept, within the limits. Every watcher of
+    Nodes has them in memory."""
     by_uid = {finding.uid: finding for finding in (*new, *record)}
     newest = sorted(by_uid.values(), key=lambda finding: (finding.time, finding.uid))[-MOST_RESULTS:]
-    while len(write_record(newest)) > MOST_BYTES:
+    while len(write_record(newest)) > MOST_KEPT:
         newest.pop(0)
     return newest
 

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from crds import names
+from crds.cordon import kept_on
 from crds.findings import Figures, Verdict
 from crds.model import Model
 from crds.nodecheck import ClassSpeed, NodeCheck
@@ -38,7 +39,7 @@ class Reference(Model):
 
 def read_reference(node: Mapping[str, Any]) -> Reference | None:
     """Return the reference of a raw Node; None if there is none that can be read."""
-    written = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_REFERENCE)
+    written = kept_on(node, names.ANNOTATION_REFERENCE)
     return _parsed(written) if written is not None else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.errors import NotFound, Refused
+from controller.errors import ApiError, NotFound
 from controller.reconciler import Request, Result
 from controller.resources import Object
 from crds.grouping import is_grouped
@@ -34,7 +34,7 @@ class GangReconciler(WithTools):
             would_have = runs and pod_group_of(job, is_offered=True) is not None
             return Result(ASK_AGAIN_SECONDS if would_have else None)
         found: Object | None = None
-        failures: list[Refused] = []
+        failures: list[ApiError] = []
         with self._companions.reporting(raw, group.resource.kind, failures):
             try:
                 found = await self._companions.get(group.resource, group.name, group.namespace)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf
 
-from controller.errors import AlreadyExists, Forbidden, NotFound, Refused
+from controller.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from controller.reconciler import Request, Result
 from controller.resources import Object
 from controller.slices import computed
@@ -23,6 +23,7 @@ from crds.grouping import group_name, index_of, is_grouped, owner_of_group
 from reconcilers.groups.children import false_groups, group_job, renewal, with_uids
 from reconcilers.groups.plan import GroupsPlan, plan_groups
 from reconcilers.job.published import seconds_to_write, writes_of_world
+from reconcilers.job.times import with_times_by_our_clock
 from reconcilers.observed.groups import made_group
 from reconcilers.observed.ownership import BY_OWNER, in_namespace, is_leftover, owner_uids, spares_its_own
 from reconcilers.observed.run_policy import seconds_to_expiry
@@ -54,7 +55,8 @@ class ReplicaGroupsReconciler(WithTools):
         raw = self._jobs.get(request.namespace, request.name)
         if raw is None or spares_its_own(raw) or not is_grouped(raw):
             return Result()
-        job, now = self._parse_job.parse(raw), self._clock.now()
+        now = self._clock.now()
+        job = with_times_by_our_clock(self._parse_job.parse(raw), now)
         if job.metadata.deletion_timestamp is not None and job.status.finished:
             return Result()  # garbage collection deletes the groups of a deleted job
         metadata = job.metadata
@@ -155,7 +157,7 @@ class ReplicaGroupsReconciler(WithTools):
                 await in_parallel(self._renew(job, index, made) for index in plan.renewed)
             if plan.held_seconds is None:
                 self._refused.put(uid, ("", 0.0))
-        except Refused as error:
+        except ApiError as error:
             if is_refusal(error):
                 self._refused.put(uid, (str(error), self._clock.monotonic() + retry_seconds()))
             raise

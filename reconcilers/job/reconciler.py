@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf
 
-from controller.errors import Refused
+from controller.errors import ApiError, Refused
 from controller.reconciler import Request, Result
 from controller.resources import Object
 from controller.slices import computed, let_go
@@ -130,7 +130,7 @@ class ElasticJobReconciler(WithTools):
         try:
             with telling_refusals(self._recorder, seen.raw):
                 await carry_out(self._client, self._recorder, seen.raw, acts)
-        except Refused as error:
+        except ApiError as error:
             if is_refusal(error) and makes_workers:
                 self._refused.put(uid, (str(error), self._clock.monotonic() + retry_seconds()))
             raise

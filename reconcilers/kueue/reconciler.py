@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controller.errors import AlreadyExists, ApiError, Forbidden, NotFound, Refused
+from controller.errors import NO_WEBHOOK, AlreadyExists, ApiError, Forbidden, NotFound, Refused
 from controller.reconciler import Request, Result
 from controller.resources import Object, Resource
 from controller.store import ObjectMemory
@@ -46,7 +46,7 @@ from reconcilers.observed.status_patch import merge_patch
 from reconcilers.runtime.acts import write_status
 from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.managed_by import is_managed_here
-from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal, not_served, retry_seconds
+from reconcilers.runtime.refused import is_refusal, not_served, retry_seconds
 from reconcilers.runtime.tools import Tools, WithTools
 
 FACTS_SECONDS = 30.0
@@ -310,9 +310,7 @@ class KueueReconciler(WithTools):
 
 def is_rejection(error: ApiError) -> bool:
     """Whether an error means that Kueue rejects the write, does not answer, or is not installed."""
-    if isinstance(error, Refused):
-        return is_refusal(error) or isinstance(error, NotFound)
-    return NO_WEBHOOK in str(error)
+    return is_refusal(error) or isinstance(error, NotFound)
 
 
 def _slice_state(workloads: JobWorkloads) -> object:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from controller.errors import Refused
+from controller.errors import ApiError
 from controller.reconciler import Request, Result
 from controller.resources import NETWORKPOLICIES, Object, Resource
 from crds import names
@@ -160,7 +160,7 @@ class CheckCompanionReconciler(WithTools):
         raw = self._checks.get(request.namespace, request.name)
         if raw is None or raw["metadata"].get("deletionTimestamp") or raw["spec"].get("jobName"):
             return Result()
-        failures: list[Refused] = []
+        failures: list[ApiError] = []
         with self._companions.reporting(raw, NETWORKPOLICIES.kind, failures):
             found = self._policies.get(request.namespace, owned_name(raw["metadata"]["uid"]))
             await self._companions.keep(NETWORKPOLICIES, raw, found, network_policy_of(raw))

@@ -208,7 +208,7 @@ class CheckWorkers:
             await in_parallel(
                 self._make_one(check, index, node) for index, node in missing[: limit.remaining]
             )
-        except errors.Refused as error:
+        except errors.ApiError as error:
             if not is_refusal(error):
                 raise
             message = shortened(f"waits: its workers are refused: {error}", MAX_MESSAGE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from controller.errors import AlreadyExists, NotFound, Refused
+from controller.errors import AlreadyExists, ApiError, NotFound
 from controller.resources import Object, Resource
 from crds.model import ObjectMeta
 from reconcilers.runtime.refused import is_refusal
@@ -38,7 +38,8 @@ async def in_parallel(calls: Iterable[Coroutine[Any, Any, object]]) -> None:
 
     await asyncio.gather(*(work_off() for _ in range(PARALLEL_WRITES)))
     if errors:
-        raise next((error for error in errors if isinstance(error, Refused) and is_refusal(error)), errors[0])
+        refusals = (error for error in errors if isinstance(error, ApiError) and is_refusal(error))
+        raise next(refusals, errors[0])
 
 
 class Event(NamedTuple):
@@ -122,7 +123,7 @@ def telling_refusals(recorder: EventRecorder, about: Object) -> Iterator[None]:
     """Record an Event of a refusal by the API server, and raise it: nothing else shows the reason."""
     try:
         yield
-    except Refused as error:
+    except ApiError as error:
         if is_refusal(error):
             message = f"the API server refuses what the job needs: {error}"
             recorder.event(about, "Warning", "WriteRefused", message)

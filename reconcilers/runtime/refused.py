@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from controller.errors import Forbidden, Invalid, NamespaceTerminating, NotFound, Refused, is_denial
+from controller.errors import (
+    NO_WEBHOOK,
+    ApiError,
+    Forbidden,
+    Invalid,
+    NamespaceTerminating,
+    NotFound,
+    is_denial,
+)
 
 RETRY_SECONDS = 30.0
 TRIES_PER_SECOND = 50
 """Most attempts per second, if very many objects are refused."""
-NO_WEBHOOK = "failed calling webhook"
-"""Text of an API server's internal error when a webhook does not answer."""
 
 
-def is_refusal(error: Refused) -> bool:
-    """Whether to report an error and try again later: the object is invalid, or a quota, a right, a policy or
-    a webhook forbids it. All other errors are races, or unexpected."""
+def is_refusal(error: ApiError) -> bool:
+    """Whether to report an error and try again later: the object is invalid, a quota, a right, a policy or a
+    webhook forbids it, or a webhook does not answer. All other errors are races, outages, or unexpected."""
     if isinstance(error, NamespaceTerminating):
         return False
-    return isinstance(error, Invalid | Forbidden) or is_denial(error)
+    return isinstance(error, Invalid | Forbidden) or is_denial(error) or NO_WEBHOOK in str(error)
 
 
 def retry_seconds(objects: int = 1, at_least: float | None = None) -> float:

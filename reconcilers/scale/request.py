@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from controller.resources import Object
 from crds import names
 from crds.elasticjob import ElasticJob
-from crds.model import Indices, Model, Name, ResourceRequirements
+from crds.model import Count, Indices, Model, Name, ResourceRequirements
 from reconcilers.runtime.acts import Event
 
 MAX_CHARACTERS = 16_384
@@ -49,7 +49,7 @@ class ScaleRequest(Model):
     origin: Origin
     plan: Name = ""
     """Name of the ScalePlan."""
-    replicas: dict[str, int] = Field(default_factory=dict)
+    replicas: dict[str, Count] = Field(default_factory=dict)
     """Counts, by replica type."""
     removed: dict[str, Indices] = Field(default_factory=dict)
     """Slots that leave for good."""
@@ -64,7 +64,7 @@ class ScaleRequest(Model):
     has refused these."""
     last_plan: Annotated[str, Field(max_length=64)] = ""
     """Uid of the last ScalePlan that was written into the job before this request."""
-    base: int | None = None
+    base: Count | None = None
     """Number of needed workers, if not all are: no world waits for the others. Without a count in the
     request, a number of the job's present workers."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import inf
 
 from controller.builder import ControllerBuilder
-from controller.errors import AlreadyExists, Conflict, Forbidden, NotFound, Refused
+from controller.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from controller.reconciler import Request, Result
 from controller.resources import NETWORKPOLICIES, PODDISRUPTIONBUDGETS, SERVICES, Object, Resource
 from crds import names
@@ -111,11 +111,11 @@ class Companions:
             return None
 
     @contextlib.contextmanager
-    def reporting(self, owner: Object, kind: str, failures: list[Refused]) -> Iterator[None]:
+    def reporting(self, owner: Object, kind: str, failures: list[ApiError]) -> Iterator[None]:
         """Report a refusal in an Event on the owner, and collect it, so that other objects can be kept."""
         try:
             yield
-        except Refused as error:
+        except ApiError as error:
             if is_refusal(error):
                 self._recorder.event(
                     owner, "Warning", f"{kind}Refused", f"its {kind} could not be made: {error}"
@@ -145,7 +145,7 @@ class CompanionReconciler(WithTools):
             return Result()
         job, companions = self._parse_job.parse(raw), self._companions
         runs = not (job.stops or job.status.finished)
-        failures: list[Refused] = []
+        failures: list[ApiError] = []
         held_seconds = max([await hold.held_seconds(job) for hold in self._holds], default=0.0)
         with companions.reporting(raw, PODDISRUPTIONBUDGETS.kind, failures):
             found = self._budgets.get(job.metadata.namespace, job.metadata.name)

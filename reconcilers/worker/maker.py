@@ -132,7 +132,7 @@ class PodMaker:
         except PodRefused as refused:
             obstacle = self._refused(assignment, refused.reason, str(refused))
             return None, replace(obstacle, counts_ended=refused.counts_ended)
-        except Refused as error:
+        except ApiError as error:
             if not is_refusal(error):
                 raise
             message = f"Pod {pod_name(assignment.worker)} was refused: {error}"
@@ -236,7 +236,7 @@ class PodMaker:
                 lease = await ensure(self._client, LEASES, self._wanted_lease(assignment, pod))
         except Leftover:
             return None, retry_seconds(assignment.workers, LEFTOVER_RETRY_SECONDS)
-        except Refused as error:
+        except ApiError as error:
             if not is_refusal(error):
                 raise
             message = f"the Lease, rights or key of {pod_name(worker)} could not be created again: {error}"

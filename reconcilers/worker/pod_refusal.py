@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from controller.errors import ApiError, Forbidden, Invalid, Refused, is_denial
+from controller.errors import NO_WEBHOOK, ApiError, Forbidden, Invalid, is_denial
 from controller.resources import Object
 from crds.texts import shortened
 from reconcilers.observed.ownership import NameTaken
 from reconcilers.observed.resources import quantity_fault
 from reconcilers.observed.worker_state import POD_FORBIDDEN, POD_INVALID, POD_REFUSED
-from reconcilers.runtime.refused import NO_WEBHOOK, is_refusal
+from reconcilers.runtime.refused import is_refusal
 
 MAX_FAULTS = 8
 """Limit of refused fields that a message names."""
@@ -78,16 +78,15 @@ class PodRefused(Exception):
 def refused_pod(error: ApiError, source: PodSource, pod: Object) -> PodRefused | None:
     """Return an error as the refusal of a Pod: its template is invalid, forbidden, or, as for a quota, not at
     fault. None for an error that is no refusal."""
-    is_refused = isinstance(error, Refused) and is_refusal(error)
-    if not is_refused and NO_WEBHOOK not in str(error):
+    if not is_refusal(error):
         return None
     why = shortened(" ".join(str(error).split()), MAX_WHY)
     refuses = f"the API server refuses {source.pods}: "
-    passes = not is_refused or isinstance(error, NameTaken)
+    passes = NO_WEBHOOK in str(error) or isinstance(error, NameTaken)
     if passes or (isinstance(error, Forbidden) and any(each in str(error) for each in _NOT_OF_THE_TEMPLATE)):
         message = f"Pod {pod['metadata']['name']} was refused: {why}"
         return PodRefused(POD_REFUSED, message, counts_ended=_QUOTA_OF_PODS in str(error))
-    if isinstance(error, Refused) and is_denial(error):
+    if is_denial(error):
         return PodRefused(POD_FORBIDDEN, refuses + why)
     if isinstance(error, Invalid):
         fields = quantity_fault(source.template, source.path) or "; ".join(_faults(error, source, pod)) or why

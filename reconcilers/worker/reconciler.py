@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controller.errors import Conflict, NotFound, Refused
+from controller.errors import ApiError, Conflict, NotFound
 from controller.reconciler import Request, Result
 from controller.resources import PODS, Object
 from crds import names
@@ -250,7 +250,7 @@ class WorkerReconciler(WithTools):
             return None
         try:
             await self._delete(pod, assignment.owner)
-        except Refused as error:
+        except ApiError as error:
             if not is_refusal(error):
                 raise
             return retry_seconds(assignment.workers)
@@ -263,7 +263,7 @@ class WorkerReconciler(WithTools):
             await self._client.delete(PODS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
         except (NotFound, Conflict):
             return
-        except Refused as error:
+        except ApiError as error:
             if is_refusal(error):
                 message = f"the Pod {metadata['name']} could not be deleted: {error}"
                 self._recorder.event(about, "Warning", "WriteRefused", message)

@@ -194,6 +194,26 @@ async def test_a_status_is_final_where_it_is_invalid_and_not_where_somebody_deni
         assert isinstance(caught.value, InvalidStatus) is is_final
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "etcdserver: request is too large",
+        "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2097200 vs. 2097152)",
+    ],
+)
+async def test_an_object_without_room_in_etcd_is_invalid_and_no_sign_of_overload(words):
+    """A tenant's objects of 1.5 MB would else be written for ever, and make all requests wait for each other."""
+    async with memory_api() as (api, client):
+        limiter = RequestLimiter()
+        client = client.guarded(None, limiter=limiter)
+        api.put(PODS_PATH, pod("a"))
+        for subresource, error in ((None, Invalid), ("status", InvalidStatus)):
+            api.fail_next(500, {"kind": "Status", "message": words, "code": 500})
+            with pytest.raises(error, match="the object is too large for the API server to store: "):
+                await client.patch(PODS, "a", {}, "ns", subresource=subresource)
+        assert (len(api.requests), limiter.limit) == (2, RequestLimiter().limit)
+
+
 async def test_reads_and_what_was_surely_not_written_are_tried_again_and_other_writes_are_not():
     async with memory_api() as (api, client):
         api.put(PODS_PATH, pod("a"))

@@ -81,9 +81,10 @@ async def test_overload_halves_the_limit_once_for_all_that_were_on_their_way(err
     assert limiter.limit == 32
 
 
-async def test_a_server_that_cannot_be_reached_or_refuses_is_not_slow():
+async def test_a_server_that_cannot_be_reached_or_refuses_or_whose_webhook_is_away_is_not_slow():
     limiter = RequestLimiter()
-    for error in (Unavailable("refused", processed=False), NotFound(404, "NotFound", "no")):
+    webhook = Unavailable('Internal error occurred: failed calling webhook "w": refused', status=500)
+    for error in (Unavailable("refused", processed=False), NotFound(404, "NotFound", "no"), webhook):
         with pytest.raises(type(error)):
             async with limiter.slot():
                 raise error

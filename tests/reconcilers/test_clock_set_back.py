@@ -12,8 +12,10 @@ from crds.rendezvous import Rendezvous
 from reconcilers.failure.hangs import ANSWER_SECONDS
 from reconcilers.job.workers import plan_relaunches
 from reconcilers.nodecheck.suspicion import suspected_by_failures
+from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.reconcilers.build import NOW, later, worker
 from tests.reconcilers.failure_life import Life
+from tests.reconcilers.life import JOB, Run, beginning, submit
 
 HOUR_SECONDS = 3_600
 
@@ -49,3 +51,14 @@ def test_a_suspicion_is_taken_back_to_the_present_once() -> None:
     assert known == NOW
     assert suspected_by_failures(known, [lost], Rendezvous(), later(60)) == NOW
     assert suspected_by_failures(None, [lost], Rendezvous(), NOW + timedelta(seconds=1)) == later(1)
+
+
+@pytest.mark.parametrize("policy", [{}, {"replicaGroups": {"workers": 1}}], ids=["alone", "in groups"])
+async def test_an_end_in_the_future_keeps_no_job_beyond_its_time(policy: dict[str, Any]) -> None:
+    api = beginning()
+    submit(api, elasticPolicy=policy, runPolicy={"ttlSecondsAfterFinished": 5}, suspend=True)
+    await Run(api).settle()
+    ended = {"phase": "Failed", "completionTime": later(HOUR_SECONDS).isoformat()}
+    api.patch(ELASTICJOBS, JOB, {"status": ended}, "status")
+    await Run(api).settle()
+    assert api.find(ELASTICJOBS, JOB) is None

@@ -20,6 +20,7 @@ from reconcilers import setup
 from reconcilers.cordon import wiring
 from reconcilers.cordon.accusations import Accusations
 from reconcilers.cordon.domains import MOST_NODES, TOGETHER, is_switch, room_taken, switch_of
+from reconcilers.observed.options import CordonOptions
 from tests.reconcilers.build import NOW
 from tests.reconcilers.caches import shaped_cache
 from tests.reconcilers.test_cordon import Ward
@@ -146,6 +147,19 @@ async def test_a_switch_is_cordoned_as_one_though_the_limit_is_one_node(racks: R
         assert await racks.taints(node) == [] and await racks.said(node) is None, "no neighbour is blamed"
     await racks.judge(*ALL, faultyNodes=["c0", "c1", "c2", "c3", "a0"])
     await racks.until_suspected("a0", "True", "CordonHeld")
+
+
+@pytest.mark.played
+async def test_not_every_switch_is_cordoned_where_all_nodes_are_accused(racks: Racks) -> None:
+    """By a driver or an image, say. Each switch counts once, and a cluster has few for its nodes."""
+    racks.begin(cordon=CordonOptions(limit_percent=50))
+    await racks.judge(*ALL, faultyNodes=ALL)
+    await racks.settle(600)
+    cordoned = [node for node in ALL if await racks.taints(node)]
+    assert 4 <= len(cordoned) <= 8, cordoned
+    assert {await racks.said(node, names.CONDITION_SUSPECTED) for node in ALL if node not in cordoned} == {
+        ("True", "CordonHeld")
+    }
 
 
 @pytest.mark.played

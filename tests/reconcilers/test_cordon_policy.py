@@ -78,6 +78,7 @@ def test_a_node_without_room_stays_in_service_and_a_cordoned_one_out_of_it() -> 
         *("", "true", "{}", '{"verdict": "Faulty"}', '{"node": "a", "verdict": "Faulty"}'),
         '{"node": "a", "verdict": "Faulty", "time": "0001-01-01T00:00:00+10:00"}',
         '{"node": "a", "verdict": "Faulty", "time": "9999-12-31T23:59:59Z"}',
+        '{"node": "a", "verdict": "Faulty", "time": "2026-01-01T00:00:00Z", "source": "%s"}' % ("x" * 4_096),
     ],
 )
 def test_the_finding_is_read_as_it_was_written_and_an_unreadable_one_is_none(text: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crds.agent_report import AgentState
-from crds.elasticworker import ElasticWorker, ExitClass
+from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit
 from reconcilers.failure.facts import Break
 from reconcilers.failure.incidents import incident_of, late_incident, ranks_of, with_incident
 from tests.reconcilers.build import failing, report, worker
@@ -52,6 +52,16 @@ def blamed(*workers: ElasticWorker) -> Any:
     incident = incident_of(breaks_of(*workers), workers, 1)
     assert incident is not None
     return incident.failure
+
+
+def test_a_class_of_a_later_version_is_read_as_unknown_wherever_it_stands() -> None:
+    """A controller that is set back finds it in statuses, and would look at none of these jobs again."""
+    workers = [failing(0), failing(1, exit_code=None, cause="Device", message="Xid 79", seconds=1)]
+    of_later_version = blamed(workers[0]).model_copy(update={"exit_class": "Cosmic", "worker": "w-9"})
+    late = late_incident(of_later_version, workers)
+    assert late is not None and late.exit_class is ExitClass.HARDWARE_ERROR
+    end = {"incarnation": 1, "exitClass": "Cosmic", "time": "2026-01-01T12:00:00Z"}
+    assert WorkerExit.model_validate(end).exit_class is ExitClass.UNKNOWN
 
 
 def test_a_devices_fault_takes_the_blame_from_the_process_that_died_of_it_whoever_tells_first() -> None:

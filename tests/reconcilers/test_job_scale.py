@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -75,7 +76,19 @@ def test_nothing_is_done_to_a_job_that_was_asked_of_the_one_that_it_is_a_copy_of
     assert (found.status.retired, found.status.migrations, found.status.resources) == ({}, {}, {})
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"id": 1}', '{"id": "x", "origin": "nobody"}', "\ud800"])
+NEGATIVE = {
+    "id": "x",
+    "job": job().metadata.uid,
+    "origin": "ScalePlan",
+    "replicas": {"worker": 2},
+    "base": -1,
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[1]", '{"id": 1}', '{"id": "x", "origin": "nobody"}', "\ud800", json.dumps(NEGATIVE)],
+)
 def test_annotation_that_somebody_else_wrote_asks_for_nothing(text: str) -> None:
     of = known(2)
     annotations = {names.ANNOTATION_SCALE: text}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.errors import Conflict, Forbidden
+from controller.errors import ApiError, Conflict, Forbidden, Unavailable
 from controller.resources import LEASES, NODES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -135,17 +135,25 @@ async def test_a_container_that_cannot_start_is_told_on_the_job_until_it_does(pl
     assert not (await played.status("image")).get("warnings")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        Forbidden(403, "Forbidden", "over quota"),
+        Unavailable('failed calling webhook "quotas": it is over quota', status=500),
+    ],
+    ids=["refused", "webhook away"],
+)
 async def test_a_job_whose_workers_are_refused_says_so_once_and_gets_them_when_that_is_over(
-    played: Played,
+    played: Played, error: ApiError
 ) -> None:
-    """The ElasticWorkers themselves: by a policy, or a quota for objects."""
+    """The ElasticWorkers themselves: by a policy, a quota for objects, or a webhook that does not answer."""
     asked = 0
 
     def refuse(write: Write) -> None:
         nonlocal asked
         if (write.verb, write.resource) == ("create", ELASTICWORKERS):
             asked += 1
-            raise Forbidden(403, "Forbidden", "over quota")
+            raise error
 
     process = played.begin()
     process.before_write = refuse

@@ -14,6 +14,7 @@ from agent.node_check.view import with_local
 from crds import names
 from crds.actions import Action
 from crds.agent_report import AgentCheck, ProbeEnding
+from crds.cordon import MOST_KEPT
 from crds.findings import Finding, Verdict
 from crds.nodecheck import NodeCheck
 from healthcheck.diagnosis import conclude, investigate
@@ -29,7 +30,6 @@ from reconcilers.findings.actions import action_for, action_for_error
 from reconcilers.findings.faulty import with_all_evidence
 from reconcilers.findings.finished import FinishedCheck
 from reconcilers.findings.record import (
-    MOST_BYTES,
     MOST_RESULTS,
     read_record,
     recent,
@@ -137,8 +137,8 @@ def test_record_is_bounded_keeps_the_newest_and_takes_nothing_in_twice(
     known: list[Finding], new: list[Finding]
 ) -> None:
     record = with_findings(with_findings([], known), new)
-    assert len(record) <= MOST_RESULTS and len(write_record(record)) <= MOST_BYTES
-    assert with_findings(record, new) == record
+    assert len(record) <= MOST_RESULTS and len(write_record(record)) <= MOST_KEPT
+    assert with_findings(record, record) == record
     assert read_record(node_with(record)) == record
     assert sorted(record, key=lambda result: (result.time, result.uid)) == record
 
@@ -154,6 +154,7 @@ def test_record_is_bounded_keeps_the_newest_and_takes_nothing_in_twice(
         '[{"verdict": "Healthy", "time": "2026-01-01T00:00:00Z", "passed": -83}]',
         '[{"verdict": "Faulty", "time": "0001-01-01T00:00:00+10:00"}]',
         '[{"verdict": "Faulty", "time": "9999-12-31T23:59:59Z"}]',
+        '[{"verdict": "Faulty", "time": "2026-01-01T00:00:00Z"}' + " " * MOST_KEPT + "]",
     ],
 )
 def test_unreadable_record_is_none(text: str) -> None:

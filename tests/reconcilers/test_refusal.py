@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.errors import ApiError, Forbidden, Invalid, NamespaceTerminating, Refused, Unavailable
+from controller.errors import (
+    ApiError,
+    Forbidden,
+    Invalid,
+    NamespaceTerminating,
+    Refused,
+    Unavailable,
+    error_of_status,
+)
 from controller.resources import PODS, Resource
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, WorkerPhase
@@ -194,6 +202,7 @@ TAKEN = name_taken(
         (TAKEN, POD_REFUSED),
         (Unavailable("Internal error: failed calling webhook", status=500), POD_REFUSED),
         (Unavailable("no leader", status=500), None),
+        (error_of_status({"message": "etcdserver: request is too large"}, 500), POD_INVALID),
         (Refused(405, "MethodNotAllowed", "no"), None),
         (NamespaceTerminating(403, "Forbidden", "it is being terminated"), None),
     ],
