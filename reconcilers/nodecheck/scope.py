@@ -122,8 +122,8 @@ def lost_job(check: NodeCheck, job: ElasticJob | None) -> CheckRefusal | None:
 def too_many(nodes: int) -> CheckRefusal:
     """The refusal of a check that has too many nodes."""
     message = (
-        f"{nodes} nodes do not fit into one NodeCheck, which takes {MAX_NODES}, or fewer with long names: "
-        "check them in several, by nodes or nodeSelector"
+        f"{nodes} nodes do not fit into one NodeCheck, which takes {MAX_NODES} at most, fewer with "
+        "long names: check them in several, by nodes or nodeSelector"
     )
     return CheckRefusal(FailedReason.TOO_MANY_NODES, message)
 

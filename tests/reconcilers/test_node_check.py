@@ -284,7 +284,7 @@ async def test_node_without_the_gpu_that_was_asked_for_withdraws_at_once_and_get
         staged.update_node(node, {"nvidia.com/gpu": "8"})
     check = await staged.play()
     assert [left.node for left in check.status.withdrawn] == ["node-3"]
-    assert "asked for" in check.status.withdrawn[0].message and staged.seconds < 1
+    assert "the check requires" in check.status.withdrawn[0].message and staged.seconds < 1
     assert len(staged.stores.store(ELASTICWORKERS).list()) == 2
 
 
@@ -609,7 +609,7 @@ async def test_a_check_whose_names_have_no_room_is_refused_with_a_sentence() -> 
     await staged.reconcile()
     failed = staged.condition("Failed")
     assert staged.status()["phase"] == "Failed" and failed["reason"] == "TooManyNodes"
-    assert "no room for 10000 nodes" in failed["message"]
+    assert "10000 nodes do not fit into one NodeCheck" in failed["message"]
 
 
 @pytest.mark.usefixtures("first_rotation")
