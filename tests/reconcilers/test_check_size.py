@@ -129,7 +129,7 @@ def test_nodes_that_dropped_out_stay_out_though_no_list_names_them_and_no_pod_is
     assert not any(result.passed for result in history.local.values())
     workers = {"workers": list(range(len(nodes))), "incarnations": [1] * len(nodes), "phase": "Running"}
     seen = {"metadata": {"uid": "u"}, "status": stored | workers | {"round": 0}}
-    asked = {node for place, node in enumerate(nodes) if WorkerCheck.parse(seen, Member(place, 1)).asked}
+    asked = {node for place, node in enumerate(nodes) if WorkerCheck.parse(seen, Member(place, 1)).duty}
     assert asked == {*nodes} - out.keys()
 
 

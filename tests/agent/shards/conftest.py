@@ -12,7 +12,7 @@ import pytest
 from agent.shards.desk import Desk
 from crds.shard_set import ENV_SHARDS_SOCKET
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import SetState, ShardPullers, voice_of
+from reconcilers.shards.sets import SetState, ShardPullers, report_of
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -40,7 +40,7 @@ class Job:
     def look(self) -> None:
         with self._lock:
             voices = [
-                voice_of(worker, 1, said)
+                report_of(worker, 1, said)
                 for worker, desk in list(self.desks.items())  # others are added meanwhile
                 for said in desk.to_status() or ()
             ]

@@ -23,7 +23,7 @@ from crds.intervals import from_text, minus, union
 from crds.leases import Lease
 from crds.shard_set import MAX_SHARD_RANGES, SetDefinition
 from reconcilers.shards.lease import lease
-from reconcilers.shards.sets import SetState, ShardPullers, voice_of
+from reconcilers.shards.sets import SetState, ShardPullers, report_of
 from tests.played.schedule import Schedule, play_seeds
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -240,7 +240,7 @@ class Game:
     def note(self, worker: Worker, said: tuple[Any, ...]) -> None:
         if not worker.is_lost:
             number, incarnation = worker.number, worker.incarnation
-            self.voices[number] = tuple(voice_of(number, incarnation, each) for each in said)
+            self.voices[number] = tuple(report_of(number, incarnation, each) for each in said)
             self.look()
 
     def look(self) -> None:
