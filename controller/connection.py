@@ -61,7 +61,7 @@ class Connection:
     server: str
     """URL of the server."""
     source: str
-    """Where server and user are configured, for messages."""
+    """Place of the configuration of server and user, for messages."""
     namespace: str = "default"
     """Default namespace of namespaced objects."""
     advice: str = "."

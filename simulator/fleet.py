@@ -134,8 +134,8 @@ class Policies(Section):
     node_check_before: bool = False
     """Whether all nodes are checked before the first training."""
     node_check_after: bool = False
-    """As `nodeCheck.enabled`: checks after failures that may be due to hardware, and before a world with new
-    nodes."""
+    """Checks after failures that may be due to hardware, and before a world with new nodes, as by
+    `nodeCheck.enabled`."""
     exclude_stragglers: bool = False
     cordon: bool = True
     cordon_limit_percent: Annotated[int, Field(ge=0, le=100)] = 10

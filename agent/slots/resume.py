@@ -117,7 +117,7 @@ class ResumeDecision:
     checkpoint: Checkpoint | None = None
     """None if memory has no usable checkpoint, so that it comes from storage."""
     fetches: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
-    """For each agent, the ranks whose slots it fetches first, with the agent that has each."""
+    """Ranks whose slots an agent fetches first, with the agent that has each, by fetching agent."""
     shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Ranks of the checkpoint by address of the slot server, in a world of another size."""
     is_last_resort: bool = False

@@ -41,22 +41,22 @@ class MessageKind(IntEnum):
     ASK = 1
     """To the chair: open a vote. With a tier."""
     HOLD = 2
-    """From the chair: vote `number` is open."""
+    """Message of the chair: vote `number` is open."""
     ENDED = 3
     """To the chair: the processes here have ended `step`, and none can go beyond the next. With the safest
     tier that they or their agent ask for."""
     CANNOT = 4
     """To the chair: the processes here cannot take part."""
     LEAVE = 5
-    """From the chair: all leave after `step`, and keep it in the tier."""
+    """Message of the chair: all leave after `step`, and keep it in the tier."""
     OFF = 6
-    """From the chair: nobody leaves by this vote."""
+    """Message of the chair: nobody leaves by this vote."""
     JOIN = 7
     """To the chair, before all else: the agent of rank `number` is here."""
     LEFT = 8
     """To the chair: the processes here have left as agreed. From the chair: those of its agent have."""
     LOST = 9
-    """From the chair: an agent was lost before its processes had left."""
+    """Message of the chair: an agent was lost before its processes had left."""
 
 
 class Message(NamedTuple):

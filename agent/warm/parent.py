@@ -172,7 +172,7 @@ def _fork_child() -> Child:
 
 
 def _become(others: Sequence[socket.socket], child: Child) -> ForkRequest:
-    """In a new process, wait for the request and for the agent's permission to run, and return the request.
+    """Wait, in a new process, for the request and for the agent's permission to run, and return the request.
 
     Args:
         others: the parent's sockets, which are closed.
