@@ -77,7 +77,7 @@ def run(words: list[str], own_name: str) -> int:
 
 def _sentence(error: Any) -> str:
     """Typer's words in one line, and where to look."""
-    text = " ".join(error.format_message().split())
+    text = " ".join(error.format_message().replace("Value error, ", "").split())
     if not text.endswith((".", "?")):
         text += "."
     context = getattr(error, "ctx", None)
