@@ -29,7 +29,6 @@ _IN_TEXT = re.compile(
     rf"(?<![\w./-])(?:\S*/)?(?:torchrun|dlrover-run|dlr\s+run|python[\d.]*(?:\s+{_PYTHON_FLAGS})*\s+-m\s+"
     rf"(?:{'|'.join(map(re.escape, _MODULES))}))(?=\s)"
 )
-_ACCELERATE = re.compile(r"(?:^|[\s/;&])accelerate launch\b")
 _COMMENT = re.compile(r"(?:^|\s)#.*\Z")
 _BLANKS = re.compile(r"(?:[ \t]|\\\n)*")
 
@@ -76,10 +75,7 @@ def launched(words: Sequence[str], processes: str | None) -> Launched:
     rest = words[_interpreter_length(words) :]
     if len(rest) < len(words) and rest and (rest[0] == "-m" or not rest[0].startswith("-")):
         return Launched([*run, *rest])
-    result = Launched([*run, "--no-python", *words])
-    if any(_ACCELERATE.search(text) for text in (" ".join(words[:2]), *words[1:])):
-        result.lost.append("accelerate launch: start the script with torchrun, or add --rdzv_backend dlr")
-    return result
+    return Launched([*run, "--no-python", *words])
 
 
 def _launcher_length(words: Sequence[str]) -> int:

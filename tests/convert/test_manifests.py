@@ -302,16 +302,6 @@ def test_a_variable_of_the_old_operator_does_not_stay_as_the_number_of_processes
     assert "--nproc-per-node=8 train.py" in " ".join(launched(words, "8").command)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["accelerate", "launch", "a.py"], ["bash", "-c", "cd x && accelerate launch --num_machines 2 a.py"]],
-)
-def test_a_launcher_that_meets_by_itself_is_named(words: list[str]) -> None:
-    (lost,) = launched(words, None).lost
-    assert lost.startswith("accelerate launch: ")
-    assert not launched(["bash", "-c", "pip install accelerate; python a.py"], None).lost
-
-
 def test_command_prints_yaml_and_tells_losses(dlr: Dlr, tmp_path: Path) -> None:
     done = dlr("convert", "-f", str(FOLDER / "operator-elastic-imagenet.yaml"))
     assert done.exit_code == 3
