@@ -61,7 +61,9 @@ def what_keeps_it(end: ScriptEnd, capture: Capture) -> str:
         return f"at its exit it is at {dump.innermost_place(main)}"
     threads = dump.threads(capture.text)
     kept = {ident: name for ident, name in end.threads.items() if ident in threads or not threads}
-    for ident, name in (kept or end.threads).items():
+    if end.threads and not kept:
+        return "all its threads have ended, and the interpreter takes its objects apart"
+    for ident, name in kept.items():
         place = dump.innermost_place(dump.with_source(threads.get(ident, ())))
         return f"thread {name} keeps it" + (f", at {place}" if place else "")
     return capture.note or "a thread keeps it"

@@ -77,7 +77,7 @@ def run(words: list[str], own_name: str) -> int:
 
 def _sentence(error: Any) -> str:
     """Return typer's message in one line, with a pointer to the help."""
-    text = " ".join(error.format_message().split())
+    text = " ".join(error.format_message().replace("Value error, ", "").split())
     if not text.endswith((".", "?")):
         text += "."
     context = getattr(error, "ctx", None)

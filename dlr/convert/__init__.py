@@ -21,6 +21,9 @@ _ALONE: dict[tuple[str, str], Callable[[Reader], JSON]] = {
     (API_VERSION.partition("/")[0], "ElasticJob"): convert_elasticjob,
 }
 _TRAINER = "trainer.kubeflow.org"
+ANOTHER_KIND = (
+    "this kind is not converted: see docs/from-others.md for Horovod, docs/roles.md for TensorFlow and JAX."
+)
 CONVERTIBLE = ("TrainJob", *(kind for _, kind in _ALONE))
 
 
@@ -62,6 +65,8 @@ def convert(documents: Sequence[JSON]) -> Converted:
                 made.append((convert_trainjob(reader, documents), reader.remarks))
             elif (group, kind) in _ALONE:
                 made.append((_ALONE[group, kind](reader), reader.remarks))
+            elif group in ("kubeflow.org", _TRAINER) and kind.endswith("Job"):
+                raise NotConvertible(ANOTHER_KIND)
             else:
                 made.append((document, ()))
         except NotConvertible as error:

@@ -105,11 +105,12 @@ def _with_flags(launcher: Sequence[str], rest: Sequence[str], processes: str | N
     found = options(rest)
     script = list(rest[sum(len(option.words) for option in found) :])
     result = Launched([])
-    kept = [word for option in found if not _takes(option, result) for word in option.words]
+    kept = [option for option in found if not _takes(option, result)]
     _obey_dlrover(found, result)
-    if processes and not any(option.name == "nproc-per-node" for option in found):
-        kept.insert(0, f"--nproc-per-node={processes}")
-    result.command = [*launcher, *kept, *script]
+    words = [word for option in kept for word in option.words]
+    if processes and not any(option.name == "nproc-per-node" for option in kept):
+        words.insert(0, f"--nproc-per-node={processes}")
+    result.command = [*launcher, *words, *script]
     return result
 
 
@@ -117,9 +118,11 @@ def _takes(option: Option, result: Launched) -> bool:
     """Move a flag from the command into the result, if it belongs there; return whether it does."""
     if option.name in FLAGS:
         return FLAGS[option.name].ignored
-    if option.name not in OF_THE_WORLD:
-        return False
     value = option.value or ""
+    if option.name not in OF_THE_WORLD and not (
+        option.name == "nproc-per-node" and "PET_NPROC_PER_NODE" in value  # which other operators set
+    ):
+        return False
     if option.name == "max-restarts" and value.isdigit():
         result.restarts = int(value)
     elif option.name == "nnodes":
@@ -151,16 +154,18 @@ def _in_text(words: Sequence[str], place: int, launcher: re.Match[str], processe
     spans = _words_of_text(text, launcher.end())
     result = Launched([])
     found = options([re.sub("[\"']", "", text[start:end]) for start, end in spans])
-    at, cut = 0, []
+    at, cut, has_processes = 0, [], False
     for option in found:
         span = spans[at][0], spans[at + len(option.words) - 1][1]
         at += len(option.words)
         if _takes(option, result):
             cut.append(span)
+        else:
+            has_processes |= option.name == "nproc-per-node"
     _obey_dlrover(found, result)
     for start, end in reversed(cut):
         text = text[:start] + text[end:].lstrip(" ")
-    if processes and not any(option.name == "nproc-per-node" for option in found):
+    if processes and not has_processes:
         text = f"{text[: launcher.end()]} --nproc-per-node={processes}{text[launcher.end() :]}"
     result.command = [*words[:place], text, *words[place + 1 :]]
     return result

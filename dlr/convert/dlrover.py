@@ -7,14 +7,13 @@ from dlr.convert.building import WorkersDraft, elastic_job, metadata_of, trainin
 from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 OF_SPEC = {
-    "optimizeMode": "nothing here tunes resources; spec.elasticPolicy says how the world grows and shrinks",
     "brainService": "there is no Brain",
     "enableDynamicSharding": "dlr.shards needs no switch",
     "enableElasticScheduling": "minReplicas and maxReplicas say it",
 }
 KEPT = (
     *("distributionStrategy", "suspend", "resourceLimits", "envs", "managedBy", "elasticPolicy", "nodeCheck"),
-    *("failurePolicy", "runPolicy", "schedulingPolicy", "agent"),
+    *("failurePolicy", "runPolicy", "schedulingPolicy", "agent", "optimizeMode"),
 )
 OF_REPLICAS = {
     "priority": "set the Pod template's priorityClassName",

@@ -7,7 +7,8 @@ from dlr.convert.reading import JSON, NotConvertible, Reader, Remark
 
 CONTAINER = ("pytorch",)
 OF_WORLD = ("rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf", "standalone")
-GANG = "spec.schedulingPolicy.gang: kubernetes, volcano or coscheduling starts the minimum together"
+GANG = "set the ElasticJob's spec.schedulingPolicy.gang, which starts the minimum together"
+QUEUE = "label the ElasticJob for Kueue, or annotate the Pod template for Volcano (docs/capacity.md)"
 
 
 def convert_pytorchjob(manifest: Reader) -> JSON:
@@ -74,7 +75,6 @@ def _run_policy(policy: Reader, workers: WorkersDraft) -> None:
     scheduling = policy.within("schedulingPolicy")
     if name := scheduling.take("priorityClass"):
         workers.template.setdefault("spec", {})["priorityClassName"] = name
-    scheduling.finish(
-        dict.fromkeys(("minAvailable", "queue", "minResources", "scheduleTimeoutSeconds"), GANG)
-    )
+    gang = dict.fromkeys(("minAvailable", "minResources", "scheduleTimeoutSeconds"), GANG)
+    scheduling.finish(gang | {"queue": QUEUE})
     policy.finish()

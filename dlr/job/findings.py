@@ -13,8 +13,9 @@ from datetime import timedelta
 from controller.wording import counted, first_line, holders, some_of
 from crds.checkpoint_files import SAVER_PROCESS
 from crds.elasticworker import ExitClass
-from crds.grouping import is_grouped
+from crds.grouping import group_name, is_grouped
 from crds.job_status import JobState
+from crds.ranges import as_ranges
 from dlr.job import report
 from dlr.job.advice import (
     CANNOT_START,
@@ -35,6 +36,7 @@ from dlr.job.failures import Culprit, are_near, failures_of
 from dlr.job.nodes import check_findings
 from dlr.job.odd_ranks import ranks_behind
 from dlr.job.wording import age, duration, in_command, parse_time
+from dlr.kube.api import JSON
 from reconcilers.failure.budgets import without_progress
 from reconcilers.failure.incidents import switch_words
 from reconcilers.failure.meaning import meaning_of, next_start
@@ -93,6 +95,25 @@ def _failed(case: Case) -> Iterator[JobFinding]:
     detail = first_line(condition.get("message")) or report.why_line(case.job)
     text = f"The job failed ({reason})" + (f": {detail}" if detail else "")
     yield JobFinding(reason, sentence(text), (sentence(next_start_of(case)),))
+
+
+def _failed_groups(case: Case) -> Iterator[JobFinding]:
+    """Yield the replica groups that have failed for good, while the others go on."""
+    if not (failed := _groups_that_failed(case)):
+        return
+    indices = as_ranges(each["index"] for each in failed)
+    last = failed[-1]
+    text = f"Failed for good, of the groups: {indices}. Group {last['index']}: {last.get('message')}"
+    name = in_command(case.job["metadata"], group_name(case.name, last["index"]))
+    advice = f"Correct the cause (dlr job diagnose {name}); kubectl delete ej {name} then has it made again"
+    headline = f"and {counted(len(failed), 'group')} failed for good"
+    yield JobFinding("GroupFailed", sentence(text), (sentence(advice),), headline, "Failed")
+
+
+def _groups_that_failed(case: Case) -> list[JSON]:
+    """Return the groups that have failed for good while their job goes on."""
+    groups = [] if report.is_finished(case.job) else case.status.get("groups") or []
+    return [each for each in groups if each.get("phase") == "Failed"]
 
 
 def _deleted(case: Case) -> Iterator[JobFinding]:
@@ -401,6 +422,9 @@ def _last_failure(case: Case) -> Iterator[JobFinding]:
         return  # it follows from the loss that _awaits_heartbeats yields
     if _without_new_ground(case, culprit.failure["exitClass"]) >= LOOP:
         return  # _loop yields it
+    failed = tuple(f"{group_name(case.name, each['index'])}-" for each in _groups_that_failed(case))
+    if culprit.worker.startswith(failed):
+        return  # _failed_groups yields it
     who = failure_words(case, culprit)
     statement = sentence(who[0].upper() + who[1:], blamed_lines(culprit))
     yield JobFinding(str(culprit.failure["exitClass"]), statement, tuple(_advice(case, culprit)))
@@ -477,6 +501,7 @@ RULES: tuple[Callable[[Case], Iterator[JobFinding]], ...] = (
     _failed,
     _deleted,
     _suspended,
+    _failed_groups,
     _loss,
     _nodes,
     _loop,

@@ -125,6 +125,7 @@ def _groups(case: Case) -> Iterator[JSON]:
             if (outage := failure.outage) is not None and case.life is not None:
                 is_back = outage.end < case.life.seconds
                 back = f", back after {loss(outage.seconds)}" if is_back else ", not back yet"
+                back = "" if each.get("phase") == "Failed" else back
             ago = duration(case.seconds_since(failure))
             failed = f"{ago} ago{back}: {failure.what}, {failure.text}"
         yield {

@@ -36,11 +36,15 @@ class GroupView:
     """Highest step in its job's status; None before the first."""
 
     @property
+    def is_over(self) -> bool:
+        """Whether its job has ended."""
+        return self.phase is not None and self.phase.finished
+
+    @property
     def is_able(self) -> bool:
         """Whether its processes can take part; those of a suspended group can until they have left."""
         is_whole = self.world is RendezvousPhase.FORMED and self.broken_round < self.round
-        is_over = self.phase is not None and self.phase.finished
-        return (is_whole or self.leaves) and not is_over and self.ready_round == self.round > 0
+        return (is_whole or self.leaves) and not self.is_over and self.ready_round == self.round > 0
 
     @property
     def leaves(self) -> bool:

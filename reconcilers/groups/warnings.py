@@ -20,7 +20,7 @@ WARNINGS = (GROUPS_NOT_MADE, GROUPS_LATE, EXCHANGE_BROKEN)
 
 def late_groups(membership: Membership, views: Sequence[GroupView]) -> list[int]:
     """Return the indices of the groups that are left out because others waited for them in vain."""
-    rounds = {view.index: view.round for view in views}
+    rounds = {view.index: view.round for view in views if not (view.is_over or view.leaves)}
     return [late.index for late in membership.late if rounds.get(late.index) == late.round]
 
 

@@ -10,7 +10,14 @@ import pytest
 from agent.monitor import dump, stacks
 from agent.monitor.progress import RankProgress, ScriptEnd
 from agent.monitor.stacks import Capture
-from agent.supervision.lingering import FAILED_SECONDS, SAY_SECONDS, Lingering, LingeringStage, stage_of
+from agent.supervision.lingering import (
+    FAILED_SECONDS,
+    SAY_SECONDS,
+    Lingering,
+    LingeringStage,
+    stage_of,
+    what_keeps_it,
+)
 
 LIMIT = 1800.0
 WELL, RAISED = ScriptEnd(0, False, 100.0), ScriptEnd(1, True, 100.0)
@@ -102,6 +109,12 @@ def test_a_process_that_comes_to_its_end_after_all_is_not_named_any_more(
     assert job.look(121.0, 0, 1)
     assert (job.lingering.to_status() or "").endswith("; and 1 more of its processes")
     assert job.look(122.0) and job.lingering.to_status() is None and job.ended == []
+
+
+def test_no_thread_is_blamed_that_has_ended_while_the_interpreter_takes_its_objects_apart() -> None:
+    raised = ScriptEnd(1, True, 100.0, {0xDEF: "dlr-copy_0"})
+    finalizing = "Thread 0x0000000000000abc (most recent call first):\n  <no Python frame>\n"
+    assert "its threads have ended" in what_keeps_it(raised, Capture(finalizing))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ CARELESS = [
     ("up --home /proc/dlr", "The folder /proc/dlr cannot be used for the cluster"),
     ("down --home nosuch", "There is no embedded cluster in "),
     ("kubeconfig --home nosuch", "There is no embedded cluster in "),
+    ("job list -o xml", "'--output' / '-o': 'xml' is not one of 'table', 'json'"),
     ("job status", "Missing argument"),
     ("job status ä", "'ä' is not a valid name in Kubernetes"),
     ("job status team/digits", "a namespace goes after -n"),

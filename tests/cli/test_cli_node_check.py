@@ -335,6 +335,11 @@ class TestHistory:
         annotations = {"elastic.iml.github.io/record": json.dumps(record)}
         return {"metadata": {"name": "node-1", "annotations": annotations}}
 
+    def test_a_node_that_does_not_exist_is_named(self, server: Script, dlr: Dlr) -> None:
+        server.answers[f"GET {NODE}"] = refusal(404, "NotFound", 'nodes "node-1" not found', name="node-1")
+        done = dlr("node-check", "history", "node-1")
+        assert done.exit_code == 1 and "There is no node 'node-1': see `kubectl get nodes`." in done.err
+
     def test_shows_the_last_checks_the_newest_first(self, server: Script, dlr: Dlr) -> None:
         server.answers[f"GET {NODE}"] = self.node(self.RECORD)
         shown = dlr("node-check", "history", "node-1")

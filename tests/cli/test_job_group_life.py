@@ -100,6 +100,17 @@ def test_each_group_has_a_lane_that_says_with_whom_it_trained(drawn: JobTimeline
     assert (failure.at, failure.what, failure.text) == (60, "Killed", "worker-1: signal 9")
 
 
+def test_the_cost_of_a_failure_ends_with_its_group() -> None:
+    over = with_failure(1, 60)
+    over["status"] |= {
+        "phase": "Failed",
+        "completionTime": at(70),
+        "history": over["status"]["history"][:-1],
+    }
+    (failure,) = life_of(whole(), workers(), 0.7, NOW, groups=[over]).lanes[0].failures
+    assert failure.outage is not None and failure.outage.seconds == 10
+
+
 def test_the_verdict_says_whether_the_others_trained_on() -> None:
     assert verdict(case()).text == (
         "Trains on 2 of 3 groups; 3 failures cost 9s of one group's time in all; no group trained for 3.5s of it"

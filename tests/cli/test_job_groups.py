@@ -201,6 +201,28 @@ def test_a_diagnosis_names_the_groups_that_do_not_train(server: Script, dlr: Dlr
     assert why in out
 
 
+def test_a_group_that_failed_for_good_is_the_finding_and_not_its_last_restart(
+    server: Script, dlr: Dlr
+) -> None:
+    error = {
+        "worker": "digits-group-1-worker-0",
+        "exitClass": "UserError",
+        "message": "ValueError: bad batch",
+        "time": "2999-01-01T00:00:00Z",
+    }
+    groups = grouped()["status"]["groups"]
+    groups[1] |= {"phase": "Failed", "message": "RestartLimitExceeded: 2 times"}
+    script(server, groups=groups, lastFailure=error)
+    found = dlr("job", "diagnose", "digits", "-o", "json").json
+    assert found["verdict"].startswith("Runs on 2 of 3 groups, and 1 group failed for good")
+    assert found["cause"] == "GroupFailed"
+    why = "Failed for good, of the groups: 1. Group 1: RestartLimitExceeded: 2 times."
+    assert found["findings"][0]["text"] == why
+    out = " ".join(dlr("job", "diagnose", "digits").out.split())
+    assert "kubectl delete ej digits-group-1 -n default then has it made again" in out
+    assert "RESTART" not in out
+
+
 def test_delete_waits_for_the_groups_and_their_pods(server: Script, dlr: Dlr) -> None:
     gone = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits", kind="elasticjobs")
     server.answers |= {

@@ -66,10 +66,10 @@ def test_each_becomes_an_elastic_job_that_dlr_takes(path: Path) -> None:
         ),
         ("jobset-cnn-mnist", 4, None, 0, []),
         ("jobset-resnet", 4, None, 0, []),
-        ("dlrover-mnist", 4, None, 3, ["spec.optimizeMode"]),
+        ("dlrover-mnist", 4, None, 3, []),
         (
             *("dlrover-chaos", 4, 3, 1),
-            ["spec.optimizeMode", "spec.replicaSpecs.worker.template.spec.containers[main].command"],
+            ["spec.replicaSpecs.worker.template.spec.containers[main].command"],
         ),
     ],
 )
@@ -262,6 +262,10 @@ def runtime_of(spec: Any) -> JSON:
             "spec.nodeCheck is no object.",
         ),
         ([TRAINJOB, runtime_of({"template": []})], "ClusterTrainingRuntime ours.spec.template is no object."),
+        (
+            [{"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "m"}}],
+            "MPIJob m: this kind is not converted: see docs/from-others.md for Horovod",
+        ),
         ([TRAINJOB], "its ClusterTrainingRuntime 'ours' is not among these files"),
     ],
 )
@@ -288,6 +292,14 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(documents: list[JSO
 )
 def test_flags_are_cut_out_of_a_shells_text_as_the_shell_divides_it(text: str, converted: str) -> None:
     assert launched(["bash", "-c", text], None).command == ["bash", "-c", converted]
+
+
+@pytest.mark.parametrize("launcher", [["torchrun"], ["bash", "-c"]])
+def test_a_variable_of_the_old_operator_does_not_stay_as_the_number_of_processes(launcher: list[str]) -> None:
+    flag, script = "--nproc_per_node=$PET_NPROC_PER_NODE", "train.py"
+    words = [*launcher, f"torchrun {flag} {script}"] if "-c" in launcher else [*launcher, flag, script]
+    assert "PET" not in " ".join(launched(words, None).command)
+    assert "--nproc-per-node=8 train.py" in " ".join(launched(words, "8").command)
 
 
 def test_command_prints_yaml_and_tells_losses(dlr: Dlr, tmp_path: Path) -> None:

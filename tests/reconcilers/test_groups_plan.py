@@ -385,6 +385,8 @@ def test_late_groups_are_a_warning_until_they_are_back_or_restart() -> None:
     assert look(of, restarting, waits, group(2), seconds=20).status_patch["warnings"] == []
     back = group(0, replicaGroup=part(version=1, leftOutVersion=2))
     assert look(of, back, waits, group(2), seconds=20).status_patch["warnings"] == []
+    failed = group(0, phase="Failed")
+    assert look(of, failed, waits, group(2), seconds=20).status_patch["warnings"] == [], "it never comes back"
 
 
 def test_an_exchange_that_breaks_again_and_again_is_a_warning_until_a_step_is_made() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller.errors import ApiError
 from crds import names
 from crds.findings import Finding
 from dlr.commands.errors import CommandError
@@ -19,7 +20,12 @@ def show_record(api: Api, name: str, output: Format) -> None:
     Raises:
         CommandError: there is no such node, or it or its record cannot be read.
     """
-    node = api.get(NODES, name)
+    try:
+        node = api.get(NODES, name)
+    except ApiError as failure:
+        if failure.reason != "NotFound":
+            raise
+        raise CommandError(f"There is no node {name!r}: see `kubectl get nodes`.") from failure
     record = read_record(node)[::-1]
     if not record and (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_RECORD):
         raise CommandError(

@@ -211,7 +211,10 @@ def _with_most_failures(lanes: Sequence[Lane]) -> tuple[list[Lane], int]:
 
 def _group_lane(group: JSON, workers: Sequence[JSON], of_job: Sequence[Stretch], clock: JobClock) -> Lane:
     """Return the lane of a group, which trains only while the job's world includes it."""
-    own = episodes_of((group.get("status") or {}).get("history") or (), clock)
+    status = group.get("status") or {}
+    ended = parse_time(status.get("completionTime")) or clock.ended
+    clock = replace(clock, ended=min(ended, clock.ended))
+    own = episodes_of(status.get("history") or (), clock)
     owner = owner_of_group(group["metadata"])
     index = owner.index if owner is not None else 0
     failures = [
