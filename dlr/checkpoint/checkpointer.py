@@ -561,13 +561,14 @@ class Checkpointer:
 
     def _leave(self, step: int, tier: str) -> None:
         """Save this step, and save no more."""
-        self._storage.leave()
-        to_storage = tier == "storage"
-        is_wanted = self._writes if to_storage else self._has_state
-        is_saved = is_wanted and self._save(step, to_storage)
-        if is_wanted and not is_saved and not to_storage and self._memory is None:
+        to_storage, is_wanted = tier == "storage", self._has_state
+        is_saved = is_wanted and not to_storage and self._save(step, False)
+        if to_storage or (is_wanted and not is_saved and self._memory is None):
+            self._storage.leave()
             to_storage = is_wanted = self._writes
             is_saved = is_wanted and self._save(step, to_storage)  # other ranks, with equal states, do it too
+        else:
+            self._storage.leave_from_memory()
         with suppress(OSError):  # an exception would turn the planned exit into a failure
             self.close()
         if to_storage:
@@ -580,12 +581,16 @@ class Checkpointer:
     def _stay(self, step: int, tier: str) -> None:
         """Save this step, and nothing further until the next start, into which this process lives on."""
         to_storage = tier == "storage"
-        self._storage.leave()
+        if to_storage:
+            self._storage.leave()
         mark = Mark(self._here.round, step, self._here.rank, self._here.world_size)
         self._stayed = LiveState(mark, self._form())
         if self._has_state and not self._save(step, to_storage and self._writes):
             logger.warning("step %s is not saved: the next start goes on from an earlier one", step)
-        self._storage.finish()
+        if to_storage:
+            self._storage.finish()
+        else:
+            self._storage.leave_from_memory()
 
     def _before_step(self, *_: object) -> None:
         """Wait before each optimizer's step; a fork of this process has no copying threads to wait for."""

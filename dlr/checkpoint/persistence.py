@@ -37,6 +37,8 @@ STILL_SECONDS = 600.0
 and looking for files of other ranks, is activity."""
 AFTER_FAILURE_SECONDS = 5.0
 """Delay from `load` to the save of the loaded step to storage: by then the restart is over."""
+LEAVING_SECONDS = 2.0
+"""Time that a process whose last step is in memory waits for an earlier save to storage before it leaves."""
 _LOOK_SECONDS = 1.0
 _END_SECONDS = 5.0
 """Time limit for the end of a killed saver, which lives on while its storage does not answer."""
@@ -172,13 +174,23 @@ class Persistence:
         saver.close()
 
     def leave(self) -> None:
-        """Wait as `finish` does, before the last step of this start is saved.
+        """Wait as `finish` does, before the last step of this start is saved to storage.
 
         If the saver has not saved anything yet, this process writes the last step itself: with few cores, the
         saver's import of torch may take longer than the process has to leave.
         """
         self.finish()
         self._leaves = True
+
+    def leave_from_memory(self) -> None:
+        """Wait a moment for the save under way, then abandon it: the last step is in memory, and the
+        next world waits for this process."""
+        self._end_after_failure()
+        if self._under_way is not None and not self._under_way[1].wait(LEAVING_SECONDS):
+            self._saver.abandon()
+            logger.info("step %d is not saved to %s: training leaves first", self._under_way[0], self._files)
+        if self._giving_up is not None and not self._giving_up.wait(LEAVING_SECONDS):
+            self._giving_up = None
 
     def wait(self) -> None:
         if self._private is not None:

@@ -99,7 +99,7 @@ def test_a_lost_server_is_another_version_a_lost_worker_is_not_and_the_chiefs_en
     last = plans.scale_plan("none", job=NAME, type_="ps", replicas=0)
     cluster.apply(last, observation.namespace)
     refused = plans.wait_for_verdict(observation, "none")
-    assert "nor lose its last" in str(refused["status"]["conditions"])
+    assert "or remove its last" in str(refused["status"]["conditions"])
 
     assert uid_of(observation, "chief", 0) == chief, "its command starts anew, and not its Pod"
     assert jobs.phase(observation, NAME) == "Running", observation.describe()

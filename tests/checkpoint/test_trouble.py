@@ -251,6 +251,33 @@ def test_a_saver_that_stands_still_is_left_behind_and_told(
     assert made._saver.is_abandoned
 
 
+def test_a_save_under_way_keeps_nobody_whose_last_step_is_in_memory(
+    tmp_path: Path, record: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a saver is slow to start: the next world waited, and the last steps were lost after the grace."""
+    slots = [private_slot(capture(state(3))) for _ in range(3)]
+    tell(monkeypatch, tmp_path, *slots)
+    monkeypatch.setattr(leaving, "boundary", lambda step: "memory" if step == 3 else None)
+    checkpointer = Checkpointer(tmp_path / "path", state(3), every=100, persist_every=None)
+    checkpointer.load()
+    checkpointer.step(2)
+    began, newest = clock.now, []
+    under_way = Coming(clock, math.inf)
+    checkpointer._storage._under_way = 2, under_way
+    wait = under_way.wait
+
+    def seen(timeout: float | None = None) -> bool:
+        newest.append(max(slot.mark.step for slot in slots if slot.mark))
+        return wait(timeout)
+
+    monkeypatch.setattr(under_way, "wait", seen)
+    assert checkpointer.step(3)
+    gc.unfreeze()
+    assert newest == [3], "it was in memory before"
+    assert clock.now - began == persistence.LEAVING_SECONDS
+    assert checkpointer._storage._saver.is_abandoned and told(record)["StorageFails"] == ""
+
+
 def test_a_saver_that_goes_on_is_waited_for_however_long_it_takes(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

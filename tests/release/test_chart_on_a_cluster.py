@@ -235,7 +235,7 @@ def test_a_platform_engineers_round(bare: BareCluster, helm: Helm, chart: Path, 
     values: JSON = {"images": IMAGES}
 
     notes = install_over_crds(bare, helm, ("dlr", chart, *patiently, "--create-namespace"), values)
-    assert f"dlr {VERSION} is in namespace {DEFAULT_NAMESPACE}" in notes
+    assert f"dlr {VERSION} is installed in namespace {DEFAULT_NAMESPACE}" in notes
     advised = notes[notes.index("kubectl label") :].replace("\\\n", " ").split()
     bare.admin.kubectl(*advised[1:])
     bare.admin.dlr("doctor", "-n", DEFAULT_NAMESPACE)
