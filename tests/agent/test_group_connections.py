@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, PrefixStore, distributed_c10d  # type: ignore[attr-defined]
 
+from agent.facts.place import Place
 from agent.torch_compat.reconfigure import FormedGroup, ReformableGroups
 
 pytestmark = pytest.mark.real
@@ -38,7 +39,7 @@ class Gloo:
             for _ in range(3)
         )
         self.groups: Any = ReformableGroups()
-        self.groups._groups[object()] = [FormedGroup("g", "gloo", 0, 2, self)]
+        self.groups._groups[object()] = [FormedGroup("g", "gloo", None, self)]
 
     def get_reconfigure_handle(self) -> bytes:
         return b"gloo:0"
@@ -61,7 +62,7 @@ class Gloo:
     def form(self, round_: int) -> None:
         store = HashStore()
         PrefixStore(f"dlr-reconfigure/{round_}/", store).set("g/1", "gloo:1")
-        self.groups.form(round_, store, lambda *_: None)
+        self.groups.form(round_, store, Place(0, 2), lambda *_: None)
 
 
 @pytest.fixture(params=FAMILIES)

@@ -49,7 +49,7 @@ def test_what_takes_long_says_what_it_waits_for_and_clears_its_line(terminal: Te
 def test_what_is_quick_or_not_to_be_told_says_nothing(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with waiting.untold(), waiting.waiting_for("the API server"):
+    with waiting.without_display(), waiting.waiting_for("the API server"):
         time.sleep(0.05)
     monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 300.0)
     with waiting.waiting_for("the API server"):
