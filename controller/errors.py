@@ -25,7 +25,7 @@ _DENIED = ("denied the request", "denied request")
 """Texts of refusals by webhooks and ValidatingAdmissionPolicies, which may have any code: 400 if a webhook
 gives none, 422 by default for a policy
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/)."""
-NO_WEBHOOK = "failed calling webhook"
+_NO_WEBHOOK = "failed calling webhook"
 """Text of an API server's internal error when a webhook does not answer."""
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
 """Texts of etcd's refusals of an object that is too large, which an API server passes on with code 500
@@ -119,6 +119,10 @@ class Unavailable(ApiError):
             message, status=status, reason=reason, details=details, retry_after_seconds=retry_after_seconds
         )
         self.processed = processed
+
+
+class WebhookUnavailable(Unavailable):
+    """5xx: a webhook that the API server has to call for the object does not answer."""
 
 
 class TimedOut(Unavailable):
@@ -246,7 +250,8 @@ def error_of_status(answer: Mapping[str, Any], status: int, retry_after: str | N
             status, reason, f"the object is too large for the API server to store: {message}", details
         )
     if status in (408, 425, 429) or status >= 500:
-        return Unavailable(
+        unavailable = WebhookUnavailable if _NO_WEBHOOK in message else Unavailable
+        return unavailable(
             message,
             status=status,
             reason=reason,

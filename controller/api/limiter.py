@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 from controller import clock
 from controller.api.fairness import FairQueue, current_flow
-from controller.errors import NO_WEBHOOK, Unavailable
+from controller.errors import Unavailable, WebhookUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +53,11 @@ class RequestLimiter:
         sent = clock.monotonic()
         try:
             yield
+        except WebhookUnavailable:  # which may be of one namespace, and says nothing of the server
+            self._judge(sent, may_be_late)
+            raise
         except Unavailable as error:
-            if NO_WEBHOOK in str(error):  # which may be of one namespace, and says nothing of the server
-                self._judge(sent, may_be_late)
-            elif error.status or error.processed:
+            if error.status or error.processed:
                 self._lower(sent)
             raise
         except asyncio.CancelledError:

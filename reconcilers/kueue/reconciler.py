@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controller.errors import NO_WEBHOOK, AlreadyExists, ApiError, Forbidden, NotFound, Refused
+from controller.errors import AlreadyExists, ApiError, Forbidden, NotFound, Refused, WebhookUnavailable
 from controller.reconciler import Request, Result
 from controller.resources import Object, Resource
 from controller.store import ObjectMemory
@@ -269,7 +269,7 @@ class KueueReconciler(WithTools):
                 if message != seen.refused:
                     self._recorder.event(raw, "Warning", "WorkloadRefused", message)
                 self._refused.put(seen.job.metadata.uid, message)
-                return Result(AGAIN_SECONDS if NO_WEBHOOK in str(error) else retry_seconds())
+                return Result(AGAIN_SECONDS if isinstance(error, WebhookUnavailable) else retry_seconds())
         if self._refused.get(seen.job.metadata.uid):
             self._refused.put(seen.job.metadata.uid, "")
             return Result(0.0)

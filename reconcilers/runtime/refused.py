@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from controller.errors import (
-    NO_WEBHOOK,
     ApiError,
     Forbidden,
     Invalid,
     NamespaceTerminating,
     NotFound,
+    WebhookUnavailable,
     is_denial,
 )
 
@@ -22,7 +22,7 @@ def is_refusal(error: ApiError) -> bool:
     webhook forbids it, or a webhook does not answer. All other errors are races, outages, or unexpected."""
     if isinstance(error, NamespaceTerminating):
         return False
-    return isinstance(error, Invalid | Forbidden) or is_denial(error) or NO_WEBHOOK in str(error)
+    return isinstance(error, Invalid | Forbidden | WebhookUnavailable) or is_denial(error)
 
 
 def retry_seconds(objects: int = 1, at_least: float | None = None) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from controller.errors import NO_WEBHOOK, ApiError, Forbidden, Invalid, is_denial
+from controller.errors import ApiError, Forbidden, Invalid, WebhookUnavailable, is_denial
 from controller.resources import Object
 from crds.texts import shortened
 from reconcilers.observed.ownership import NameTaken
@@ -82,7 +82,7 @@ def refused_pod(error: ApiError, source: PodSource, pod: Object) -> PodRefused |
         return None
     why = shortened(" ".join(str(error).split()), MAX_WHY)
     refuses = f"the API server refuses {source.pods}: "
-    passes = NO_WEBHOOK in str(error) or isinstance(error, NameTaken)
+    passes = isinstance(error, WebhookUnavailable | NameTaken)
     if passes or (isinstance(error, Forbidden) and any(each in str(error) for each in _NOT_OF_THE_TEMPLATE)):
         message = f"Pod {pod['metadata']['name']} was refused: {why}"
         return PodRefused(POD_REFUSED, message, counts_ended=_QUOTA_OF_PODS in str(error))

@@ -7,7 +7,7 @@ import pytest
 from controller.api.fairness import current_flow
 from controller.api.limiter import RequestLimiter
 from controller.clock import monotonic as now
-from controller.errors import NotFound, Unavailable
+from controller.errors import NotFound, Unavailable, error_of_status
 
 
 class Server:
@@ -83,7 +83,9 @@ async def test_overload_halves_the_limit_once_for_all_that_were_on_their_way(err
 
 async def test_a_server_that_cannot_be_reached_or_refuses_or_whose_webhook_is_away_is_not_slow():
     limiter = RequestLimiter()
-    webhook = Unavailable('Internal error occurred: failed calling webhook "w": refused', status=500)
+    webhook = error_of_status(
+        {"message": 'Internal error occurred: failed calling webhook "w": refused'}, 500
+    )
     for error in (Unavailable("refused", processed=False), NotFound(404, "NotFound", "no"), webhook):
         with pytest.raises(type(error)):
             async with limiter.slot():

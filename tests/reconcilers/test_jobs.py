@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.errors import ApiError, Conflict, Forbidden, Unavailable
+from controller.errors import ApiError, Conflict, Forbidden, WebhookUnavailable
 from controller.resources import LEASES, NODES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
@@ -139,7 +139,7 @@ async def test_a_container_that_cannot_start_is_told_on_the_job_until_it_does(pl
     "error",
     [
         Forbidden(403, "Forbidden", "over quota"),
-        Unavailable('failed calling webhook "quotas": it is over quota', status=500),
+        WebhookUnavailable('failed calling webhook "quotas": it is over quota', status=500),
     ],
     ids=["refused", "webhook away"],
 )

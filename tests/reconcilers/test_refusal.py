@@ -200,7 +200,7 @@ TAKEN = name_taken(
         (Forbidden(403, "Forbidden", "policy 'q' denied request: exceeded quota: team"), POD_REFUSED),
         (Forbidden(403, "Forbidden", 'User "u" cannot create resource "pods"'), POD_REFUSED),
         (TAKEN, POD_REFUSED),
-        (Unavailable("Internal error: failed calling webhook", status=500), POD_REFUSED),
+        (error_of_status({"message": "Internal error: failed calling webhook"}, 500), POD_REFUSED),
         (Unavailable("no leader", status=500), None),
         (error_of_status({"message": "etcdserver: request is too large"}, 500), POD_INVALID),
         (Refused(405, "MethodNotAllowed", "no"), None),

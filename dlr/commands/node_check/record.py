@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from controller.errors import ApiError
 from crds import names
 from crds.findings import Finding
 from dlr.commands.errors import CommandError
 from dlr.commands.output import Format, print_json, show_table
 from dlr.job.wording import age, utc_now
 from dlr.kube.api import NODES, Api
+from dlr.kube.errors import NotFound
 from reconcilers.findings.record import read_record
 
 COLUMNS = ("AGE", "CHECK", "VERDICT", "PASSED", "FAILED", "FAILED WITH")
@@ -22,9 +22,7 @@ def show_record(api: Api, name: str, output: Format) -> None:
     """
     try:
         node = api.get(NODES, name)
-    except ApiError as failure:
-        if failure.reason != "NotFound":
-            raise
+    except NotFound as failure:
         raise CommandError(f"There is no node {name!r}: see `kubectl get nodes`.") from failure
     record = read_record(node)[::-1]
     if not record and (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_RECORD):
