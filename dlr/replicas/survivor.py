@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 from agent.facts.place import Place
 from agent.survival.client import HandedRound, RoundLine, RoundOverError
 from agent.survival.messages import Left, Lost, Unable
-from agent.torch_compat import living_modules, reconfigure, unconnected
+from agent.torch_compat import living_modules, pipelines, reconfigure, unconnected
 from agent.torch_compat.versions import why_none_lives_on
 from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
 from crds.progress_record import ENV_PROGRESS_FILE, ENV_ROUND
@@ -247,6 +247,7 @@ class Survivor:
         else:
             logger.info("a peer is lost in round %d (%s): this process lives on", self.round, error)
         living_modules.reset_modules(self._modules)
+        pipelines.reset_schedules()
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         self._checkpoint.rest()
