@@ -191,6 +191,23 @@ def test_ddp_keeps_a_hook_of_torchs_own_through_a_step_that_is_made_again(world_
         net.zero_grad(set_to_none=True)
 
 
+class Gone(dist.Work):
+    """A collective whose peer has died."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        raise RuntimeError("Connection reset by peer")
+
+
+def test_a_gather_that_was_begun_ahead_may_fail(world_of_one: None) -> None:
+    net: Any = sharded()
+    before = gradients(net)
+    for group in living_modules._parameter_groups([net]):
+        group.unshard(async_op=True)
+        group._all_gather_result = group._all_gather_result._replace(all_gather_work=Gone())
+    living_modules.reset_modules([net])
+    assert all(map(torch.equal, gradients(net), before))
+
+
 class Broken(nn.Module):
     """Fails in the third micro-batch of the step in which it is to, as if a peer had died."""
 
