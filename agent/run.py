@@ -247,7 +247,7 @@ def _kept(
         return KeptProcesses(None, memory, orphans)
     cleanup.callback(desk.close)
     spares = Spares(desk, warm_start, orphans, files.directory) if me.spare_processes else None
-    return KeptProcesses(desk, memory, orphans, spares)
+    return KeptProcesses(desk, memory, orphans, spares, lambda: files.has_step)
 
 
 def _start_monitor(

@@ -275,12 +275,19 @@ class AsyncClient:
         namespace: str | None = None,
         *,
         uid: str | None = None,
+        resource_version: str | None = None,
         grace_period_seconds: int | None = None,
     ) -> None:
-        """Delete an object. Raises NotFound if it is already gone, Conflict if `uid` is another object's."""
+        """Delete an object.
+
+        Raises:
+            NotFound: it is already gone.
+            Conflict: `uid` is another object's, or the object is not at `resource_version` any more.
+        """
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        wanted = {"uid": uid, "resourceVersion": resource_version}
+        if preconditions := {name: value for name, value in wanted.items() if value is not None}:
+            options["preconditions"] = preconditions
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
         await self._object(Call("DELETE", resource.path(namespace, name), body=orjson.dumps(options)))

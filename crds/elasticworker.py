@@ -63,7 +63,7 @@ class WorkerPhase(StrEnum):
 
 
 class ExitClass(StrEnum):
-    """Why a worker's processes or its Pod ended (design §5)."""
+    """Why a worker's processes or its Pod ended."""
 
     SUCCEEDED = "Succeeded"
     USER_ERROR = "UserError"

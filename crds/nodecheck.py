@@ -1,4 +1,4 @@
-"""NodeCheck: a pairwise check of a job's workers or of cluster nodes (design §6)."""
+"""NodeCheck: a pairwise check of a job's workers or of cluster nodes."""
 
 from __future__ import annotations
 

@@ -131,6 +131,11 @@ class ProgressFiles:
         """Progress records of the current processes, by local rank."""
         return self._steps
 
+    @property
+    def has_step(self) -> bool:
+        """Whether a process has made a step since its start."""
+        return any(self.read_rank(rank).step is not None for rank in range(len(self._steps)))
+
     def read(self) -> Snapshot:
         """Read the reports of the current processes."""
         records = {rank: read_record(path) for rank, path in enumerate(self._steps)}

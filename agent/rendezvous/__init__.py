@@ -2,5 +2,5 @@
 
 `handler.py` is torch's RendezvousHandler, for `dlr run` and for stock `torchrun --rdzv-backend=dlr`;
 `meeting.py` brings the members of a round together in the store of rank 0's agent. Supervision is above;
-membership, memory and connection are below.
+membership, slots and connection are below.
 """

@@ -3,5 +3,5 @@
 `elastic_agent.py` is the loop over rounds. `post_mortem.py` finds which process failed by itself,
 `failure_reporter.py` reports it, `vote.py` and `leaving.py` have all ranks stop after the same step, and
 `process_env.py` completes the environment of a process. `run.py` builds all of it. The layers below are
-rendezvous, membership, processes, warm, monitor and memory.
+rendezvous, membership, processes, warm, monitor and checkpoints.
 """

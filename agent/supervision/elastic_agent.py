@@ -338,6 +338,7 @@ class DlrElasticAgent(LocalElasticAgent):
                 failed = self._note_failed(self._post_mortem.new_failures(processes))
                 failures.report_processes(ranks, failed, state, processes)
             case course.FailureSubject.LOST:
+                self._kept.note_failed_round()
                 lost, pids = self._kept.lost(processes), processes.pids
                 failed = [failure_by(error, 1, rank, pids[rank]) for rank, error in lost.items()]
                 failures.report_processes(ranks, self._note_failed(failed), state, processes)

@@ -10,7 +10,7 @@ import logging
 import select
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agent.checkpoints.holder import CheckpointHolder
 from agent.facts.place import Place
@@ -20,6 +20,7 @@ from agent.signals import deferred
 from agent.survival import handles
 from agent.survival.desk import NO_STATEMENTS, ProcessStatements, WorldDesk
 from agent.survival.handles import ProcessHandle
+from agent.survival.newcomers import Newcomers
 from agent.survival.spares import Spares
 from agent.torch_compat import versions
 from agent.torch_compat.elastic import detach_process, started_process
@@ -30,10 +31,8 @@ from crds.progress_record import ENV_ROUND
 
 logger = logging.getLogger(__name__)
 
-MOST_FAILED_NEWCOMERS = 2
-"""Newcomers of one local rank in a row that end before their loop, after which all processes start again."""
-MOST_RETRIED = 2 * MOST_FAILED_NEWCOMERS
-"""The same, after which newcomers are tried no more: each one that fails costs a round."""
+FAULTS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""Signals by which a process ends itself."""
 LEAVE_SECONDS = 1.0
 """Time limit for a process to leave its collective; if its interpreter is blocked, it is ended after that."""
 
@@ -60,6 +59,7 @@ class KeptProcesses:
         memory: this agent's checkpoints in memory, which they resume from.
         orphans: ends the processes that others leave behind.
         spares: processes that are started ahead.
+        has_stepped: whether a process of the round has made a step.
     """
 
     def __init__(
@@ -68,11 +68,13 @@ class KeptProcesses:
         memory: CheckpointHolder | None,
         orphans: Orphans,
         spares: Spares | None = None,
+        has_stepped: Callable[[], bool] = bool,
     ) -> None:
         self._desk = desk
         self._memory = memory
         self._orphans = orphans
         self._spares = spares
+        self._has_stepped = has_stepped
         orphans.living_on = self.pids
         self._kept: dict[int, ProcessHandle] = {}
         """Processes between two rounds, by local rank."""
@@ -80,10 +82,9 @@ class KeptProcesses:
         """Whether processes live on into the round, so that the others join them."""
         self._lived: set[int] = set()
         """Local ranks whose processes have lived on into the round."""
-        self._newcomers: dict[int, int] = {}
+        self._awaited: dict[int, int] = {}
         """Ids of processes that join others and have not reached their loop yet, by local rank."""
-        self._failed_newcomers: dict[int, int] = {}
-        """Number of newcomers in a row that have not reached their loop, by local rank."""
+        self._newcomers = Newcomers()
         self._round = 0
 
     # State of the processes.
@@ -107,16 +108,20 @@ class KeptProcesses:
             return
         self._desk.look()
         codes = processes.exit_codes
-        for local_rank, pid in list(self._newcomers.items()):
+        for local_rank, pid in list(self._awaited.items()):
             if self._words(pid).entered:
-                del self._newcomers[local_rank]
-                self._failed_newcomers.pop(local_rank, None)
-            elif hangs or codes.get(local_rank, -1) >= 0:  # no signal from outside has ended it
-                del self._newcomers[local_rank]
-                self._note_failed_newcomer(local_rank, hangs=hangs)
+                del self._awaited[local_rank]
+                self._newcomers.reached_loop(local_rank)
+            elif hangs or _is_own_end(codes.get(local_rank)):
+                del self._awaited[local_rank]
+                self._refuse(self._newcomers.failed(local_rank, hangs=hangs))
+        ended = {processes.pids[rank] for rank, code in codes.items() if _is_own_end(code)}
+        if hangs or any(self._words(pid).entered for pid in ended):
+            self.note_failed_round()
         all_train = not codes and all(self._words(pid).entered for pid in processes.pids.values())
         if all_train and not self._joins:
-            self._allow_newcomers()
+            self._newcomers.allow()
+            self._refuse(None)
         if self._spares is not None and not codes:
             self._spares.look(wanted=all_train)
 
@@ -164,6 +169,8 @@ class KeptProcesses:
             grace_seconds: time between SIGTERM and SIGKILL for the others.
         """
         pcontext = processes.pcontext
+        if self._joins and self._has_stepped():
+            self._newcomers.round_trained()
         able = {rank: pid for rank, pid in processes.alive().items() if self._words(pid).lives_on}
         silent = self._await_leave(round_, able)
         if silent:
@@ -211,7 +218,7 @@ class KeptProcesses:
             self._orphans.kill()
             self._note_lives()
         self._lived.clear()
-        self._newcomers.clear()
+        self._awaited.clear()
         if self._desk is not None:
             self._desk.expect(self.pids())
 
@@ -258,7 +265,7 @@ class KeptProcesses:
             return
         self._desk.expect([*pids.values(), *self.pids()], self._round)
         if self._joins:
-            self._newcomers = {rank: pid for rank, pid in pids.items() if rank not in self._lived}
+            self._awaited = {rank: pid for rank, pid in pids.items() if rank not in self._lived}
             logger.info("round=%d: %d of %d processes live on", self._round, len(self._lived), len(pids))
 
     def stop(self, grace_seconds: float) -> None:
@@ -283,29 +290,25 @@ class KeptProcesses:
                 return Place(bound_to.rank - local_rank, bound_to.world_size)
         return None
 
-    def _note_failed_newcomer(self, local_rank: int, *, hangs: bool) -> None:
-        """Count a failed newcomer; after too many, or one that hangs, make all processes start again."""
-        assert self._memory is not None
-        failed = self._failed_newcomers.get(local_rank, 0) + 1
-        self._failed_newcomers[local_rank] = failed = max(failed, MOST_FAILED_NEWCOMERS) if hangs else failed
-        if failed < MOST_FAILED_NEWCOMERS or self._memory.no_newcomers:
-            return
-        self._memory.no_newcomers = True
-        logger.warning(
-            "no new process can join this script while others live on: that of local rank %d has not come to "
-            "its loop. All processes are started again after %s. See its log, and make no collective before "
-            "the loop over `steps`",
-            local_rank,
-            "each failure from now on" if failed >= MOST_RETRIED else "this failure",
-        )
+    def note_failed_round(self) -> None:
+        """Note that a round failed by its script: a process ended by itself, hangs, or lost a collective."""
+        if self._joins and not self._has_stepped():
+            self._refuse(self._newcomers.round_failed(self._round))
 
-    def _allow_newcomers(self) -> None:
-        """Allow newcomers again, after all processes have started again and train."""
+    def _refuse(self, warning: str | None) -> None:
+        """Inform the other agents at the next meeting whether newcomers are refused."""
         if self._memory is not None:
-            self._memory.no_newcomers = max(self._failed_newcomers.values(), default=0) >= MOST_RETRIED
+            self._memory.no_newcomers = self._newcomers.are_refused
+        if warning is not None:
+            logger.warning("%s", warning)
 
     def _words(self, pid: int) -> ProcessStatements:
         return NO_STATEMENTS if self._desk is None else self._desk.words(pid)
+
+
+def _is_own_end(exit_code: int | None) -> bool:
+    """Return whether a process has ended by itself, and not by a signal from outside."""
+    return exit_code is not None and (exit_code >= 0 or -exit_code in FAULTS)
 
 
 def _of_round(env: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ one for a parameter whose memory was replaced (`reset_sharded_param`). Checked i
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import sys
@@ -36,6 +37,7 @@ def reset_modules(modules: Sequence[nn.Module]) -> None:
     """
     from torch.nn.parallel import DistributedDataParallel
 
+    _end_gathers(modules)
     for root in modules:
         for module in root.modules():
             if isinstance(module, DistributedDataParallel):
@@ -54,6 +56,16 @@ def _fsdp_roots(module: nn.Module) -> Iterator[Any]:
         return
     for child in module.children():
         yield from _fsdp_roots(child)
+
+
+def _end_gathers(modules: Iterable[nn.Module]) -> None:
+    """End gathers that were begun ahead, since `reset_iter_state` would raise their errors."""
+    for group in _parameter_groups(modules):
+        if (result := group._all_gather_result) is not None:
+            if result.all_gather_work is not None:
+                with contextlib.suppress(RuntimeError):
+                    result.all_gather_work.wait()
+            group._all_gather_result = result._replace(all_gather_work=None)
 
 
 def _drop_whole_gradients(modules: Iterable[nn.Module]) -> None:

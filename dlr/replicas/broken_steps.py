@@ -38,6 +38,12 @@ def is_made_again(error: Exception | None, *, is_over: bool) -> bool:
     return any(_tells_of_peer(each) or (is_over and _is_broken_off(each)) for each in _with_causes(error))
 
 
+def text_of(error: Exception) -> str:
+    """Return class and message of an error's first cause: torch wraps those of a collective."""
+    *_, first = _with_causes(error)
+    return f"{type(first).__name__}: {str(first).strip()}"
+
+
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and its causes."""
     for _ in range(MOST_CAUSES):

@@ -33,13 +33,13 @@ from torch.optim import Optimizer
 from agent.facts.place import Place
 from agent.survival.client import HandedRound, RoundLine, RoundOverError
 from agent.survival.messages import Left, Lost, Unable
-from agent.torch_compat import living_modules, reconfigure, unconnected
+from agent.torch_compat import living_modules, pipelines, reconfigure, unconnected
 from agent.torch_compat.versions import why_none_lives_on
 from crds.names import ENV_JOINS, ENV_SPARE, ENV_WORLD_SOCKET
 from crds.progress_record import ENV_PROGRESS_FILE, ENV_ROUND
 from crds.stack_offer import offer_stacks
 from dlr import progress
-from dlr.replicas.broken_steps import is_made_again
+from dlr.replicas.broken_steps import is_made_again, text_of
 from dlr.replicas.checkpointers import LivingCheckpointer
 from dlr.replicas.first_steps import prepare_steps
 from dlr.replicas.training_step import LivingTraining, Mortal
@@ -247,6 +247,7 @@ class Survivor:
         else:
             logger.info("a peer is lost in round %d (%s): this process lives on", self.round, error)
         living_modules.reset_modules(self._modules)
+        pipelines.reset_schedules()
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         self._checkpoint.rest()
@@ -254,10 +255,10 @@ class Survivor:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         self._has_left = True
-        if self._is_over:
+        if error is None or self._is_over:
             self._line.send(Left(self.round))
         else:
-            self._line.send(Lost(self.round, f"{type(error).__name__}: {error}"))
+            self._line.send(Lost(self.round, text_of(error)))
 
     def _come_into_round(self) -> None:
         """Form the groups of the round, and begin it; take the next one where it ends meanwhile."""

@@ -27,7 +27,7 @@ STORM_SEED = int(os.environ.get("STORM_SEED", "0"))
 pytestmark = pytest.mark.needs(Capability.STORAGE, Capability.NODE_PROCESSES)
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "hsdp", "tp", "ddp", "plain"])
+@pytest.mark.parametrize("kind", ["fsdp", "hsdp", "tp", "pp", "interleaved", "ddp", "plain"])
 def test_a_killed_process_costs_its_peers_neither_their_processes_nor_a_step(
     cluster: Cluster, observation: Observation, kind: str
 ) -> None:
@@ -49,6 +49,21 @@ def test_a_killed_process_costs_its_peers_neither_their_processes_nor_a_step(
 
 def status(world: Survivors) -> str:
     return world.cluster.dlr("job", "status", NAME, "-n", world.observation.namespace)
+
+
+def test_a_script_whose_first_step_is_another_starts_again_as_a_whole_and_says_why(
+    cluster: Cluster, observation: Observation
+) -> None:
+    world = Survivors(cluster, observation, "first")
+    world.await_steps()
+    before, round_ = world.pids(), world.round()
+    world.kill(1)
+    observation.wait_for("the second round after it", lambda: world.round() == round_ + 2)
+    world.await_steps()
+    assert set(world.pids().values()).isdisjoint(before.values())
+    world.assert_every_step_is_alike()
+    log = cluster.dlr("job", "logs", NAME, "-n", observation.namespace)
+    assert f"no step of round {round_ + 1} has succeeded, into which processes have lived on" in log
 
 
 def test_a_lost_pod_costs_the_processes_of_others_nothing(cluster: Cluster, observation: Observation) -> None:

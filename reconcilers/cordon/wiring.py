@@ -84,7 +84,7 @@ def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
         ControllerBuilder(manager, "nodecordon")
         .for_(NODES, predicate=more_than_a_heartbeat)
         .watches(NODES, neighbours, predicate=more_than_a_heartbeat)
-        .watches(NODECHECKS, judged)
+        .watches(NODECHECKS, judged, predicate=more_than_metadata)
         .watches(ELASTICWORKERS, failures, predicate=more_than_the_agents_report)
         .watches(NAMESPACES, all_nodes, predicate=cordon_label_changes)
         .with_workers(WORKERS)
@@ -93,7 +93,7 @@ def add(manager: Manager, tools: Tools, options: CordonOptions) -> None:
     (
         ControllerBuilder(manager, "noderecord")
         .for_(NODES, predicate=more_than_a_heartbeat)
-        .watches(NODECHECKS, tested)
+        .watches(NODECHECKS, tested, predicate=more_than_metadata)
         .watches(NAMESPACES, all_nodes, predicate=cordon_label_changes)
         .with_workers(RECORD_WORKERS)
         .build(NodeRecordReconciler(tools))
@@ -119,6 +119,12 @@ more_than_a_heartbeat = change_of(cordon_view)
 def is_stated(node: Object) -> bool:
     """Whether a Node has one of our conditions, as every accused one has."""
     return any(condition_of(node, type_) for type_ in CONDITIONS)
+
+
+@change_of
+def more_than_metadata(check: Object) -> object:
+    """The spec and status of a NodeCheck, from which its verdicts follow; tenants may label it often."""
+    return check["metadata"]["uid"], check["spec"], check.get("status")
 
 
 @change_of

@@ -296,7 +296,13 @@ class KueueReconciler(WithTools):
             return
         metadata = write.of.raw["metadata"]
         if write.verb is Verb.DELETE:
-            await self._client.delete(WORKLOADS, write.of.name, metadata["namespace"], uid=write.of.uid)
+            await self._client.delete(
+                WORKLOADS,
+                write.of.name,
+                metadata["namespace"],
+                uid=write.of.uid,
+                resource_version=metadata["resourceVersion"],  # Kueue may have admitted it since
+            )
         elif write.verb is Verb.STATUS:
             await self._client.replace(
                 WORKLOADS, WORKLOADS.named({**write.of.raw, "status": write.body}), subresource="status"

@@ -73,8 +73,8 @@ class QueueApi(Api):
                 found = self.kueue.workloads.get((namespace, write.name))
                 if found is None:
                     raise self._not_found(WORKLOADS, write.name)
-                if write.uid not in (None, found["metadata"]["uid"]):
-                    raise Conflict(409, "Conflict", "another uid")
+                if write.refuses(found["metadata"]):
+                    raise Conflict(409, "Conflict", "another object, or another version of it")
                 self.kueue.delete(namespace, write.name)
                 answer = {}
         self.version += 1

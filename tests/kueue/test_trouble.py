@@ -7,12 +7,19 @@ from typing import Any
 import pytest
 
 from controller.resources import NODES
-from reconcilers.kueue.workload import FINALIZER, PRIORITIES, PRIORITY_LABEL, QUEUE_LABEL, Workload
+from reconcilers.kueue.workload import (
+    FINALIZER,
+    PRIORITIES,
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    WORKLOADS,
+    Workload,
+)
 from reconcilers.runtime.kinds import ELASTICJOBS
 from tests.kueue.cluster import GPU, Cluster
 from tests.kueue.statuses import Config
 from tests.kueue.test_reconcilers import HIGH
-from tests.reconcilers.api import NAMESPACE
+from tests.reconcilers.api import NAMESPACE, Write
 from tests.reconcilers.cluster_model import Script, lose_node
 
 JSON = dict[str, Any]
@@ -118,6 +125,33 @@ async def test_a_deleted_workload_that_anothers_finalizer_keeps_holds_nobody_up(
     cluster.goes(before.name)
     await cluster.settle()
     assert len(cluster.pods) == 8 and held(cluster).name != before.name and cluster.most <= 0
+
+
+async def test_a_slice_that_kueue_admits_while_it_is_removed_does_not_stop_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Our deletion would have marked the Workload that Kueue has just made the job's."""
+    cluster = await with_quota(4)
+    rounds, apply, refused = cluster.status["rendezvous"]["round"], cluster.api.apply, list[str]()
+
+    def after_kueue(write: Write) -> JSON:
+        if write.verb == "delete" and write.resource == WORKLOADS and not refused:
+            cluster.api.set_quota(8)
+            cluster.api.kueue.settle()
+            refused.append(write.name)
+            try:
+                apply(write)
+            finally:
+                cluster.api.mirror()
+        return apply(write)
+
+    monkeypatch.setattr(cluster.api, "apply", after_kueue)
+    worker = {"replicas": 4}
+    cluster.api.patch(ELASTICJOBS, "j", {"spec": {"replicaSpecs": {"worker": worker}}})
+    await cluster.settle()
+    assert refused and cluster.status["rendezvous"]["round"] == rounds and len(cluster.pods) == 4
+    await cluster.settle()
+    assert used(cluster) == 4 and len(cluster.pods) == 4
 
 
 async def test_a_deleted_slice_that_anothers_finalizer_keeps_does_not_hide_an_eviction() -> None:

@@ -73,6 +73,13 @@ class Write:
     subresource: str | None = None
     uid: str | None = None
     """Of a delete: the object that is meant."""
+    resource_version: str | None = None
+    """Of a delete: the version that is meant."""
+
+    def refuses(self, metadata: JSON) -> bool:
+        """Whether a delete means another object, or another version of it."""
+        wanted = (self.uid, metadata["uid"]), (self.resource_version, metadata["resourceVersion"])
+        return any(each not in (None, there) for each, there in wanted)
 
     def __str__(self) -> str:
         part = f"/{self.subresource}" if self.subresource else ""
@@ -251,8 +258,8 @@ class Api:
 
     def _delete(self, write: Write) -> JSON:
         obj = self.get(write.resource, write.name, write.namespace)
-        if write.uid not in (None, obj["metadata"]["uid"]):
-            raise Conflict(409, "Conflict", f"{write}: uid {write.uid}")
+        if write.refuses(obj["metadata"]):
+            raise Conflict(409, "Conflict", f"{write}: uid {write.uid}, version {write.resource_version}")
         self._delete_gracefully(write.resource, obj)
         return {}
 
@@ -406,9 +413,16 @@ class Client:
         )
 
     async def delete(
-        self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None, **_: Any
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        **_: Any,
     ) -> None:
-        self.write(Write("delete", resource, name, namespace, uid=uid))
+        self.write(Write("delete", resource, name, namespace, uid=uid, resource_version=resource_version))
 
 
 def _field(obj: JSON, path: str) -> Any:

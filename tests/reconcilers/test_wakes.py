@@ -20,6 +20,7 @@ from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.setup import add_all
 from tests.controller.fake_api import connection_to
 from tests.reconcilers import build
+from tests.reconcilers.test_cordon_findings import check as raw_check
 
 WORKERS = 200
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -193,6 +194,16 @@ async def test_a_node_that_gives_room_under_the_limit_wakes_none_of_those_that_w
     for index in range(WORKERS):
         town.put(NODES, node(index, *([] if index else [taint])))
     assert town.put(NODES, node(0))["nodecordon"] == 1
+
+
+async def test_labels_of_a_finished_check_wake_no_node(town: Town) -> None:
+    """A tenant may write them as often as it likes, and there is one worker for all cordons."""
+    check = raw_check() | {"metadata": {"name": "c", "namespace": "ops", "uid": "c"}}
+    town.put(NAMESPACES, {"metadata": {"name": "ops", "labels": {names.LABEL_MAY_CORDON: "true"}}})
+    looks = town.put(NODECHECKS, check)
+    assert looks["nodecordon"] and looks["noderecord"]
+    labelled = town.put(NODECHECKS, check | {"metadata": check["metadata"] | {"labels": {"a": "b"}}})
+    assert not labelled["nodecordon"] and not labelled["noderecord"]
 
 
 async def test_each_controller_serves_another_namespace_next_and_checks_of_administrators_first(

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.tensor import _random
 from torch.nn.parallel import DistributedDataParallel
 
 from agent.facts.place import Place
-from agent.torch_compat import living_modules, unconnected
+from agent.torch_compat import living_modules, pipelines, unconnected
 from agent.torch_compat.reconfigure import ReformableGroups
 from tests.forks import forks
 
@@ -188,6 +189,81 @@ def test_ddp_keeps_a_hook_of_torchs_own_through_a_step_that_is_made_again(world_
         assert net.module.weight.grad is not None
         assert torch.equal(net.module.weight.grad, torch.ones(2, 2)), "as halves have it"
         net.zero_grad(set_to_none=True)
+
+
+class Gone(dist.Work):
+    """A collective whose peer has died."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        raise RuntimeError("Connection reset by peer")
+
+
+def test_a_gather_that_was_begun_ahead_may_fail(world_of_one: None) -> None:
+    net: Any = sharded()
+    before = gradients(net)
+    for group in living_modules._parameter_groups([net]):
+        group.unshard(async_op=True)
+        group._all_gather_result = group._all_gather_result._replace(all_gather_work=Gone())
+    living_modules.reset_modules([net])
+    assert all(map(torch.equal, gradients(net), before))
+
+
+class Broken(nn.Module):
+    """Fails in the third micro-batch of the step in which it is to, as if a peer had died."""
+
+    fails, calls = False, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.fails and self.calls == 3:
+            raise RuntimeError("a peer is gone")
+        return x
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_pipeline_begins_like_a_new_one_after_a_step_that_was_aborted(
+    world_of_one: None, monkeypatch: pytest.MonkeyPatch, stages: int
+) -> None:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)) for _ in range(stages)]
+    broken = blocks[-1].append(Broken())[-1]
+    made = [PipelineStage(block, n, stages, torch.device("cpu")) for n, block in enumerate(blocks)]
+    schedule: Any = Schedule1F1B(made[0], 4, loss_fn=nn.MSELoss()) if stages == 1 else None
+    schedule = schedule or ScheduleInterleaved1F1B(made, 4, loss_fn=nn.MSELoss())
+    votes = []
+    vote = PipelineStage._warmup_forward_vote
+    monkeypatch.setattr(
+        PipelineStage, "_warmup_forward_vote", lambda *of, **more: votes.append(0) or vote(*of, **more)
+    )
+    x = torch.arange(4.0 * WIDTH).reshape(4, WIDTH)
+
+    def step() -> list[Any]:
+        torch.manual_seed(1)
+        losses: list[Tensor] = []
+        broken.calls = 0
+        schedule.step(x, target=x, losses=losses)
+        found = [each.grad for block in blocks for each in block.parameters()]
+        for block in blocks:
+            block.zero_grad(set_to_none=True)
+        return [*losses, *found]
+
+    first = step()
+    assert len(votes) == stages
+    for _ in range(2):
+        broken.fails = True
+        with pytest.raises(RuntimeError, match="failed to run forward"):
+            step()
+        living_modules.reset_modules(blocks)
+        pipelines.reset_schedules()
+        for block in blocks:
+            block.zero_grad(set_to_none=True)
+    broken.fails = False
+    votes.clear()
+    again = step()
+    assert len(votes) == stages, "as a newcomer does it"
+    assert len(again) == len(first) and all(map(torch.equal, again, first))
+    step()
+    assert len(votes) == stages, "once"
 
 
 def test_random_numbers_for_dtensors_need_nobody_else_as_long_as_groups_are_unconnected(

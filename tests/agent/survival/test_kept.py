@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Collection, Mapping
 from itertools import count
 from types import SimpleNamespace
@@ -96,8 +97,9 @@ class Agent:
         )
         self.ended: list[int] = []
         self.clock = 0.0
+        self.has_stepped = False
         orphans = SimpleNamespace(kill=list, living_on=None)
-        self.kept = KeptProcesses(self.desk, self.memory, orphans, spares)  # type: ignore[arg-type]
+        self.kept = KeptProcesses(self.desk, self.memory, orphans, spares, lambda: self.has_stepped)  # type: ignore[arg-type]
         monkeypatch.setattr(kept_module, "detach_process", lambda context, rank: context.processes[rank])
         monkeypatch.setattr(kept_module, "started_process", lambda context, rank: context.processes[rank])
         monkeypatch.setattr(kept_module, "handles", SimpleNamespace(end=self._end))
@@ -253,7 +255,7 @@ class Newcomers:
             self.processes.exit_codes[1] = code
         elif not hangs:
             agent.desk.statements[self.processes.pids[1]] = TRAINS
-        return self._look(hangs=hangs)
+        return self.look(hangs=hangs)
 
     def start_all(self, *, train: bool) -> bool:
         """All processes start again; return whether newcomers are refused then."""
@@ -261,9 +263,9 @@ class Newcomers:
         self.processes = self.agent.start(self.round, next(self.pids), next(self.pids))[0]
         if train:
             self.agent.desk.statements |= dict.fromkeys(self.processes.pids.values(), TRAINS)
-        return self._look()
+        return self.look()
 
-    def _look(self, *, hangs: bool = False) -> bool:
+    def look(self, *, hangs: bool = False) -> bool:
         for _ in range(2):  # who has ended counts once
             self.agent.kept.look(self.processes, hangs=hangs)
         return self.agent.memory.no_newcomers
@@ -282,7 +284,7 @@ def test_newcomers_are_refused_once_two_in_a_row_have_not_come_to_their_loop(new
 def test_a_newcomer_in_its_loop_is_the_end_of_the_row(newcomers: Newcomers) -> None:
     assert not newcomers.join(code=1)
     assert not newcomers.join()
-    newcomers.processes.exit_codes[1] = 1
+    newcomers.processes.exit_codes[1], newcomers.agent.has_stepped = 1, True
     newcomers.agent.kept.look(newcomers.processes, hangs=True)
     assert not newcomers.join(code=1)
     assert newcomers.join(code=1)
@@ -307,6 +309,52 @@ def test_newcomers_are_tried_again_when_all_have_started_again_and_train_but_not
     assert not newcomers.start_all(train=True)
     assert newcomers.join(code=1)
     assert newcomers.start_all(train=True), "four in a row: the script cannot be joined"
+
+
+@pytest.mark.parametrize("how", ["hangs", "is lost", "raises", "aborts"])
+def test_after_a_joined_round_that_fails_without_a_step_all_start_again(
+    newcomers: Newcomers, how: str
+) -> None:
+    """A script whose first step differs from later ones: what a newcomer awaits, the others do not send."""
+    agent = newcomers.agent
+
+    def fails() -> bool:
+        newcomers.join()
+        if how == "is lost":
+            agent.kept.note_failed_round()
+        if code := {"raises": 1, "aborts": -signal.SIGABRT}.get(how):
+            newcomers.processes.exit_codes[1] = code
+        return newcomers.look(hangs=how == "hangs")
+
+    for _ in range(2):
+        assert fails()
+        assert not newcomers.start_all(train=True)
+    assert fails()
+    assert newcomers.start_all(train=True), "three in a row: each one costs a round"
+
+
+def test_a_process_that_is_killed_in_a_joined_round_says_nothing_of_its_script(newcomers: Newcomers) -> None:
+    newcomers.join()
+    newcomers.processes.exit_codes[1] = -signal.SIGKILL
+    assert not newcomers.look()
+
+
+def test_a_joined_round_with_a_step_may_fail(newcomers: Newcomers) -> None:
+    agent = newcomers.agent
+    for has_stepped in (False, True, False, True, False):
+        newcomers.join()
+        agent.has_stepped = has_stepped
+        agent.kept.note_failed_round()
+        assert agent.memory.no_newcomers != has_stepped
+        agent.kept.keep(newcomers.round, newcomers.processes, 1.0)
+        assert not newcomers.start_all(train=True)
+        agent.has_stepped = False
+
+
+def test_a_round_that_none_has_joined_may_fail_before_its_first_step(newcomers: Newcomers) -> None:
+    newcomers.start_all(train=True)
+    newcomers.agent.kept.note_failed_round()
+    assert not newcomers.agent.memory.no_newcomers
 
 
 def test_a_spare_that_cannot_be_handed_the_round_ends(monkeypatch: pytest.MonkeyPatch) -> None:
