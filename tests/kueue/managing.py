@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from tests.kueue.controlling import Change, Look, Outcome
@@ -23,11 +23,6 @@ from tests.kueue.queueing import Queues
 from tests.kueue.quota import ClusterQueue, Place, Quota
 from tests.kueue.scheduling import Mode, Plan, Planner
 from tests.kueue.statuses import Config, evicted, synced, unreserved
-
-_WORDS = {
-    "InClusterQueue": "prioritization in the ClusterQueue",
-    "InCohortReclamation": "reclamation within the cohort",
-}
 
 
 @dataclass(frozen=True)
@@ -85,8 +80,6 @@ class Manager:
     def _look(self, info: Info, now: float) -> Outcome:
         """Look at one Workload, unless that was done and neither it, its queues nor the clock say anything new."""
         place = self._queues.place(info.local_queue)
-        if self._config.explicit:
-            place = replace(place, bypassed=self._queues.bypassed(info))
         seen = self._looks.get(info.key)
         if seen is not None and seen[0] is info and seen[1] is place:
             change, due = seen[3]
@@ -126,18 +119,13 @@ class Manager:
             if plan.victims:
                 yield from self._preempting(head, queue, plan, now)
                 return
-            status = self._waiting(head, plan.message, plan.reason, now)
+            status = self._waiting(head, plan.message, now)
             if status is not head.status:
-                yield Step(
-                    "pending",
-                    head.key,
-                    plan.reason,
-                    partial(self._write_and_park, head, queue, plan.reason, status),
-                )
+                yield Step("pending", head.key, "", partial(self._write_and_park, head, queue, status))
                 return
             if queue.strict:
                 return
-            self._queues.park(head, queue, plan.reason)
+            self._queues.park(head, queue)
 
     def _plan(self, info: Info, queue: ClusterQueue) -> Plan:
         quota = self._queues.quota()
@@ -152,34 +140,31 @@ class Manager:
         return plan
 
     def _preempting(self, head: Info, queue: ClusterQueue, plan: Plan, now: float) -> Iterator[Step]:
-        spared = [(victim, reason) for victim, reason in plan.victims if not victim.true(EVICTED)]
-        for victim, reason in spared:
-            write = partial(self._preempt, victim, reason, head, queue, now)
+        spared = [victim for victim in plan.victims if not victim.true(EVICTED)]
+        for victim in spared:
+            write = partial(self._preempt, victim, head, queue, now)
             yield Step("preempt", victim.key, head.key[1], write)
         if spared:
             return
         self._queues.stick(head, queue)
         message = f"{plan.message}. Pending the preemption of {len(plan.victims)} workload(s)"
-        status = self._waiting(head, message, plan.reason, now)
+        status = self._waiting(head, message, now)
         if status is not head.status:
-            yield Step("pending", head.key, plan.reason, partial(dict, status=status))
+            yield Step("pending", head.key, "", partial(dict, status=status))
 
-    def _preempt(self, victim: Info, reason: str, by: Info, queue: ClusterQueue, now: float) -> Object:
+    def _preempt(self, victim: Info, by: Info, queue: ClusterQueue, now: float) -> Object:
         self._queues.stick(by, queue)
         at = stamp(int(now))
         message = (
             f"Preempted to accommodate a workload (UID: {by.uid}, JobUID: {by.job_uid or 'UNKNOWN'}) due to "
-            f"{_WORDS[reason]}; preemptor path: {queue.path}; "
-            f"preemptee path: {self._queues.cluster_queues[victim.cluster_queue].path}"
+            f"prioritization in the ClusterQueue; preemptor path: /{queue.name}; preemptee path: /{queue.name}"
         )
-        status = with_condition(victim.status, PREEMPTED, True, reason, message, at)
+        status = with_condition(victim.status, PREEMPTED, True, "InClusterQueue", message, at)
         return {"status": evicted(victim, "Preempted", message, at, "", status)}
 
-    def _waiting(self, info: Info, message: str, reason: str, now: float) -> Object:
+    def _waiting(self, info: Info, message: str, now: float) -> Object:
         """Return the status of one that waits; the very same if it says so already."""
-        status = unreserved(
-            info, reason if self._config.explicit else "Pending", message, stamp(int(now)), self._config
-        )
+        status = unreserved(info, "Pending", message, stamp(int(now)))
         reclaimed = {each["name"]: each["count"] for each in status.get("reclaimablePods") or ()}
         requests = [
             {
@@ -195,9 +180,9 @@ class Manager:
             return status
         return status | {"resourceRequests": requests}
 
-    def _write_and_park(self, head: Info, queue: ClusterQueue, reason: str, status: Object) -> Object:
+    def _write_and_park(self, head: Info, queue: ClusterQueue, status: Object) -> Object:
         if not queue.strict:
-            self._queues.park(head, queue, reason)
+            self._queues.park(head, queue)
         return {"status": status}
 
     def _admit(self, head: Info, queue: ClusterQueue, plan: Plan, now: float) -> Object:
@@ -213,7 +198,7 @@ class Manager:
                 before = f"Previously: {found['message']}"
                 status = with_condition(status, kind, False, RESERVED, before, at, generation)
         if set(queue.checks) <= {check["name"] for check in head.checks}:
-            status = synced(head, status, at, self._config)
+            status = synced(head, status, at)
         replaced = self._queues.quota().holders.get(head.replaces) if head.replaces else None
         if replaced is not None and replaced.cluster_queue == queue.name:
             self._finishing[replaced.key] = replaced.uid, head.key

@@ -67,7 +67,6 @@ class PodSet:
     requests: Amounts
     """Of one Pod."""
     selector: Mapping[str, str]
-    tolerations: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,6 @@ class Info:
     """The admitting one; empty without an admission."""
     granted: tuple[Granted, ...]
     replaces: Key | None
-    gate: str
     owned: bool
     job_uid: str
     deleted: bool
@@ -128,8 +126,7 @@ class Info:
     @property
     def admissible(self) -> bool:
         return (
-            not self.gate
-            and self.active
+            self.active
             and not self.true(FINISHED)
             and not self.true(RESERVED)
             and (self.conditions.get(RESERVED) or {}).get("reason") != "OnHold"
@@ -180,7 +177,6 @@ def info_of(obj: Object, number: int, before: Info | None = None) -> Info:
         cluster_queue=admission.get("clusterQueue", ""),
         granted=_granted(admission, sets, reclaimable),
         replaces=tuple(replaces.split("/", 1)) if "/" in replaces else None,  # type: ignore[arg-type]
-        gate=annotations.get(GATED_BY, ""),
         owned=bool(metadata.get("ownerReferences")),
         job_uid=labels.get(JOB_UID, ""),
         deleted="deletionTimestamp" in metadata,
@@ -204,7 +200,6 @@ def _pod_set(pod_set: Object) -> PodSet:
         least=pod_set.get("minCount") or pod_set["count"],
         requests=requests,
         selector=pod.get("nodeSelector") or {},
-        tolerations=tuple(pod.get("tolerations") or ()),
     )
 
 
