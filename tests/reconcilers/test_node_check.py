@@ -591,19 +591,6 @@ async def test_suspicion_makes_earlier_passes_of_a_jobs_nodes_worthless() -> Non
 # --- many nodes ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("beside")
-async def test_a_check_of_a_job_of_hundreds_of_workers_comes_to_its_verdicts() -> None:
-    some = [f"n{i}" for i in range(300)]
-    staged = Stage(agents=Agents(passes=lambda round_, members: some[200] not in members))
-    staged.add_nodes(*some)
-    staged.add_job(replicas=len(some), activeCheck="c")
-    for index, node in enumerate(some):
-        staged.add_worker(index, node)
-    staged.add_check(jobName="j")
-    check = await staged.play()
-    assert check.status.faulty_nodes == [some[200]]
-
-
 async def test_a_check_whose_names_have_no_room_is_refused_with_a_sentence() -> None:
     staged = stage([f"{'a-very-long-name-' * 5}{i}" for i in range(10_000)])
     await staged.reconcile()

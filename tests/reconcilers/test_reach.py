@@ -120,9 +120,6 @@ def test_a_port_is_that_of_the_pod_whose_agent_reports_it(
     of_worker = {"status": {"podUid": status_uid, "agent": {"podUid": report_uid, "storePort": 4711}}}
     pod: JSON = {"metadata": {"uid": pod_uid}, "status": {"podIP": "10.0.0.7"}}
     assert address_of(of_worker, pod) == address
+    for unknown in ({}, {"status": {}}, {"status": {"agent": {"storePort": 4711}}}):
+        assert address_of(unknown, pod) is None
     assert address_of(of_worker, pod | {"status": {}}) is None
-
-
-def test_where_nothing_is_reported_there_is_no_address() -> None:
-    for of_worker in ({}, {"status": {}}, {"status": {"agent": {"storePort": 4711}}}):
-        assert address_of(of_worker, {"metadata": {}, "status": {"podIP": "10.0.0.7"}}) is None
