@@ -186,21 +186,6 @@ def test_what_a_template_leaves_empty_gets_our_default_and_not_kubernetes_own(va
     assert spec["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-def test_nodes_that_a_check_found_faulty_are_forbidden_in_every_alternative_of_the_template() -> None:
-    alternatives = [{"matchExpressions": [{"key": "pool", "operator": "In", "values": [v]}]} for v in "ab"]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": alternatives}}
-    template = {"spec": {"affinity": {"nodeAffinity": required}, "containers": [{"name": "c", "image": "x"}]}}
-    moved = worker()
-    moved = moved.model_copy(update={"spec": moved.spec.model_copy(update={"faulty_nodes": ["n1", "n2"]})})
-    affinity = build_job_pod(job(template=template), moved)["spec"]["affinity"]["nodeAffinity"]
-    for term in affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]:
-        assert len(term["matchExpressions"]) == 1
-        assert [(f["operator"], f["values"]) for f in term["matchFields"]] == [
-            ("NotIn", ["n1"]),
-            ("NotIn", ["n2"]),
-        ]
-
-
 @given(st.integers(0, 10_000), st.floats(5, 3_600))
 def test_heartbeats_fit_thrice_into_the_time_out_and_never_flood(workers: int, timeout: float) -> None:
     period = heartbeat_seconds(workers, timeout)

@@ -110,7 +110,6 @@ def test_what_a_report_names_is_of_one_incarnation() -> None:
     [
         ("pod-1", "pod-1", "pod-1", ("10.0.0.7", 4711)),
         ("pod-2", "pod-1", "pod-1", None),  # the next Pod of that name has another agent
-        ("pod-2", "pod-1", "pod-2", None),
         ("pod-2", "pod-2", "pod-1", None),
     ],
 )

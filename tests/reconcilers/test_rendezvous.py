@@ -87,18 +87,6 @@ def test_ready_newcomers_grow_the_world_in_whole_units_keeping_the_members() -> 
     assert two.rendezvous.members == [0, 1, 2, 3, 4, 5]
 
 
-def test_growth_is_batched_by_the_last_call() -> None:
-    limits = bounds(8, 2, last_call_seconds=5)
-    people = [*running(0, 1), participant(2, seconds_since_joined=4), participant(3, seconds_since_joined=1)]
-    decision = decide(formed(0, 1), people, limits, NOW)
-    assert decision.rendezvous.round == 1 and decision.look_again_seconds == 4
-
-
-def test_a_member_no_longer_wanted_leaves_by_a_smaller_world_at_once() -> None:
-    decision = decide(formed(0, 1, 2), running(0, 1), bounds(2), NOW)
-    assert decision.rendezvous.members == [0, 1] and decision.rendezvous.round == 2
-
-
 def test_newcomer_does_not_disturb_a_world_that_is_finishing() -> None:
     people = [participant(0, AgentState.SUCCEEDED, 1), *running(1), participant(2)]
     world = formed(0, 1)
@@ -112,11 +100,6 @@ def test_a_member_that_ended_well_in_an_earlier_round_is_missing_in_the_next() -
     assert missing.rendezvous.phase is REFORMING
     assert missing.rendezvous.reason.startswith("worker 0 had finished in round 1, and has ended")
     assert not decide(formed(0, 1), [done, *running(1)], bounds(2), NOW).breaks
-
-
-def test_a_stopped_agent_leaves_the_world_and_cannot_join_the_next() -> None:
-    people = [*running(0), participant(1, AgentState.STOPPED, 1)]
-    assert decide(formed(0, 1), people, bounds(2), NOW).rendezvous.phase is REFORMING
 
 
 def test_restarted_container_that_left_its_world_makes_a_new_round() -> None:

@@ -143,20 +143,6 @@ def test_versions_only_rise_and_only_for_servers_and_a_wanted_slot_keeps_its_tas
         ClusterStatus.model_validate(found.to_wire())
 
 
-def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None:
-    first = evolved(roles_job(status={"phase": "Running"}), all_of())
-    moved = with_slots(first, {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
-    chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())
-    members = all_of() | {("ps", 2): member("ps", 2), ("chief", 0): chief}
-    of = after(moved, looked_at(moved, members))
-    assert of.status.cluster is not None
-    assert (of.status.cluster.version, of.status.cluster.since) == (2, NOW)
-    plans = [PLANS.plan(seen_of(of, members), later(seconds)) for seconds in (0, 90)]
-    gone = [[act.name for act in plan.acts if act.verb is RequestVerb.DELETE] for plan in plans]
-    assert gone == [[], ["digits-ps-0"]]
-    assert plans[0].look_again_seconds is not None and plans[0].look_again_seconds <= 90
-
-
 def test_a_server_that_is_one_too_many_stays_until_the_chief_has_the_version_without_it() -> None:
     counts = COUNTS | {"ps": 3}
     chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())

@@ -117,13 +117,11 @@ def owner(**changes: Any) -> dict[str, Any]:
     "metadata",
     [
         {},
-        {"name": "mine"},
         {"ownerReferences": [owner(controller=False)]},
         {"ownerReferences": [owner(kind="Job", apiVersion="batch/v1")]},
         {"ownerReferences": [owner(name="other")]},
         {"name": "mine", "ownerReferences": [owner()]},
         {"name": "big-group-01", "ownerReferences": [owner()]},
-        {"name": "big-group-x", "ownerReferences": [owner()]},
         {"name": "big-group-", "ownerReferences": [owner()]},
         {"name": "big-group-²", "ownerReferences": [owner()]},
     ],
