@@ -20,7 +20,7 @@ from tests.kueue.objects import (
     with_condition,
 )
 from tests.kueue.queueing import Queues
-from tests.kueue.quota import ClusterQueue, Place, Quota
+from tests.kueue.quota import ClusterQueue
 from tests.kueue.scheduling import Mode, Plan, Planner
 from tests.kueue.statuses import Config, evicted, synced, unreserved
 
@@ -45,9 +45,6 @@ class Manager:
         self._config = config
         self._finishing: dict[Key, tuple[str, Key]] = {}
         """Replaced Workloads that are to be Finished: their uid, and by which Workload."""
-        self._looks: dict[Key, tuple[Info, Place, float, Outcome]] = {}
-        self._plans: dict[str, tuple[Info, Quota, Plan]] = {}
-        """What was decided last, by Workload and by ClusterQueue: most of what a caller does concerns others."""
 
     def restart(self, now: float) -> None:
         """Forget everything that is not in objects."""
@@ -78,16 +75,7 @@ class Manager:
         return min(dues, default=None)
 
     def _look(self, info: Info, now: float) -> Outcome:
-        """Look at one Workload, unless that was done and neither it, its queues nor the clock say anything new."""
-        place = self._queues.place(info.local_queue)
-        seen = self._looks.get(info.key)
-        if seen is not None and seen[0] is info and seen[1] is place:
-            change, due = seen[3]
-            if seen[2] == now or (change is None and seen[2] < now and (due is None or now < due)):
-                return seen[3]
-        outcome = Look(info, place, self._config, now).outcome()
-        self._looks[info.key] = info, place, now, outcome
-        return outcome
+        return Look(info, self._queues.place(info.local_queue), self._config, now).outcome()
 
     def _lose(self, key: Key) -> None:
         self._finishing.pop(key, None)
@@ -129,15 +117,10 @@ class Manager:
 
     def _plan(self, info: Info, queue: ClusterQueue) -> Plan:
         quota = self._queues.quota()
-        last = self._plans.get(queue.name)
-        if last is not None and last[0] is info and last[1] is quota:
-            return last[2]
         replaced = quota.holders.get(info.replaces) if info.replaces else None
         if replaced is not None and replaced.cluster_queue != queue.name:
             replaced = None
-        plan = Planner(info, queue, quota, self._queues.flavors, replaced).plan()
-        self._plans[queue.name] = info, quota, plan
-        return plan
+        return Planner(info, queue, quota, self._queues.flavors, replaced).plan()
 
     def _preempting(self, head: Info, queue: ClusterQueue, plan: Plan, now: float) -> Iterator[Step]:
         spared = [victim for victim in plan.victims if not victim.true(EVICTED)]
@@ -165,14 +148,10 @@ class Manager:
     def _waiting(self, info: Info, message: str, now: float) -> Object:
         """Return the status of one that waits; the very same if it says so already."""
         status = unreserved(info, "Pending", message, stamp(int(now)))
-        reclaimed = {each["name"]: each["count"] for each in status.get("reclaimablePods") or ()}
         requests = [
             {
                 "name": each.name,
-                "resources": {
-                    name: shown(name, value * (each.count - reclaimed.get(each.name, 0)))
-                    for name, value in each.requests.items()
-                },
+                "resources": {name: shown(name, value * each.count) for name, value in each.requests.items()},
             }
             for each in info.sets
         ]

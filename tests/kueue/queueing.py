@@ -27,15 +27,11 @@ class Queues:
         """By ClusterQueue the Workload that waits for what it has preempted: it stays the first."""
         self._bypassed: dict[str, set[object]] = {}
         """By ClusterQueue the shapes for which there was no room."""
-        self._quota: Quota | None = None
-        self._places: dict[Key, Place] = {}
 
     # --- administrators -----------------------------------------------------------------------------------
 
     def put(self, obj: Object) -> None:
         kind, name = obj["kind"], obj["metadata"]["name"]
-        self._quota = None
-        self._places.clear()
         if kind == "LocalQueue":
             key = obj["metadata"]["namespace"], name
             self.locals[key] = obj
@@ -67,12 +63,6 @@ class Queues:
 
     def place(self, local: Key) -> Place:
         """Return what a LocalQueue leads to."""
-        found = self._places.get(local)
-        if found is None:
-            found = self._places[local] = self._place(local)
-        return found
-
-    def _place(self, local: Key) -> Place:
         found = self.locals.get(local)
         name = found["spec"]["clusterQueue"] if found is not None else ""
         queue = self.cluster_queues.get(name)
@@ -102,8 +92,6 @@ class Queues:
         if old is not None and old.uid != info.uid:
             old = None
         self.infos[info.key] = info
-        if info.charged or (old is not None and old.charged):
-            self._quota = None
         state, before = info.state, old.state if old is not None else ""
         queue = info.cluster_queue or (old.cluster_queue if old else "") or self.target(info.local_queue)
         if state == FINISHED or not info.active:
@@ -123,7 +111,6 @@ class Queues:
 
     def gone(self, key: Key, now: float) -> None:
         info = self.infos.pop(key)
-        self._quota = None
         self._drop(key)
         self._wake(info.cluster_queue or self.target(info.local_queue), now)
 
@@ -171,10 +158,7 @@ class Queues:
         return has_flavors and all(self._checks.get(check, False) for check in queue.checks)
 
     def quota(self) -> Quota:
-        if self._quota is None:
-            holders = {key: info for key, info in self.infos.items() if info.charged}
-            self._quota = Quota(self.cluster_queues, holders)
-        return self._quota
+        return Quota(self.cluster_queues, {key: info for key, info in self.infos.items() if info.charged})
 
     # --- for the scheduler ----------------------------------------------------------------------------------
 
@@ -201,10 +185,9 @@ class Queues:
 
 
 def _less(old: Info, new: Info) -> bool:
-    """Whether quota may have come free: fewer Pods, more that are done, another priority."""
+    """Whether quota may have come free: fewer Pods, another priority."""
     fewer = any(after.count < before.count for before, after in zip(old.sets, new.sets, strict=False))
-    done = old.status.get("reclaimablePods") != new.status.get("reclaimablePods")
-    return fewer or done or old.priority != new.priority
+    return fewer or old.priority != new.priority
 
 
 def _same_wait(old: Info, new: Info) -> bool:

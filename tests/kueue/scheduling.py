@@ -68,7 +68,7 @@ class Planner:
 
     def plan(self) -> Plan:
         """Try the full counts first, with preemption; only then fewer."""
-        sets = self._sets()
+        sets = self._info.sets
         counts = [each.count for each in sets]
         full = self._with_victims(self._assign(counts))
         if full.mode is Mode.FIT or full.victims:
@@ -103,17 +103,12 @@ class Planner:
             return plan.wanted
         wanted: dict[Slot, int] = {}
         for each, old, assignment in zip(
-            self._sets(), self._replaced.granted, plan.assignments, strict=False
+            self._info.sets, self._replaced.granted, plan.assignments, strict=False
         ):
             for resource, flavor in assignment["flavors"].items():
                 value = each.requests[resource] * (each.count - old.count)
                 wanted[flavor, resource] = wanted.get((flavor, resource), 0) + value
         return wanted
-
-    def _sets(self) -> list[PodSet]:
-        """Return the Pod sets without what is done."""
-        done = {each["name"]: each["count"] for each in self._info.status.get("reclaimablePods") or ()}
-        return [replace(each, count=each.count - done.get(each.name, 0)) for each in self._info.sets]
 
     def _assign(self, counts: Sequence[int]) -> Plan:
         wanted: dict[Slot, int] = {}

@@ -13,9 +13,9 @@ Workload of the same Pod sets, counts and priority as one that found no room wai
 condition [47], a slice too, though it may need less (kueue #14247).
 
 Modelled is what a job of ours meets. Not modelled: admissions that are decided and not yet written [42, 43], writes
-from an old copy, nodes, taints, topologies, cohorts, stopped queues, gates of admission, fair sharing, other
-flavorFungibility than the default, changed values of a WorkloadPriorityClass, retention of finished
-Workloads, MultiKueue, dynamic resource allocation.
+from an old copy, nodes, taints, topologies, cohorts, stopped queues, gates of admission, Pods that are done before the
+others, fair sharing, other flavorFungibility than the default, changed values of a WorkloadPriorityClass, retention of
+finished Workloads, MultiKueue, dynamic resource allocation.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Kueue:
         self.workloads[key] = obj
         before: Info | None = self._queues.infos.get(key)
         number = before.number if before is not None and before.uid == obj["metadata"]["uid"] else self._made
-        self._queues.stored(info_of(obj, number, before), self._now())
+        self._queues.stored(info_of(obj, number), self._now())
         return obj
 
     def _gone(self, key: Key) -> None:

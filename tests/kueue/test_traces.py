@@ -37,7 +37,7 @@ ASIDE: dict[str, dict[str, Any]] = {
 
 
 def test_all_recordings_are_there() -> None:
-    assert len(TRACES) == 42
+    assert len(TRACES) == 41
     assert set(ASIDE) <= set(TRACES)
 
 

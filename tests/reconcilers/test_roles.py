@@ -103,14 +103,6 @@ def test_a_server_whose_worker_was_deleted_by_hand_comes_back_as_another_version
     assert event.message == "version 2 of the cluster: ps 1 gets another Pod"
 
 
-def test_a_server_more_is_in_the_cluster_when_it_runs_and_a_worker_more_at_once() -> None:
-    first = evolved(roles_job(), all_of())
-    grown = with_status(roles_job({"chief": 1, "ps": 3, "worker": 3}), cluster=first.status.cluster)
-    assert next_cluster(grown, all_of()).tasks == {"chief": [0], "ps": [0, 1], "worker": [0, 1, 2]}
-    there = next_cluster(grown, all_of() | {("ps", 2): member("ps", 2)})
-    assert (there.version, there.tasks["ps"]) == (2, [0, 1, 2])
-
-
 phases = st.sampled_from([WorkerPhase.PENDING, WorkerPhase.RUNNING, WorkerPhase.FAILED])
 moments = st.tuples(st.integers(1, 6), st.integers(0, 4), st.sets(st.integers(0, 8)), st.integers(0, 99))
 

@@ -80,38 +80,6 @@ async def test_nothing_of_a_request_is_merged_whose_count_a_webhook_changes_thou
     assert stage.job()["status"]["retired"] == {} and members(stage)[-1] == [0, 1, 2, 3]
 
 
-async def test_moved_worker_trains_until_the_other_takes_its_place_in_one_round() -> None:
-    stage = await training(3)
-    stage.add_plan(migratePods=[{"name": "j-worker-1-1"}])
-    await stage.settle()
-    assert stage.phase() == "Applied"
-    assert members(stage) == [[0, 1, 2], [0, 2, 3]]
-    assert stage.job()["status"]["retired"] == {"worker": "1"}
-    assert {world["phase"] for world in stage.worlds} == {"Formed"}, "training never stopped"
-    assert [worker["spec"]["index"] for worker in stage.workers()] == [0, 2, 3]
-
-
-async def test_new_memory_goes_through_three_workers_one_at_a_time_never_below_two() -> None:
-    stage = await training(3, 2)
-    stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
-    await stage.settle()
-    assert stage.phase() == "Applied"
-    assert members(stage)[1:] == [[1, 2], [0, 1, 2], [0, 2], [0, 1, 2], [0, 1], [0, 1, 2]]
-    assert {world["phase"] for world in stage.worlds} == {"Formed"}
-    assert stage.memory() == dict.fromkeys(range(3), "2Gi")
-    assert [worker["spec"]["incarnation"] for worker in stage.workers()] == [2, 2, 2]
-
-
-async def test_where_no_worker_can_be_spared_others_come_up_first() -> None:
-    stage = await training(2)
-    stage.add_plan(replicaResourceSpecs={"worker": {"resource": {"memory": "2Gi"}}})
-    await stage.settle()
-    assert stage.phase() == "Applied"
-    assert members(stage) == [[0, 1], [1, 2], [2, 3]]
-    assert {world["phase"] for world in stage.worlds} == {"Formed"}
-    assert stage.memory() == {2: "2Gi", 3: "2Gi"}
-
-
 async def test_any_number_of_rolls_goes_round_in_a_few_slots() -> None:
     """Each retired all slots for ever: the list outgrew the CRD, and no status could be written any more."""
     stage = await training(2)
@@ -147,17 +115,6 @@ async def test_new_resources_reach_pods_that_could_not_be_scheduled_at_once() ->
     stage.unschedulable.clear()
     await stage.settle()
     assert members(stage) == [[0, 1]]
-
-
-async def test_count_edited_in_the_spec_is_told_with_whose_it_was() -> None:
-    stage = await training(2, 1)
-    stage.edit_job(replicas=4)
-    await stage.settle()
-    assert members(stage)[1:] == [[0, 1, 2, 3]]
-    assert ("ScaleRequested", "from 2 to 4 workers, by spec") in stage.said()
-    stage.edit_job(replicas=2)
-    await stage.settle()
-    assert members(stage)[2:] == [[0, 1]]
 
 
 async def test_phase_is_scaling_until_the_world_has_the_size_and_not_after_a_loss() -> None:
