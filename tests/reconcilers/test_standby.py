@@ -18,12 +18,13 @@ from reconcilers.job.status import replica_statuses, worker_pods
 from reconcilers.job.workers import SPARE_POD_SECONDS, needs_standby_update, plan_relaunches, standing_by
 from reconcilers.observed.slots import present_slots, slot_count
 from reconcilers.observed.workers import Workers
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.world.decision import Constraints
 from reconcilers.world.participants import Bounds, Participant
 from reconcilers.world.vetting import Claim
 from tests.reconcilers.build import NOW, bounds, decide, in_lists, job, later, participant, report, worker
 from tests.reconcilers.job_stage import at
+from tests.reconcilers.life import Run, beginning, edit, lose_pod, submit
 from tests.reconcilers.scale_stage import JOB, Stage
 from tests.reconcilers.test_rendezvous import formed, running
 from tests.reconcilers.test_scale import CHAOS, KINDS, play
@@ -120,6 +121,20 @@ def test_a_newcomer_of_a_job_without_standby_does_not_stand_by() -> None:
 
 
 # --- checks -------------------------------------------------------------------------------------------
+
+
+def test_who_stands_by_is_checked_beside_the_world_and_not_again_when_it_steps_in() -> None:
+    api = beginning()
+    submit(api, nodeCheck={"enabled": True})
+    asyncio.run(Run(api).settle())
+    edit(api, {"replicaSpecs": {"worker": {"standby": 1}}})
+    asyncio.run(Run(api).settle())
+    assert api.get(ELASTICJOBS, JOB)["status"]["rendezvous"]["round"] == 1, "training goes on"
+    lose_pod(api, 1)
+    asyncio.run(Run(api).settle())
+    world = in_lists(api.get(ELASTICJOBS, JOB)["status"]["rendezvous"])
+    assert (world["round"], world["members"]) == (2, [0, 2, 3])
+    assert [check["spec"]["workers"] for check in api.list(NODECHECKS)] == [[0, 1, 2], [3], [1]]
 
 
 def test_a_loss_while_one_who_stands_by_is_tested_takes_another_or_waits_for_the_check() -> None:
