@@ -134,6 +134,20 @@ async def test_a_controller_that_is_behind_writes_no_older_membership(api: Api) 
     assert published(api) == (2, [(0, 1), (2, 1)])
 
 
+async def test_a_crash_between_status_and_world_is_made_up_for_by_the_next_look(api: Api) -> None:
+    controller = GroupsController(api)
+    await controller.look_at_job()
+    world = api.get(ELASTICWORLDS, JOB)
+    trains(api, 2, round_=2)
+    await controller.look_at_job()
+    api.put(
+        ELASTICWORLDS, merged(api.get(ELASTICWORLDS, JOB), {"spec": {"replicas": world["spec"]["replicas"]}})
+    )
+    assert published(api)[0] == 1
+    await GroupsController(api).look_at_job()
+    assert published(api) == (2, [(0, 1), (1, 1), (2, 2)])
+
+
 async def test_an_elasticjob_of_another_namespace_or_name_is_no_group_whatever_it_says(api: Api) -> None:
     """Its author may name any owner."""
     api.remove(ELASTICJOBS, f"{JOB}-group-1")
