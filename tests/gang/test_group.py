@@ -118,17 +118,11 @@ def test_extra_workers_are_no_members() -> None:
         job(template=template(schedulingGroup={"podGroupName": "mine"})),
         job(template=template(evictionResponders=[{"name": "a.b/c"}])),
         job(schedulingPolicy={"gang": "none"}),
+        job(replicaSpecs={name: {"replicas": 2, "template": template()} for name in ("ps", "worker")}),
     ],
-    ids=["one worker", "one suffices", "another scheduler", "a group of its own", "responders", "none"],
+    ids=["one worker", "one suffices", "another scheduler", "a group of its own", "responders", "none", "ps"],
 )
 def test_auto_leaves_alone_whom_a_gang_does_not_help(owner: ElasticJob) -> None:
-    assert pod_group_of(owner, is_offered=True) is None
-
-
-def test_auto_leaves_jobs_with_parameter_servers_alone() -> None:
-    types = {name: {"replicas": 2, "template": template()} for name in ("ps", "worker")}
-    metadata = {"name": "digits", "namespace": "default", "uid": "u"}
-    owner = ElasticJob.model_validate({"metadata": metadata, "spec": {"replicaSpecs": types}})
     assert pod_group_of(owner, is_offered=True) is None
 
 

@@ -26,17 +26,6 @@ async def city() -> AsyncIterator[City]:
     each.end()
 
 
-async def test_all_workers_start_in_the_group_of_their_job(city: City) -> None:
-    await city.begin_job()
-    await city.settle(1)
-    assert len(city.bound()) == 4
-    assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in city.api.list(PODS)} == {"gang"}
-    group = city.group()
-    assert group is not None
-    assert group["apiVersion"] == "scheduling.k8s.io/v1beta1"
-    assert [owner["kind"] for owner in group["metadata"]["ownerReferences"]] == ["ElasticJob"]
-
-
 async def test_without_room_for_the_minimum_no_pod_gets_a_node_and_the_job_has_the_schedulers_words(
     city: City,
 ) -> None:

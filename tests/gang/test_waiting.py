@@ -103,16 +103,6 @@ def dropped(gate: GangGate, wanted: JSON, stored: JSON) -> None:
     gate.note_created({"spec": wanted}, {"metadata": {"name": "digits-worker-0-1"}, "spec": stored}, GANG)
 
 
-def test_a_dropped_group_is_an_event_once_a_job() -> None:
-    recorder = Recorder()
-    gate = gate_of(jobs=[GANG], recorder=recorder)
-    for _ in range(3):
-        dropped(gate, GROUP, {})
-    ((type_, reason, message),) = recorder.events
-    assert (type_, reason) == ("Warning", "SchedulingGroupDropped")
-    assert "digits-worker-0-1" in message and "kube-apiserver" in message
-
-
 @pytest.mark.parametrize(("wanted", "stored"), [(GROUP, GROUP), ({}, {}), ({}, GROUP)])
 def test_a_group_that_the_server_keeps_or_nobody_wanted_is_no_event(wanted: JSON, stored: JSON) -> None:
     recorder = Recorder()

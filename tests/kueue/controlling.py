@@ -22,12 +22,7 @@ from tests.kueue.objects import (
     without_condition,
 )
 from tests.kueue.quota import Place
-from tests.kueue.scheduling import SEVERITY
-from tests.kueue.statuses import Config, evicted, synced, unreserved
-
-SCHEDULERS = (*SEVERITY[1:], "WaitingForPreemptedWorkloads", "PendingEvaluation")
-"""Reasons that the controller leaves to the scheduler."""
-BYPASSED = "Bypassed scheduling evaluation because an equivalent workload recently failed"
+from tests.kueue.statuses import Config, evicted, synced
 
 
 @dataclass(frozen=True)
@@ -69,26 +64,20 @@ class Look:
             return Change("retry time", info.status | {"requeueState": state}), None
         steps: tuple[Callable[[], Outcome | None], ...] = (
             self._switched,
-            self._queues_restarted,
-            self._gated,
             self._checks_listed,
             self._not_admitted,
             self._checks_failed,
-            self._queues_stopped,
         )
         for step in steps:
             found = step()
             if found is not None:
                 return found
-        return self._clocks()
+        return self._clocks() if info.true(RESERVED) else (None, None)
 
     # --- small ones ---------------------------------------------------------------------------------------
 
-    def _set(
-        self, status: Object, kind: str, value: bool, reason: str, message: str, *, observed: bool = True
-    ) -> Object:
-        generation = self._info.generation if observed else None
-        return with_condition(status, kind, value, reason, message, self._at, generation)
+    def _set(self, status: Object, kind: str, value: bool, reason: str, message: str) -> Object:
+        return with_condition(status, kind, value, reason, message, self._at, self._info.generation)
 
     def _requeued(self, reason: str, message: str) -> Outcome:
         return Change("requeue", self._set(self._info.status, REQUEUED, True, reason, message)), None
@@ -160,34 +149,6 @@ class Look:
 
     # --- queues -------------------------------------------------------------------------------------------
 
-    def _queues_restarted(self) -> Outcome | None:
-        reason, place = self._waits_as(), self._place
-        if reason == "LocalQueueStopped" and place.local and place.local_stop == "None":
-            return self._requeued("LocalQueueRestarted", "The LocalQueue was restarted after being stopped")
-        if reason == "ClusterQueueStopped" and place.queue is not None and place.queue.stop == "None":
-            return self._requeued(
-                "ClusterQueueRestarted", "The ClusterQueue was restarted after being stopped"
-            )
-        return None
-
-    def _gated(self) -> Outcome | None:
-        info = self._info
-        gated = (info.conditions.get(RESERVED) or {}).get("reason") == "AdmissionGated"
-        if bool(info.gate) == gated:
-            return None
-        if gated:
-            reason = self._reason("PendingEvaluation", "Pending")
-            message = "AdmissionGatedBy cleared, waiting for quota reservation"
-        else:
-            reason, message = "AdmissionGated", f"Admission is gated by: {info.gate}"
-        return Change("gate", self._unreserved(reason, message)), None
-
-    def _reason(self, explicit: str, otherwise: str) -> str:
-        return explicit if self._config.explicit else otherwise
-
-    def _unreserved(self, reason: str, message: str) -> Object:
-        return unreserved(self._info, reason, message, self._at, self._config)
-
     def _checks_listed(self) -> Outcome | None:
         if self._place.queue is None:
             return None
@@ -205,39 +166,19 @@ class Look:
         if info.true(ADMITTED):
             return None
         status = info.status
-        if not info.true(RESERVED):
-            reason, message = self._blocked()
-            if reason:
-                status = self._set(status, RESERVED, False, reason, message)
-        status = synced(info, status, self._at, self._config)
+        if not info.true(RESERVED) and (message := self._blocked()):
+            status = self._set(status, RESERVED, False, "Inadmissible", message)
+        status = synced(info, status, self._at)
         return None if status is info.status else (Change("update conditions", status), None)
 
-    def _blocked(self) -> tuple[str, str]:
-        """Return why it has no quota, as far as the controller says it."""
-        info, place = self._info, self._place
-        if self._config.explicit and not info.active:
-            return "Deactivated", "The workload is deactivated"
-        name = info.local_queue[1]
-        explicit, message = "", ""
+    def _blocked(self) -> str:
+        """Return why no queue takes it; empty if one does."""
+        place = self._place
         if not place.local:
-            explicit, message = "Misconfigured", f"LocalQueue {name} doesn't exist"
-        elif place.local_stop != "None":
-            explicit, message = "Suspended", f"LocalQueue {name} is inactive"
-        elif place.queue is None:
-            explicit, message = "Misconfigured", f"ClusterQueue {place.name} doesn't exist"
-        elif not place.active:
-            explicit, message = "Suspended", f"ClusterQueue {place.name} is inactive"
-        if message or not self._config.explicit:
-            return self._reason(explicit, "Inadmissible" if message else ""), message
-        if info.gate:
-            return "AdmissionGated", f"Admission is gated by: {info.gate}"
-        found = info.conditions.get(RESERVED) or {}
-        stale = found.get("reason", "") in ("", "Deactivated", "PendingEvaluation", "Suspended", "Pending")
-        if stale and place.bypassed:
-            return place.bypassed, BYPASSED
-        if found.get("reason") in SCHEDULERS:
-            return "", ""
-        return "PendingEvaluation", "Workload is pending evaluation in the scheduling queue"
+            return f"LocalQueue {self._info.local_queue[1]} doesn't exist"
+        if place.queue is None:
+            return f"ClusterQueue {place.name} doesn't exist"
+        return "" if place.active else f"ClusterQueue {place.name} is inactive"
 
     # --- with quota ---------------------------------------------------------------------------------------
 
@@ -260,33 +201,6 @@ class Look:
                 status = self._set(info.status, TARGET, True, "AdmissionCheck", message)
                 return None if status is info.status else (Change("target deactivation", status), None)
             return self._evict("AdmissionCheck", f"Evicted due to {message}", ""), None
-        return None
-
-    def _queues_stopped(self) -> Outcome | None:
-        info, place = self._info, self._place
-        if not info.true(RESERVED):
-            return None, None
-        stops = (
-            ("LocalQueue", info.local_queue[1], place.local, place.local_stop),
-            (
-                "ClusterQueue",
-                place.name,
-                place.queue is not None,
-                place.queue.stop if place.queue else "None",
-            ),
-        )
-        for kind, name, there, stop in stops:
-            if info.true(ADMITTED):
-                if stop == "HoldAndDrain" and not info.true(EVICTED):
-                    return self._evict(f"{kind}Stopped", f"The {kind} is stopped", ""), None
-            elif not there:
-                reason = self._reason("Misconfigured", "Inadmissible")
-                return Change(
-                    "unreserve", self._unreserved(reason, f"{kind} {name} is terminating or missing")
-                ), None
-            elif stop != "None":
-                reason = self._reason("Suspended", "Inadmissible")
-                return Change("unreserve", self._unreserved(reason, f"{kind} {name} is stopped")), None
         return None
 
     def _clocks(self) -> Outcome:

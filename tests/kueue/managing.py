@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from tests.kueue.controlling import Change, Look, Outcome
@@ -20,14 +20,9 @@ from tests.kueue.objects import (
     with_condition,
 )
 from tests.kueue.queueing import Queues
-from tests.kueue.quota import ClusterQueue, Place, Quota
+from tests.kueue.quota import ClusterQueue
 from tests.kueue.scheduling import Mode, Plan, Planner
 from tests.kueue.statuses import Config, evicted, synced, unreserved
-
-_WORDS = {
-    "InClusterQueue": "prioritization in the ClusterQueue",
-    "InCohortReclamation": "reclamation within the cohort",
-}
 
 
 @dataclass(frozen=True)
@@ -50,9 +45,6 @@ class Manager:
         self._config = config
         self._finishing: dict[Key, tuple[str, Key]] = {}
         """Replaced Workloads that are to be Finished: their uid, and by which Workload."""
-        self._looks: dict[Key, tuple[Info, Place, float, Outcome]] = {}
-        self._plans: dict[str, tuple[Info, Quota, Plan]] = {}
-        """What was decided last, by Workload and by ClusterQueue: most of what a caller does concerns others."""
 
     def restart(self, now: float) -> None:
         """Forget everything that is not in objects."""
@@ -83,18 +75,7 @@ class Manager:
         return min(dues, default=None)
 
     def _look(self, info: Info, now: float) -> Outcome:
-        """Look at one Workload, unless that was done and neither it, its queues nor the clock say anything new."""
-        place = self._queues.place(info.local_queue)
-        if self._config.explicit:
-            place = replace(place, bypassed=self._queues.bypassed(info))
-        seen = self._looks.get(info.key)
-        if seen is not None and seen[0] is info and seen[1] is place:
-            change, due = seen[3]
-            if seen[2] == now or (change is None and seen[2] < now and (due is None or now < due)):
-                return seen[3]
-        outcome = Look(info, place, self._config, now).outcome()
-        self._looks[info.key] = info, place, now, outcome
-        return outcome
+        return Look(info, self._queues.place(info.local_queue), self._config, now).outcome()
 
     def _lose(self, key: Key) -> None:
         self._finishing.pop(key, None)
@@ -126,68 +107,51 @@ class Manager:
             if plan.victims:
                 yield from self._preempting(head, queue, plan, now)
                 return
-            status = self._waiting(head, plan.message, plan.reason, now)
+            status = self._waiting(head, plan.message, now)
             if status is not head.status:
-                yield Step(
-                    "pending",
-                    head.key,
-                    plan.reason,
-                    partial(self._write_and_park, head, queue, plan.reason, status),
-                )
+                yield Step("pending", head.key, "", partial(self._write_and_park, head, queue, status))
                 return
             if queue.strict:
                 return
-            self._queues.park(head, queue, plan.reason)
+            self._queues.park(head, queue)
 
     def _plan(self, info: Info, queue: ClusterQueue) -> Plan:
         quota = self._queues.quota()
-        last = self._plans.get(queue.name)
-        if last is not None and last[0] is info and last[1] is quota:
-            return last[2]
         replaced = quota.holders.get(info.replaces) if info.replaces else None
         if replaced is not None and replaced.cluster_queue != queue.name:
             replaced = None
-        plan = Planner(info, queue, quota, self._queues.flavors, replaced).plan()
-        self._plans[queue.name] = info, quota, plan
-        return plan
+        return Planner(info, queue, quota, self._queues.flavors, replaced).plan()
 
     def _preempting(self, head: Info, queue: ClusterQueue, plan: Plan, now: float) -> Iterator[Step]:
-        spared = [(victim, reason) for victim, reason in plan.victims if not victim.true(EVICTED)]
-        for victim, reason in spared:
-            write = partial(self._preempt, victim, reason, head, queue, now)
+        spared = [victim for victim in plan.victims if not victim.true(EVICTED)]
+        for victim in spared:
+            write = partial(self._preempt, victim, head, queue, now)
             yield Step("preempt", victim.key, head.key[1], write)
         if spared:
             return
         self._queues.stick(head, queue)
         message = f"{plan.message}. Pending the preemption of {len(plan.victims)} workload(s)"
-        status = self._waiting(head, message, plan.reason, now)
+        status = self._waiting(head, message, now)
         if status is not head.status:
-            yield Step("pending", head.key, plan.reason, partial(dict, status=status))
+            yield Step("pending", head.key, "", partial(dict, status=status))
 
-    def _preempt(self, victim: Info, reason: str, by: Info, queue: ClusterQueue, now: float) -> Object:
+    def _preempt(self, victim: Info, by: Info, queue: ClusterQueue, now: float) -> Object:
         self._queues.stick(by, queue)
         at = stamp(int(now))
         message = (
             f"Preempted to accommodate a workload (UID: {by.uid}, JobUID: {by.job_uid or 'UNKNOWN'}) due to "
-            f"{_WORDS[reason]}; preemptor path: {queue.path}; "
-            f"preemptee path: {self._queues.cluster_queues[victim.cluster_queue].path}"
+            f"prioritization in the ClusterQueue; preemptor path: /{queue.name}; preemptee path: /{queue.name}"
         )
-        status = with_condition(victim.status, PREEMPTED, True, reason, message, at)
+        status = with_condition(victim.status, PREEMPTED, True, "InClusterQueue", message, at)
         return {"status": evicted(victim, "Preempted", message, at, "", status)}
 
-    def _waiting(self, info: Info, message: str, reason: str, now: float) -> Object:
+    def _waiting(self, info: Info, message: str, now: float) -> Object:
         """Return the status of one that waits; the very same if it says so already."""
-        status = unreserved(
-            info, reason if self._config.explicit else "Pending", message, stamp(int(now)), self._config
-        )
-        reclaimed = {each["name"]: each["count"] for each in status.get("reclaimablePods") or ()}
+        status = unreserved(info, "Pending", message, stamp(int(now)))
         requests = [
             {
                 "name": each.name,
-                "resources": {
-                    name: shown(name, value * (each.count - reclaimed.get(each.name, 0)))
-                    for name, value in each.requests.items()
-                },
+                "resources": {name: shown(name, value * each.count) for name, value in each.requests.items()},
             }
             for each in info.sets
         ]
@@ -195,9 +159,9 @@ class Manager:
             return status
         return status | {"resourceRequests": requests}
 
-    def _write_and_park(self, head: Info, queue: ClusterQueue, reason: str, status: Object) -> Object:
+    def _write_and_park(self, head: Info, queue: ClusterQueue, status: Object) -> Object:
         if not queue.strict:
-            self._queues.park(head, queue, reason)
+            self._queues.park(head, queue)
         return {"status": status}
 
     def _admit(self, head: Info, queue: ClusterQueue, plan: Plan, now: float) -> Object:
@@ -213,7 +177,7 @@ class Manager:
                 before = f"Previously: {found['message']}"
                 status = with_condition(status, kind, False, RESERVED, before, at, generation)
         if set(queue.checks) <= {check["name"] for check in head.checks}:
-            status = synced(head, status, at, self._config)
+            status = synced(head, status, at)
         replaced = self._queues.quota().holders.get(head.replaces) if head.replaces else None
         if replaced is not None and replaced.cluster_queue == queue.name:
             self._finishing[replaced.key] = replaced.uid, head.key

@@ -1,4 +1,4 @@
-"""Reads Workloads: what the stand-in for Kueue decides by, parsed once for each version of an object."""
+"""Reads Workloads: what the stand-in for Kueue decides by."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ class PodSet:
     requests: Amounts
     """Of one Pod."""
     selector: Mapping[str, str]
-    tolerations: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,6 @@ class Info:
     """The admitting one; empty without an admission."""
     granted: tuple[Granted, ...]
     replaces: Key | None
-    gate: str
     owned: bool
     job_uid: str
     deleted: bool
@@ -128,8 +126,7 @@ class Info:
     @property
     def admissible(self) -> bool:
         return (
-            not self.gate
-            and self.active
+            self.active
             and not self.true(FINISHED)
             and not self.true(RESERVED)
             and (self.conditions.get(RESERVED) or {}).get("reason") != "OnHold"
@@ -150,16 +147,11 @@ class Info:
         return seconds(text) if text else None
 
 
-def info_of(obj: Object, number: int, before: Info | None = None) -> Info:
-    """Read a Workload. `before` is an earlier version, of which an equal spec is not parsed again."""
+def info_of(obj: Object, number: int) -> Info:
+    """Read a Workload."""
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
-    if before is not None and before.spec is spec:
-        sets, shape = before.sets, before.shape
-    else:
-        sets = tuple(_pod_set(each) for each in spec["podSets"])
-        shape = (repr(sets), repr([each.get("topologyRequest") for each in spec["podSets"]]))
-    reclaimable = {each["name"]: each["count"] for each in status.get("reclaimablePods") or ()}
+    sets = tuple(_pod_set(each) for each in spec["podSets"])
     admission = status.get("admission") or {}
     replaces = annotations.get(REPLACES) or ""
     namespace = metadata["namespace"]
@@ -172,15 +164,14 @@ def info_of(obj: Object, number: int, before: Info | None = None) -> Info:
         spec=spec,
         status=status,
         sets=sets,
-        shape=(shape, spec.get("priority", 0), tuple(sorted(reclaimable.items()))),
+        shape=(repr(sets), spec.get("priority", 0)),
         priority=spec.get("priority", 0),
         local_queue=(namespace, spec.get("queueName", "")),
         active=spec.get("active", True),
         conditions={each["type"]: each for each in status.get("conditions") or ()},
         cluster_queue=admission.get("clusterQueue", ""),
-        granted=_granted(admission, sets, reclaimable),
+        granted=_granted(admission, sets),
         replaces=tuple(replaces.split("/", 1)) if "/" in replaces else None,  # type: ignore[arg-type]
-        gate=annotations.get(GATED_BY, ""),
         owned=bool(metadata.get("ownerReferences")),
         job_uid=labels.get(JOB_UID, ""),
         deleted="deletionTimestamp" in metadata,
@@ -204,15 +195,12 @@ def _pod_set(pod_set: Object) -> PodSet:
         least=pod_set.get("minCount") or pod_set["count"],
         requests=requests,
         selector=pod.get("nodeSelector") or {},
-        tolerations=tuple(pod.get("tolerations") or ()),
     )
 
 
-def _granted(
-    admission: Object, sets: Iterable[PodSet], reclaimable: Mapping[str, int]
-) -> tuple[Granted, ...]:
+def _granted(admission: Object, sets: Iterable[PodSet]) -> tuple[Granted, ...]:
     """Return what is charged: as admitted, or for as many Pods as there still are if they are fewer."""
-    left = {each.name: each.count - reclaimable.get(each.name, 0) for each in sets}
+    left = {each.name: each.count for each in sets}
     found = []
     for each in admission.get("podSetAssignments") or ():
         usage = {name: amount(name, value) for name, value in (each.get("resourceUsage") or {}).items()}

@@ -1,7 +1,7 @@
 """Kueue's queues in memory: which Workloads wait, and which of them are looked at.
 
 A Workload that waits is in its ClusterQueue's heap (*active*), or *parked* after a try for which there was no room.
-Parked ones are tried again when something of the ClusterQueue or its cohort comes free.
+Parked ones are tried again when something of the ClusterQueue comes free.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from tests.kueue.objects import ADMITTED, EVICTED, FINISHED, REQUEUED, RESERVED, Info, Key, Object
 from tests.kueue.quota import ClusterQueue, Place, Quota, cluster_queue, queued_at
 
-_WITHOUT_EFFECT = ("WorkloadPriorityClass", "Cohort", "Topology")
-_OF_COHORTS = ("resourceGroups", "parentName", "fairSharing")
+_WITHOUT_EFFECT = ("WorkloadPriorityClass", "Topology")
 
 
 class Queues:
@@ -26,17 +25,13 @@ class Queues:
         self._parked: set[Key] = set()
         self._sticky: dict[str, Key] = {}
         """By ClusterQueue the Workload that waits for what it has preempted: it stays the first."""
-        self._bypassed: dict[str, dict[object, str]] = {}
-        """By ClusterQueue the shapes for which there was no room, with the reason."""
-        self._quota: Quota | None = None
-        self._places: dict[Key, Place] = {}
+        self._bypassed: dict[str, set[object]] = {}
+        """By ClusterQueue the shapes for which there was no room."""
 
     # --- administrators -----------------------------------------------------------------------------------
 
     def put(self, obj: Object) -> None:
         kind, name = obj["kind"], obj["metadata"]["name"]
-        self._quota = None
-        self._places.clear()
         if kind == "LocalQueue":
             key = obj["metadata"]["namespace"], name
             self.locals[key] = obj
@@ -56,55 +51,27 @@ class Queues:
                 each["type"] == "Active" and each["status"] == "True" for each in conditions
             )
             self._wake_all()
-        elif kind not in _WITHOUT_EFFECT or any((obj.get("spec") or {}).get(name) for name in _OF_COHORTS):
+        elif kind not in _WITHOUT_EFFECT:
             raise NotImplementedError(f"{kind} {name}: {obj.get('spec')}")
 
-    def remove(self, kind: str, namespace: str, name: str) -> None:
-        self._quota = None
-        self._places.clear()
-        if kind == "LocalQueue":
-            del self.locals[namespace, name]
-            self._reopen((namespace, name))
-        elif kind == "ClusterQueue":
-            del self.cluster_queues[name]
-        elif kind == "ResourceFlavor":
-            del self.flavors[name]
-        elif kind == "AdmissionCheck":
-            del self._checks[name]
-
     def _reopen(self, local: Key) -> None:
-        """Queue the Workloads of a LocalQueue that is open, also those still to be requeued [05]; else none."""
-        is_open = self.is_open(local) and self.target(local) in self.cluster_queues
+        """Queue the Workloads of a LocalQueue, also those still to be requeued [05]."""
+        is_open = self.target(local) in self.cluster_queues
         for key, info in self.infos.items():
-            if info.local_queue != local:
-                continue
-            if not is_open:
-                self._drop(key)
-            elif info.admissible and key not in self._parked:
+            if is_open and info.local_queue == local and info.admissible and key not in self._parked:
                 self._active.add(key)
 
     def place(self, local: Key) -> Place:
         """Return what a LocalQueue leads to."""
-        found = self._places.get(local)
-        if found is None:
-            found = self._places[local] = self._place(local)
-        return found
-
-    def _place(self, local: Key) -> Place:
         found = self.locals.get(local)
         name = found["spec"]["clusterQueue"] if found is not None else ""
         queue = self.cluster_queues.get(name)
         return Place(
             local=found is not None,
-            local_stop=(found["spec"].get("stopPolicy") or "None") if found is not None else "None",
             name=name,
             queue=queue,
             active=queue is not None and self.may_admit(queue),
         )
-
-    def is_open(self, local: Key) -> bool:
-        place = self.place(local)
-        return place.local and place.local_stop == "None"
 
     def target(self, local: Key) -> str:
         return self.place(local).name
@@ -125,8 +92,6 @@ class Queues:
         if old is not None and old.uid != info.uid:
             old = None
         self.infos[info.key] = info
-        if info.charged or (old is not None and old.charged):
-            self._quota = None
         state, before = info.state, old.state if old is not None else ""
         queue = info.cluster_queue or (old.cluster_queue if old else "") or self.target(info.local_queue)
         if state == FINISHED or not info.active:
@@ -146,7 +111,6 @@ class Queues:
 
     def gone(self, key: Key, now: float) -> None:
         info = self.infos.pop(key)
-        self._quota = None
         self._drop(key)
         self._wake(info.cluster_queue or self.target(info.local_queue), now)
 
@@ -161,7 +125,7 @@ class Queues:
 
     def _push(self, info: Info, old: Info | None, now: float) -> None:
         queue = self.target(info.local_queue)
-        if not self.is_open(info.local_queue) or queue not in self.cluster_queues:
+        if not self.place(info.local_queue).local or queue not in self.cluster_queues:
             self._drop(info.key)
             return
         key = info.key
@@ -171,51 +135,32 @@ class Queues:
             self._parked.discard(key)
         elif key in self._active:
             return
-        bypassed = not self.cluster_queues[queue].strict and info.shape in self._bypassed.get(queue, {})
+        bypassed = not self.cluster_queues[queue].strict and info.shape in self._bypassed.get(queue, ())
         if bypassed or not _backoff_over(info, now):
             self._parked.add(key)
         else:
             self._active.add(key)
 
     def _wake(self, queue: str, now: float | None = None) -> None:
-        """Try what is parked in a ClusterQueue and its cohort again."""
-        found = self.cluster_queues.get(queue)
-        if found is None:
-            return
-        names = {
-            each.name for each in self.cluster_queues.values() if found.cohort and each.cohort == found.cohort
-        }
-        for name in names | {queue}:
-            self._bypassed.pop(name, None)
-            for key in [key for key in self._parked if self.target(self.infos[key].local_queue) == name]:
-                if _backoff_over(self.infos[key], now):
-                    self._parked.discard(key)
-                    self._active.add(key)
+        """Try what is parked in a ClusterQueue again."""
+        self._bypassed.pop(queue, None)
+        for key in [key for key in self._parked if self.target(self.infos[key].local_queue) == queue]:
+            if _backoff_over(self.infos[key], now):
+                self._parked.discard(key)
+                self._active.add(key)
 
     def _wake_all(self) -> None:
         for name in self.cluster_queues:
             self._wake(name)
 
     def may_admit(self, queue: ClusterQueue) -> bool:
-        return (
-            queue.stop == "None"
-            and all(flavor in self.flavors for _, flavors in queue.groups for flavor in flavors)
-            and all(self._checks.get(check, False) for check in queue.checks)
-        )
+        has_flavors = all(flavor in self.flavors for _, flavors in queue.groups for flavor in flavors)
+        return has_flavors and all(self._checks.get(check, False) for check in queue.checks)
 
     def quota(self) -> Quota:
-        if self._quota is None:
-            holders = {key: info for key, info in self.infos.items() if info.charged}
-            self._quota = Quota(self.cluster_queues, holders)
-        return self._quota
+        return Quota(self.cluster_queues, {key: info for key, info in self.infos.items() if info.charged})
 
     # --- for the scheduler ----------------------------------------------------------------------------------
-
-    def bypassed(self, info: Info) -> str:
-        """Return why a parked Workload was not looked at when its like was; empty if it was."""
-        if info.key not in self._parked:
-            return ""
-        return self._bypassed.get(self.target(info.local_queue), {}).get(info.shape, "")
 
     def head(self, queue: ClusterQueue) -> Info | None:
         waiting = [
@@ -229,9 +174,9 @@ class Queues:
         if not queue.strict:
             self._sticky[queue.name] = head.key
 
-    def park(self, head: Info, queue: ClusterQueue, reason: str) -> None:
+    def park(self, head: Info, queue: ClusterQueue) -> None:
         """Park it, and all of its shape, which Kueue does not look at then [47]."""
-        self._bypassed.setdefault(queue.name, {})[head.shape] = reason
+        self._bypassed.setdefault(queue.name, set()).add(head.shape)
         for key in list(self._active):
             info = self.infos[key]
             if info.shape == head.shape and self.target(info.local_queue) == queue.name:
@@ -240,10 +185,9 @@ class Queues:
 
 
 def _less(old: Info, new: Info) -> bool:
-    """Whether quota may have come free: fewer Pods, more that are done, another priority."""
+    """Whether quota may have come free: fewer Pods, another priority."""
     fewer = any(after.count < before.count for before, after in zip(old.sets, new.sets, strict=False))
-    done = old.status.get("reclaimablePods") != new.status.get("reclaimablePods")
-    return fewer or done or old.priority != new.priority
+    return fewer or old.priority != new.priority
 
 
 def _same_wait(old: Info, new: Info) -> bool:

@@ -1,4 +1,9 @@
-"""Replays a recording of the real Kueue against the stand-in, write by write."""
+"""Replays a recording of the real Kueue against the stand-in, write by write.
+
+`traces/NAME.jsonl.gz` has one JSON object a line: `base` (Unix seconds at t = 0), requests with the answer if they were
+refused, each version of a Workload as the watch gave it (`seen`), what each ClusterQueue says is reserved (`usage`),
+and the notes of who recorded it.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,19 @@ import copy
 import gzip
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller.errors import ApiError
 from localcluster.patches import json_patch, merge_patch
-from tests.kueue import build
 from tests.kueue.objects import Key, Object, amount
-from tests.kueue.record import FOLDER
 from tests.kueue.standin import Kueue, Move
 from tests.kueue.statuses import Config
 
+GPU = "example.com/gpu"
+FOLDER = Path(__file__).parent / "traces"
 QUIET_SECONDS = 1.3
 """Kueue tries again what waits for quota a second after some came free; then it has done all that it would do."""
 CONFIG = {"timeout_seconds": 60, "recovery_seconds": 30, "backoff_seconds": 5, "most_backoff_seconds": 20}
@@ -31,24 +37,33 @@ def recorded(name: str) -> list[Object]:
 
 
 def administered(namespace: str) -> Iterator[Object]:
-    """Return the queues that were there before each recording."""
-    for flavor in ("fixed", "spot"):
-        yield build.flavor(flavor, nodeLabels={"pool": flavor})
+    """Return the queues that were there before each recording; of each flavor there are 64 CPUs."""
+    for pool in ("fixed", "spot"):
+        yield {"kind": "ResourceFlavor", "metadata": {"name": pool}, "spec": {"nodeLabels": {"pool": pool}}}
     main = "main" + namespace.removeprefix("kq")
-    pair = {
-        "cohortName": "pair",
-        "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
-    }
-    yield build.cluster_queue(main, {"fixed": 8, "spot": 4})
-    yield build.cluster_queue("small", {"fixed": 4}, preemption={"withinClusterQueue": "LowerPriority"})
-    yield build.cluster_queue("left", {"fixed": 4}, **pair)
-    yield build.cluster_queue("right", {"fixed": 4}, **pair)
-    for name in ("main", "small", "left", "right"):
-        yield build.local_queue(name, namespace, main if name == "main" else name)
+    preemption = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+    for local, name, gpus, more in (
+        ("main", main, {"fixed": 8, "spot": 4}, {}),
+        ("small", "small", {"fixed": 4}, preemption),
+    ):
+        flavors = [
+            {
+                "name": pool,
+                "resources": [{"name": "cpu", "nominalQuota": 64}, {"name": GPU, "nominalQuota": count}],
+            }
+            for pool, count in gpus.items()
+        ]
+        groups = [{"coveredResources": ["cpu", GPU], "flavors": flavors}]
+        yield {"kind": "ClusterQueue", "metadata": {"name": name}, "spec": {"resourceGroups": groups} | more}
+        yield {
+            "kind": "LocalQueue",
+            "metadata": {"name": local, "namespace": namespace},
+            "spec": {"clusterQueue": name},
+        }
 
 
 def compared(obj: Object | None, uids: dict[str, str]) -> Any:
-    """Return what is compared of a Workload: everything but times, versions and the domains of a topology."""
+    """Return what is compared of a Workload: everything but times and versions."""
     if obj is None:
         return None
     metadata, status = obj["metadata"], dict(obj.get("status") or {})
@@ -68,11 +83,6 @@ def compared(obj: Object | None, uids: dict[str, str]) -> Any:
     if "requeueState" in status:
         state = status["requeueState"]
         status["requeueState"] = state | ({"requeueAt": "set"} if "requeueAt" in state else {})
-    if "admission" in status:
-        status["admission"] = copy.deepcopy(status["admission"])
-        for each in status["admission"]["podSetAssignments"]:
-            if "topologyAssignment" in each:
-                each["topologyAssignment"] = "set"
     text = json.dumps(found | {"status": status}, sort_keys=True)
     for uid, name in uids.items():
         text = text.replace(uid, name)
@@ -89,7 +99,6 @@ class Replay:
         skipped: times of lines that are left out.
         late: lines, by time and Workload, that are compared after the next one.
         stale: times of lines in which observedGeneration is not compared.
-        removed: LocalQueues that are removed, by time, of which there is no line.
     """
 
     def __init__(
@@ -101,16 +110,14 @@ class Replay:
         skipped: tuple[float, ...] = (),
         late: tuple[tuple[float, str], ...] = (),
         stale: tuple[float, ...] = (),
-        removed: dict[float, str] | None = None,
     ) -> None:
         self._steps = recorded(name)
         self._lost, self._down, self._skipped = lost, down, skipped
         self._late, self._stale = late, stale
-        self._removed = dict(removed or {})
         self._base = self._steps.pop(0)["base"]
         self._at = 0.0
         self._namespace = next(step["namespace"] for step in self._steps if "seen" in step)
-        config = Config(**CONFIG, most_requeues=3, explicit="u-" in name[:4])  # type: ignore[arg-type]
+        config = Config(**CONFIG, most_requeues=3)  # type: ignore[arg-type]
         self.kueue = Kueue(self._now, config)
         self._objects: dict[tuple[str, str], Object] = {}
         for obj in administered(self._namespace):
@@ -159,8 +166,6 @@ class Replay:
 
     def _advance(self, at: float) -> None:
         self._at = at
-        for time in [time for time in self._removed if time <= at]:
-            self.kueue.remove("LocalQueue", self._removed.pop(time), self._namespace)
         for start, end in self._down:
             if start <= at:
                 self.kueue.down = at < end

@@ -131,7 +131,6 @@ def _of_change(new: Object, old: Object) -> list[tuple[str, str]]:
 
 def _denied(new: Object) -> list[str]:
     sets, annotations = new["spec"]["podSets"], new["metadata"].get("annotations") or {}
-    status = new.get("status") or {}
     found = []
     for index, each in enumerate(sets):
         for number, container in enumerate(each["template"]["spec"].get("containers") or ()):
@@ -146,12 +145,6 @@ def _denied(new: Object) -> list[str]:
         found.append(
             f"spec.podSets: Invalid value: {elastic}: partial admission and elastic job cannot be used together"
         )
-    counts = {each.get("name", "main"): each["count"] for each in sets}
-    for each in status.get("reclaimablePods") or ():
-        count = counts.get(each["name"], 0)
-        if each["count"] > count:
-            path = f"status.reclaimablePods[{each['name']}].count"
-            found.append(f"{path}: Invalid value: {each['count']}: should be less or equal to {count}")
     return found
 
 
@@ -165,8 +158,6 @@ def _denied_change(new: Object, old: Object) -> list[str]:
         )
     if held:
         found += _changed_sets(new["spec"]["podSets"], old["spec"]["podSets"])
-    if held and reserved:
-        found += _given_back(status, before)
     now, was = status.get("admission"), before.get("admission")
     if now and was and _bare(now) != _bare(was):
         found.append(f"status.admission: Invalid value: {_quoted(now)}: field is immutable")
@@ -191,19 +182,6 @@ def _changed_sets(new: list[Object], old: list[Object]) -> list[str]:
             after = after | {"count": before["count"]}  # giving some up is allowed
         if after != before:
             found.append(f"spec.podSets.{index}: Invalid value: {_quoted(after)}: field is immutable")
-    return found
-
-
-def _given_back(status: Object, before: Object) -> list[str]:
-    now = {each["name"]: each["count"] for each in status.get("reclaimablePods") or ()}
-    found = []
-    for each in before.get("reclaimablePods") or ():
-        path = f"status.reclaimablePods[{each['name']}]"
-        count = now.get(each["name"])
-        if count is None:
-            found.append(f"{path}: Required value: cannot be removed")
-        elif count < each["count"]:
-            found.append(f"{path}.count: Invalid value: {count}: cannot be less than {each['count']}")
     return found
 
 

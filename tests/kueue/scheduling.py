@@ -15,12 +15,7 @@ class Mode(IntEnum):
     NO_FIT = 0
     NO_CANDIDATES = 1
     PREEMPT = 2
-    RECLAIM = 3
-    FIT = 4
-
-
-SEVERITY = ("", "WaitingForQuota", "ExceedsMaxQuota", "NoMatchingFlavor")
-"""Reasons why a flavor does not do, the worst last."""
+    FIT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +27,8 @@ class Plan:
     """status.admission.podSetAssignments."""
     wanted: Mapping[Slot, int]
     short: frozenset[Slot]
-    victims: tuple[tuple[Info, str], ...]
+    victims: tuple[Info, ...]
     message: str
-    reason: str
-    """With the gate UnadmittedWorkloadsObservability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +36,12 @@ class _Flavor:
     """One flavor tried for one Pod set."""
 
     mode: Mode
-    borrows: bool
     slots: Mapping[str, tuple[Mode, int]]
     """Mode and amount of each resource."""
     reasons: list[str]
-    reason: str
 
     def better(self, other: _Flavor | None) -> bool:
-        if self.mode is Mode.NO_FIT:
-            return False
-        return other is None or (self.mode, not self.borrows) > (other.mode, not other.borrows)
+        return self.mode is not Mode.NO_FIT and (other is None or self.mode > other.mode)
 
 
 class Planner:
@@ -79,7 +68,7 @@ class Planner:
 
     def plan(self) -> Plan:
         """Try the full counts first, with preemption; only then fewer."""
-        sets = self._sets()
+        sets = self._info.sets
         counts = [each.count for each in sets]
         full = self._with_victims(self._assign(counts))
         if full.mode is Mode.FIT or full.victims:
@@ -106,8 +95,7 @@ class Planner:
         if plan.mode in (Mode.FIT, Mode.NO_FIT):
             return plan
         victims = self._quota.victims(self._info, self._queue, self._to_preempt_for(plan), plan.short)
-        reason = "WaitingForPreemptedWorkloads" if victims else "WaitingForQuota"
-        return replace(plan, victims=tuple(victims), reason=reason)
+        return replace(plan, victims=tuple(victims))
 
     def _to_preempt_for(self, plan: Plan) -> Mapping[Slot, int]:
         """Return for how much room is made: with a slice always for its full count, also where less is tried [48b]."""
@@ -115,27 +103,22 @@ class Planner:
             return plan.wanted
         wanted: dict[Slot, int] = {}
         for each, old, assignment in zip(
-            self._sets(), self._replaced.granted, plan.assignments, strict=False
+            self._info.sets, self._replaced.granted, plan.assignments, strict=False
         ):
             for resource, flavor in assignment["flavors"].items():
                 value = each.requests[resource] * (each.count - old.count)
                 wanted[flavor, resource] = wanted.get((flavor, resource), 0) + value
         return wanted
 
-    def _sets(self) -> list[PodSet]:
-        """Return the Pod sets without what is done."""
-        done = {each["name"]: each["count"] for each in self._info.status.get("reclaimablePods") or ()}
-        return [replace(each, count=each.count - done.get(each.name, 0)) for each in self._info.sets]
-
     def _assign(self, counts: Sequence[int]) -> Plan:
         wanted: dict[Slot, int] = {}
         short: set[Slot] = set()
         assignments: list[Object] = []
         messages: list[str] = []
-        mode, worst = Mode.FIT, ""
+        mode = Mode.FIT
         for index, (pod_set, count) in enumerate(zip(self._info.sets, counts, strict=True)):
-            flavors, amounts, reasons, set_mode, reason = self._assign_set(index, pod_set, count, wanted)
-            mode, worst = min(mode, set_mode), max(worst, reason, key=SEVERITY.index)
+            flavors, amounts, reasons, set_mode = self._assign_set(index, pod_set, count, wanted)
+            mode = min(mode, set_mode)
             if set_mode is not Mode.FIT:
                 messages.append(
                     f"couldn't assign flavors to pod set {pod_set.name}: {', '.join(sorted(reasons))}"
@@ -147,7 +130,7 @@ class Planner:
                 if slot_mode is not Mode.FIT:
                     short.add(slot)
             assignments.append(self._assignment(pod_set, count, flavors))
-        return Plan(mode, tuple(assignments), wanted, frozenset(short), (), "; ".join(messages), worst)
+        return Plan(mode, tuple(assignments), wanted, frozenset(short), (), "; ".join(messages))
 
     def _assignment(self, pod_set: PodSet, count: int, flavors: Mapping[str, str]) -> Object:
         found: Object = {
@@ -156,27 +139,15 @@ class Planner:
             "flavors": dict(flavors),
             "resourceUsage": {name: shown(name, pod_set.requests[name] * count) for name in flavors},
         }
-        if any(self._flavors[flavor].get("spec", {}).get("topologyName") for flavor in flavors.values()):
-            # Where they would run is not modelled: all on one node.
-            found["topologyAssignment"] = {
-                "levels": ["kubernetes.io/hostname"],
-                "slices": [
-                    {
-                        "domainCount": 1,
-                        "podCounts": {"universal": count},
-                        "valuesPerLevel": [{"universal": "node-a"}],
-                    }
-                ],
-            }
         return found
 
     def _assign_set(
         self, index: int, pod_set: PodSet, count: int, assumed: Mapping[Slot, int]
-    ) -> tuple[dict[str, str], dict[Slot, tuple[Mode, int]], list[str], Mode, str]:
+    ) -> tuple[dict[str, str], dict[Slot, tuple[Mode, int]], list[str], Mode]:
         flavors: dict[str, str] = {}
         amounts: dict[Slot, tuple[Mode, int]] = {}
         reasons: list[str] = []
-        mode, worst = Mode.FIT, ""
+        mode = Mode.FIT
         for resource, each in pod_set.requests.items():
             if resource in flavors:
                 continue
@@ -184,17 +155,17 @@ class Planner:
             if group is None:
                 if each == 0:
                     continue
-                return {}, {}, [f"resource {resource} unavailable in ClusterQueue"], Mode.NO_FIT, SEVERITY[3]
-            best, name, tried, why = self._best(index, pod_set, count, group, assumed)
+                return {}, {}, [f"resource {resource} unavailable in ClusterQueue"], Mode.NO_FIT
+            best, name, tried = self._best(index, pod_set, count, group, assumed)
             if best is None or best.mode is not Mode.FIT:
                 reasons += tried
             if best is None:
-                return {}, {}, reasons, Mode.NO_FIT, why
+                return {}, {}, reasons, Mode.NO_FIT
             mode = min(mode, best.mode)
             for found, slot in best.slots.items():
                 flavors[found] = name
                 amounts[name, found] = slot
-        return flavors, amounts, reasons, mode, worst
+        return flavors, amounts, reasons, mode
 
     def _best(
         self,
@@ -203,39 +174,29 @@ class Planner:
         count: int,
         group: tuple[frozenset[str], tuple[str, ...]],
         assumed: Mapping[Slot, int],
-    ) -> tuple[_Flavor | None, str, list[str], str]:
+    ) -> tuple[_Flavor | None, str, list[str]]:
         best: _Flavor | None = None
-        best_name, least = "", ""
+        best_name = ""
         reasons: list[str] = []
         requests = {name: each * count for name, each in pod_set.requests.items() if name in group[0]}
         for name in group[1]:
             unsuitable = self._unsuitable(name, pod_set)
             if unsuitable:
                 reasons.append(unsuitable)
-                least = least or SEVERITY[3]
                 continue
             tried = self._try(index, name, requests, assumed)
             reasons += tried.reasons
-            least = min(least or tried.reason, tried.reason, key=SEVERITY.index)
             if tried.better(best):
                 best, best_name = tried, name
             if tried.mode is Mode.FIT:
                 break
-        return best, best_name, reasons, least
+        return best, best_name, reasons
 
     def _unsuitable(self, name: str, pod_set: PodSet) -> str:
         flavor = self._flavors.get(name)
         if flavor is None:
             return f"flavor {name} not found"
         spec = flavor.get("spec") or {}
-        tolerations = [*pod_set.tolerations, *(spec.get("tolerations") or ())]
-        for taint in spec.get("nodeTaints") or ():
-            if taint.get("effect") == "PreferNoSchedule" or any(
-                _tolerates(each, taint) for each in tolerations
-            ):
-                continue
-            shown_taint = "{" + f"{taint['key']} {taint.get('value', '')} {taint['effect']} <nil>" + "}"
-            return f"untolerated taint {shown_taint} in flavor {name}"
         labels = spec.get("nodeLabels") or {}
         if any(key in labels and labels[key] != value for key, value in pod_set.selector.items()):
             return f"flavor {name} doesn't match node affinity"
@@ -244,7 +205,7 @@ class Planner:
     def _try(
         self, index: int, name: str, requests: Mapping[str, int], assumed: Mapping[Slot, int]
     ) -> _Flavor:
-        mode, borrows, reason = Mode.FIT, False, ""
+        mode = Mode.FIT
         reasons: list[str] = []
         slots: dict[str, tuple[Mode, int]] = {}
         old = (
@@ -256,56 +217,38 @@ class Planner:
             if old is not None:
                 original = old.flavors.get(resource, "")
                 if original != name:
-                    mode, reason = Mode.NO_FIT, SEVERITY[3]
+                    mode = Mode.NO_FIT
                     reasons.append(
                         f"could not assign {name} flavor since the original workload is assigned: {original}"
                     )
                 else:
                     value -= old.charged.get(resource, 0)
             slot = name, resource
-            fit, message, why = self._fit(slot, assumed.get(slot, 0), value)
+            fit, message = self._fit(slot, assumed.get(slot, 0), value)
             if message:
                 reasons.append(message)
-                reason = max(reason, why, key=SEVERITY.index)
-            borrows |= self._quota.borrows(self._queue, slot, assumed.get(slot, 0) + value)
             mode = min(mode, fit)
             slots[resource] = fit, value
-        return _Flavor(mode, borrows and bool(self._queue.cohort), slots, reasons, reason)
+        return _Flavor(mode, slots, reasons)
 
-    def _fit(self, slot: Slot, assumed: int, value: int) -> tuple[Mode, str, str]:
+    def _fit(self, slot: Slot, assumed: int, value: int) -> tuple[Mode, str]:
         flavor, resource = slot
         quota, queue = self._quota, self._queue
         total = assumed + value
-        capacity = quota.capacity(queue, slot)
+        capacity = queue.nominal.get(slot, 0)
         if total > capacity:
             message = (
                 f"insufficient quota for {resource} in flavor {flavor}, previously considered podsets requests "
                 f"({shown(resource, assumed)}) + current podset request ({shown(resource, value)}) > "
                 f"maximum capacity ({shown(resource, capacity)})"
             )
-            return Mode.NO_FIT, message, "ExceedsMaxQuota"
+            return Mode.NO_FIT, message
         available = quota.available(queue, slot)
         if total <= available:
-            return Mode.FIT, "", ""
+            return Mode.FIT, ""
         message = (
             f"insufficient unused quota for {resource} in flavor {flavor}, "
             f"{shown(resource, total - available)} more needed"
         )
-        reclaims = bool(queue.cohort) and not quota.borrows(queue, slot, total)
-        if queue.nominal.get(slot, 0) < total and not reclaims:
-            return Mode.NO_FIT, message, "WaitingForQuota"
         victims = quota.victims(self._info, queue, {slot: total}, [slot])
-        if not victims:
-            return Mode.NO_CANDIDATES, message, "WaitingForQuota"
-        own = any(victim.cluster_queue == queue.name for victim, _ in victims)
-        return Mode.PREEMPT if own else Mode.RECLAIM, message, ""
-
-
-def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
-    if toleration.get("effect") not in (None, "", taint.get("effect")):
-        return False
-    if toleration.get("operator") == "Exists":
-        return toleration.get("key") in (None, "", taint["key"])
-    return toleration.get("key") == taint["key"] and (toleration.get("value") or "") == (
-        taint.get("value") or ""
-    )
+        return Mode.PREEMPT if victims else Mode.NO_CANDIDATES, message

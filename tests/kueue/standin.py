@@ -12,9 +12,10 @@ once, before the release [09]; Kueue's own active=false rewrites the spec with a
 Workload of the same Pod sets, counts and priority as one that found no room waits without a look and without a
 condition [47], a slice too, though it may need less (kueue #14247).
 
-Not modelled: admissions that are decided and not yet written [42, 43], writes from an old copy, nodes, hierarchical
-cohorts, lending limits, fair sharing, other flavorFungibility than the default, borrowWithinCohort, changed values of a
-WorkloadPriorityClass, retention of finished Workloads, MultiKueue, dynamic resource allocation.
+Modelled is what a job of ours meets. Not modelled: admissions that are decided and not yet written [42, 43], writes
+from an old copy, nodes, taints, topologies, cohorts, stopped queues, gates of admission, Pods that are done before the
+others, fair sharing, other flavorFungibility than the default, changed values of a WorkloadPriorityClass, retention of
+finished Workloads, MultiKueue, dynamic resource allocation.
 """
 
 from __future__ import annotations
@@ -90,18 +91,14 @@ class Kueue:
     def put(self, obj: Object) -> None:
         """Store a ClusterQueue, LocalQueue, ResourceFlavor or AdmissionCheck, in place of one of its name.
 
-        An AdmissionCheck counts with `status.conditions` Active=True alone, as its controller writes it. Cohorts
-        need no object. A WorkloadPriorityClass, a Cohort and a Topology are accepted, and change nothing.
+        An AdmissionCheck counts with `status.conditions` Active=True alone, as its controller writes it. A
+        WorkloadPriorityClass and a Topology are accepted, and change nothing.
 
         Raises:
             NotImplementedError: it asks for something that this stand-in does not model.
         """
         self._version += 1
         self._queues.put(obj)
-
-    def remove(self, kind: str, name: str, namespace: str = "") -> None:
-        self._version += 1
-        self._queues.remove(kind, namespace, name)
 
     @property
     def down(self) -> bool:
@@ -236,7 +233,7 @@ class Kueue:
         self.workloads[key] = obj
         before: Info | None = self._queues.infos.get(key)
         number = before.number if before is not None and before.uid == obj["metadata"]["uid"] else self._made
-        self._queues.stored(info_of(obj, number, before), self._now())
+        self._queues.stored(info_of(obj, number), self._now())
         return obj
 
     def _gone(self, key: Key) -> None:
@@ -251,7 +248,7 @@ class Kueue:
 
         The scheduler's are `admit`, `preempt` (of the victim), `pending` and `finish replaced`; the controller's
         `evict`, `requeue`, `backoff over`, `retry time`, `target deactivation`, `deactivate`, `list checks`,
-        `update conditions`, `gate`, `unreserve`, `clear requeue state`, `finish orphan`, `remove finalizer`.
+        `update conditions`, `clear requeue state`, `finish orphan`, `remove finalizer`.
         Within one ClusterQueue Kueue decides on one Workload after the other, so of several that wait there only
         what comes of the first is listed.
         """
@@ -291,15 +288,6 @@ class Kueue:
             key, old | {"metadata": metadata, "spec": spec, "status": change.get("status", old["status"])}
         )
 
-    def settle(self) -> None:
-        """Do moves until none is left. The clock stands still meanwhile."""
-        for _ in range(_MOST_MOVES):
-            found = self.moves()
-            if not found:
-                return
-            found[0].do()
-        raise AssertionError(f"not settled after {_MOST_MOVES} moves; next: {self.moves()}")
-
     def next_clock(self) -> float | None:
         """Return when the next of Kueue's clocks is due, in Unix seconds."""
         return self._manager.next_clock(self._now())
@@ -310,7 +298,6 @@ class Kueue:
         return -(-value // amount(resource, 1))
 
 
-_MOST_MOVES = 1_000
 _SYSTEM = (
     "uid",
     "resourceVersion",

@@ -21,8 +21,6 @@ class Config:
     """waitForPodsReady.requeuingStrategy.backoffMaxSeconds"""
     most_requeues: int | None = None
     """waitForPodsReady.requeuingStrategy.backoffLimitCount"""
-    explicit: bool = False
-    """The gates UnadmittedWorkloadsObservability and UnadmittedWorkloadsExplicitStatus: off in 0.19, on in 0.20."""
 
 
 def evicted(
@@ -51,29 +49,29 @@ def evicted(
     return status | {"schedulingStats": {"evictions": counts}}
 
 
-def unreserved(info: Info, reason: str, message: str, at: str, config: Config) -> Object:
+def unreserved(info: Info, reason: str, message: str, at: str) -> Object:
     """Return the status without quota, for that reason; the very same if it says so already."""
     status = with_condition(info.status, RESERVED, False, reason, message, at, info.generation)
     if "admission" in status:
         status = {key: value for key, value in status.items() if key != "admission"}
-    return synced(info, status, at, config)
+    return synced(info, status, at)
 
 
-def synced(info: Info, status: Object, at: str, config: Config) -> Object:
+def synced(info: Info, status: Object, at: str) -> Object:
     """Return the status with Admitted as quota and checks say."""
     truths = {each["type"]: each["status"] == "True" for each in status.get("conditions") or ()}
     reserved = truths.get(RESERVED, False)
     ready = all(check["state"] == "Ready" for check in status.get("admissionChecks") or ())
-    if not config.explicit and truths.get(ADMITTED, False) == (reserved and ready):
+    if truths.get(ADMITTED, False) == (reserved and ready):
         return status
     reason, message = "Admitted", "The workload is admitted"
-    if not reserved and not ready and not config.explicit:
+    if not reserved and not ready:
         reason = "NoReservationUnsatisfiedChecks"
         message = "The workload has no reservation and not all checks ready"
     elif not reserved:
         reason, message = "NoReservation", "The workload has no reservation"
     elif not ready:
-        reason = "UnsatisfiedAdmissionChecks" if config.explicit else "UnsatisfiedChecks"
+        reason = "UnsatisfiedChecks"
         message = "The workload has not all checks ready"
     if truths.get(ADMITTED) and reason != "Admitted":
         since = int(seconds(at) - seconds(info.conditions[ADMITTED]["lastTransitionTime"]))

@@ -80,7 +80,6 @@ def gate_of(owner: ElasticJob, found: JSON | None, flavor: JSON | None = None, p
         (workload(), 2, "its queue grants 2 Pods of type worker, which all exist"),
         (workload(true=("QuotaReserved",)), 0, "its queue does not grant it"),
         (workload(true=("QuotaReserved", "Admitted", "Evicted")), 0, "its queue does not grant it"),
-        (workload(true=("QuotaReserved", "Admitted", "Finished")), 0, "its queue does not grant it"),
         (None, 0, "its queue does not grant it"),
     ],
 )

@@ -69,17 +69,7 @@ async def test_a_job_starts_in_part_grows_shrinks_for_a_preemptor_and_ends() -> 
     assert rounds[:4] == [1, 2, 3, 4], "each change of the quota is one round"
 
 
-async def test_pods_have_what_their_flavor_asks_for() -> None:
-    cluster = await Cluster().submit().settle()
-    spec = cluster.pods[0]["spec"]
-    assert (
-        spec["nodeSelector"] == {"pool": "gpu"}
-        and {"key": "gpu", "operator": "Exists"} in spec["tolerations"]
-    )
-    assert cluster.pods[0]["metadata"]["labels"]["kueue.x-k8s.io/podset"] == names.WORKER
-
-
-@pytest.mark.parametrize("kill_after", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("kill_after", [1, 2, 5])
 async def test_a_controller_that_dies_after_every_few_writes_comes_to_the_same(kill_after: int) -> None:
     cluster = Cluster(kill_after=kill_after)
     counts: list[int] = []
@@ -98,19 +88,6 @@ async def test_a_deleted_job_leaves_nothing_and_one_of_its_name_begins() -> None
     uid = cluster.api.get(ELASTICJOBS, "j")["metadata"]["uid"]
     assert len(cluster.pods) == 4
     assert all(belongs_to(raw, uid) for raw in cluster.api.kueue.workloads.values())
-
-
-async def test_a_workload_that_somebody_deletes_is_made_again_when_its_pods_are_gone() -> None:
-    cluster = await Cluster().submit().settle()
-    ((name, uid),) = (
-        (name, raw["metadata"]["uid"])
-        for (_, name), raw in cluster.api.kueue.workloads.items()
-        if Workload(raw).has_quota
-    )
-    cluster.goes(name)
-    await cluster.settle()
-    assert len(cluster.pods) == 4 and cluster.most <= 0
-    assert all(raw["metadata"]["uid"] != uid for raw in cluster.api.kueue.workloads.values())
 
 
 @pytest.mark.parametrize(
@@ -260,12 +237,10 @@ async def test_a_copy_keeps_the_workload_that_was_made_for_it_when_it_is_preempt
     assert not any(Workload(raw).replaces for raw in cluster.api.kueue.workloads.values())
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_job_whose_priority_class_is_gone_still_gives_its_quota_back(is_restarted: bool) -> None:
+async def test_a_job_whose_priority_class_is_gone_still_gives_its_quota_back() -> None:
     cluster = await Cluster().has_class("high", 100).submit(labels=HIGH).settle()
     del cluster.api.objects[PRIORITIES][None, "high"]
-    if is_restarted:
-        cluster.process = None
+    cluster.process = None  # another controller, which never read the class
     cluster.script = Script(done=True)
     await cluster.settle(120.0)
     assert cluster.status["phase"] == "Succeeded"
@@ -310,15 +285,3 @@ async def test_a_pod_that_moves_does_not_take_the_grant_of_another_slot() -> Non
     cluster.api.patch(ELASTICJOBS, "j", {"spec": {"replicaSpecs": {names.WORKER: {"replicas": 3}}}})
     await cluster.settle(600.0)
     assert cluster.status["rendezvous"]["worldSize"] == 3
-
-
-async def test_a_name_that_another_workload_has_is_told() -> None:
-    cluster = Cluster().submit()
-    uid = cluster.api.get(ELASTICJOBS, "j")["metadata"]["uid"]
-    taken = f"j-{uid[:8]}-1"
-    cluster.comes(taken, 1, queueName="nowhere")
-    await cluster.settle(20.0)
-    assert not cluster.pods and "there is another Workload" in cluster.status["admission"]["message"]
-    cluster.goes(taken)
-    await cluster.settle()
-    assert len(cluster.pods) == 4

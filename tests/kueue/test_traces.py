@@ -8,8 +8,7 @@ recorded for 1.3 seconds, no move may be left, and as much has to be charged as 
 | --- | --- |
 | times, uids (names stand for them), resourceVersions | they differ |
 | spec and status of queues, Events | the stand-in has no such objects of its own; of ClusterQueues what is reserved is compared |
-| which nodes a topologyAssignment names [17, 17c] | there are no nodes; that there is one is compared |
-| recordings 18, 21 to 28, 30, 31 | Pod integration, PodGroups, evictions: no Workloads of Kueue's alone |
+| recordings of what is not modelled | no job of ours meets it |
 | the lines in `ASIDE` | each with its reason |
 """
 
@@ -19,18 +18,12 @@ from typing import Any
 
 import pytest
 
-from tests.kueue.record import FOLDER
-from tests.kueue.replaying import Replay
+from tests.kueue.replaying import FOLDER, Replay
 
 TRACES = sorted(path.name.removesuffix(".jsonl.gz") for path in FOLDER.glob("*.jsonl.gz"))
 ASIDE: dict[str, dict[str, Any]] = {
     # Kueue's copy was 10 ms old, from before the deletion raised the generation.
     "02-owned": {"stale": (3.21,)},
-    # Who recorded it removed the LocalQueue in the end, which has no line.
-    "05-queues": {"removed": {13.15: "dangling"}},
-    "05u-queues-explicit": {"removed": {13.16: "dangling"}},
-    # Kueue looked at both queues of the cohort in one go; a look later its message is the stand-in's.
-    "08-cohort": {"skipped": (4.7,)},
     # The writes of Finished were lost. At 26.53 Kueue did not know yet that it had finished late-1 itself.
     "42-two-slices": {"lost": ("chain-1", "chain-2"), "skipped": (26.53,)},
     # Kueue writes admissions in the background: others' conditions, which follow from them, came before them.
@@ -44,7 +37,7 @@ ASIDE: dict[str, dict[str, Any]] = {
 
 
 def test_all_recordings_are_there() -> None:
-    assert len(TRACES) == 52
+    assert len(TRACES) == 41
     assert set(ASIDE) <= set(TRACES)
 
 

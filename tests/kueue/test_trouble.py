@@ -312,23 +312,6 @@ async def test_a_job_whose_preemptor_needs_all_waits_until_there_is_room_again()
     assert len(cluster.pods) == 2
 
 
-async def test_a_rigid_job_stops_when_it_is_preempted() -> None:
-    cluster = await with_quota(4, most=4, least=4)
-    assert len(cluster.pods) == 4
-    cluster.meets(2)
-    await cluster.settle()
-    assert other(cluster).is_admitted and not cluster.pods
-
-
-async def test_an_edited_count_is_followed_both_ways() -> None:
-    cluster = await with_quota(8)
-    for count, least in ((3, 2), (5, 2), (2, 1), (1, 1)):
-        worker = {"replicas": count, "minReplicas": least}
-        cluster.api.patch(ELASTICJOBS, "j", {"spec": {"replicaSpecs": {"worker": worker}}})
-        await cluster.settle()
-        assert (len(cluster.pods), used(cluster)) == (count, count)
-
-
 async def test_a_suspended_job_gives_its_quota_back_and_comes_back_without_the_priority_that_it_lost() -> (
     None
 ):

@@ -93,22 +93,9 @@ async def test_an_outage_of_the_api_server_is_no_end_of_a_grace() -> None:
     assert api.status["leavingPods"] == [FIRST]
 
 
-def replaced_while_it_trains(api: Api) -> None:
-    relaunch(api)
-
-
 def replaced_for_its_failure(api: Api) -> None:
     api.report("Failed")
     relaunch(api, replacedFor="OOM")
-
-
-def stopped(api: Api) -> None:
-    api.report("Stopped")
-    relaunch(api)
-
-
-def force_deleted(api: Api) -> None:
-    delete(api, grace_seconds=0)
 
 
 def killed_with_a_sidecar(api: Api) -> None:
@@ -119,13 +106,14 @@ def killed_with_a_sidecar(api: Api) -> None:
 @pytest.mark.parametrize(
     ("ends", "leaves"),
     [
-        (replaced_while_it_trains, [FIRST]),
+        (relaunch, [FIRST]),
         (replaced_for_its_failure, []),
-        (stopped, []),
-        (force_deleted, []),
+        (lambda api: api.report("Stopped"), []),
+        (lambda api: delete(api, grace_seconds=0), []),
         (killed_with_a_sidecar, []),
         (lose_node, []),
     ],
+    ids=["replaced while it trains", "for its failure", "stopped", "by force", "with a sidecar", "node lost"],
 )
 async def test_only_a_pod_that_has_the_time_to_save_leaves(
     ends: Callable[[Api], None], leaves: list[str]

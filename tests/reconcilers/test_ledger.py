@@ -234,29 +234,6 @@ def test_training_between_two_looks_is_not_lost_with_the_failure_that_ended_it()
     ]
 
 
-def test_a_job_that_ends_between_two_looks_has_trained() -> None:
-    life = formed_life()
-    life.told(figures(1, 1, 31, 30.0), at=45, state=AgentState.SUCCEEDED)
-    life.look(40, phase=JobPhase.SUCCEEDED)
-    assert life.spent == {"Pending": 10, "Forming": 5, "Training": 35}
-
-
-def test_a_failure_before_the_first_step_goes_on_recovering() -> None:
-    life = formed_life()
-    life.look(5, formed(2), broken_at=later(15))
-    life.look(5, formed(3), broken_at=later(20))
-    assert life.spent == {"Pending": 10, "Forming": 5, "Recovering": 5}
-    assert [e[0] for e in life.episodes] == ["Pending", "Forming", "Recovering", "Recovering"]
-
-
-def test_growth_is_forming_and_a_restart_is_recovering(training: Life) -> None:
-    training.look(10, formed(2, "the world grows"))
-    assert training.state is JobState.FORMING
-    training.told(figures(1, 1, 11, 10.0), figures(2, 12, 12), at=30)
-    training.look(5)
-    assert training.state is JobState.TRAINING
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_the_time_until_the_next_step_is_reforming_where_processes_lived_on(
     training: Life, late: bool
@@ -385,7 +362,7 @@ def test_a_clock_that_is_wrong_never_makes_more_or_less_time_of_it(training: Lif
     assert sum(training.spent.values()) == pytest.approx(training.seconds)
 
 
-@pytest.mark.parametrize("wrong", [-86_400, -3_600, -10, 10, 3_600, 86_400])
+@pytest.mark.parametrize("wrong", [-86_400, -10, 3_600])
 def test_training_time_does_not_depend_on_the_workers_clocks(wrong: float) -> None:
     life = formed_life()
     life.told(figures(1, 1, 31, 30.0), at=45 + wrong)
@@ -506,17 +483,6 @@ def test_an_old_ratio_is_written_for_itself_where_it_has_moved(training: Life) -
     assert refresh_seconds(training.job, later(1_000)) == 200
     assert written(training, 199) == {}
     assert written(training, 200)["goodput"]["ratio"] == pytest.approx(0.986, abs=1e-3)
-
-
-def test_a_ratio_of_a_steady_job_is_not_written_again(training: Life) -> None:
-    training.told(figures(1, 1, 9_986, 9_985.0), at=10_000)
-    training.seconds = 10_000.0
-    now = goodput_now(training.job, training.workers, later(10_000))
-    stored = training.job.status.model_copy(update={"goodput": now})
-    training.job = training.job.model_copy(update={"status": stored})
-    training.told(figures(1, 1, 19_986, 19_985.0), at=20_000)
-    training.seconds = 20_000.0
-    assert written(training, 10_000) == {}, "0.9986 and 0.9993"
 
 
 @given(st.floats(0, 1), st.floats(60, 1e6), st.floats(0, 1))

@@ -60,8 +60,6 @@ async def test_what_belongs_to_anothers_job_is_left_alone(played: Played) -> Non
     }
 
 
-@pytest.mark.parametrize("manager", [None, names.CONTROLLER])
-async def test_job_of_ours_is_run(played: Played, manager: str | None) -> None:
-    name = "mine" if manager is None else "mine-by-name"
-    await played.submit(name, **({"managedBy": manager} if manager else {}))
-    await played.until("its Pods", lambda: played.pods(name))
+async def test_job_that_names_us_is_run(played: Played) -> None:
+    await played.submit("mine", managedBy=names.CONTROLLER)
+    await played.until("its Pods", lambda: played.pods("mine"))

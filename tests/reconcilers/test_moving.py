@@ -27,12 +27,6 @@ def decided(published: Rendezvous, people: list[Participant], limits: Bounds) ->
     return decide(published, people, limits, NOW)
 
 
-def test_ready_target_takes_its_place_in_the_round_in_which_the_source_goes() -> None:
-    decision = decided(formed(0, 1, 2), [*running(0, 1, 2), target(3, replaces=1)], bounds(3))
-    assert (decision.rendezvous.round, decision.rendezvous.members) == (2, [0, 2, 3])
-    assert decision.rendezvous.reason == "worker 3 takes the place of worker 1" and not decision.broken
-
-
 def test_several_moves_wait_for_each_other_as_newcomers_do() -> None:
     world, limits = formed(0, 1), bounds(2, last_call_seconds=10)
     people = [*running(0, 1), target(2, 0, seconds_since_joined=4), target(3, 1, state=None)]

@@ -121,10 +121,3 @@ def test_a_field_gets_one_value_as_kubernetes_wants_it(
     preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
     every = [*affinity[REQUIRED]["nodeSelectorTerms"], *(term["preference"] for term in preferred)]
     assert all(len(each["values"]) == 1 for term in every for each in term.get("matchFields") or ())
-
-
-def test_without_nodes_nothing_is_added() -> None:
-    spec: dict[str, Any] = {"containers": []}
-    never_on(spec, [])
-    rather_not_on(spec, [])
-    assert spec == {"containers": []}

@@ -64,13 +64,6 @@ def test_the_job_of_the_page_on_images_has_its_pull_secrets_and_volumes_in_its_p
     assert mounts[:-1] == template["spec"]["containers"][0]["volumeMounts"]
 
 
-def test_name_owner_and_labels_are_ours() -> None:
-    metadata = build_job_pod(job(), worker(2, incarnation=3))["metadata"]
-    assert metadata["name"] == "digits-worker-2-3"
-    assert metadata["ownerReferences"][0]["kind"] == "ElasticWorker"
-    assert metadata["labels"][names.LABEL_INDEX] == "2"
-
-
 def test_a_templates_own_name_label_is_kept_and_what_selects_pods_is_ours() -> None:
     """vertica-kubernetes#384, netbird#87."""
     own = {names.LABEL_APP: "bert", "team": "a", names.LABEL_INDEX: "9", names.LABEL_MANAGED_BY: "helm"}
@@ -191,29 +184,6 @@ def test_what_a_template_leaves_empty_gets_our_default_and_not_kubernetes_own(va
     spec = build_job_pod(job(template=template), worker())["spec"]
     assert spec["restartPolicy"] == "Never"
     assert spec["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
-
-
-def test_nodes_that_failed_the_slot_are_avoided_but_not_forbidden() -> None:
-    hurt = worker()
-    hurt = hurt.model_copy(update={"spec": hurt.spec.model_copy(update={"excluded_nodes": ["node-3"]})})
-    affinity = build_job_pod(job(), hurt)["spec"]["affinity"]["nodeAffinity"]
-    (term,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert term["preference"]["matchFields"][0]["values"] == ["node-3"]
-
-
-def test_nodes_that_a_check_found_faulty_are_forbidden_in_every_alternative_of_the_template() -> None:
-    alternatives = [{"matchExpressions": [{"key": "pool", "operator": "In", "values": [v]}]} for v in "ab"]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": alternatives}}
-    template = {"spec": {"affinity": {"nodeAffinity": required}, "containers": [{"name": "c", "image": "x"}]}}
-    moved = worker()
-    moved = moved.model_copy(update={"spec": moved.spec.model_copy(update={"faulty_nodes": ["n1", "n2"]})})
-    affinity = build_job_pod(job(template=template), moved)["spec"]["affinity"]["nodeAffinity"]
-    for term in affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]:
-        assert len(term["matchExpressions"]) == 1
-        assert [(f["operator"], f["values"]) for f in term["matchFields"]] == [
-            ("NotIn", ["n1"]),
-            ("NotIn", ["n2"]),
-        ]
 
 
 @given(st.integers(0, 10_000), st.floats(5, 3_600))

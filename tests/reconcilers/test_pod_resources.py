@@ -48,16 +48,6 @@ def test_what_is_not_to_be_read_is_left_to_the_api_server(resources: Any) -> Non
     assert resources_of(owner, "worker", own)["limits"] == {"memory": "3Gi"}
 
 
-def test_pod_says_what_it_was_built_with() -> None:
-    owner = job(template=template({"limits": {"memory": "1Gi"}}))
-    pod = build_job_pod(owner, worker())
-    annotation = pod["metadata"]["annotations"][names.ANNOTATION_RESOURCES]
-    assert annotation == resources_digest(resources_of(owner, "worker", None))
-    raised = {"resources": {"worker": {"limits": {"memory": "2Gi"}}}}
-    changed = job(template=template({"limits": {"memory": "1Gi"}}), status=raised)
-    assert annotation != resources_digest(resources_of(changed, "worker", None))
-
-
 def test_digest_tells_amounts_apart_and_not_their_spelling() -> None:
     def digest(memory: Any, kind: str = "limits") -> str:
         return resources_digest({kind: {"memory": memory}})

@@ -16,7 +16,7 @@ from reconcilers.job.workers import MAX_DELAY_SECONDS, delay_seconds, plan_relau
 from reconcilers.observed.ending import NODE_DELETED
 from reconcilers.observed.run_policy import seconds_to_cleaning
 from reconcilers.observed.status_patch import merge_patch
-from reconcilers.observed.workers import Workers, new_worker, plan_workers
+from reconcilers.observed.workers import Workers
 from tests.reconcilers.api import merged
 from tests.reconcilers.build import NOW, job, later, worker
 
@@ -29,11 +29,6 @@ FORMED = RendezvousPhase.FORMED
 def ended(index: int = 0, exit_class: str = "UserError", **status: Any) -> Any:
     last = {"incarnation": 1, "exitClass": exit_class, "time": NOW, "nodeName": "node-0"}
     return worker(index, WorkerPhase.FAILED, lastExit=last, **status)
-
-
-def test_ended_worker_is_relaunched_at_once_the_first_time() -> None:
-    plan = plan_relaunches([ended(quickExits=1), worker(1)], Rendezvous(), NOW)
-    assert [r.worker.spec.index for r in plan.relaunches] == [0]
 
 
 def test_crash_loop_waits_ever_longer() -> None:
@@ -80,12 +75,6 @@ def test_what_a_living_pod_is_replaced_for_is_written_down_and_forgotten_with_th
     assert written == ["HardwareError", None]
 
 
-def test_incarnation_is_raised_once_until_it_has_been_looked_at() -> None:
-    waiting = ended()
-    raised = waiting.model_copy(update={"spec": waiting.spec.model_copy(update={"incarnation": 2})})
-    assert not plan_relaunches([raised], Rendezvous(), NOW).relaunches
-
-
 def test_finished_worker_is_needed_again_when_the_world_breaks_without_it() -> None:
     done = worker(0, WorkerPhase.SUCCEEDED)
     assert not plan_relaunches([done], Rendezvous(round=1, phase=FORMED), NOW).relaunches
@@ -94,22 +83,6 @@ def test_finished_worker_is_needed_again_when_the_world_breaks_without_it() -> N
 
 
 # --- the set of workers -----------------------------------------------------------------------------
-
-
-def test_missing_workers_are_made_and_masters_are_not() -> None:
-    two = job(replicas=2)
-    assert plan_workers(two, Workers([worker(0)]), Rendezvous())[0] == [("worker", 1)]
-    made = new_worker(two, "worker", 1)
-    assert made["metadata"]["name"] == "digits-worker-1"
-    assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-digits"
-
-
-def test_surplus_worker_goes_only_when_no_world_has_it() -> None:
-    one, both = job(replicas=1), [worker(0), worker(1)]
-    world = Rendezvous(round=1, phase=FORMED, members=[0, 1], incarnations=[1, 1])
-    assert plan_workers(one, Workers(both), world)[1] == []
-    smaller = Rendezvous(round=2, phase=FORMED, members=[0], incarnations=[1])
-    assert [w.spec.index for w in plan_workers(one, Workers(both), smaller)[1]] == [1]
 
 
 # --- phase and conditions ---------------------------------------------------------------------------

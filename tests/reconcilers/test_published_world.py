@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from hypothesis import given
@@ -89,7 +88,3 @@ def test_a_request_for_stacks_reaches_the_agents_and_ends_with_its_annotation() 
     assert WorldView.parse(world_of(asking)).asks_for_stacks == "now"
     (act,) = writes_of_world(job(), stored(asking))
     assert act.body["spec"] == {"asked": None}
-
-
-def test_the_world_of_ten_thousand_workers_is_small() -> None:
-    assert len(json.dumps(world_of(job(workers=10_000)))) < 4 << 10

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.resources import NAMESPACES, NODES
-from controller.slices import LARGE
 from crds import names
 from crds.findings import Cause, Finding, Verdict
 from reconcilers.cordon.policy import ENOUGH_PASSES
@@ -69,19 +68,6 @@ def test_the_wait_doubles_with_each_failed_check_and_ends_without_a_sign_of_repa
     assert back == record[-1].time + timedelta(seconds=FIRST_SECONDS), "the machine was away"
 
 
-@pytest.mark.parametrize("cause", [Cause.HARDWARE_ERROR, Cause.NODE_CONDITION])
-def test_what_no_test_has_found_is_tested_only_after_a_sign_of_repair(cause: Cause) -> None:
-    acted = finding(0, cause=cause)
-    assert due_at(CordonedNode(acted)) is None
-    assert due_at(CordonedNode(acted, repaired_at=later(-1))) is None
-    assert due_at(CordonedNode(acted, repaired_at=later(1))) == later(FIRST_SECONDS)
-
-
-def test_a_check_that_could_not_test_the_node_counts_for_the_wait() -> None:
-    ends = [later(700), later(2_000)]
-    assert due_at(CordonedNode(finding(0), [finding(0)], ends)) == later(2_000 + 4 * FIRST_SECONDS)
-
-
 @given(
     times=st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(list(Verdict))), max_size=20),
     ends=st.lists(st.integers(0, 10**6), max_size=20),
@@ -107,7 +93,6 @@ def test_a_check_comes_after_the_newest_word_and_within_a_day_of_it_or_needs_a_s
         (condition("Ready", "True", later(9)), later(9)),
         (condition("Ready", "False", later(9)), LONG_AGO),
         (condition("GPUMissing", "False", later(9)), later(9)),
-        (condition("GPUMissing", "True", later(9)), LONG_AGO),
         (condition("AcceleratedHardwareReady", "True", later(9)), later(9)),
         (condition("GpuMemWatch", "False", later(9), "GpuMemWatchIsHealthy"), later(9)),
         (condition("ElasticNodeCheck", "False", later(9), "ElasticNodeCheckIsHealthy"), LONG_AGO),
@@ -288,24 +273,6 @@ async def test_a_repaired_node_is_back_without_a_person(open_workshop: Callable[
     assert await workshop.said("a") == ("False", "CheckPassed")
     await workshop.live(DAY)
     assert len(await workshop.rechecks()) == 2, "it is in service, and not tested any more"
-
-
-@pytest.mark.played
-async def test_partners_among_many_nodes_are_chosen_beside_the_event_loop(
-    open_workshop: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 10,000 nodes that takes 150 ms, in which nobody else would have a turn."""
-    sizes = list[int]()
-
-    async def computed(size: int, function: Callable[..., Any], *args: Any) -> Any:
-        sizes.append(size)
-        return function(*args)
-
-    monkeypatch.setattr("reconcilers.recheck.reconciler.computed", computed)
-    workshop = await open_workshop()
-    await workshop.add_nodes(*(f"n{number}" for number in range(LARGE)))
-    await workshop.live(FIRST_SECONDS + 300)
-    assert len(await workshop.rechecks()) == 1 and sizes == [LARGE + 4]
 
 
 @pytest.mark.played

@@ -12,6 +12,7 @@ from controller.client import AsyncClient
 from controller.errors import Conflict, InvalidStatus, Unavailable
 from controller.reconciler import ReconcileTimeout, Request, TerminalError
 from controller.resources import Resource
+from reconcilers.observed.builder import owner_reference
 from reconcilers.runtime.clock import Clock
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.reconciled import RECONCILED, ReconciledCondition, sentence
@@ -123,13 +124,7 @@ async def test_the_message_is_one_bounded_sentence(stage: Server, error: Excepti
 
 async def test_a_worker_says_so_itself_and_its_owner_has_the_event(stage: Server) -> None:
     wire = build.worker().to_wire()
-    owner = {
-        "apiVersion": "x/v1",
-        "kind": "ElasticJob",
-        "name": "digits",
-        "uid": "uid-digits",
-        "controller": True,
-    }
+    owner = owner_reference("ElasticJob", "digits", "uid-digits")
     wire["metadata"] |= {"resourceVersion": "2", "ownerReferences": [owner]}
     stage.put(ELASTICWORKERS, wire)
     name = wire["metadata"]["name"]

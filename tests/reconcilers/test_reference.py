@@ -12,7 +12,6 @@ from healthcheck.measurements import CheckHistory, LocalResult, Metric
 from healthcheck.settings import Settings
 from healthcheck.stragglers import own_figures, references_of
 from reconcilers.findings.reference import (
-    read_reference,
     references_left_by,
     references_on,
     speeds_of,
@@ -63,12 +62,6 @@ def test_class_that_is_slower_than_it_was_is_seen_and_the_other_is_not() -> None
     found = own_figures(measured(450, 1490), FLEET, Settings(references=references)).classes
     assert [(f.hardware_class, len(f.nodes)) for f in found] == [(H100, 6)]
     assert "together are at 69% of their earlier speed" in found[0].evidence
-
-
-def test_slow_class_is_not_learnt_from() -> None:
-    nodes = checked(measured(650, 1500), {}, faulty="n0")
-    after = checked(measured(450, 1490), nodes)
-    assert "n0" not in after and read_reference(after["n7"]) == read_reference(nodes["n7"])
 
 
 def test_what_a_node_kept_of_other_hardware_or_nobody_can_read_says_nothing() -> None:

@@ -15,7 +15,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.job.plan import JobPlan, plan_job
 from reconcilers.look import ObservedJob
 from reconcilers.observed.exit_class import classify_pod
-from reconcilers.observed.hardware import reported_fault, reports_fault
+from reconcilers.observed.hardware import reports_fault
 from reconcilers.observed.worker_state import HARDWARE_WELL
 from reconcilers.observed.workers import Workers
 from reconcilers.shapes import kept_of_pod
@@ -118,10 +118,6 @@ def test_a_kubelet_that_keeps_a_device_from_new_pods_reports_a_fault(
         "allocatable": {"nvidia.com/gpu": allocatable, "cpu": "7"},
     }
     assert reports_fault({"status": status}) is expected
-
-
-def test_no_pod_and_no_node_report_nothing() -> None:
-    assert reported_fault(pod(), None) == ("", "")
 
 
 # --- who leaves -------------------------------------------------------------------------------------------

@@ -103,14 +103,6 @@ def test_a_server_whose_worker_was_deleted_by_hand_comes_back_as_another_version
     assert event.message == "version 2 of the cluster: ps 1 gets another Pod"
 
 
-def test_a_server_more_is_in_the_cluster_when_it_runs_and_a_worker_more_at_once() -> None:
-    first = evolved(roles_job(), all_of())
-    grown = with_status(roles_job({"chief": 1, "ps": 3, "worker": 3}), cluster=first.status.cluster)
-    assert next_cluster(grown, all_of()).tasks == {"chief": [0], "ps": [0, 1], "worker": [0, 1, 2]}
-    there = next_cluster(grown, all_of() | {("ps", 2): member("ps", 2)})
-    assert (there.version, there.tasks["ps"]) == (2, [0, 1, 2])
-
-
 phases = st.sampled_from([WorkerPhase.PENDING, WorkerPhase.RUNNING, WorkerPhase.FAILED])
 moments = st.tuples(st.integers(1, 6), st.integers(0, 4), st.sets(st.integers(0, 8)), st.integers(0, 99))
 
@@ -141,20 +133,6 @@ def test_versions_only_rise_and_only_for_servers_and_a_wanted_slot_keeps_its_tas
         assert next_cluster(with_status(of, cluster=found), members) == found
         cluster = found
         ClusterStatus.model_validate(found.to_wire())
-
-
-def test_a_look_keeps_a_moved_server_for_that_long_and_then_deletes_it() -> None:
-    first = evolved(roles_job(status={"phase": "Running"}), all_of())
-    moved = with_slots(first, {"ps": slots_of(first, "ps").moving([0], 2).moved(0)})
-    chief = member("chief", agent=report(state=AgentState.RUNNING, observed_round=1).to_wire())
-    members = all_of() | {("ps", 2): member("ps", 2), ("chief", 0): chief}
-    of = after(moved, looked_at(moved, members))
-    assert of.status.cluster is not None
-    assert (of.status.cluster.version, of.status.cluster.since) == (2, NOW)
-    plans = [PLANS.plan(seen_of(of, members), later(seconds)) for seconds in (0, 90)]
-    gone = [[act.name for act in plan.acts if act.verb is RequestVerb.DELETE] for plan in plans]
-    assert gone == [[], ["digits-ps-0"]]
-    assert plans[0].look_again_seconds is not None and plans[0].look_again_seconds <= 90
 
 
 def test_a_server_that_is_one_too_many_stays_until_the_chief_has_the_version_without_it() -> None:

@@ -56,15 +56,6 @@ def test_pod_is_outdated_if_it_was_built_with_other_resources() -> None:
     assert freshness(of, [raised], pods).outdated == {("worker", 0)}
 
 
-def test_pods_that_are_not_known_yet_are_not_judged() -> None:
-    of, known = elastic(), worker(0)
-    assert freshness(of, [known], {}) == Freshness(unknown=frozenset({("worker", 0)}))
-    assert freshness(of, [worker(0, None)], {}) == Freshness()
-    made_before = build_job_pod(of, known)
-    made_before["metadata"]["annotations"].clear()
-    assert freshness(of, [known], {known.metadata.uid: built_with(made_before)}) == Freshness()
-
-
 def test_nobody_is_searched_for_among_all_members_while_all_pods_are_outdated() -> None:
     workers, world = [trains(i) for i in range(50)], formed(*range(50))
     members = Searched(world.members)

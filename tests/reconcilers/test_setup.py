@@ -3,19 +3,15 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from controller.reconciler import Request
 from controller.store import Change
 from crds.agent_report import AgentReport, ReplicasReport
 from crds.wire import to_camel
-from reconcilers.cordon.wiring import more_than_the_agents_report
-from reconcilers.nodecheck.wiring import begins_or_ends, checked_job, more_of_a_jobs_checks, more_of_an_answer
+from reconcilers.nodecheck.wiring import more_of_a_jobs_checks, more_of_an_answer
 from reconcilers.predicates import (
-    more_silent_peers,
     more_than_an_agents_later_reports,
     more_than_progress,
     more_than_status,
 )
-from reconcilers.worker.reach import silent_peers_of
 
 
 def raw(**agent: Any) -> dict[str, Any]:
@@ -74,29 +70,11 @@ def test_a_part_of_a_report_wakes_the_job_if_it_decides_something_and_each_part_
         assert more_than_progress(Change(*change)) == (part.name not in ("version", "step"))
 
 
-def test_a_report_of_silent_peers_wakes_these_workers_reconciler() -> None:
-    def wire(*silent: int) -> dict[str, Any]:
-        named = [{"index": index, "incarnation": 1} for index in silent]
-        report = {"incarnation": 1, "podUid": "p", "silentPeers": named}
-        status = {"phase": "Running", "observedIncarnation": 1, "podUid": "p", "agent": report}
-        spec = {"jobName": "j", "type": "worker", "index": 0, "incarnation": 1}
-        return {"metadata": {"name": "j-worker-0", "namespace": "n"}, "spec": spec, "status": status}
-
-    assert [request.name for request in silent_peers_of(wire(1, 7))] == ["j-worker-1", "j-worker-7"]
-    assert more_silent_peers(Change(wire(), wire(1))) and more_silent_peers(Change(wire(1), wire()))
-    assert not more_silent_peers(Change(wire(1), wire(1)))
-
-
 def test_an_agents_first_report_wakes_its_pods_reconciler_and_later_ones_do_not() -> None:
     silent, first = raw(), raw(state="Ready", podUid="a")
     assert more_than_an_agents_later_reports(Change(silent, first))
     assert not more_than_an_agents_later_reports(Change(first, raw(state="Running", podUid="a")))
     assert more_than_an_agents_later_reports(Change(first, raw(state="Ready", podUid="b")))
-
-
-def test_appearing_and_vanishing_wake_both() -> None:
-    for change in (Change(None, raw()), Change(raw(), None)):
-        assert more_than_progress(change) and more_than_the_agents_report(change)
 
 
 def checked(**agent: Any) -> dict[str, Any]:
@@ -119,24 +97,6 @@ def test_world_and_active_check_of_a_job_concern_its_checks_and_counts_do_not() 
         Change(job(rendezvous={"phase": "Formed"}), job(rendezvous={"phase": "Reforming"}))
     )
     assert not more_of_a_jobs_checks(Change(job(replicas=1), job(replicas=2)))
-
-
-def of_digits(phase: str = "Running", **status: Any) -> dict[str, Any]:
-    spec = {"jobName": "digits"}
-    return {"metadata": {"name": "c", "namespace": "ns"}, "spec": spec, "status": {"phase": phase, **status}}
-
-
-def test_a_job_is_woken_when_a_check_of_it_begins_or_ends_and_not_by_its_rounds() -> None:
-    assert list(checked_job(of_digits())) == [Request("ns", "digits")]
-    assert not checked_job({"metadata": {"name": "c"}, "spec": {"nodes": ["a"]}})
-    assert not begins_or_ends(Change(of_digits(round=1), of_digits(round=2)))
-    for change in (
-        Change(None, of_digits()),
-        Change(of_digits(), None),
-        Change(of_digits("Pending"), of_digits()),
-        Change(of_digits(), of_digits(nodeSets={"Faulty": "0"})),
-    ):
-        assert begins_or_ends(change)
 
 
 def a_job(replicas: int = 2, phase: str = "Running", **metadata: Any) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from controller.resources import CONFIGMAPS, PODS, SERVICEACCOUNTS
-from controller.shape import CannotBeRead, units_of
+from controller.resources import CONFIGMAPS, PODS
+from controller.shape import CannotBeRead
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.shapes import APPLIED, SHAPES
@@ -101,11 +101,3 @@ def test_of_a_pod_what_its_end_is_judged_by_is_kept():
     assert pod["spec"].pop("imagePullSecrets") == [{"name": "registry"}] * 8
     assert pod["spec"] == {"nodeName": "n", "containers": [{"name": "main"}], "initContainers": []}
     assert pod["status"] == {"phase": "Running", "conditions": [{"type": "Ready"}]}
-
-
-def test_what_is_not_read_of_an_object_may_be_as_large_as_it_likes():
-    shape = SHAPES[SERVICEACCOUNTS]
-    text = orjson.dumps(
-        {"type": "ADDED", "object": {"metadata": METADATA, "imagePullSecrets": [{}] * 230_000}}
-    )
-    assert units_of(shape.read(shape.event(text).object)) < 10

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import datetime
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from crds.agent_report import AgentState
 from crds.phases import RendezvousPhase
@@ -13,7 +9,7 @@ from crds.rendezvous import Rendezvous
 from reconcilers.world.decision import Constraints, Decision
 from reconcilers.world.participants import Bounds, Participant
 from tests.reconcilers.build import NOW, bounds, decide, participant
-from tests.reconcilers.test_rendezvous import published_worlds, running, situations
+from tests.reconcilers.test_rendezvous import running
 
 FORMED, REFORMING = RendezvousPhase.FORMED, RendezvousPhase.REFORMING
 
@@ -72,20 +68,3 @@ def test_nobody_waits_for_the_replacement_of_a_member_that_is_left_out() -> None
     broken = world(0, 1, phase=REFORMING)
     chosen = without_slow(broken, ready(0, 1), bounds(6, 1), {0}, NOW)
     assert chosen.rendezvous.members == [1] and chosen.left_out == {0}
-
-
-SLOW = st.frozensets(st.integers(0, 7))
-
-
-@given(situations(), published_worlds(), SLOW)
-def test_a_world_without_stragglers_is_stable_until_its_agents_act(
-    situation: tuple[list[Participant], Bounds], published: Rendezvous, slow: frozenset[int]
-) -> None:
-    people, limits = situation
-    first = without_slow(published, people, limits, slow, NOW).rendezvous
-    if first.phase is not FORMED or first.round == published.round:
-        return
-    quiet = [replace(p, report=replace(p.report, observed_round=0) if p.report else None) for p in people]
-    again = without_slow(first, quiet, limits, slow, NOW)
-    newcomers = set(again.rendezvous.members) - set(first.members)
-    assert again.rendezvous == first or newcomers - slow

@@ -48,7 +48,6 @@ OVER = said("Failed", "True", "RestartLimitExceeded", "4 failures\nand a stack")
     [
         (None, [], None, ("", "")),
         (JobPhase.RUNNING, [NOT_SCHEDULED], FORMED, ("", "")),
-        (JobPhase.SUSPENDED, [NOT_SCHEDULED], WAITS, ("", "")),
         (JobPhase.PENDING, [], WAITS, ("", WAITS.reason)),
         (JobPhase.PENDING, [NOT_SCHEDULED], WAITS, ("Unschedulable", "2 Pods cannot be scheduled")),
         (
@@ -58,12 +57,10 @@ OVER = said("Failed", "True", "RestartLimitExceeded", "4 failures\nand a stack")
             ("ImagePullBackOff", "1 Pod cannot start"),
         ),
         (JobPhase.PENDING, [NOT_SCHEDULED, REFUSED], WAITS, ("PodInvalid", "no such field")),
-        (JobPhase.PENDING, [LACKS], WAITS, ("", WAITS.reason)),
         (JobPhase.PENDING, [LACKS], None, ("Incomplete", "not running: ps 1")),
         (JobPhase.PENDING, [LACKS, NOT_SCHEDULED], None, ("Unschedulable", "2 Pods cannot be scheduled")),
         (JobPhase.PENDING, [NO_REPLICAS], WAITS, ("NoReplicas", "replicas is 0, so the job has no Pods")),
         (JobPhase.FAILED, [OVER, NOT_SCHEDULED], WAITS, ("RestartLimitExceeded", "4 failures")),
-        (JobPhase.SUCCEEDED, [NOT_SCHEDULED], WAITS, ("", "")),
     ],
 )
 def test_the_gravest_hindrance_says_why(

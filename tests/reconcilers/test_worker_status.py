@@ -265,30 +265,6 @@ def test_pod_deleted_from_a_node_that_goes_was_preempted() -> None:
     assert after(worker(), pod=None, node=node).last_exit.exit_class is ExitClass.PREEMPTED
 
 
-def test_an_incarnations_end_is_final_and_counted_once() -> None:
-    ended = worker(phase=WorkerPhase.FAILED, restarts={"UserError": 1})
-    assert after(ended, pod=pod()) == ended.status
-    assert after(ended, pod=None) == ended.status
-
-
-def test_an_end_that_a_late_write_took_back_is_not_counted_again() -> None:
-    ended = after(worker(), pod=pod(phase="Failed", containerStatuses=[terminated(1)]))
-    assert ended.last_exit.pod_uid == "uid-0-1"
-    late = worker().model_copy(update={"status": ended.model_copy(update={"phase": WorkerPhase.RUNNING})})
-    for seen in (pod(phase="Failed", containerStatuses=[terminated(1)]), pod(), None):
-        again = after(late, pod=seen)
-        assert (again.phase, again.restarts, again.message) == (ended.phase, ended.restarts, ended.message)
-        assert (again.failure_budget, again.quick_exits) == (ended.failure_budget, ended.quick_exits)
-
-
-def test_next_incarnation_starts_afresh_but_remembers_its_restarts() -> None:
-    old = worker(phase=WorkerPhase.FAILED, restarts={"Killed": 2}, restartCount=2)
-    raised = old.model_copy(update={"spec": old.spec.model_copy(update={"incarnation": 2})})
-    status = after(raised, pod=None)
-    assert (status.observed_incarnation, status.phase, status.pod_uid) == (2, WorkerPhase.PENDING, None)
-    assert status.restarts == {"Killed": 2}
-
-
 def relaunched(
     old: ElasticWorker, *faulty: str, avoids: Sequence[str] = (), replaced_for: ExitClass | None = None
 ) -> ElasticWorker:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -292,20 +291,6 @@ async def test_a_job_that_never_saved_does_not_grow_once_that_would_cost_more_th
     await stage.live(200)
     assert stage.members() == [list(range(8))]
     assert stage.known()["reason"] == "a restart would cost more than the expected gain"
-
-
-@pytest.mark.parametrize(("seconds", "in_vain"), [(25, 1), (900, 0)])
-async def test_a_growth_that_is_lost_before_it_has_paid_is_in_vain(seconds: int, in_vain: int) -> None:
-    stage = await training(room=2)
-    while len(stage.members()[-1]) == 2:
-        await stage.live(5)
-    restarts = {"goodput": {"seconds": {"Forming": 60.0}}}
-    stage.patch(ELASTICJOBS, "j", {"status": restarts}, "status")
-    await stage.live(seconds)
-    stage.take(2)
-    stage.take(3)
-    await stage.live(10)
-    assert (stage.count(), stage.known().get("inVain", 0)) == (2, in_vain)
 
 
 async def test_a_tool_that_sets_the_count_back_is_left_alone_for_ever_longer() -> None:

@@ -133,13 +133,6 @@ def begun(of: ElasticJob, history: Sequence[ElasticJob]) -> ScaleRequest:
     return request
 
 
-def test_a_job_begins_with_peak_memory_and_the_best_size_of_the_last_of_its_name() -> None:
-    request = begun(new(), HISTORY)
-    assert request.replicas == {"worker": 8}
-    amounts = {"memory": "12288Mi"}
-    assert request.resources["worker"].to_wire() == {"limits": amounts, "requests": amounts}
-
-
 def test_what_the_user_wrote_stays() -> None:
     own = new(template=asking(memory="1Gi"))
     assert profile.profile_of(own, HISTORY).memory_bytes == {}

@@ -117,13 +117,11 @@ def owner(**changes: Any) -> dict[str, Any]:
     "metadata",
     [
         {},
-        {"name": "mine"},
         {"ownerReferences": [owner(controller=False)]},
         {"ownerReferences": [owner(kind="Job", apiVersion="batch/v1")]},
         {"ownerReferences": [owner(name="other")]},
         {"name": "mine", "ownerReferences": [owner()]},
         {"name": "big-group-01", "ownerReferences": [owner()]},
-        {"name": "big-group-x", "ownerReferences": [owner()]},
         {"name": "big-group-", "ownerReferences": [owner()]},
         {"name": "big-group-²", "ownerReferences": [owner()]},
     ],
@@ -227,13 +225,6 @@ async def test_a_groups_start_replaces_no_key_that_another_groups_pod_runs_with(
     run_pod(api, 0)
     await keys(controller).ensure(child(1))
     assert api.find(SECRETS, SECRET) is None, "it was deleted: its Pods would talk to no others"
-
-
-async def test_a_deleted_key_is_made_again_when_no_groups_pod_runs(api: Api) -> None:
-    run_pod(api, 0)
-    api.remove(PODS, *api.names(PODS))
-    await keys(Controller(api)).ensure(child(1))
-    assert api.find(SECRETS, SECRET) is not None
 
 
 async def test_a_pod_of_another_namespace_keeps_no_key_from_being_made(api: Api) -> None:

@@ -88,13 +88,6 @@ def test_a_failure_of_long_ago_is_not_why_a_group_leaves() -> None:
     assert told(of)[-1][-1] == "without group 1"
 
 
-def test_a_version_of_the_same_groups_is_no_episode() -> None:
-    again = group(1, replicaGroup={"round": 1, "ready": True, "version": 1, "brokenVersion": 1})
-    of = life_of((10, ALL), (20, [group(0), again, group(2)]))
-    assert of.status.membership is not None and of.status.membership.version == 2
-    assert len(told(of)) == 2
-
-
 @given(st.lists(st.sets(st.integers(0, 2)), max_size=30))
 def test_history_is_bounded_in_order_and_its_neighbours_differ(looks: list[set[int]]) -> None:
     groups = [[broken(i, 0) if i in dead else group(i) for i in range(3)] for dead in looks]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ from controller.errors import ApiError, Conflict, Forbidden, TimedOut
 from controller.reconciler import Request, Result
 from crds.grouping import MAX_GROUPS
 from crds.replica_groups import Membership
-from reconcilers.groups import reconciler
 from reconcilers.groups.children import group_job
 from reconcilers.groups.membership import decide
-from reconcilers.groups.plan import GroupsPlan
 from reconcilers.groups.warnings import GROUPS_NOT_MADE
 from reconcilers.job.published import world_spec
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORLDS
@@ -45,18 +42,21 @@ class GroupsController(Controller):
 
 @pytest.fixture
 def api() -> Api:
+    return grouped(GROUPS, workers=2, least=2)
+
+
+def grouped(groups: int, workers: int, least: int) -> Api:
+    """A job whose groups all train."""
     api = Api()
-    policy = {"replicaGroups": {"workers": 2, "min": 2}}
-    made = job(JOB, replicas=2 * GROUPS, elasticPolicy=policy).to_wire()
-    made["metadata"] |= {"generation": 1}
-    api.put(ELASTICJOBS, made)
-    for index in range(GROUPS):
+    policy = {"replicaGroups": {"workers": workers, "min": least}}
+    made = job(JOB, replicas=workers * groups, elasticPolicy=policy).to_wire()
+    uids = [{"index": index, "uid": f"uid-group-{index}"} for index in range(groups)]
+    api.put(ELASTICJOBS, merged(made, {"metadata": {"generation": 1}, "status": {"groups": uids}}))
+    for index in range(groups):
         made = group_job(api.get(ELASTICJOBS, JOB), index)
         metadata = made["metadata"] | {"generation": 1, "uid": f"uid-group-{index}"}
         api.put(ELASTICJOBS, made | {"metadata": metadata})
         trains(api, index)
-    groups = [{"index": index, "uid": f"uid-group-{index}"} for index in range(GROUPS)]
-    api.put(ELASTICJOBS, merged(api.get(ELASTICJOBS, JOB), {"status": {"groups": groups}}))
     return api
 
 
@@ -108,16 +108,15 @@ async def test_a_look_that_costs_two_writes_leaves_out_a_group_whose_process_die
     assert published(api) == (4, [(0, 1), (1, 2), (2, 1)]), "an exchange that broke is made again"
 
 
-@pytest.mark.parametrize(("groups", "most_bytes"), [(100, 3_000), (1_000, 30_000)])
-def test_the_object_that_all_agents_of_all_groups_watch_stays_small(groups: int, most_bytes: int) -> None:
-    views = [able(index, 10_000, address="10.244.131.17") for index in range(groups)]
+def test_the_object_that_all_agents_of_all_groups_watch_stays_small() -> None:
+    views = [able(index, 10_000, address="10.244.131.17") for index in range(MAX_GROUPS)]
     membership = decide(Membership(version=99_999), views, 1).to_wire()
     named = {"name": JOB, "namespace": NAMESPACE, "uid": "u"}
     world = world_spec(
         {"metadata": named, "spec": {}, "status": {"phase": "Running", "membership": membership}}
     )
-    assert len(world["replicas"]["groups"]) == groups
-    assert len(json.dumps(world, separators=(",", ":"))) < most_bytes
+    assert len(world["replicas"]["groups"]) == MAX_GROUPS
+    assert len(json.dumps(world, separators=(",", ":"))) < 30 * MAX_GROUPS
 
 
 async def test_a_controller_that_is_behind_writes_no_older_membership(api: Api) -> None:
@@ -298,34 +297,7 @@ async def test_a_refusal_is_told_though_the_job_changes_before_the_uids_are_writ
     assert [each["type"] for each in api.get(ELASTICJOBS, JOB)["status"]["warnings"]] == [GROUPS_NOT_MADE]
 
 
-@pytest.mark.real
-async def test_the_most_groups_are_looked_at_beside_the_event_loop(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = job(JOB, replicas=MAX_GROUPS, elasticPolicy={"replicaGroups": {"workers": 1, "min": 1}}).to_wire()
-    made["metadata"] |= {"generation": 1}
-    api.put(ELASTICJOBS, made)
-    for index in range(MAX_GROUPS):
-        made = group_job(api.get(ELASTICJOBS, JOB), index)
-        api.put(
-            ELASTICJOBS,
-            made | {"metadata": made["metadata"] | {"generation": 1, "uid": f"uid-group-{index}"}},
-        )
-        trains(api, index)
-    groups = [{"index": index, "uid": f"uid-group-{index}"} for index in range(MAX_GROUPS)]
-    api.put(ELASTICJOBS, merged(api.get(ELASTICJOBS, JOB), {"status": {"groups": groups}}))
-    controller = GroupsController(api)
-    controller.deliver()
-    threads = []
-    plan = reconciler.plan_groups
-
-    def spy(*arguments: Any) -> GroupsPlan:
-        threads.append(threading.get_ident())
-        return plan(*arguments)
-
-    monkeypatch.setattr(reconciler, "plan_groups", spy)
-    for index in (1, 2):
-        await controller.look_at_job()
-        assert len(published(api)[1]) >= MAX_GROUPS - 2
-        trains(api, index, round_=2, ready=False)
-    assert len(threads) == 2 and threading.get_ident() not in threads
+async def test_the_most_groups_are_looked_at_beside_the_event_loop(beside: list[str]) -> None:
+    api = grouped(MAX_GROUPS, workers=1, least=1)
+    await GroupsController(api).look_at_job()
+    assert len(published(api)[1]) == MAX_GROUPS and len(beside) == 1

@@ -100,21 +100,6 @@ def test_leases_of_a_group_that_is_lost_or_over_go_back_without_what_it_reported
     assert (count(found.waiting), found.done) == (count(before.waiting) + count(held) - WORKERS, WORKERS)
 
 
-def test_leases_of_a_group_that_is_to_go_go_back_with_its_last_words() -> None:
-    cluster = begun()
-    cluster.count = 1
-    found = after_a_look(cluster)
-    assert holders(cluster) == {0}
-    assert found.done == 2 * WORKERS
-
-
-def test_leases_of_a_group_that_was_made_once_more_are_not_its_workers_though_a_write_is_not_due() -> None:
-    cluster = begun()
-    cluster.make(1)
-    assert after_a_look(cluster).done == 0
-    assert holders(cluster) == {0, 2}
-
-
 def test_a_write_of_leases_waits_for_its_turn_unless_a_worker_goes() -> None:
     cluster = begun()
     version = len(cluster.statuses) - 1
@@ -125,24 +110,6 @@ def test_a_write_of_leases_waits_for_its_turn_unless_a_worker_goes() -> None:
     cluster.count = 2
     seen = ShardsSeen(cluster.job, cluster.stored(version), cluster.pullers() * 100, age_seconds=0.2)
     assert plan_shards(seen, now).sets
-
-
-def test_a_set_with_more_failures_than_may_be_is_the_end_of_the_job() -> None:
-    cluster = Cluster(2, SetDefinition("files", 0, 20, "", 0, 0), frozenset({7}), 2)
-    for _ in range(500):
-        cluster.look()
-        for worker in cluster.workers:
-            worker.see(cluster.sets)
-            cluster.work(worker)
-            worker.report()
-        if cluster.sets and cluster.sets[0].has_failed:
-            break
-    cluster.look()
-    assert cluster.last is not None
-    conditions = {each.type: each for each in cluster.last.conditions}
-    assert conditions["FailureTarget"].reason == "ShardsFailed"
-    assert "element 7" in conditions["FailureTarget"].message
-    assert conditions["ShardsDone"].reason == "ElementsFailed"
 
 
 @given(st.integers(0, MAX_GROUPS - 1), st.integers(0, 20_000))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -192,16 +191,3 @@ def test_a_lease_is_work_for_three_seconds_but_no_more_than_an_even_share() -> N
         return count(after.leases[0].elements)
 
     assert [granted(waiting) for waiting in (100_000, 4_000, 1_000, 3)] == [5_000, 300, 100, 1]
-
-
-def test_a_set_of_a_thousand_workers_has_less_than_fifteen_kilobytes_in_the_status() -> None:
-    chance = random.Random(1)
-    cuts = sorted(chance.sample(range(1_000_000), 2_000))
-    pieces = list(zip(cuts[::2], cuts[1::2], strict=True))
-    chance.shuffle(pieces)
-    leases = tuple(Lease(i, 1 + i % 3, 20_000 + chance.randrange(3_000), (pieces[i],)) for i in range(1_000))
-    known = SetState(
-        SetDefinition("train", 0, 1_000_000, "0:1", 3, 0), ((999_999, 1_000_000),), leases, last_lease=23_000
-    )
-    assert read_back(known) == known
-    assert len(json.dumps(known.to_status().to_wire())) < 15_000

@@ -85,10 +85,6 @@ async def test_a_set_that_is_asked_for_is_an_object_of_its_own_and_leaves_the_jo
     assert conditions(api)["ShardsDone"] == ("False", "Pulling")
 
 
-async def test_a_job_whose_workers_do_not_pull_has_none() -> None:
-    assert (await training()).list(SHARDSETS) == []
-
-
 async def test_each_set_has_an_object_with_the_first_number_that_is_free() -> None:
     api = await pulling()
     says(api, 1, name="others", **WANTS)
