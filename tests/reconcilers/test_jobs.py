@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from controller.errors import ApiError, Conflict, Forbidden, WebhookUnavailable
-from controller.resources import LEASES, NODES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS
+from controller.resources import LEASES, NODES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS, Resource
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from tests.reconcilers.api import NAMESPACE, Write
 from tests.reconcilers.played import Played
-from tests.reconcilers.process import Lag
+from tests.reconcilers.process import Lag, Process
 
 pytestmark = pytest.mark.played
 
@@ -340,3 +340,67 @@ async def test_what_was_made_a_moment_before_its_check_is_waited_for(played: Pla
     (running,) = (c for c in status["conditions"] if c["type"] == "Running")
     assert status.get("phase") != "Failed"
     assert running["reason"].startswith("WaitingFor") if by == "job" else status["nodes"] == ["young"]
+
+
+AWAY = WebhookUnavailable('failed calling webhook "checks": connection refused', status=500)
+
+
+def away_for(process: Process, resource: Resource, verb: str = "create") -> list[float]:
+    """Let a webhook not answer for these writes; return the times of the attempts."""
+    attempts = list[float]()
+
+    def refuse(write: Write) -> None:
+        if (write.verb, write.resource) == (verb, resource):
+            attempts.append(process.api.seconds)
+            raise AWAY
+
+    process.before_write = refuse
+    return attempts
+
+
+async def test_a_job_whose_check_a_webhook_keeps_from_being_made_says_so_and_trains(played: Played) -> None:
+    process = played.begin()
+    assert away_for(process, NODECHECKS) == []
+    await played.train("unchecked", 2, nodeCheck={"enabled": True})
+    conditions = (await played.status("unchecked"))["conditions"]
+    (checked,) = (c for c in conditions if c["type"] == "NodesChecked")
+    assert checked["reason"] == "CheckRefused"
+    assert checked["message"] == f"no node check can be created; training goes on: {AWAY}"
+
+
+@pytest.mark.parametrize(
+    ("resource", "message"),
+    [
+        (ELASTICWORKERS, f"waits: its workers are refused: {AWAY}"),
+        (
+            PODS,
+            f"waits for the agents on its nodes; n1: its Pod could not be placed (PodRefused): Pod c-check-0-1 was refused: {AWAY}",
+        ),
+    ],
+    ids=["workers", "Pods"],
+)
+async def test_a_check_for_which_a_webhook_is_away_says_so_and_goes_on_after_that(
+    played: Played, resource: Resource, message: str
+) -> None:
+    process = played.begin()
+    attempts = away_for(process, resource)
+    await played.client.create(NODES, {"metadata": {"name": "n1"}})
+    await check(played, "c", nodes=["n1"])
+    await played.settle(20.0)
+    status = (await played.client.get(NODECHECKS, "c", NAMESPACE))["status"]
+    (waits,) = (c for c in status["conditions"] if c["type"] == "Running")
+    assert waits["message"] == message and len(attempts) <= 2
+    process.before_write = lambda write: None
+    await played.until("its Pod", lambda: played.client.get(PODS, "c-check-0-1", NAMESPACE), 60.0)
+
+
+async def test_a_check_that_cannot_be_deleted_for_a_webhook_has_an_event(played: Played) -> None:
+    process = played.begin()
+    away_for(process, NODECHECKS, "delete")
+    await check(played, "old", nodes=["nowhere"], ttlSecondsAfterFinished=3600)
+    await played.settle(3_700.0)
+    messages = {event.message for event in played.api.events if event.reason == "WriteRefused"}
+    assert messages == {f"the API server refuses what the NodeCheck needs: {AWAY}"}
+    process.before_write = lambda write: None
+    await played.settle(120.0)
+    assert played.api.find(NODECHECKS, "old") is None
