@@ -149,7 +149,7 @@ def wanted(seen: ObservedJob, now: datetime) -> DesiredJob:
     """Return the job with the requested scale, and its missing and surplus workers."""
     job = seen.job
     fresh = freshness(job, seen.workers, seen.pods) if pending(job) else Freshness()
-    job, request, before = take_up(job, fresh, seen.managed_fields, now, seen.vacant)
+    job, request, before = take_up(job, fresh, seen.managed_fields, now, seen.vacant, seen.workers)
     job = as_granted(job)
     missing, surplus = plan_workers(job, seen.workers, seen.job.status.world)
     missing = [slot for slot in missing if slot not in seen.taken]

@@ -404,3 +404,20 @@ async def test_a_check_that_cannot_be_deleted_for_a_webhook_has_an_event(played:
     process.before_write = lambda write: None
     await played.settle(120.0)
     assert played.api.find(NODECHECKS, "old") is None
+
+
+async def test_a_job_that_shrinks_while_a_lost_pod_recovers_keeps_the_pod_with_the_newest_step(
+    played: Played,
+) -> None:
+    await played.train("smaller", 2)
+    await played.run_agent("smaller-worker-1", state="Running", observed_round=1, memory={"step": 28})
+    ended = {"phase": "Failed", "containerStatuses": [terminated(1)]}
+    await played.pod_status("smaller-worker-0-1", ended)
+    await played.until("its next Pod", lambda: played.client.get(PODS, "smaller-worker-0-2", NAMESPACE))
+    fewer = {"spec": {"replicaSpecs": {"worker": {"replicas": 1}}}}
+    await played.client.patch(ELASTICJOBS, "smaller", fewer, NAMESPACE)
+    await played.settle(1.0)
+    assert await played.pods("smaller") == ["smaller-worker-1-1"]
+    await played.run_agent("smaller-worker-1", observed_round=1, memory={"step": 28})
+    world = await played.formed("smaller", 2)
+    assert world["members"] == [1]
