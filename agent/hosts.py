@@ -81,5 +81,5 @@ def main(argv: Sequence[str]) -> int:
 
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes: name one that is above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes: name one that is above 0")
     return int(text)

@@ -5,7 +5,7 @@ Agent, controller and CRD share this definition. The agent has no pydantic: see 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
@@ -243,6 +243,15 @@ class RoundProgress(OnWire):
         """Set `last_step` to `first_step` if it is lower: no steps lie between them."""
         if self.last_step < self.first_step:
             object.__setattr__(self, "last_step", self.first_step)
+
+
+def steps_are_relative(counts: Collection[tuple[bool | None, bool | None]]) -> bool:
+    """Return whether step numbers are only relative, since the step that a round began with is unknown.
+
+    Args:
+        counts: `counted` and `start_unknown` of each worker's part of the round.
+    """
+    return any(start_unknown for _, start_unknown in counts) and all(counted for counted, _ in counts)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,12 @@ def first_fault(error: ValidationError) -> str:
     """The path of the first field that cannot be read, with the reason."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     path = ".".join(map(str, first["loc"]))
-    return f"{path}: {first['msg'].removeprefix('Value error, ')}"
+    return f"{path}: {own_reason(first['msg'])}"
+
+
+def own_reason(message: str) -> str:
+    """Return pydantic's message for a ValueError as the validator that raised it wrote it."""
+    return message.replace("Value error, ", "", 1)
 
 
 WRITTEN = {"written": True}

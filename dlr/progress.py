@@ -83,7 +83,7 @@ def report(
 
 
 def _values(name: str, number: SupportsFloat, step: int) -> list[tuple[float, int]]:
-    """Return the number and its step; nothing if it is no number. For a tensor on a GPU, the last copy's."""
+    """Return the number and its step; nothing if it is none. For a tensor on a GPU, the last copy's."""
     try:
         if getattr(number, "is_cuda", False):
             return _arrived(name, number, step)

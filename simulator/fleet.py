@@ -10,6 +10,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from crds.grouping import MAX_GROUPS
+from crds.model import own_reason
 from simulator.times import Section, Times
 
 MAX_NODES = 200_000
@@ -264,7 +265,7 @@ def parsed(data: dict[str, Any], origin: str) -> Fleet:
         unknown = [each for each in errors if each["type"] == "extra_forbidden"]
         first = [*unknown, *errors][0]  # a misspelt field makes another one missing
         where = ".".join(str(step) for step in first["loc"] if str(step) not in _BRANCHES)
-        what = first["msg"].removeprefix("Value error, ")
+        what = own_reason(first["msg"])
         if first["type"] == "extra_forbidden":
             what = "there is no such field"
         elif first["type"] == "missing":

@@ -123,18 +123,26 @@ class Listener:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                logger.warning("no connection can be accepted for a moment: %s", error)
-                self._epoll.modify(self._socket, 0)
-                self._resumes_at = time.monotonic() + PAUSE_SECONDS
+                self._pause(error)
                 return
             fd = connection.fileno()
-            self._epoll.register(fd, select.EPOLLIN)
+            try:
+                self._epoll.register(fd, select.EPOLLIN)
+            except OSError as error:  # the limit fs.epoll.max_user_watches is reached
+                connection.close()
+                self._pause(error)
+                return
             self._connections[fd] = connection
             nonce, excess = self._admission.accept(fd, source, time.monotonic())
             with contextlib.suppress(OSError):  # it broke, which its next event shows
                 connection.send(nonce, socket.MSG_DONTWAIT)
             if excess is not None:
                 self._give_up(excess)
+
+    def _pause(self, error: OSError) -> None:
+        logger.warning("no connection can be accepted for a moment: %s", error)
+        self._epoll.modify(self._socket, 0)
+        self._resumes_at = time.monotonic() + PAUSE_SECONDS
 
     def _receive(self, fd: int) -> None:
         """Receive a part of a response; once it is complete, hand the connection over to its service."""

@@ -53,7 +53,11 @@ class Orphans:
         """Note training processes; each begins a session, whose id is its own."""
         self._sessions.update(pids)
 
-    def kill(self, killed: Collection[int] = ()) -> list[int]:
+    def sessions_below(self, pids: Collection[int]) -> set[int]:
+        """Return the sessions of training processes and of all their descendants. These outlive a parent."""
+        return _with_descendants(descendants(), {*pids}, {*pids}, self._our_sessions())[1]
+
+    def kill(self, killed: Collection[int] = (), sessions: Collection[int] | None = None) -> list[int]:
         """Send SIGKILL to training processes and all their descendants, except those that live on.
 
         Descendants of a process that lives on are recognised by parent and session. Its daemons that have
@@ -61,6 +65,7 @@ class Orphans:
 
         Args:
             killed: ids of processes that have got a SIGKILL already.
+            sessions: sessions of these processes, and None for all; others' daemons go on.
 
         Returns:
             The process ids, including zombies; parents come before their children. All of them become
@@ -69,7 +74,7 @@ class Orphans:
         found: dict[int, None] = {}
         done = set(killed)
         for _ in range(MAX_LOOKS):
-            descendants = self._of_rounds()
+            descendants = self._of_rounds() if sessions is None else self._in({*sessions})
             found.update(dict.fromkeys(descendant.pid for descendant in descendants))
             fresh = {d.pid for d in descendants if not d.ended} - done
             if not fresh:  # a process with a pending SIGKILL cannot fork any more
@@ -101,6 +106,11 @@ class Orphans:
             if child.ended and child.session != ours and child.pid not in asked_for:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child.pid, os.WNOHANG)
+
+    def _in(self, sessions: set[int]) -> list[ProcessStat]:
+        found = descendants()
+        pids, _ = _with_descendants(found, set(), sessions, self._our_sessions())
+        return [d for d in found if d.pid in pids]
 
     def _of_rounds(self) -> list[ProcessStat]:
         found = descendants()

@@ -235,8 +235,9 @@ class LiveBallot:
     def _take(self, fd: int) -> Traffic:
         """Receive from a connection; from the listener, accept connections and receive from them."""
         if isinstance(self._line, Inbox) and fd == self._line.fileno():
-            added = [self._add(peer) for peer in self._line.take()]
-            return [item for peer in added for item in self._take(peer)]  # its first message may have come
+            added = [self._add_or_close(peer) for peer in self._line.take()]
+            # Their first messages may have come.
+            return [item for peer in added if peer is not None for item in self._take(peer)]
         try:
             data = self._peers[fd].recv(RECEIVE_BYTES)
             if not data:
@@ -247,6 +248,20 @@ class LiveBallot:
         except (OSError, BadMessageError):
             self._remove(fd)
             return [(fd, None)]
+
+    def _add_or_close(self, peer: socket.socket) -> int | None:
+        """Add a connection; close it if the node cannot watch one more: its agent then votes no more, and
+        without it nobody does."""
+        try:
+            return self._add(peer)
+        except OSError as error:
+            logger.warning(
+                "no votes in this round: the connection of another agent cannot be watched: %s. The limit is "
+                "the node's sysctl fs.epoll.max_user_watches",
+                error,
+            )
+            peer.close()
+            return None
 
     def _add(self, peer: socket.socket) -> int:
         peer.setblocking(False)

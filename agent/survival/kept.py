@@ -269,14 +269,16 @@ class KeptProcesses:
             logger.info("round=%d: %d of %d processes live on", self._round, len(self._lived), len(pids))
 
     def stop(self, grace_seconds: float) -> None:
-        """End all processes that belong to no round."""
+        """End all processes that belong to no round, with what they left running. What the round's own
+        processes left running after a good end, as an uploader, goes on."""
         spares = self._spares.give_up() if self._spares is not None else []
         processes = [*self._kept.values(), *spares]
+        sessions = self._orphans.sessions_below([process.pid for process in processes]) if processes else ()
         handles.end(processes, grace_seconds)
         self._kept.clear()
         self._note_lives()
-        if processes:
-            self._orphans.kill()
+        if sessions:
+            self._orphans.kill(sessions=sessions)
 
     def _note_lives(self) -> None:
         if self._memory is not None:

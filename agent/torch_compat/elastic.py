@@ -291,7 +291,7 @@ def shutdown_timeout(args: Namespace, environ: Mapping[str, str]) -> int | None:
     asked: int | None = getattr(args, "shutdown_timeout", None)
     if asked is None and (text := environ.get(SHUTDOWN_TIMEOUT)):
         if not text.isdigit():
-            raise ValueError(f"{SHUTDOWN_TIMEOUT}={text} is no number of seconds: set it to one such as 30")
+            raise ValueError(f"{SHUTDOWN_TIMEOUT}={text} is not a number of seconds: set it to one like 30")
         asked = int(text)
     return asked
 

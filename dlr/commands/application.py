@@ -77,7 +77,9 @@ def run(words: list[str], own_name: str) -> int:
 
 def _sentence(error: Any) -> str:
     """Return typer's message in one line, with a pointer to the help."""
-    text = " ".join(error.format_message().replace("Value error, ", "").split())
+    from crds.model import own_reason
+
+    text = " ".join(own_reason(error.format_message()).split())
     if not text.endswith((".", "?")):
         text += "."
     context = getattr(error, "ctx", None)

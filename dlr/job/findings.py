@@ -150,8 +150,8 @@ def _loss(case: Case) -> Iterator[JobFinding]:
             "Look at what came before that step: a learning rate, a batch, an overflow in half precision; to "
             "begin again from an older checkpoint is up to you"
         )
-        statement = sentence(f"The loss is no number any more: {warning['message']}")
-        does = f"Trains, with a loss that is no number, on {PEOPLE}"
+        statement = sentence(warning["message"])
+        does = f"Trains, with a loss that is NaN or infinite, on {PEOPLE}"
         yield JobFinding("NonFiniteLoss", statement, (advice,), _if_training(case, does), "Failed")
 
 

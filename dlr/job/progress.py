@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from crds import names
+from crds.agent_report import steps_are_relative
 from crds.grouping import index_of, worker_number
 from crds.intervals import Intervals, common, count, from_text, minus
 from crds.leases import holder_number, leases_from_text
@@ -60,9 +61,7 @@ def progress_of(job: JSON, workers: Sequence[JSON], furthest: int | None = None)
         return None
     speeds = [report["secondsPerStep"] for report in reports if report.get("secondsPerStep")]
     newest = [each["rounds"][-1] for each in agents if each.get("rounds")]
-    since_start = any(each.get("startUnknown") for each in newest) and all(
-        each.get("counted") for each in newest
-    )
+    since_start = steps_are_relative([(each.get("counted"), each.get("startUnknown")) for each in newest])
     total = None if since_start else total_steps(job)
     return JobProgress(max(steps), total, median(speeds) if speeds else None, since_start)
 

@@ -48,7 +48,7 @@ def test_a_kill_and_its_recovery_are_seen_live(cluster: Cluster, observation: Ob
             "document.querySelectorAll('#steps canvas:not(.sparks *)').length === 3"
         )  # time, loss, lr
         mortals.tell(1, "nan")
-        await page.wait_for(f"{FINDING}.startsWith('The loss is no number any more')")
+        await page.wait_for(f"{FINDING}.startsWith('NaN or infinite loss')")
         await page.evaluate("document.querySelector('#worst button, #grid').click()")
 
     asyncio.run(look())

@@ -60,11 +60,11 @@ def test_a_loop_of_pods_without_memory_is_named(cluster: Cluster, observation: O
     assert_named(cluster, observation, mortals.name, "OOM", "ank 1", "ran out of memory")
 
 
-def test_a_loss_that_is_no_number_is_named(cluster: Cluster, observation: Observation) -> None:
+def test_a_loss_that_is_nan_is_named(cluster: Cluster, observation: Observation) -> None:
     mortals = staged(cluster, observation)
     mortals.tell(1, "nan")
     assert_named(
-        cluster, observation, mortals.name, "NonFiniteLoss", "loss is no number", "rank 1", "at step"
+        cluster, observation, mortals.name, "NonFiniteLoss", "NaN or infinite loss", "rank 1", "at step"
     )
 
 

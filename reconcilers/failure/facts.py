@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crds import names
-from crds.agent_report import AgentReport
+from crds.agent_report import AgentReport, steps_are_relative
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker, ExitClass, WorkerExit
 from crds.job_status import Departed, ElasticJobStatus, JobFailure
@@ -133,10 +133,9 @@ def steps_through(report: AgentReport | None, round_: int) -> list[int | None]:
     return steps
 
 
-def steps_are_relative(reports: Iterable[AgentReport | None], round_: int | None) -> bool:
-    """Whether the round's step numbers are only relative, since the step that it began with is unknown."""
+def began_at_unknown_step(reports: Iterable[AgentReport | None], round_: int | None) -> bool:
     figures = [each for report in reports if report for each in report.rounds if each.round == round_]
-    return any(each.start_unknown for each in figures) and all(each.counted for each in figures)
+    return steps_are_relative([(each.counted, each.start_unknown) for each in figures])
 
 
 def _highest(steps: Iterable[int | None]) -> int | None:

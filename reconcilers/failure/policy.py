@@ -19,11 +19,11 @@ from reconcilers.failure.facts import (
     Blame,
     Break,
     Hold,
+    began_at_unknown_step,
     failure_of_pod,
     last_failure,
     reached,
     reached_before,
-    steps_are_relative,
 )
 from reconcilers.failure.hangs import (
     ANSWER_SECONDS,
@@ -248,7 +248,7 @@ def _charged(job: ElasticJob, workers: Workers, incident: Incident, now: datetim
         reached=far,
         action=incident.action,
         follows=incident.follows,
-        start_unknown=steps_are_relative(
+        start_unknown=began_at_unknown_step(
             (w.status.agent for w in workers.reporting_steps), incident.failure.round
         ),
     )

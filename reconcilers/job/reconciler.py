@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf
 
-from controller.errors import ApiError, Refused
+from controller.errors import ApiError
 from controller.reconciler import Request, Result
 from controller.resources import Object
 from controller.slices import computed, let_go
@@ -97,7 +97,7 @@ class ElasticJobReconciler(WithTools):
         await self._write(seen.raw, {})
         try:
             await carry_out(self._client, self._recorder, seen.raw, [request])
-        except Refused as error:
+        except ApiError as error:
             if not is_refusal(error):
                 raise
             return str(error)

@@ -61,9 +61,11 @@ def going_on(
     )
 
 
-def suspended(look: DesiredJob, world: Rendezvous | None) -> ElasticJobStatus:
+def suspended(
+    look: DesiredJob, world: Rendezvous | None, failures: Assessment | None = None
+) -> ElasticJobStatus:
     """Return the status of a suspended job, or of a resumed one whose old Pods are still being replaced."""
-    return status_of(judged(replace(look, phase=JobPhase.SUSPENDED, rendezvous=world)))
+    return status_of(judged(replace(look, phase=JobPhase.SUSPENDED, rendezvous=world)), failures=failures)
 
 
 def ended(

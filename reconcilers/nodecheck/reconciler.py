@@ -73,7 +73,7 @@ from reconcilers.observed.observations import Observations
 from reconcilers.observed.options import DEFAULT_WORKERS_PER_NAMESPACE
 from reconcilers.observed.slots import wanted_slots
 from reconcilers.observed.status_patch import merge_patch, validated
-from reconcilers.runtime.acts import write_status
+from reconcilers.runtime.acts import telling_refusals, write_status
 from reconcilers.runtime.clock import LONG_AGO
 from reconcilers.runtime.kinds import NODECHECKS
 from reconcilers.runtime.tools import Tools, WithTools
@@ -144,10 +144,11 @@ class NodeCheckReconciler(WithTools):
         if found is None:
             return Result()
         check, raw = found
-        if is_finished(raw):
-            return await self._expire(check)
-        turn = _Turn(check, raw, self._view.job_of(check), self._clock.now())
-        await self._write(turn, await self._next(turn))
+        with telling_refusals(self._recorder, raw):
+            if is_finished(raw):
+                return await self._expire(check)
+            turn = _Turn(check, raw, self._view.job_of(check), self._clock.now())
+            await self._write(turn, await self._next(turn))
         return Result(turn.look_again_seconds)
 
     async def _expire(self, check: NodeCheck) -> Result:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from controller.resources import Object
 from crds.elasticjob import ElasticJob
 from crds.grouping import GroupOf, group_count, is_grouped, owner_of_group
+from reconcilers.runtime.kinds import ELASTICJOBS
 
 
-def group_of(job: Object | ElasticJob) -> GroupOf | None:
-    """Return the job that an ElasticJob is a replica group of; None for one that stands alone."""
-    if isinstance(job, ElasticJob):
-        metadata = job.metadata
+def group_of(owner: Object | ElasticJob) -> GroupOf | None:
+    """Return the job that an ElasticJob is a replica group of; None for one that stands alone.
+
+    An owner of another kind is none: a NodeCheck may have a group's name and owner.
+    """
+    if isinstance(owner, ElasticJob):
+        metadata = owner.metadata
         return owner_of_group({"name": metadata.name, "ownerReferences": metadata.owner_references})
-    return owner_of_group(job["metadata"])
+    return owner_of_group(owner["metadata"]) if owner["kind"] == ELASTICJOBS.kind else None
 
 
 def stranger_to(job: Object, parent: Object | None) -> str:
@@ -51,7 +55,7 @@ def made_group(parent: Object, index: int) -> str:
 
 def key_uid(owner: Object) -> str:
     """Return the uid in the name of the Secret with the key of an owner's Pods: groups share one."""
-    group = group_of(owner) if owner["kind"] == "ElasticJob" else None
+    group = group_of(owner)
     uid: str = owner["metadata"]["uid"] if group is None else group.uid
     return uid
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from controller.errors import AlreadyExists, ApiError, NotFound
 from controller.resources import Object, Resource
 from crds.model import ObjectMeta
+from reconcilers.runtime.kinds import ELASTICJOBS
 from reconcilers.runtime.refused import is_refusal
 
 TYPE_CHECKING = False
@@ -125,7 +126,8 @@ def telling_refusals(recorder: EventRecorder, about: Object) -> Iterator[None]:
         yield
     except ApiError as error:
         if is_refusal(error):
-            message = f"the API server refuses what the job needs: {error}"
+            owner = "job" if about["kind"] == ELASTICJOBS.kind else about["kind"]
+            message = f"the API server refuses what the {owner} needs: {error}"
             recorder.event(about, "Warning", "WriteRefused", message)
         raise
 

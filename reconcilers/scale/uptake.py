@@ -21,6 +21,7 @@ from reconcilers.observed.resources import is_for_amount
 from reconcilers.observed.slots import (
     Migration,
     Slots,
+    base_of,
     migrations_of,
     slot_count,
     slots_of,
@@ -46,12 +47,14 @@ def take_up(
     managed_fields: Sequence[Mapping[str, Any]],
     now: datetime,
     vacant: Vacant = NO_SLOTS,
+    workers: Sequence[ElasticWorker] = (),
 ) -> tuple[ElasticJob, ScaleRequest | None, int | None]:
     """The job with the requested scale; the request that this look merges; and the count before a change.
 
     Args:
         fresh: workers with outdated resources, whose moves go on whatever is requested.
         vacant: slots that may be used again.
+        workers: the job's workers, of which a smaller count keeps those with a checkpoint.
     """
     request = pending(job)
     after = job if request is None else _merged(job, request, fresh, vacant)
@@ -61,6 +64,9 @@ def take_up(
     after = with_slots(after, slots)
     scaling = _scaling(job, request, managed_fields, now)
     before = _count_before(job)
+    if before is not None and (retired := _spared(after, before, workers)):
+        count = slot_count(after.spec.replica_specs[names.WORKER])
+        after = with_slots(after, {names.WORKER: slots_of(after, names.WORKER).without(retired, count)})
     changed = before is not None and scaling is not None and before != scaling.replicas
     return after.having(scaling=scaling), request, before if changed else None
 
@@ -143,6 +149,31 @@ def _adjusted(job: ElasticJob, type_: str, vacant: frozenset[int]) -> Slots:
     by = count - slot_count(spec, before) if before is not None else 0
     slots = slots_of(job, type_).grown(by, count, vacant)
     return slots.moving(() if job.stops else slots.moves, count, vacant)
+
+
+def _spared(job: ElasticJob, before: int, workers: Sequence[ElasticWorker]) -> list[int]:
+    """Return the slots to retire in place of later ones that a smaller count would remove.
+
+    While a world is broken, the memory of its members may have the only copies of its newest step. So workers
+    with a checkpoint stay in place of those without one, whose Pods are new or yet to come. Places in units
+    and needed workers of a job with extra ones depend on the order of slots, which is kept there.
+    """
+    spec, world = job.spec.replica_specs[names.WORKER], job.status.world
+    is_free = job.spec.elastic_policy.node_unit == 1 and base_of(job) is None and not job.stops
+    if spec.replicas >= before or world.phase is not RendezvousPhase.REFORMING or not is_free:
+        return []
+    slots, count = slots_of(job, names.WORKER).wanted(slot_count(spec, before)), slot_count(spec)
+    steps = {w.spec.index: step for w in workers if (step := _step_in_memory(w)) is not None}
+    newest_first = sorted(slots[count:], key=lambda index: -steps.get(index, -1))
+    by_worth = [*slots[:count], *newest_first]
+    kept = frozenset(sorted(by_worth, key=lambda index: index not in steps)[:count])
+    return [index for index in slots if index < max(kept, default=0) and index not in kept]
+
+
+def _step_in_memory(worker: ElasticWorker) -> int | None:
+    """The step of the newest checkpoint in the memory of a training worker's Pod."""
+    report = current_report(worker) if worker.spec.type == names.WORKER and runs(worker) else None
+    return None if report is None or report.memory is None else report.memory.step
 
 
 def _count_before(job: ElasticJob, type_: str = names.WORKER) -> int | None:

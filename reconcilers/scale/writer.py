@@ -15,7 +15,7 @@ from crds import names
 from crds.elasticjob import ElasticJob
 from reconcilers.observed.ownership import BY_JOB, number_label
 from reconcilers.observed.slots import Slot, vacant_slots
-from reconcilers.runtime.acts import tell
+from reconcilers.runtime.acts import tell, telling_refusals
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
 from reconcilers.runtime.refused import is_refusal
 from reconcilers.runtime.tools import Tools
@@ -62,6 +62,7 @@ async def write_into(client: AsyncClient, job: ElasticJob, version: str, request
 
     Raises:
         Conflict: the job has changed since it was read.
+        WebhookUnavailable: a webhook has to judge the request, and does not answer.
     """
     metadata = job.metadata
     patch = request.to_patch()
@@ -112,7 +113,8 @@ class ScaleWriter:
         Raises:
             Conflict: the job has changed since it was read.
         """
-        refusal = write.refusal or await write_into(self._client, job, version, write.request)
+        with telling_refusals(self._recorder, raw):
+            refusal = write.refusal or await write_into(self._client, job, version, write.request)
         if not refusal:
             tell(self._recorder, raw, [write.event] if write.event is not None else ())
             return True

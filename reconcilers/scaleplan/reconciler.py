@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from controller.errors import Conflict, NotFound
+from controller.errors import Conflict, NotFound, WebhookUnavailable
 from controller.reconciler import Request, Result
 from controller.resources import Object
 from controller.slices import computed
+from controller.store import ObjectMemory
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
 from crds.grouping import is_grouped
@@ -15,12 +16,20 @@ from crds.scaleplan import ScalePlan
 from reconcilers.observed.ownership import staying, workers_owned_by
 from reconcilers.runtime.acts import carry_out
 from reconcilers.runtime.kinds import ELASTICJOBS, SCALEPLANS
+from reconcilers.runtime.refused import RETRY_SECONDS
 from reconcilers.runtime.tools import Tools, WithTools
 from reconcilers.scale.permission import CountsFault, no_fault
 from reconcilers.scale.request import is_merged
 from reconcilers.scale.writer import write_into
 from reconcilers.scaleplan.plan_request import request_of
-from reconcilers.scaleplan.verdicts import PlanVerdict, applied, choose_plan, refused_by_server, without_job
+from reconcilers.scaleplan.verdicts import (
+    PlanVerdict,
+    applied,
+    choose_plan,
+    delayed,
+    refused_by_server,
+    without_job,
+)
 
 BY_OWNER_JOB = "owner-job"
 MOST_VERDICTS = 100
@@ -35,6 +44,8 @@ class ScalePlanReconciler(WithTools):
         self._counts_fault = counts_fault
         self._plans = tools.cache.store(SCALEPLANS)
         self._parse = tools.cache.models(SCALEPLANS, ScalePlan)
+        self._retry_at: ObjectMemory[float] = self._plans.memory()
+        """Time of the next try of a plan for which a webhook is away, on the monotonic clock."""
 
     async def reconcile(self, request: Request) -> Result:
         """Reconcile the plans of the job of this name."""
@@ -56,8 +67,20 @@ class ScalePlanReconciler(WithTools):
         size = len(plans) + len(workers) + len(nodes)
         chosen, verdicts = await computed(size, choose_plan, plans, job, workers, nodes)
         await self._conclude(verdicts)
-        if chosen is not None and len(verdicts) <= MOST_VERDICTS:
-            await self._conclude([await self._written(job, chosen)])
+        if chosen is None or len(verdicts) > MOST_VERDICTS:
+            return Result()
+        left_seconds = (self._retry_at.get(chosen.metadata.uid) or 0.0) - self._clock.monotonic()
+        return Result(left_seconds) if left_seconds > 0 else await self._apply(job, chosen)
+
+    async def _apply(self, job: ElasticJob, plan: ScalePlan) -> Result:
+        """Write a plan's request into its job, and its verdict; or why it waits."""
+        try:
+            verdict = await self._written(job, plan)
+        except WebhookUnavailable as error:
+            self._retry_at.put(plan.metadata.uid, self._clock.monotonic() + RETRY_SECONDS)
+            await self._conclude([delayed(plan, error)])
+            return Result(RETRY_SECONDS)
+        await self._conclude([verdict])
         return Result()
 
     def _unjudged(self, found: Sequence[Object], job_uid: str | None) -> list[ScalePlan]:
@@ -77,6 +100,7 @@ class ScalePlanReconciler(WithTools):
 
         Raises:
             Conflict: the job or the plan has changed since they were read.
+            WebhookUnavailable: a webhook has to judge the request, and does not answer.
         """
         metadata = plan.metadata
         try:

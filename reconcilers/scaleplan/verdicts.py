@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from controller.errors import WebhookUnavailable
 from controller.events import EventType
 from controller.store import version_number
 from crds.elasticjob import ElasticJob
 from crds.elasticworker import ElasticWorker
-from crds.model import ConditionStatus
+from crds.model import MAX_CONDITION_MESSAGE, ConditionStatus
 from crds.scaleplan import ScalePlan, ScalePlanPhase, ScalePlanStatus
+from crds.texts import shortened
 from reconcilers.observed.conditions import is_false, with_condition
 from reconcilers.observed.status_patch import validated
 from reconcilers.observed.suitable import Sizes
@@ -39,10 +41,11 @@ MOST_REFUSALS = 10
 
 @dataclass(frozen=True)
 class PlanVerdict:
-    """The verdict on a plan."""
+    """The verdict on a plan, or why there is none yet."""
 
     plan: ScalePlan
-    phase: ScalePlanPhase
+    phase: ScalePlanPhase | None
+    """None while the plan waits."""
     reason: str
     message: str
 
@@ -59,8 +62,9 @@ class PlanVerdict:
             "metadata": {"resourceVersion": metadata.resource_version},
             "status": validated(ScalePlanStatus(phase=self.phase, conditions=observed)),
         }
-        type_: EventType = "Warning" if self.phase is ScalePlanPhase.REFUSED else "Normal"
-        reason = self.reason if self.phase is ScalePlanPhase.REFUSED else self.phase.value
+        ended = self.phase if self.phase is not ScalePlanPhase.REFUSED else None
+        type_: EventType = "Normal" if ended else "Warning"
+        reason = ended.value if ended else self.reason
         event = Event(type_, reason, self.message)
         name, namespace = metadata.name, metadata.namespace
         return Act(RequestVerb.PATCH, SCALEPLANS, name, namespace, body, "status", events=(event,))
@@ -72,6 +76,11 @@ def refused(plan: ScalePlan, why: ScaleRefusal) -> PlanVerdict:
 
 def refused_by_server(plan: ScalePlan, error: str) -> PlanVerdict:
     return refused(plan, ScaleRefusal("Refused", f"the job's counts were refused: {error}"))
+
+
+def delayed(plan: ScalePlan, error: WebhookUnavailable) -> PlanVerdict:
+    message = shortened(f"waits: the job's counts cannot be changed: {error}", MAX_CONDITION_MESSAGE)
+    return PlanVerdict(plan, None, "WriteRefused", message)
 
 
 def without_job(plans: Iterable[ScalePlan]) -> list[PlanVerdict]:

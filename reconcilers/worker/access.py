@@ -158,7 +158,7 @@ def access_of(owner: Object, account: str) -> Iterator[tuple[Resource, Object]]:
 def rules_of(owner: Object) -> list[Object]:
     """The rights of an agent. The controller has them all, since RBAC lets it grant only its own."""
     followed = ELASTICWORLDS if owner["kind"] == ELASTICJOBS.kind else NODECHECKS
-    group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
+    group = group_of(owner)
     mine = {"resourceNames": [owner["metadata"]["name"], *([group.name] if group is not None else ())]}
     rules = [
         _rule(followed, ["list", "watch"]) | mine,  # with a field selector of that name
@@ -180,7 +180,7 @@ def _rule(resource: Resource, verbs: list[str], subresource: str = "") -> Object
 
 def _keyholder(owner: Object) -> Object:
     """The owner of the key; for a replica group, the job that it belongs to."""
-    group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
+    group = group_of(owner)
     if group is None:
         return owner
     metadata = {"name": group.name, "namespace": owner["metadata"]["namespace"], "uid": group.uid}

@@ -177,7 +177,7 @@ def network_policy_of(owner: Object, controller_namespace: str = "") -> Object:
     """
     pods = {"matchLabels": owner_label(owner)}
     peers = [{"podSelector": pods}]
-    if owner["kind"] == ELASTICJOBS.kind and (group := group_of(owner)) is not None:
+    if (group := group_of(owner)) is not None:
         peers.append({"podSelector": {"matchLabels": {names.LABEL_GROUPED_JOB: group.name}}})
     if owner["kind"] == ELASTICJOBS.kind and controller_namespace:
         namespace = {"matchLabels": {NAMESPACE_NAME: controller_namespace}}

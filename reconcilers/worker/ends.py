@@ -24,7 +24,7 @@ from crds.elasticworker import (
 from crds.failure_policy import FailureRule
 from crds.texts import shortened
 from reconcilers.failure import budgets
-from reconcilers.failure.facts import RESTARTED, highest_step, steps_are_relative
+from reconcilers.failure.facts import RESTARTED, began_at_unknown_step, highest_step
 from reconcilers.failure.meaning import meaning_of, smells_of_hardware
 from reconcilers.failure.rules import action_for, of_pod
 from reconcilers.observed.conditions import condition_of
@@ -209,7 +209,7 @@ def failed_status(
         planned=in_good_order or _never_ran(worker, end) or None,
         time=now,
     )
-    blind = steps_are_relative([report], report.observed_round if report else None)
+    blind = began_at_unknown_step([report], report.observed_round if report else None)
     failed = budgets.Failed(end.exit_class, text, highest_step(report), action, start_unknown=blind)
     spent = status.failure_budget
     for _ in range(min(times, MOST_AT_ONCE)):

@@ -165,7 +165,7 @@ class PodMaker:
             ApiError: the API server refuses another object.
         """
         owner = assignment.owner
-        if owner["kind"] == ELASTICJOBS.kind and (why := stranger_to(owner, self._grouped_job(owner))):
+        if why := stranger_to(owner, self._grouped_job(owner)):
             raise Forbidden(403, "Forbidden", why)
         source = assignment.source
         pod = with_unknown_fields(assignment.build_pod(), source.template)
@@ -208,7 +208,7 @@ class PodMaker:
 
     def _grouped_job(self, owner: Object) -> Object | None:
         """The job of which the owner claims to be a replica group."""
-        group = group_of(owner) if owner["kind"] == ELASTICJOBS.kind else None
+        group = group_of(owner)
         return None if group is None else self._jobs.get(owner["metadata"]["namespace"], group.name)
 
     async def ensure_lease(

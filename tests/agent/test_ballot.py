@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import select
 import socket
 import struct
 import time
@@ -225,3 +228,60 @@ def test_an_agent_that_is_gone_is_not_asked_again(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(live_ballot, "time", gone)
     assert connect(WORLD, 1, KEY) is None
     assert len(gone.asked) == 1
+
+
+class Peer:
+    """A connection, as far as a ballot that cannot watch it sees one."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.is_closed = False
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def setblocking(self, _: bool) -> None:
+        """Nothing blocks here."""
+
+    def recv(self, _: int) -> bytes:
+        raise BlockingIOError
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_connection_that_the_node_cannot_watch_ends_the_votes_and_not_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit fs.epoll.max_user_watches counts the watches of all processes of a user on the node."""
+    line = Inbox()
+
+    class Epoll:
+        def __init__(self) -> None:
+            self.watched = set[int]()
+
+        def register(self, fd: int, _: int) -> None:
+            if len(self.watched) == 2:  # the inbox's, and the first peer's
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.watched.add(fd)
+
+        def poll(self, _: float) -> list[tuple[int, int]]:
+            return [(line.fileno(), select.EPOLLIN)]
+
+        def close(self) -> None:
+            """There is none."""
+
+    monkeypatch.setattr(live_ballot.select, "epoll", Epoll)
+    monkeypatch.setattr(live_ballot, "time", SimpleNamespace(monotonic=float))
+    ballot = LiveBallot(3, line, ProcessWords([record_of(tmp_path / "0", 1)]))
+    peers: list[Any] = [Peer(2_000), Peer(2_001)]
+    for peer in peers:
+        line.put(peer)
+    ballot.look(all_live=True)
+    assert [peer.is_closed for peer in peers] == [False, True]
+    assert "fs.epoll.max_user_watches" in caplog.text and "no votes in this round" in caplog.text
+    ballot.ask(KeptIn.MEMORY, all_live=True)
+    assert not ballot.ballot.is_open, "not all agents are there"
+    ballot.look(all_live=True)
+    ballot.close()
+    assert len(caplog.records) == 1

@@ -120,7 +120,7 @@ def test_the_grace_may_come_from_torchruns_variable(
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", variable)
     assert arguments.parse([*flags, "train.py"]).shutdown_timeout == seconds
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")
-    with pytest.raises(ValueError, match="TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon is no number of seconds"):
+    with pytest.raises(ValueError, match="TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon is not a number of seconds"):
         arguments.parse(["train.py"])
 
 

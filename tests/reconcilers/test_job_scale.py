@@ -13,6 +13,7 @@ from crds.elasticworker import ElasticWorker, WorkerPhase
 from crds.model import ResourceRequirements
 from crds.rendezvous import Rendezvous
 from crds.scaleplan import ScalePlan
+from reconcilers.observed.slots import wanted_slots
 from reconcilers.scale.request import Origin, ScaleRequest, own_request, pending
 from reconcilers.scale.rolling import Freshness
 from reconcilers.scale.uptake import is_from_scale_subresource, take_up, with_moves_done
@@ -186,3 +187,38 @@ def test_without_a_world_a_worker_that_runs_has_taken_over_though_its_agent_spea
     both = [worker(0, agent=report(0).to_wire()), worker(2, agent=report(2).to_wire())]
     of = job(replicas=2, status={"migrations": {"worker": {"sources": [0], "targets": [2]}}})
     assert with_moves_done(of, both, None)[0].status.retired == {"worker": [0]}
+
+
+@given(st.data())
+def test_a_smaller_count_removes_no_worker_with_a_checkpoint_while_one_without_stays(
+    data: st.DataObject,
+) -> None:
+    """Of a broken world: its newest step may be in the memory of these Pods alone."""
+    before = data.draw(st.integers(1, 6))
+    count = data.draw(st.integers(1, before))
+    steps = data.draw(st.lists(st.sampled_from([None, 0, 28]), min_size=before, max_size=before))
+    retired = sorted(data.draw(st.sets(st.integers(0, 2))))
+    phase = data.draw(st.sampled_from(["Reforming", "Formed"]))
+    status: dict[str, Any] = {"scaling": {"replicas": before, "by": "spec", "at": NOW}}
+    status |= {"retired": {"worker": retired} if retired else {}}
+    status |= {"rendezvous": {"round": 1, "phase": phase, "members": [0]}}
+    slots = wanted_slots(job(replicas=before, status=status), names.WORKER)
+    memory = dict(zip(slots, steps, strict=True))
+    workers = [
+        worker(index, agent=report(index, memory={"step": step}))
+        for index, step in memory.items()
+        if step is not None
+    ]
+    after, *_ = take_up(job(replicas=count, status=status), Freshness(), [], NOW, workers=workers)
+    kept = wanted_slots(after, names.WORKER)
+    assert len(kept) == count and {*kept} <= {*slots}
+    gone = {*slots} - {*kept}
+    if phase == "Formed":
+        assert kept == slots[:count], "all leave by vote, after the same step"
+        return
+    holders = {index for index in gone if memory[index] is not None}
+    assert not holders or all(memory[index] is not None for index in kept)
+    newest = max((memory[index] or 0 for index in holders), default=0)
+    assert all((memory[index] or 0) >= newest for index in kept if index not in slots[:count])
+    again, *_ = take_up(after, Freshness(), [], NOW, workers=workers)
+    assert wanted_slots(again, names.WORKER) == kept

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from controller.errors import ApiError, Conflict, Forbidden, WebhookUnavailable
-from controller.resources import LEASES, NODES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS
+from controller.resources import LEASES, NODES, PODS, ROLEBINDINGS, ROLES, SECRETS, SERVICEACCOUNTS, Resource
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from tests.reconcilers.api import NAMESPACE, Write
 from tests.reconcilers.played import Played
-from tests.reconcilers.process import Lag
+from tests.reconcilers.process import Lag, Process
 
 pytestmark = pytest.mark.played
 
@@ -340,3 +340,121 @@ async def test_what_was_made_a_moment_before_its_check_is_waited_for(played: Pla
     (running,) = (c for c in status["conditions"] if c["type"] == "Running")
     assert status.get("phase") != "Failed"
     assert running["reason"].startswith("WaitingFor") if by == "job" else status["nodes"] == ["young"]
+
+
+AWAY = WebhookUnavailable('failed calling webhook "checks": connection refused', status=500)
+
+
+def away_for(process: Process, resource: Resource, verb: str = "create") -> list[float]:
+    """Let a webhook not answer for these writes; return the times of the attempts."""
+    attempts = list[float]()
+
+    def refuse(write: Write) -> None:
+        if (write.verb, write.resource) == (verb, resource):
+            attempts.append(process.api.seconds)
+            raise AWAY
+
+    process.before_write = refuse
+    return attempts
+
+
+async def test_a_job_whose_check_a_webhook_keeps_from_being_made_says_so_and_trains(played: Played) -> None:
+    process = played.begin()
+    assert away_for(process, NODECHECKS) == []
+    await played.train("unchecked", 2, nodeCheck={"enabled": True})
+    conditions = (await played.status("unchecked"))["conditions"]
+    (checked,) = (c for c in conditions if c["type"] == "NodesChecked")
+    assert checked["reason"] == "CheckRefused"
+    assert checked["message"] == f"no node check can be created; training goes on: {AWAY}"
+
+
+@pytest.mark.parametrize(
+    ("resource", "message"),
+    [
+        (ELASTICWORKERS, f"waits: its workers are refused: {AWAY}"),
+        (
+            PODS,
+            f"waits for the agents on its nodes; n1: its Pod could not be placed (PodRefused): Pod c-check-0-1 was refused: {AWAY}",
+        ),
+    ],
+    ids=["workers", "Pods"],
+)
+async def test_a_check_for_which_a_webhook_is_away_says_so_and_goes_on_after_that(
+    played: Played, resource: Resource, message: str
+) -> None:
+    process = played.begin()
+    attempts = away_for(process, resource)
+    await played.client.create(NODES, {"metadata": {"name": "n1"}})
+    await check(played, "c", nodes=["n1"])
+    await played.settle(20.0)
+    status = (await played.client.get(NODECHECKS, "c", NAMESPACE))["status"]
+    (waits,) = (c for c in status["conditions"] if c["type"] == "Running")
+    assert waits["message"] == message and len(attempts) <= 2
+    process.before_write = lambda write: None
+    await played.until("its Pod", lambda: played.client.get(PODS, "c-check-0-1", NAMESPACE), 60.0)
+
+
+async def test_a_check_that_cannot_be_deleted_for_a_webhook_has_an_event(played: Played) -> None:
+    process = played.begin()
+    away_for(process, NODECHECKS, "delete")
+    await check(played, "old", nodes=["nowhere"], ttlSecondsAfterFinished=3600)
+    await played.settle(3_700.0)
+    messages = {event.message for event in played.api.events if event.reason == "WriteRefused"}
+    assert messages == {f"the API server refuses what the NodeCheck needs: {AWAY}"}
+    process.before_write = lambda write: None
+    await played.settle(120.0)
+    assert played.api.find(NODECHECKS, "old") is None
+
+
+async def test_a_job_that_shrinks_while_a_lost_pod_recovers_keeps_the_pod_with_the_newest_step(
+    played: Played,
+) -> None:
+    await played.train("smaller", 2)
+    await played.say("smaller-worker-1", {"memory": {"step": 28}})
+    ended = {"phase": "Failed", "containerStatuses": [terminated(1)]}
+    await played.pod_status("smaller-worker-0-1", ended)
+    await played.until("its next Pod", lambda: played.client.get(PODS, "smaller-worker-0-2", NAMESPACE))
+    fewer = {"spec": {"replicaSpecs": {"worker": {"replicas": 1}}}}
+    await played.client.patch(ELASTICJOBS, "smaller", fewer, NAMESPACE)
+    await played.settle(1.0)
+    assert await played.pods("smaller") == ["smaller-worker-1-1"]
+    await played.say("smaller-worker-1", {"state": "Ready"})
+    world = await played.formed("smaller", 2)
+    assert world["members"] == [1]
+
+
+@pytest.mark.parametrize("is_seen_first", [True, False], ids=["seen", "overtaken"])
+async def test_a_failure_counts_once_though_a_suspension_overtakes_it(
+    played: Played, is_seen_first: bool
+) -> None:
+    await played.train("paused", 2)
+    time = played.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    await played.say("paused-worker-1", {"state": "Failed", "failure": failure(time)})
+    if is_seen_first:
+        await played.settle()
+    await played.client.patch(ELASTICJOBS, "paused", {"spec": {"suspend": True}}, NAMESPACE)
+    status = await played.phase("paused", "Suspended")
+    assert status["restarts"] == status["failures"] == {"UserError": 1}
+    assert status["lastFailure"]["message"] == "ValueError: bad"
+    await played.settle(1.0)
+    await played.client.patch(ELASTICJOBS, "paused", {"spec": {"suspend": False}}, NAMESPACE)
+    for index in range(2):
+        await played.run_agent(f"paused-worker-{index}")
+    await played.formed("paused", 3 if is_seen_first else 2)
+    assert (await played.status("paused"))["failures"] == {"UserError": 1}
+
+
+async def test_a_pod_that_failed_just_before_a_suspension_counts_once(played: Played) -> None:
+    await played.train("cut", 2)
+    ended = {"phase": "Failed", "containerStatuses": [terminated(137)]}
+    await played.pod_status("cut-worker-1-1", ended)
+    await played.client.patch(ELASTICJOBS, "cut", {"spec": {"suspend": True}}, NAMESPACE)
+    await played.phase("cut", "Suspended")
+    await played.settle(1.0)
+    assert (await played.status("cut"))["failures"] == {"Killed": 1}
+    assert await played.pods("cut") == []
+    await played.client.patch(ELASTICJOBS, "cut", {"spec": {"suspend": False}}, NAMESPACE)
+    await played.run_agent("cut-worker-0")
+    await played.run_agent("cut-worker-1", 2)
+    await played.formed("cut", 2)
+    assert (await played.status("cut"))["failures"] == {"Killed": 1}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from controller.resources import PODS
 from crds import names
 from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, SCALEPLANS
+from reconcilers.runtime.refused import RETRY_SECONDS
 from tests.reconcilers.build import in_lists
 from tests.reconcilers.scale_stage import JOB, Stage
 
@@ -393,3 +394,37 @@ def test_count_edited_after_a_plan_wins_whenever_it_comes(
     assert len(stage.formed()[-1]["members"]) == count
     assert stage.job()["status"]["replicaStatuses"]["worker"]["desired"] == count
     check_worlds(stage, 1)
+
+
+AWAY = 'failed calling webhook "quotas": connection refused'
+
+
+async def test_a_plan_waits_for_a_webhook_that_is_away_and_says_so() -> None:
+    """Each plan, worker and job triggers a look: these do not call the webhook again within 30 s."""
+    stage = await training(3)
+    stage.denied, stage.denied_with = AWAY, 500
+    stage.add_plan(replicaResourceSpecs={"worker": {"replicas": 4}})
+    for _ in range(5):
+        stage.deliver_all()
+        await stage.reconcile_plans()
+    reason, message = stage.told()
+    assert reason == "WriteRefused" and AWAY in message and "phase" not in stage.plan()["status"]
+    assert [reason for reason, _ in stage.said("p")] == ["WriteRefused"]
+    stage.denied = ""
+    stage.seconds += RETRY_SECONDS
+    await stage.settle()
+    assert stage.phase() == "Applied" and stage.formed()[-1]["members"] == [0, 1, 2, 3]
+
+
+async def test_a_newer_plan_takes_the_place_of_one_that_waits_for_a_webhook() -> None:
+    stage = await training(3)
+    stage.denied, stage.denied_with = AWAY, 500
+    stage.add_plan("a", replicaResourceSpecs={"worker": {"replicas": 4}})
+    stage.deliver_all()
+    await stage.reconcile_plans()
+    stage.denied = ""
+    stage.seconds += 1
+    stage.add_plan("b", replicaResourceSpecs={"worker": {"replicas": 2}})
+    await stage.settle()
+    assert (stage.phase("a"), stage.phase("b")) == ("Superseded", "Applied")
+    assert stage.formed()[-1]["members"] == [0, 1]

@@ -98,7 +98,7 @@ class Agent:
         self.ended: list[int] = []
         self.clock = 0.0
         self.has_stepped = False
-        orphans = SimpleNamespace(kill=list, living_on=None)
+        orphans = SimpleNamespace(kill=lambda **_: [], living_on=None, sessions_below=set)
         self.kept = KeptProcesses(self.desk, self.memory, orphans, spares, lambda: self.has_stepped)  # type: ignore[arg-type]
         monkeypatch.setattr(kept_module, "detach_process", lambda context, rank: context.processes[rank])
         monkeypatch.setattr(kept_module, "started_process", lambda context, rank: context.processes[rank])
@@ -377,7 +377,7 @@ def test_the_end_of_the_agent_is_the_end_of_who_was_kept(agent: Agent) -> None:
 
 
 def test_without_a_desk_everything_is_as_ever() -> None:
-    orphans: Any = SimpleNamespace(kill=list, living_on=None)
+    orphans: Any = SimpleNamespace(kill=lambda **_: [], living_on=None, sessions_below=set)
     kept, processes = KeptProcesses(None, None, orphans), Processes(10)
     kept.begin(1)
     assert kept.variables() == {} and kept.fds() == [] and kept.hand_over(0, {}, {}) is None
@@ -401,3 +401,17 @@ def test_what_keeps_processes_from_living_on_is_named(
     found = why_none_lives_on(forks=forks, has_memory=has_memory, torch_version=torch_version)
     assert bool(found) == bool(why)
     assert re.search(why, found)
+
+
+def test_only_what_spares_left_running_ends_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a script that ended well left running goes on, with and without spares."""
+    spares = [SimpleNamespace(pid=7)]
+    agent = Agent(monkeypatch, SimpleNamespace(give_up=lambda: spares, pids=list))
+    killed = list[object]()
+    orphans: Any = agent.kept._orphans
+    orphans.sessions_below, orphans.kill = set, lambda *, sessions: killed.append(sessions)
+    agent.kept.stop(5.0)
+    assert agent.ended == [7] and killed == [{7}]
+    spares.clear()
+    agent.kept.stop(5.0)
+    assert killed == [{7}]

@@ -17,7 +17,7 @@ from reconcilers.job.published import world_of
 from reconcilers.observed.builder import owner_reference
 from reconcilers.observed.groups import group_labels, group_of, is_unknown_to, stranger_to
 from reconcilers.observed.workers import new_worker
-from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS
+from reconcilers.runtime.kinds import ELASTICJOBS, ELASTICWORKERS, NODECHECKS
 from reconcilers.worker.access import OwnerKeys, access_of, rules_of, secret_of
 from reconcilers.worker.companions import network_policy_of
 from reconcilers.worker.job_pod import build_job_pod
@@ -231,3 +231,11 @@ async def test_a_pod_of_another_namespace_keeps_no_key_from_being_made(api: Api)
     run_pod(api, 0, namespace="elsewhere")
     await keys(Controller(api)).ensure(child(1))
     assert api.find(SECRETS, SECRET) is not None
+
+
+def test_a_node_check_with_a_groups_name_and_owner_is_no_group() -> None:
+    raw = child(2) | {"kind": NODECHECKS.kind}
+    assert group_of(raw) is None and group_labels(raw) == {} and stranger_to(raw, None) == ""
+    assert secret_of(raw)["metadata"]["ownerReferences"][0]["uid"] == raw["metadata"]["uid"]
+    (peers,) = (rule["from"] for rule in network_policy_of(raw)["spec"]["ingress"])
+    assert len(peers) == 1
