@@ -8,22 +8,59 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from tests.agent.checkpoints.test_resuming import SCRIPT, WITH_REPLICAS, Logs, replicated, start
 from tests.agent.conftest import Agent, Agents, children, kill, training_processes
 from tests.agent.fake_cluster import FakeCluster
+from tests.agent.patience import wait_for
 
 pytestmark = pytest.mark.real
 
+SCRIPT = str(Path(__file__).with_name("keeping.py"))
+ENVIRON = {
+    "DLR_MEMORY_CHECKPOINT_BYTES": str(4 << 20),
+    "DLR_MEMORY_CHECKPOINT_REPLICAS": "1",
+    "STEP_SECONDS": "0.2",
+}
 IDLE = 500
 LISTENS = "0A"
+
+
+class Logs:
+    """What the processes of `keeping.py` wrote."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def told(self, round_: int, rank: int) -> dict[str, Any]:
+        """What the agent told a process."""
+        content: dict[str, Any] = json.loads(self._lines(round_, rank)[0])
+        return content
+
+    def resumed(self, round_: int, rank: int) -> int:
+        return int(self._lines(round_, rank)[1].removeprefix("resumed "))
+
+    def last_step(self, round_: int, rank: int) -> int:
+        steps = [line for line in self._lines(round_, rank) if line.startswith("step ")]
+        return int(steps[-1].split()[1]) if steps else -1
+
+    def wait_steps(self, round_: int, ranks: range, step: int) -> None:
+        wait_for(
+            lambda: all(self.last_step(round_, rank) >= step for rank in ranks),
+            f"step {step} in round {round_}",
+        )
+
+    def _lines(self, round_: int, rank: int) -> list[str]:
+        try:
+            return (self.directory / f"{round_}.{rank}").read_text().splitlines() or ["{}"]
+        except FileNotFoundError:
+            return ["{}"]
 
 
 def family_of(pid: int) -> list[int]:
@@ -118,53 +155,49 @@ def redirect(host: str, port: int) -> None:
             evil.set("all", "{}")
 
 
-@pytest.fixture
-def trained(cluster: FakeCluster, agents: Agents, tmp_path: Path) -> Iterator[tuple[list[Agent], Logs]]:
-    """Two agents that train, with each other's copies."""
-    logs = Logs(cluster, tmp_path / "work")
-    started = start(agents, cluster, 2, **WITH_REPLICAS, STEP_SECONDS="0.2")
-    logs.wait_steps(1, range(2), 4)
-    cluster.wait(lambda: min(replicated(cluster, index) for index in range(2)) > 0, "replicas")
-    yield started, logs
+def replicated(cluster: FakeCluster) -> int:
+    """The newest step of both agents' processes that their peers have, as they have reported."""
+    return min(int((cluster.agent(i).get("memory") or {}).get("replicatedStep") or 0) for i in range(2))
 
 
-def test_agents_and_their_processes_listen_on_the_address_of_their_pod_alone(
-    trained: tuple[list[Agent], Logs],
-) -> None:
-    started, _ = trained
-    for index, agent in enumerate(started):
+def assert_on_own_address(agents: list[Agent]) -> list[tuple[str, int]]:
+    """Assert that agents and their processes listen on the address of their Pod alone; return where."""
+    host = socket.gethostbyname(socket.gethostname())  # Gloo listens at what the host's name stands for
+    found = []
+    for index, agent in enumerate(agents):
         own = listening(family_of(agent.pid))
-        assert own, "an agent listens for its peers"
-        loopback = {"127.0.0.1", f"127.0.0.{index + 2}"}  # Gloo listens at what the host's name stands for
-        assert set(own.values()) <= loopback | {socket.gethostbyname(socket.gethostname())}, own
+        assert own and set(own.values()) <= {"127.0.0.1", f"127.0.0.{index + 2}", host}, own
+        found += [(address, port) for port, address in own.items()]
+    return found
 
 
-@pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_pod_resumes_from_its_peers_copy_whatever_a_stranger_does(
-    cluster: FakeCluster, agents: Agents, trained: tuple[list[Agent], Logs], lost: int
+    cluster: FakeCluster, agents: Agents
 ) -> None:
-    started, logs = trained
-    ports = [
-        (address, port) for agent in started for port, address in listening(family_of(agent.pid)).items()
-    ]
-    with Stranger(ports) as stranger:
+    logs = Logs(agents.directory)
+    started = [agents.start(index, SCRIPT, warm=True, **ENVIRON) for index in range(2)]
+    cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
+    cluster.form([0, 1])
+    logs.wait_steps(1, range(2), 4)
+    cluster.wait(lambda: replicated(cluster) > 0, "replicas")
+    with Stranger(assert_on_own_address(started)) as stranger:
         (process,) = training_processes(started[0].pid)
         redirect(variable(process, "MASTER_ADDR"), int(variable(process, "MASTER_PORT")))
-        kept = min(replicated(cluster, index) for index in range(2))
-        agent = started[lost]
-        processes = training_processes(agent.pid)
-        for pid in (agent.pid, *processes):
+        kept, slots = replicated(cluster), logs.told(1, 0)["slots"]
+        assert all("memfd:dlr-slot" in str(Path(path).readlink()) for path in slots)
+        for pid in (started[0].pid, process):
             kill(pid, signal.SIGKILL)
-        agent.wait()
+        started[0].wait()
+        wait_for(lambda: not any(Path(path).exists() for path in slots), "the end of its slots")
         reached = max(logs.last_step(1, rank) for rank in range(2))
-        cluster.replace_worker(f"job-worker-{lost}", 2)
-        agents.start(lost, SCRIPT, incarnation=2, warm=True, **WITH_REPLICAS, STEP_SECONDS="0.2")
-        cluster.wait(lambda: cluster.agent(lost).get("incarnation") == 2, "the replacement")
+        cluster.replace_worker("job-worker-0", 2)
+        agents.start(0, SCRIPT, incarnation=2, warm=True, **ENVIRON)
+        cluster.wait(lambda: cluster.agent(0).get("incarnation") == 2, "the replacement")
         cluster.form([0, 1], lost=True)
         logs.wait_steps(2, range(2), reached + 2)
         assert logs.resumed(2, 0) == logs.resumed(2, 1) >= kept
-        assert logs.told(2, lost)["resume"]["step"] > 0
-        cluster.wait(lambda: min(replicated(cluster, index) for index in range(2)) > reached, "replicas anew")
-        survivor = cluster.agent(1 - lost)
+        assert logs.told(2, 0)["resume"]["step"] > 0
+        cluster.wait(lambda: replicated(cluster) > reached, "replicas again")
+        survivor = cluster.agent(1)
         port = survivor["address"], survivor["storePort"]
         cluster.wait(lambda: stranger.opened[port] > IDLE, "those without a proof to be closed")
