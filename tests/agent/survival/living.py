@@ -107,8 +107,6 @@ def note(training: Training, *words: str) -> None:
 
 def main() -> None:
     local_rank, words = int(os.environ["LOCAL_RANK"]), ["newcomer"] if "DLR_JOINS" in os.environ else []
-    if words and (OUT / "refuse").exists():
-        raise SystemExit(3)
     agent, is_spare = AgentSocket(), "DLR_SPARE" in os.environ
     agent.say(Enters())
     if is_spare:

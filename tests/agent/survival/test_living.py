@@ -75,26 +75,6 @@ def test_a_process_lives_through_the_death_of_the_other(cluster: FakeCluster, ag
     assert not any(runs(part.pid) for part in second.values())
 
 
-def test_a_script_that_no_newcomer_can_join_is_started_again_as_a_whole(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    start(agents)
-    cluster.wait_state({0: "Ready"}, 0)
-    cluster.form([0])
-    first = wait_parts(agents, 1)
-    (agents.directory / "refuse").touch()
-    os.kill(first[1].pid, signal.SIGKILL)
-    cluster.wait_state({0: "Failed"}, 1)
-    for round_ in (2, 3):
-        cluster.form([0])
-        cluster.wait_state({0: "Failed"}, round_)
-    agents.wait_log(0, "no new process can join this script")
-    cluster.form([0])
-    fourth = wait_parts(agents, 4)
-    assert not any(part.words for part in fourth.values())
-    assert not runs(first[0].pid)
-
-
 def test_a_spare_takes_the_place_of_a_dead_process(cluster: FakeCluster, agents: Agents) -> None:
     agent = start(agents, DLR_SPARE_PROCESSES="1")
     cluster.wait_state({0: "Ready"}, 0)
