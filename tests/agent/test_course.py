@@ -180,6 +180,12 @@ def test_a_hang_is_stopped_only_after_it_is_reported_and_judged() -> None:
     ]
 
 
+def test_a_rank_that_works_on_after_all_others_have_ended_hangs_for_nobody() -> None:
+    looks = [seen(hangs=True), seen(START, NEXT)]
+    assert FailureSubject.HANG in kinds(watched(looks)[1])
+    assert FailureSubject.HANG not in kinds(watched(looks, WorksAlone=True)[1])
+
+
 def test_who_is_asked_where_it_hangs_says_so_though_it_is_well() -> None:
     assert FailureSubject.HEALTHY in kinds(orders(_asked(may_hang=False)))
     assert FailureSubject.HANG in kinds(orders(_asked(may_hang=True)))

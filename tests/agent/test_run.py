@@ -99,6 +99,17 @@ def test_what_only_standalone_has_or_has_not_is_refused(
     assert "--standalone" in capsys.readouterr().err
 
 
+def test_outside_of_a_job_one_sentence_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DLR_JOB_NAME", raising=False)
+    assert run.main(["train.py"]) == 2
+    assert capsys.readouterr().err == (
+        "dlr run: DLR_JOB_NAME is not set, so this is not a worker Pod of an ElasticJob: submit the job with "
+        "`dlr job submit`, or train on this machine alone with `dlr run --standalone`\n"
+    )
+
+
 def test_exit_codes_are_a_shells() -> None:
     assert [run.exit_code(code) for code in (0, 3, -9, -15)] == [0, 3, 137, 143]
 
