@@ -62,7 +62,6 @@ class FakeCluster:
         self.check: dict[str, Any] | None = None
         self.workers: dict[str, dict[str, Any]] = {}
         self.reports: list[tuple[str, dict[str, Any]]] = []
-        self.renewals: list[tuple[float, dict[str, Any]]] = []
         self.incarnations: dict[str, int] = {}
         self.refused: list[str] = []
         self.lists = 0
@@ -91,10 +90,6 @@ class FakeCluster:
         """As the controller derives it from the job."""
         metadata = self.job["metadata"] | {"labels": {names.LABEL_JOB: JOB}}
         return {"metadata": metadata, "spec": world_spec(self.job)}
-
-    def set_policy(self, **elastic_policy: Any) -> None:
-        self.job["spec"] = {"elasticPolicy": elastic_policy}
-        self.publish()
 
     def ask_for_stacks(self, request: str) -> None:
         self.job["metadata"] |= {"annotations": {names.ANNOTATION_STACKS: request}}
@@ -349,7 +344,6 @@ class _Handler(BaseHTTPRequestHandler):
         assert self.headers["Content-Type"] == "application/merge-patch+json"
         with cluster.changed:
             if "leases" in parts:
-                cluster.renewals.append((time.monotonic(), patch))
                 answer = patch
             else:
                 assert parts[-1] == "status"

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +14,20 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from agent.monitor.oom import OomWatch
 from agent.monitor.progress import RankProgress, ScriptEnd
+from agent.supervision import post_mortem as module
 from agent.supervision.post_mortem import PostMortem, explains_more
 from crds.agent_report import FailureCause
 from crds.elasticworker import ExitClass
 from reconcilers.observed.exit_class import classify_process
-
-pytestmark = pytest.mark.real
+from tests.cli.scripted import Clock
 
 OWN = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: the reason for all\n'
 PEERS = OWN.replace(
     "ValueError: the reason for all", "RuntimeError: [gloo] Connection closed by peer [::1]:4"
 )
+
+time = Clock()
+"""By which the agent goes here."""
 
 
 class Processes:
@@ -88,7 +90,8 @@ class Round:
 
 
 @pytest.fixture
-def left(tmp_path: Path) -> Round:
+def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Round:
+    monkeypatch.setattr(module, "time", time)
     return Round(tmp_path)
 
 

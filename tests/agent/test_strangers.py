@@ -1,4 +1,7 @@
-"""Real agents, and a stranger on their network who does not have the job's key."""
+"""Real agents, and a stranger on their network who does not have the job's key.
+
+That strangers who only connect are bounded in number is in connection/test_handshake.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import json
 import signal
 import socket
 import struct
-import threading
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,7 +30,6 @@ ENVIRON = {
     "DLR_MEMORY_CHECKPOINT_REPLICAS": "1",
     "STEP_SECONDS": "0.2",
 }
-IDLE = 500
 LISTENS = "0A"
 
 
@@ -68,73 +69,23 @@ def family_of(pid: int) -> list[int]:
     return [pid, *(each for child in children(pid) for each in family_of(child))]
 
 
-def listening(pids: list[int]) -> dict[int, str]:
-    """Ports that processes listen on, with the address of each."""
+def listening(pids: list[int]) -> set[str]:
+    """Addresses that processes listen on."""
     held = set()
     for pid in pids:
         with contextlib.suppress(FileNotFoundError):  # it has ended, as one does that forks for another
             for fd in Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
                     held.add(str(fd.readlink()))
-    found = {}
+    found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == LISTENS and f"socket:[{fields[9]}]" in held:
-                address, port = fields[1].split(":")
+                address = fields[1].partition(":")[0]
                 words = [struct.pack("<I", int(address[at : at + 8], 16)) for at in range(0, len(address), 8)]
-                found[int(port, 16)] = str(ip_address(b"".join(words)))
+                found.add(str(ip_address(b"".join(words))))
     return found
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Return whether the other side has closed it. What it has sent is read."""
-    connection.setblocking(False)
-    try:
-        while connection.recv(4096):
-            pass
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-class Stranger:
-    """Keeps idle connections to some ports open, and opens new ones for those that are closed."""
-
-    def __init__(self, ports: list[tuple[str, int]]) -> None:
-        self._ports = ports
-        self._over = threading.Event()
-        self.opened = dict.fromkeys(ports, 0)
-        self.kept: dict[tuple[str, int], list[socket.socket]] = {port: [] for port in ports}
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def __enter__(self) -> Stranger:
-        self._work_once()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        for connections in self.kept.values():
-            for connection in connections:
-                connection.close()
-
-    def _work(self) -> None:
-        while not self._over.wait(0.2):
-            self._work_once()
-
-    def _work_once(self) -> None:
-        for port, connections in self.kept.items():
-            for connection in [each for each in connections if is_closed(each)]:
-                connections.remove(connection)
-                connection.close()
-            with contextlib.suppress(OSError):  # of an agent that was killed
-                while len(connections) < IDLE:
-                    connections.append(socket.create_connection(port, 1))
-                    self.opened[port] += 1
 
 
 def variable(pid: int, name: str) -> str:
@@ -160,15 +111,12 @@ def replicated(cluster: FakeCluster) -> int:
     return min(int((cluster.agent(i).get("memory") or {}).get("replicatedStep") or 0) for i in range(2))
 
 
-def assert_on_own_address(agents: list[Agent]) -> list[tuple[str, int]]:
-    """Assert that agents and their processes listen on the address of their Pod alone; return where."""
+def assert_on_own_address(agents: list[Agent]) -> None:
+    """Assert that agents and their processes listen on the address of their Pod alone."""
     host = socket.gethostbyname(socket.gethostname())  # Gloo listens at what the host's name stands for
-    found = []
     for index, agent in enumerate(agents):
         own = listening(family_of(agent.pid))
-        assert own and set(own.values()) <= {"127.0.0.1", f"127.0.0.{index + 2}", host}, own
-        found += [(address, port) for port, address in own.items()]
-    return found
+        assert own <= {"127.0.0.1", f"127.0.0.{index + 2}", host} and own, own
 
 
 def test_a_lost_pod_resumes_from_its_peers_copy_whatever_a_stranger_does(
@@ -180,24 +128,21 @@ def test_a_lost_pod_resumes_from_its_peers_copy_whatever_a_stranger_does(
     cluster.form([0, 1])
     logs.wait_steps(1, range(2), 4)
     cluster.wait(lambda: replicated(cluster) > 0, "replicas")
-    with Stranger(assert_on_own_address(started)) as stranger:
-        (process,) = training_processes(started[0].pid)
-        redirect(variable(process, "MASTER_ADDR"), int(variable(process, "MASTER_PORT")))
-        kept, slots = replicated(cluster), logs.told(1, 0)["slots"]
-        assert all("memfd:dlr-slot" in str(Path(path).readlink()) for path in slots)
-        for pid in (started[0].pid, process):
-            kill(pid, signal.SIGKILL)
-        started[0].wait()
-        wait_for(lambda: not any(Path(path).exists() for path in slots), "the end of its slots")
-        reached = max(logs.last_step(1, rank) for rank in range(2))
-        cluster.replace_worker("job-worker-0", 2)
-        agents.start(0, SCRIPT, incarnation=2, warm=True, **ENVIRON)
-        cluster.wait(lambda: cluster.agent(0).get("incarnation") == 2, "the replacement")
-        cluster.form([0, 1], lost=True)
-        logs.wait_steps(2, range(2), reached + 2)
-        assert logs.resumed(2, 0) == logs.resumed(2, 1) >= kept
-        assert logs.told(2, 0)["resume"]["step"] > 0
-        cluster.wait(lambda: replicated(cluster) > reached, "replicas again")
-        survivor = cluster.agent(1)
-        port = survivor["address"], survivor["storePort"]
-        cluster.wait(lambda: stranger.opened[port] > IDLE, "those without a proof to be closed")
+    assert_on_own_address(started)
+    (process,) = training_processes(started[0].pid)
+    redirect(variable(process, "MASTER_ADDR"), int(variable(process, "MASTER_PORT")))
+    kept, slots = replicated(cluster), logs.told(1, 0)["slots"]
+    assert all("memfd:dlr-slot" in str(Path(path).readlink()) for path in slots)
+    for pid in (started[0].pid, process):
+        kill(pid, signal.SIGKILL)
+    started[0].wait()
+    wait_for(lambda: not any(Path(path).exists() for path in slots), "the end of its slots")
+    reached = max(logs.last_step(1, rank) for rank in range(2))
+    cluster.replace_worker("job-worker-0", 2)
+    agents.start(0, SCRIPT, incarnation=2, warm=True, **ENVIRON)
+    cluster.wait(lambda: cluster.agent(0).get("incarnation") == 2, "the replacement")
+    cluster.form([0, 1], lost=True)
+    logs.wait_steps(2, range(2), reached + 2)
+    assert logs.resumed(2, 0) == logs.resumed(2, 1) >= kept
+    assert logs.told(2, 0)["resume"]["step"] > 0
+    cluster.wait(lambda: replicated(cluster) > reached, "replicas again")
