@@ -91,10 +91,6 @@ class FakeCluster:
         metadata = self.job["metadata"] | {"labels": {names.LABEL_JOB: JOB}}
         return {"metadata": metadata, "spec": world_spec(self.job)}
 
-    def ask_for_stacks(self, request: str) -> None:
-        self.job["metadata"] |= {"annotations": {names.ANNOTATION_STACKS: request}}
-        self.publish()
-
     def form(self, members: list[int], *, reason: str = "the test says so", lost: bool = False) -> int:
         """Publish the next round. The last one was broken if a member says that it failed, or is `lost`."""
         agents = [self.agent(index) for index in members]
