@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -336,6 +337,16 @@ def test_a_checkpoint_that_leads_nowhere_gives_way_to_any_other_and_is_not_given
     assert [steps(each) for each in found] == [{11}, {11}, {11}, {10}, {10}, {10}, {10}]
     resorts = [{file["resume"]["is_last_resort"] for file in each} for each in found]
     assert resorts == [{False}] * 5 + [{True}] * 2, "storage goes first, if it has any"
+
+
+def test_a_pod_that_goes_does_not_wait_for_a_copy_of_what_its_processes_did_not_save(world: World) -> None:
+    world.save(world.meet(1), 10, 0)
+    memory = world.memories[1]
+    assert memory is not None
+    memory.note_departure(11)
+    began_at = time.monotonic()
+    memory.hand_over(600)
+    assert time.monotonic() - began_at < 300
 
 
 def test_slots_that_have_no_room_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
