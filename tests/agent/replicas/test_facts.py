@@ -91,6 +91,7 @@ def test_no_report_names_a_version_that_no_process_can_have_seen(
         {"at": {"version": -1, "step": 0}},
         {"broken": MAX_INTEGER + 1},
         {"left_out": "x"},
+        {"late": 3},
         {"late": {"version": 1, "groups": ["x"]}},
         {"late": {"version": 1, "groups": [MAX_GROUPS]}},
     ],
