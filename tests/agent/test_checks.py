@@ -38,9 +38,9 @@ def running(workers: list[int], round_: int, groups: list[dict[str, Any]] | None
     }
 
 
-def group(*agents: dict[str, Any], first: int = 0) -> dict[str, Any]:
+def group(*agents: dict[str, Any]) -> dict[str, Any]:
     return {
-        "members": [f"node-{first + position}" for position in range(len(agents))],
+        "members": [f"node-{position}" for position in range(len(agents))],
         "masterAddress": agents[0]["address"],
         "masterPort": agents[0]["storePort"],
     }

@@ -225,32 +225,14 @@ def test_a_line_without_end_is_not_kept(agent: Agent, caplog: pytest.LogCaptureF
 # --- the store -----------------------------------------------------------------------------------------------
 
 
-def test_processes_of_two_groups_meet_in_the_leads_store(two: tuple[Agent, Agent]) -> None:
-    lead, other = two
-    there, here = lead.process().channel.open_store(1), other.process().channel.open_store(1)
-    got = in_thread(lambda: here.get("address"))
-    wait_for(lambda: waits(lead))
-    assert not here_is_blocked(other)
-    there.set("address", b"\x00\xff")
-    assert got.get(timeout=WITHIN_SECONDS) == b"\x00\xff"
-    assert here.check(["address"])
-    assert not here.check(["address", "nothing"])
-    here.wait(["address"], timedelta(seconds=1))
-    assert lead.store.values.has(f"{version_prefix(1)}address".encode())
-    assert not other.store.values.has(f"{version_prefix(1)}address".encode())
-
-
-def here_is_blocked(agent: Agent) -> bool:
-    """Whether a request that waits holds up another connection, or news."""
-    process = agent.process()
-    process.channel.open_store(1).set("other", "value")
-    return process.wait_for(1) is None
-
-
 def test_a_wait_ends_as_soon_as_there_is_a_newer_version(two: tuple[Agent, Agent]) -> None:
     lead, other = two
     process = other.process()
     store = process.channel.open_store(1)
+    store.set("address", b"\x00\xff")
+    store.wait(["address"], timedelta(seconds=1))
+    assert store.get("address") == b"\x00\xff"
+    assert store.check(["address"]) and not store.check(["address", "never"])
     got = in_thread(lambda: store.get("never"))
     wait_for(lambda: waits(lead))
     begun_at = time.monotonic()
@@ -264,6 +246,8 @@ def test_a_wait_ends_as_soon_as_there_is_a_newer_version(two: tuple[Agent, Agent
     with pytest.raises(ConnectionError):
         process.channel.open_store(1).get("key")  # it is over
     process.channel.open_store(2).set("key", "value")
+    has = [each.store.values.has(f"{version_prefix(2)}key".encode()) for each in two]
+    assert has == [True, False], "the lead's store has it"
 
 
 def test_a_lead_that_is_silent_is_an_error_soon(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
