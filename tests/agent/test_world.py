@@ -18,8 +18,9 @@ from agent.facts.world import (
     planned_tier,
     tier_of_a_stop,
 )
-from crds.agent_report import AgentState
+from crds.agent_report import MAX_REQUEST, AgentState
 from crds.checkpoint_files import KeptIn
+from crds.names import ANNOTATION_STACKS
 from crds.phases import RendezvousPhase
 from crds.rendezvous import Rendezvous
 from reconcilers.job.published import world_spec
@@ -85,6 +86,11 @@ def test_world_that_hangs_asks_its_members_where_they_are() -> None:
         read = AgentWorld.parse(world_spec({"status": {"rendezvous": world.to_wire()}}))
         assert read is not None
         assert read.hangs is (world is asked)
+
+
+def test_a_request_for_stacks_comes_with_the_world_and_as_long_as_an_answer_may_name_it() -> None:
+    job = {"metadata": {"annotations": {ANNOTATION_STACKS: "r" * 70}}, "status": {}}
+    assert WorldView.parse({"spec": world_spec(job)}).asks_for_stacks == "r" * MAX_REQUEST
 
 
 @given(worlds, rounds, states, alive_phases)
