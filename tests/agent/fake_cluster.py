@@ -62,7 +62,6 @@ class FakeCluster:
         self.check: dict[str, Any] | None = None
         self.workers: dict[str, dict[str, Any]] = {}
         self.reports: list[tuple[str, dict[str, Any]]] = []
-        self.renewals: list[tuple[float, dict[str, Any]]] = []
         self.incarnations: dict[str, int] = {}
         self.refused: list[str] = []
         self.lists = 0
@@ -92,53 +91,41 @@ class FakeCluster:
         metadata = self.job["metadata"] | {"labels": {names.LABEL_JOB: JOB}}
         return {"metadata": metadata, "spec": world_spec(self.job)}
 
-    def set_policy(self, **elastic_policy: Any) -> None:
-        self.job["spec"] = {"elasticPolicy": elastic_policy}
-        self.publish()
-
-    def ask_for_stacks(self, request: str) -> None:
-        self.job["metadata"] |= {"annotations": {names.ANNOTATION_STACKS: request}}
-        self.publish()
-
-    def form(self, members: list[int], *, reason: str = "the test says so", lost: bool = False) -> int:
-        """Publish the next round. The last one was broken if a member says that it failed, or is `lost`."""
+    def form(self, members: list[int]) -> None:
+        """Publish the next round. The last one was broken if a member says that it failed."""
         agents = [self.agent(index) for index in members]
         before = self.job["status"].get("rendezvous") or {}
         told = [self.agent(index) for index in from_text(before.get("members", ""))]
         failed = any((a.get("state"), a.get("observedRound")) == ("Failed", self.round) for a in told)
-        round_ = self.round + 1
         self.publish(
             phase="Running",
             rendezvous={
-                "round": round_,
+                "round": self.round + 1,
                 "phase": "Formed",
                 "members": to_text(members),
                 "incarnations": grouped(members, [a["incarnation"] for a in agents]),
                 "worldSize": sum(a["localWorldSize"] for a in agents),
                 "masterAddress": agents[0]["address"],
                 "masterPort": agents[0]["storePort"],
-                "reason": reason,
-                "brokenRound": self.round if failed or lost else before.get("brokenRound", 0),
+                "reason": "the test says so",
+                "brokenRound": self.round if failed else before.get("brokenRound", 0),
             },
         )
-        return round_
 
-    def reform(self, **world: Any) -> None:
-        """Give the world up; `world` has what else is told of it."""
-        self.publish(rendezvous={**self.job["status"]["rendezvous"], "phase": "Reforming", **world})
+    def reform(self) -> None:
+        """Give the world up."""
+        self.publish(rendezvous={**self.job["status"]["rendezvous"], "phase": "Reforming"})
 
     @property
     def round(self) -> int:
         return (self.job["status"].get("rendezvous") or {}).get("round", 0)
 
-    def publish_check(
-        self, uid: str = "uid-of-check", spec: dict[str, Any] | None = None, **status: Any
-    ) -> None:
+    def publish_check(self, spec: dict[str, Any] | None = None, **status: Any) -> None:
         """The whole status. A spec that was given stays."""
         with self.changed:
             self.version += 1
             spec = (self.check or {}).get("spec", {}) if spec is None else spec
-            metadata = {"name": CHECK, "uid": uid, "resourceVersion": str(self.version)}
+            metadata = {"name": CHECK, "uid": "uid-of-check", "resourceVersion": str(self.version)}
             self.check = {"metadata": metadata, "spec": spec, "status": status}
             self._tell("nodechecks", "MODIFIED", self.check)
 
@@ -349,7 +336,6 @@ class _Handler(BaseHTTPRequestHandler):
         assert self.headers["Content-Type"] == "application/merge-patch+json"
         with cluster.changed:
             if "leases" in parts:
-                cluster.renewals.append((time.monotonic(), patch))
                 answer = patch
             else:
                 assert parts[-1] == "status"

@@ -109,14 +109,6 @@ def test_two_agents_agree_and_one_that_is_killed_is_lost(listener: Listener, tmp
     assert word(records[0], ORDER) == leave_at(12, KeptIn.STORAGE), "what was agreed stays"
 
 
-@pytest.mark.real
-def test_an_address_that_is_gone_is_no_reason_to_stop(listener: Listener) -> None:
-    world = AgentWorld(1, RendezvousPhase.FORMED, WORLD.members, 2, listener.host, listener.port)
-    assert connect(world, 1, KEY) is None, "no votes are taken"
-    listener.close()
-    assert connect(world, 1, KEY) is None
-
-
 @pytest.mark.parametrize("second", [None, b"", b"cut"])
 def test_no_memory_stays_mapped_where_a_record_cannot_be_read(tmp_path: Path, second: bytes | None) -> None:
     records = [record_of(tmp_path / "0", 1), tmp_path / "1"]

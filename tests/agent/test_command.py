@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -34,33 +32,6 @@ def test_what_outlives_sigkill_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait(300)
-
-
-SAVES = """
-trap 'echo > saving; until [ -e go ]; do sleep 0.02; done; echo > saved; exit 0' TERM
-echo > begun
-while true; do sleep 0.02; done
-"""
-
-
-def test_what_a_shell_runs_has_the_time_to_save(tmp_path: Path) -> None:
-    """The shell itself ends at once; timeout(1) makes a process group of its own."""
-    (tmp_path / "script").write_text(SAVES)
-    command = Command(
-        ["sh", "-c", f"cd {tmp_path}; timeout 600 sh script; true"], os.environ, "NAME=nobody's"
-    )
-    command.start({})
-    wait_for((tmp_path / "begun").exists)
-    poll = select.poll()
-    assert command.exit_fd is not None
-    poll.register(command.exit_fd, select.POLLIN)
-    ending = threading.Thread(target=command.end, args=(300,))
-    ending.start()
-    wait_for((tmp_path / "saving").exists)
-    assert poll.poll(300_000)
-    (tmp_path / "go").touch()
-    ending.join(300)
-    assert (tmp_path / "saved").exists()
 
 
 PRINTS = """

@@ -72,14 +72,7 @@ def test_dump_is_complete_when_the_thread_that_writes_it_is_in_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "file",
-    [
-        f"{SITE}/torch/distributed/distributed_c10d.py",
-        f"{SITE}/torch/autograd/graph.py",
-        f"{SITE}/torch/nn/parallel/distributed.py",
-        f"{SITE}/torch/cuda/__init__.py",
-        "/workspace/pytorch/torch/distributed/distributed_c10d.py",
-    ],
+    "file", [f"{SITE}/torch/cuda/__init__.py", "/workspace/pytorch/torch/distributed/distributed_c10d.py"]
 )
 def test_innermost_in_torch_waits_for_others(file: str) -> None:
     assert waits_for_others([frame(file), USER]) and not waits_for_others([frame(file), USER], computes=True)
@@ -90,9 +83,7 @@ def test_innermost_in_torch_waits_for_others(file: str) -> None:
     "file",
     [
         f"{SITE}/torch/utils/data/dataloader.py",
-        f"{SITE}/torch/distributed/checkpoint/filesystem.py",
         f"{SITE}/torch/serialization.py",
-        f"{SITE}/numpy/core/multiarray.py",
         "/home/me/torch/train.py",
     ],
 )
@@ -101,7 +92,7 @@ def test_data_files_and_other_code_wait_for_nobody(file: str) -> None:
     assert not waits_for_others(stack)
 
 
-@pytest.mark.parametrize("folder", [f"{SITE}/dlr", "dlr.pyz/dlr", "/clone/dlr"])
+@pytest.mark.parametrize("folder", [f"{SITE}/dlr", "dlr.pyz/dlr"])
 @pytest.mark.parametrize("nccl_is_done", [False, True])
 def test_a_rank_that_waits_for_other_replica_groups_waits_for_others(
     folder: str, *, nccl_is_done: bool

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.timer import FileTimerServer
 
-from agent.facts.world import WAIT
+from agent.facts.world import WAIT, AgentWorld, Member
 from agent.membership import RoundStanding
 from agent.monitor.hang import LOOK_SECONDS
 from agent.processes import processes as processes_module
@@ -23,7 +24,10 @@ from agent.processes.orphans import Orphans
 from agent.processes.processes import TrainingProcesses
 from agent.supervision import course, elastic_agent
 from agent.supervision.elastic_agent import DlrElasticAgent
+from agent.supervision.ending import GoodEnds
 from agent.survival.kept import KeptProcesses
+from crds.agent_report import RankStack
+from crds.phases import RendezvousPhase
 
 
 def agent_with(**parts: Any) -> DlrElasticAgent:
@@ -95,6 +99,37 @@ def test_functions_that_torch_has_not_collected_have_not_ended_well(state: Worke
     """UNHEALTHY: one waits in the kernel for longer than TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT."""
     agent = agent_with(_monitor_workers=lambda _: RunResult(state), _worker_group=None)
     assert agent._carry_out(course.CollectEnds()) is course.ProcessesEnd.NOT_YET
+
+
+def test_a_rank_works_alone_once_all_others_have_ended_well_and_it_waits_for_none() -> None:
+    store, alive, stacks, codes, alive_at = (
+        HashStore(),
+        {0: 10},
+        [RankStack(4)],
+        dict[int, int](),
+        list[None](),
+    )
+    world = AgentWorld(1, RendezvousPhase.FORMED, (Member(0, 1), Member(1, 1)), 4)
+    here, there = GoodEnds(), GoodEnds()
+    here.meet(store, 0, world), there.meet(store, 1, world)
+    processes: Any = SimpleNamespace(pids={0: 10, 1: 11}, exit_codes=codes)
+    agent = agent_with(
+        _good_ends=here,
+        _post_mortem=SimpleNamespace(with_scripts=lambda _: alive),
+        _hang_guard=SimpleNamespace(
+            stacks_of=lambda _: lambda: stacks, note_life=lambda: alive_at.append(None)
+        ),
+    )
+    assert not agent._works_alone(processes), "the other agent's processes train"
+    there.note_own()
+    assert agent._works_alone(processes) and len(alive_at) == 1, "its time begins again"
+    stacks[0] = RankStack(4, in_collective=True)
+    assert not agent._works_alone(processes)
+    stacks[0], alive[1] = RankStack(4), 11
+    assert not agent._works_alone(processes), "two may wait for each other"
+    del alive[1]
+    codes[1] = 1
+    assert not agent._works_alone(processes), "it may wait for the one that failed"
 
 
 def test_the_watchdog_of_a_round_ends_before_the_next_one_starts(

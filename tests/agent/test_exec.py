@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ from agent.exec import main
 from tests.agent.conftest import Agent, Agents
 from tests.agent.fake_cluster import FakeCluster
 from tests.agent.fork_server import ROOT
-from tests.agent.patience import SECONDS, wait_for
 
 pytestmark = pytest.mark.real
 
@@ -27,20 +25,6 @@ COUNTS = (
 
 def execute(agents: Agents, index: int, *words: str, **more: Any) -> Agent:
     return agents.start(index, "exec", *words, module="dlr.cli", forked=False, **more)
-
-
-def await_explanation(agents: Agents, index: int, *words: str, **environ: str) -> Agent:
-    """Start one that waits for long for what explains a failure of its command."""
-    return execute(agents, index, *words, constants={"agent.exec.PATIENCE_SECONDS": SECONDS}, **environ)
-
-
-def binds(port: int) -> bool:
-    try:
-        with socket.socket() as other:
-            other.bind(("", port))
-    except OSError:
-        return False
-    return True
 
 
 def test_its_command_goes_on_from_world_to_world_and_ends_with_the_job(
@@ -84,77 +68,12 @@ def test_what_ends_the_agent_is_the_commands_sigterm(cluster: FakeCluster, agent
     assert cluster.agent(0)["state"] == "Stopped"
 
 
-ROUNDS = "echo $JAX_PROCESS_ID of $JAX_NUM_PROCESSES >> rounds; until [ -e fail ]; do sleep 0.02; done; touch failed; exit 6"
-CHIEF = """
-echo "$DLR_CLUSTER_VERSION $TF_CONFIG" >> versions
-until [ -e fail-$DLR_CLUSTER_VERSION -o -e end ]; do sleep 0.02; done
-[ -e end ] || { touch failed; exit 5; }
-"""
+CHIEF = "until [ -e fail-$DLR_CLUSTER_VERSION ]; do sleep 0.02; done; exit 5"
 
 
-def publish_version(cluster: FakeCluster, version: int, **more: str) -> None:
+def publish_version(cluster: FakeCluster, version: int) -> None:
     tasks = {"chief": "0", "ps": "0"}
-    cluster.publish(
-        phase="Running", cluster={"version": version, "tasks": tasks, "incarnations": [1], **more}
-    )
-
-
-def test_each_round_starts_the_command_anew_and_a_failure_that_others_explain_costs_no_pod(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    folder = agents.directory
-    agent = await_explanation(agents, 0, "--each-round", "--", "sh", "-c", f"cd {folder}; {ROUNDS}")
-    execute(agents, 1, "sleep", "3600")
-    cluster.wait_state({0: "Ready", 1: "Ready"}, 0)
-    assert not (folder / "rounds").exists()
-    port = cluster.agent(0)["storePort"]
-    assert not binds(port), "nobody is given it before the round"
-    cluster.form([0, 1])
-    cluster.wait_state({0: "Running"}, 1)
-    agents.wait_file("rounds")
-    wait_for(lambda: binds(port), "the port, which is the command's now")  # unless another has been given it
-    (folder / "fail").touch()  # as the peer of one that has died
-    agents.wait_file("failed")
-    (folder / "fail").unlink()
-    cluster.reform()
-    cluster.wait_state({0: "Ready"}, 1)
-    assert cluster.agent(0)["storePort"] != port, "another round, another port"
-    cluster.form([0])
-    cluster.wait_state({0: "Running"}, 2)
-    cluster.wait(lambda: (folder / "rounds").read_text() == "0 of 2\n0 of 1\n", "both rounds")
-    cluster.publish(phase="Succeeded")
-    assert agent.wait(300) == 0
-
-
-def test_the_chiefs_command_follows_the_cluster_through_a_failure_that_it_explains(
-    cluster: FakeCluster, agents: Agents
-) -> None:
-    folder, roles = agents.directory, {"DLR_REPLICA_TYPE": "chief", "DLR_CLUSTER_VERSION": "1"}
-    command = f"cd {folder}; {CHIEF}"
-    agent = await_explanation(agents, 0, "sh", "-c", command, TF_CONFIG="outdated", **roles)
-    cluster.wait_state({0: "Ready"}, 0)
-    assert not (folder / "versions").exists()
-    publish_version(cluster, 1)
-    cluster.wait_state({0: "Running"}, 1)
-    (folder / "fail-1").touch()  # its server is gone
-    agents.wait_file("failed")
-    publish_version(cluster, 2)
-    cluster.wait_state({0: "Running"}, 2)
-    agents.wait_log(0, "is restarted, for 2")
-    publish_version(cluster, 3)
-    cluster.wait_state({0: "Running"}, 3)
-    cluster.wait(lambda: (folder / "versions").read_text().count("\n") == 3, "three starts")
-    told = (folder / "versions").read_text().splitlines()
-    assert [line.partition(" ")[0] for line in told] == ["1", "2", "3"]
-    assert len({line.partition(" ")[2] for line in told}) == 1 and "job-ps-0.job." in told[0]
-    (folder / "end").touch()
-    cluster.wait_state({0: "Succeeded"}, 3)
-    publish_version(cluster, 4)
-    cluster.publish(phase="Succeeded")
-    assert agent.wait(300) == 0
-    assert (folder / "versions").read_text().count("\n") == 3, (
-        "it is not started again once it has ended well"
-    )
+    cluster.publish(phase="Running", cluster={"version": version, "tasks": tasks, "incarnations": [1]})
 
 
 def test_no_failure_is_a_commands_own_by_a_view_that_is_older_than_its_explanation(

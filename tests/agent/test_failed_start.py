@@ -48,25 +48,19 @@ def _torchrun(
     [("--bogus", "unrecognized arguments: --bogus"), ("--nproc-per-node=gpu", "Cuda is not available")],
 )
 def test_arguments_that_are_refused_are_a_failure_with_their_sentence(
-    cluster: FakeCluster, argument: str, why: str
+    cluster: FakeCluster, tmp_path: Path, argument: str, why: str
 ) -> None:
-    ran = _torchrun(cluster, argument, "train.py")
+    message = tmp_path / "termination-log"
+    message.touch()
+    environ = {**cluster.environ(0), "DLR_TERMINATION_LOG": str(message)}
+    ran = _torchrun(cluster, "--rdzv-backend=dlr", argument, "train.py", environ=environ)
     assert ran.returncode == 2 and why in ran.stderr
+    assert not message.read_text(), "the report is taken, so the launcher's mark goes"
     _, body = cluster.reports[-1]  # where the first one was late, there are two
     report = TypeAdapter(AgentReport).validate_python(body)
     assert (report.state, report.observed_round) == ("Failed", 0)
     assert report.failure is not None and why in report.failure.message
     assert (report.failure.sequence, report.failure.exit_code) == (1, 2)
-
-
-def test_the_first_report_that_is_taken_deletes_the_launchers_mark(
-    cluster: FakeCluster, tmp_path: Path
-) -> None:
-    message = tmp_path / "termination-log"
-    message.touch()
-    environ = {**cluster.environ(0), "DLR_TERMINATION_LOG": str(message)}
-    _torchrun(cluster, "--rdzv-backend=dlr", "--bogus", environ=environ)
-    assert cluster.reports and not message.read_text()
 
 
 def test_a_launcher_that_fails_before_its_first_report_writes_its_error_behind_the_mark(

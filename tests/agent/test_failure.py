@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import traceback
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -102,17 +100,17 @@ def test_signal_has_a_name() -> None:
     assert report(-40).signal == "signal 40"
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
-def test_a_script_that_cannot_be_compiled_is_said_with_its_line(prefix: str, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import torch\ndef train(:\n    pass\n")
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    log = "loading\n" + "".join(f"{prefix}{line}\n" for line in ran.stderr.splitlines())
-    first, second, *_ = exit_text(1, log).splitlines()
-    assert first == "SyntaxError: invalid syntax (train.py, line 2)"
-    assert second == f'  File "{script}", line 2'
-    assert exit_text(1, f"{log}usage: train\n") == "the process exited with code 1: usage: train"
+def test_a_script_that_cannot_be_compiled_is_said_with_its_line() -> None:
+    try:
+        compile("import torch\ndef train(:\n    pass\n", "/app/train.py", "exec")
+    except SyntaxError as error:
+        said = "".join(traceback.format_exception_only(error))
+    for prefix in ("", "[rank1]: "):
+        log = "loading\n" + "".join(f"{prefix}{line}\n" for line in said.splitlines())
+        first, second, *_ = exit_text(1, log).splitlines()
+        assert first == "SyntaxError: invalid syntax (train.py, line 2)"
+        assert second == '  File "/app/train.py", line 2'
+        assert exit_text(1, f"{log}usage: train\n") == "the process exited with code 1: usage: train"
 
 
 def test_of_chained_exceptions_the_last_counts() -> None:
@@ -129,10 +127,8 @@ GONE = "RuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly"
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize(
-    "first", [KILLED, "subprocess.CalledProcessError: died with <Signals.SIGKILL: 9>.", GONE]
-)
-@pytest.mark.parametrize("links", [0, 1, 5])
+@pytest.mark.parametrize("first", [KILLED, GONE])
+@pytest.mark.parametrize("links", [0, 5])
 def test_a_killed_child_is_found_wherever_in_a_chain_of_exceptions_it_is(
     tmp_path: Path, *, first: str, links: int, recorded: bool
 ) -> None:
@@ -159,14 +155,9 @@ LOST = "ConnectionResetError: [Errno 104] Connection reset by peer"
 SHM = " This might be caused by insufficient shared memory (shm)."
 
 
-@pytest.mark.parametrize("lost", [LOST, "EOFError", GONE])
+@pytest.mark.parametrize("lost", [LOST, GONE])
 @pytest.mark.parametrize(
-    ("words", "more", "signal"),
-    [
-        ("segmentation fault", "", "SIGSEGV"),
-        ("bus error", SHM, "SIGBUS"),
-        ("floating-point exception", "", "SIGFPE"),
-    ],
+    ("words", "more", "signal"), [("segmentation fault", "", "SIGSEGV"), ("bus error", SHM, "SIGBUS")]
 )
 def test_the_crash_of_a_loaders_worker_is_what_the_failure_is(
     words: str, more: str, signal: str, lost: str, tmp_path: Path

@@ -127,8 +127,7 @@ def test_processes_answer_while_they_wait_in_a_collective(tmp_path: Path) -> Non
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("size", [100, MAX_BYTES + 1])
-def test_a_process_that_answers_anything_costs_nothing_but_its_time(tmp_path: Path, size: int) -> None:
+def test_a_process_that_answers_anything_costs_nothing_but_its_time(tmp_path: Path) -> None:
     """The socket lies where a script may put one of its own."""
     path = tmp_path / "recorder.0"
     with socket.create_server(str(path), family=socket.AF_UNIX) as server:
@@ -137,13 +136,13 @@ def test_a_process_that_answers_anything_costs_nothing_but_its_time(tmp_path: Pa
             connection, _ = server.accept()
             with connection:
                 connection.recv(1 << 16)
-                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * size)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MAX_BYTES + 1))
 
         thread = threading.Thread(target=answer)
         thread.start()
         found = ask(path, "any", time.monotonic() + 300)
         thread.join()
-    assert found == (b"x" * size if size <= MAX_BYTES else b"")
+    assert found == b""
     assert ask(path, "any", time.monotonic()) == b"", "nobody listens any more"
 
 

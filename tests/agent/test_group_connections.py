@@ -80,13 +80,6 @@ def is_ended(connection: socket.socket) -> bool:
         return False
 
 
-def test_only_connections_of_the_groups_end_whatever_else_was_opened_meanwhile(gloo: Gloo) -> None:
-    gloo.form(1)
-    gloo.groups.break_off()
-    assert is_ended(gloo.to_peer) and is_ended(gloo.from_peer)
-    assert not is_ended(gloo.to_other)
-
-
 def test_those_of_the_next_round_end_too_and_who_listens_goes_on(gloo: Gloo) -> None:
     for round_ in (1, 2):
         gloo.form(round_)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.facts.world import Member
-from agent.monitor import flight_recorder, stacks
+from agent.monitor import flight_recorder, hang_guard, progress, stacks
 from agent.monitor.dump import Frame
 from agent.monitor.flight_recorder import CollectiveRecord
 from agent.monitor.hang import (
@@ -25,6 +26,7 @@ from agent.monitor.hang_guard import HangGuard, RoundProcesses
 from agent.monitor.progress import ProgressFiles, RankProgress
 from agent.monitor.stacks import Capture, StackFiles
 from crds.agent_report import FailureCause, RankStack
+from tests.cli.scripted import Clock
 
 LIMIT = 60.0
 ALWAYS = StepReporting(as_first=True, as_other=True)
@@ -76,8 +78,8 @@ def test_no_step_for_longer_than_the_limit_is_a_hang(
 
 
 def test_a_script_that_never_told_a_step_cannot_be_judged() -> None:
-    for progress in (RankProgress(), RankProgress(5, 150.0)):  # checkpoints only
-        watch = watched((10_000, [progress]), reporting=StepReporting())
+    for reported in (RankProgress(), RankProgress(5, 150.0)):  # checkpoints only
+        watch = watched((10_000, [reported]), reporting=StepReporting())
         assert not watch.hangs(LIMIT, 10_000) and not watch.may_hang(LIMIT, 10_000)
 
 
@@ -204,74 +206,86 @@ def test_blamed_is_who_does_not_wait_for_others_and_then_who_is_behind() -> None
     )
 
 
-@pytest.mark.real
-def test_processes_that_ended_meanwhile_do_not_hang() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    for module in (hang_guard, progress):
+        monkeypatch.setattr(module, "time", found)
+    return found
+
+
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> dict[int, CollectiveRecord]:
+    """What NCCL has recorded, by local rank."""
+    found: dict[int, CollectiveRecord] = {}
+    query = SimpleNamespace(answers=lambda: found)
+    monkeypatch.setattr(flight_recorder, "RecordQuery", lambda _: query)
+    return found
+
+
+@pytest.fixture
+def guard(clock: Clock, records: dict[int, CollectiveRecord]) -> Iterator[HangGuard]:
+    """That of ranks 4 and 5, in round 3."""
     files = ProgressFiles()
-    guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
-    assert guard.describe({}, {}, 1, LIMIT) is None
+    found = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
+    found.begin(RoundProcesses(3, {0: 4, 1: 5}))
+    yield found
     files.remove()
 
 
-@pytest.mark.real
+def capture(file: str, line: int, function: str, source: str = "") -> Capture:
+    return Capture("x", (Frame(file, line, function, source),))
+
+
+TORCH = "/usr/lib/python3/site-packages/torch"
+BOTH = {0: 1, 1: 1}
+
+
 def test_what_nccl_has_recorded_says_who_waits_whatever_the_stack_looks_like(
-    monkeypatch: pytest.MonkeyPatch,
+    guard: HangGuard, records: dict[int, CollectiveRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 4 is in a line of its own that needs a number of the GPU; rank 5 is in torch, and waits for nobody."""
-    own = Capture("x", (Frame("/app/train.py", 8, "main", "while not ends:"),))
-    inside = Capture("x", (Frame("/usr/lib/python3/site-packages/torch/cuda/__init__.py", 9, "synchronize"),))
+    own = capture("/app/train.py", 8, "main", "while not ends:")
+    inside = capture(f"{TORCH}/cuda/__init__.py", 9, "synchronize")
     monkeypatch.setattr(stacks, "capture", lambda *_: {0: own, 1: inside})
-    records = {0: CollectiveRecord("all_reduce 57 of [3] in default_pg"), 1: CollectiveRecord("")}
-    monkeypatch.setattr(flight_recorder.RecordQuery, "answers", lambda _: records)
-    files = ProgressFiles()
-    guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
-    guard.begin(RoundProcesses(3, {0: 4, 1: 5}))
-    found = guard.describe({0: 1, 1: 1}, {}, 1, LIMIT)
+    records |= {0: CollectiveRecord("all_reduce 57 of [3] in default_pg"), 1: CollectiveRecord("")}
+    found = guard.describe(BOTH, {}, 1, LIMIT)
     assert found is not None and found.rank == 5 and "rank 5, before its first step, is at" in found.message
     waits = next(stack for stack in found.stacks if stack.rank == 4)
     assert waits.in_collective
     assert waits.frames.splitlines()[0] == "NCCL: all_reduce 57 of [3] in default_pg is not completed"
     records[1] = CollectiveRecord("broadcast 57 of [3] in default_pg")
-    again = guard.describe({0: 1, 1: 1}, {}, 2, LIMIT)
+    again = guard.describe(BOTH, {}, 2, LIMIT)
     assert again is not None
     assert "waits for others in NCCL's all_reduce 57 of [3] in default_pg, at" in again.message
-    files.remove()
+    monkeypatch.setattr(stacks, "capture", lambda *_: {})
+    assert guard.describe({}, {}, 3, LIMIT) is None, "all have ended meanwhile"
 
 
-@pytest.mark.real
 def test_who_waits_in_a_collective_that_nccl_does_not_know_of_is_not_blamed(
-    monkeypatch: pytest.MonkeyPatch,
+    guard: HangGuard, records: dict[int, CollectiveRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is Gloo's, or the first of a group, whose members connect before it is enqueued. Rank 5 hangs."""
-    package = "/usr/lib/python3/site-packages/torch"
-    gather = Capture("x", (Frame(f"{package}/distributed/distributed_c10d.py", 3075, "all_gather_object"),))
-    own = Capture("x", (Frame("/app/train.py", 8, "main", "with lock:"),))
+    gather = capture(f"{TORCH}/distributed/distributed_c10d.py", 3075, "all_gather_object")
+    own = capture("/app/train.py", 8, "main", "with lock:")
     monkeypatch.setattr(stacks, "capture", lambda *_: {0: gather, 1: own})
-    monkeypatch.setattr(
-        flight_recorder.RecordQuery, "answers", lambda _: {0: CollectiveRecord(""), 1: CollectiveRecord("")}
-    )
-    files = ProgressFiles()
-    guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
-    guard.begin(RoundProcesses(3, {0: 4, 1: 5}))
-    found = guard.describe({0: 1, 1: 1}, {}, 1, LIMIT)
-    files.remove()
+    records |= dict.fromkeys(BOTH, CollectiveRecord(""))
+    found = guard.describe(BOTH, {}, 1, LIMIT)
     assert found is not None and found.rank == 5
 
 
-@pytest.mark.real
 def test_a_process_that_makes_a_step_while_its_stack_is_taken_does_not_hang(
-    monkeypatch: pytest.MonkeyPatch,
+    guard: HangGuard, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal that asks for the stack wakes some calls, such as pause()."""
-    files = ProgressFiles()
-    guard = HangGuard(files, StackFiles(files.directory / "stacks"), ALWAYS)
-    guard.begin(RoundProcesses(3, {0: 4}))
-    read = iter([told(time.monotonic() - 2 * LIMIT), told(time.monotonic())])
+    clock.now = 1_000.0
+    read = iter([told(clock.now - 2 * LIMIT), told(clock.now)])
     newest = [next(read)]
     monkeypatch.setattr(ProgressFiles, "read_rank", lambda *_: newest[0])
 
     def wake(*_: object) -> dict[int, Capture]:
         newest[0] = next(read, newest[0])
-        return {0: Capture("x", (Frame("/app/train.py", 8, "main", "pause()"),))}
+        return {0: capture("/app/train.py", 8, "main", "pause()")}
 
     monkeypatch.setattr(stacks, "capture", wake)
     guard.look()
@@ -279,4 +293,3 @@ def test_a_process_that_makes_a_step_while_its_stack_is_taken_does_not_hang(
     assert woken is not None and woken.cause is None and "does not hang" in woken.message
     hangs = guard.describe({0: 1}, {}, 1, LIMIT)
     assert hangs is not None and hangs.cause is FailureCause.HANG
-    files.remove()

@@ -9,12 +9,14 @@ import pytest
 from agent.checkpoints.last_save import is_whole, newest_step
 from agent.facts.world import AgentWorld, Member
 from agent.membership import RoundStanding
+from agent.monitor import progress
 from agent.monitor.progress import ProgressFiles
 from agent.slots.process_files import LastSave, StoragePlace
 from agent.supervision.last_save import is_due
 from crds.agent_report import AgentState
 from crds.checkpoint_files import CheckpointTrouble
 from crds.phases import RendezvousPhase
+from tests.cli.scripted import Clock
 
 ME, PEER = Member(0, 1), Member(1, 1)
 JOINED = AgentWorld(1, RendezvousPhase.FORMED, (ME, PEER), 2)
@@ -62,8 +64,10 @@ def test_a_place_that_a_script_has_spoilt_is_none(fields: Any) -> None:
     assert StoragePlace.of(fields) is None
 
 
-@pytest.mark.real
-def test_a_lost_checkpoint_is_reported_whatever_processes_have_said_before() -> None:
+def test_a_lost_checkpoint_is_reported_whatever_processes_have_said_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "time", Clock())
     files = ProgressFiles()
     try:
         files.renew(1, files.start)

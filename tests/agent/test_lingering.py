@@ -42,16 +42,9 @@ Current thread 0x0000000000000111 (most recent call first):
     [
         (WELL, STEPPED, LIMIT, SAY_SECONDS, LingeringStage.WAIT),
         (WELL, STEPPED, LIMIT, SAY_SECONDS + 1, LingeringStage.SAY),
-        (WELL, STEPPED, LIMIT, LIMIT, LingeringStage.SAY),
         (WELL, STEPPED, LIMIT, LIMIT + 1, LingeringStage.END),
         (WELL, STEPPED, 12.0, 7.0, LingeringStage.SAY),
-        (
-            WELL,
-            RankProgress(step=31, last_report_at=LIMIT),
-            LIMIT,
-            LIMIT + 1,
-            LingeringStage.SAY,
-        ),  # a thread trains
+        (WELL, RankProgress(31, LIMIT), LIMIT, LIMIT + 1, LingeringStage.SAY),  # a thread trains
         (WELL, RankProgress(busy_until=2 * LIMIT), LIMIT, LIMIT + 1, LingeringStage.WAIT),  # dlr.busy
         (RAISED, STEPPED, LIMIT, FAILED_SECONDS, LingeringStage.WAIT),
         (RAISED, STEPPED, LIMIT, FAILED_SECONDS + 1, LingeringStage.END),

@@ -21,45 +21,12 @@ from agent.monitor.round_logs import cut_middle
 MIB = 1 << 20
 
 
-class Writer(io.StringIO):
-    """What is copied, and a way to wait for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = threading.Condition()
-
-    def write(self, text: str) -> int:
-        with self.written:
-            self.written.notify_all()
-            return super().write(text)
-
-    def wait_for(self, text: str) -> None:
-        with self.written:
-            assert self.written.wait_for(lambda: text in self.getvalue(), 300), self.getvalue()
-
-
 def copied(log: Path, **options: Any) -> str:
     """The copy of a log whose process has ended."""
-    dst, finished = Writer(), threading.Event()
+    dst, finished = io.StringIO(), threading.Event()
     finished.set()
     copy_log("[rank0]: ", str(log), dst, finished, 0.01, **options)
     return dst.getvalue()
-
-
-@pytest.mark.real
-def test_lines_are_copied_as_they_come_and_to_the_end(tmp_path: Path) -> None:
-    log, dst, finished = tmp_path / "stderr.log", Writer(), threading.Event()
-    copier = threading.Thread(target=copy_log, args=("[rank0]: ", str(log), dst, finished, 0.01))
-    copier.start()
-    with log.open("wb", buffering=0) as file:
-        file.write(b"first\nsec")
-        dst.wait_for("sec")
-        file.write(b"ond\n 10%\r 20%\r\nlast")
-        finished.set()
-    copier.join(300)
-    assert not copier.is_alive()
-    lines = ["first", "second", " 10%", " 20%", "last"]
-    assert dst.getvalue() == "".join(f"[rank0]: {line}\n" for line in lines)
 
 
 class Process:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import logging
+import threading
 
 import pytest
 
-from tests.agent.fork_server import ROOT
-
-pytestmark = pytest.mark.real
-
-SCRIPT = """
-import threading
 from agent.logs import log_to_stderr
-log_to_stderr()
-thread = threading.Thread(target=lambda: {}["step"], name="dlr-example")
-thread.start(); thread.join()
-thread = threading.Thread(target=lambda: exit(3)); thread.start(); thread.join()
-"""
 
 
-def test_a_thread_that_ends_by_a_defect_is_told_with_its_traceback() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
-    )
-    assert (
-        done.stderr.count("the thread dlr-example has ended, and the agent goes on without what it did") == 1
-    )
-    assert done.stderr.rstrip().endswith("KeyError: 'step'")
+def test_a_thread_that_ends_by_a_defect_is_told_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = logging.getLogger("agent")
+    for name, value in (("handlers", []), ("propagate", package.propagate), ("level", package.level)):
+        monkeypatch.setattr(package, name, value)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    log_to_stderr()
+    thread = threading.Thread(name="dlr-example")
+    for error in (KeyError("step"), SystemExit(3)):
+        threading.excepthook(threading.ExceptHookArgs((type(error), error, None, thread)))
+    said = capsys.readouterr().err
+    assert said.count("the thread dlr-example has ended, and the agent goes on without what it did") == 1
+    assert said.rstrip().endswith("KeyError: 'step'")

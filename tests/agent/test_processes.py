@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, Std, start_processes
 
-from agent.processes import orphans as orphans_module
 from agent.processes import processes
 from agent.processes.orphans import PR_SET_CHILD_SUBREAPER, Orphans, become_subreaper, descendants
 from agent.processes.processes import TrainingProcesses
@@ -70,7 +69,7 @@ def wait_exit(fds: list[int], timeout_seconds: float = 300.0) -> None:
 @pytest.fixture(params=["pidfd", "thread"])
 def exit_fds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "thread":
-        monkeypatch.setattr(processes, "open_exit_fd", orphans_module._exit_fd_by_thread)
+        monkeypatch.delattr(os, "pidfd_open")  # as in conda's Python
 
 
 @pytest.mark.usefixtures("exit_fds")

@@ -105,9 +105,7 @@ def test_each_process_is_read_by_itself_too(files: ProgressFiles) -> None:
     [
         {"step": 12, "timestamp": time.time() * 1000 + 60_000},
         {"step": 12, "timestamp": float("nan")},
-        {"step": float("inf"), "timestamp": time.time() + 0.5},
         {"step": 1 << 70, "timestamp": time.time() + 0.5},
-        {"step": [], "timestamp": time.time() + 0.5},
         [],
     ],
 )
@@ -396,11 +394,8 @@ def test_process_group_is_there_when_the_last_process_has_it(files: ProgressFile
 
 @pytest.mark.parametrize(
     "mark",
-    ["", "{", "7", {}, {"imported": 1}, {"imported": "x", "initialized": 2}]
-    + [
-        {"imported": i, "initialized": j}
-        for i, j in ((2, 1), (-1, 1), (1, 1e300), (math.nan, 1), (1, math.inf))
-    ],
+    ["{", "7", {"imported": 1}, {"imported": "x", "initialized": 2}]
+    + [{"imported": i, "initialized": j} for i, j in ((2, 1), (-1, 1), (1, 1e300), (math.nan, 1))],
 )
 def test_mark_that_makes_no_sense_is_none(files: ProgressFiles, mark: object) -> None:
     ((record),) = (env[ENV_PROGRESS_FILE] for env in files.renew(1, ProcessStart()))

@@ -60,7 +60,6 @@ def test_a_namespace_that_terminates_is_final() -> None:
         (403, b'{"message": "elasticworkers is forbidden: User cannot patch"}'),
         (403, b'{"message": "only the Pod other-worker-0-9 may report for this ElasticWorker"}'),
         (403, b'{"message": "no", "details": {"causes": null}}'),
-        (403, b"<html>"),
         (403, b"[]"),
         (404, TERMINATING),
         (503, b""),

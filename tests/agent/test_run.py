@@ -45,9 +45,8 @@ def test_rendezvous_flags_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FRONTS = (
     ["train.py"],
-    ["--", "train.py"],
     ["-m", "package.train"],
-    ["--nproc-per-node=2", "--no_python", "train.sh"],
+    ["--nproc-per-node=2", "--no_python", "--", "train.sh"],
     ["--nno=1:2", "--mod", "--rol", "x", "package.train"],  # shortened, as torchrun allows
     ["-t3", "-r", "0:1", "--rol", "trainer", "--max-restarts=3", "train.sh"],
 )
@@ -58,9 +57,7 @@ FRONTS = (
     "behind",
     [
         ["--h", "64", "--pre", "0.5", "--fail", "2"],
-        ["--r=16", "--log", "info", "--m=3", "-h"],
         ["--hang-timeout", "3", "--preload=x", "--standalone", "--nnodes=7"],
-        ["--", "--tee=3", "second.py"],
         [],
     ],
 )
@@ -88,7 +85,6 @@ def test_our_flags_are_read_in_front_of_the_script_and_as_a_whole(capsys: pytest
 def test_standalone_restarts_as_a_job_does_unless_told_otherwise() -> None:
     assert arguments.parse(["--standalone", "train.py"]).max_restarts == 3
     assert arguments.parse(["--standalone", "--max-restarts=0", "train.py"]).max_restarts == 0
-    assert arguments.parse(["train.py"]).max_restarts > 1_000_000, "the job decides"
 
 
 @pytest.mark.parametrize("flags", [["--standalone", "--nnodes=2"], ["--hang-timeout=3"]])
@@ -97,6 +93,17 @@ def test_what_only_standalone_has_or_has_not_is_refused(
 ) -> None:
     assert run.main([*flags, "train.py"]) == 2
     assert "--standalone" in capsys.readouterr().err
+
+
+def test_outside_of_a_job_one_sentence_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DLR_JOB_NAME", raising=False)
+    assert run.main(["train.py"]) == 2
+    assert capsys.readouterr().err == (
+        "dlr run: DLR_JOB_NAME is not set, so this is not a worker Pod of an ElasticJob: submit the job with "
+        "`dlr job submit`, or train on this machine alone with `dlr run --standalone`\n"
+    )
 
 
 def test_exit_codes_are_a_shells() -> None:
@@ -112,7 +119,7 @@ def test_processes_get_the_pods_grace_less_a_margin() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "variable", "seconds"),
-    [([], "", None), ([], "3", 3), (["--shutdown-timeout=7"], "3", 7), (["--shutdown-timeout=7"], "", 7)],
+    [([], "", None), ([], "3", 3), (["--shutdown-timeout=7"], "3", 7)],
 )
 def test_the_grace_may_come_from_torchruns_variable(
     monkeypatch: pytest.MonkeyPatch, flags: list[str], variable: str, seconds: int | None

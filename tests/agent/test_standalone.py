@@ -119,7 +119,6 @@ def run_script(
 @pytest.mark.parametrize(
     ("flags", "environ", "says"),
     [
-        (["--nnodes=2"], {}, "--standalone is for one machine, and --nnodes is 2"),
         ([], {names.ENV_JOB_NAME: "digits"}, "^--standalone .* this is a worker of digits: drop it"),
         (
             [],

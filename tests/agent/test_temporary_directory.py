@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -17,17 +18,6 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
     with pytest.raises(FileNotFoundError):
         tempfile.gettempdir()
-
-
-def test_shared_memory_serves_where_nothing_else_can_be_written_to(
-    tmp_path: Path, read_only: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(environment, "SHARED_MEMORY", str(tmp_path))
-    environ: dict[str, str] = {}
-    ensure_temporary_directory(environ)
-    assert environ == {"TMPDIR": str(tmp_path)}
-    assert Path(tempfile.mkdtemp()).parent == tmp_path
-    assert len(caplog.records) == 1
 
 
 def test_without_any_directory_there_is_one_sentence(
@@ -53,7 +43,11 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_agent_starts_where_only_shared_memory_can_be_written_to(
-    worker: None, read_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: None,
+    read_only: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def stop_here(*_: object) -> None:
         raise SystemExit
@@ -64,3 +58,4 @@ def test_an_agent_starts_where_only_shared_memory_can_be_written_to(
     with pytest.raises(SystemExit):
         agent.run.main(["train.py"])
     assert list(tmp_path.glob("torchelastic_*"))
+    assert os.environ["TMPDIR"] == str(tmp_path) and len(caplog.records) == 1

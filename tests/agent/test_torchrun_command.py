@@ -12,7 +12,6 @@ JOB = {"DLR_JOB_NAME": "digits", "PET_RDZV_BACKEND": "dlr"}
     [
         (["train.py"], JOB, False),
         (["--nnodes=1:4", "--nproc-per-node", "2", "train.py", "--standalone"], JOB, False),
-        (["--rdzv-backend=dlr", "train.py"], JOB, False),
         (["--standalone", "train.py"], JOB, True),
         (["--rdzv-backend=c10d", "train.py"], JOB, True),
         (["train.py", "--rdzv-backend=c10d"], JOB, False),
@@ -21,7 +20,6 @@ JOB = {"DLR_JOB_NAME": "digits", "PET_RDZV_BACKEND": "dlr"}
         (["train.py"], JOB | {"PET_STANDALONE": "1"}, True),
         (["train.py"], {}, True),
         (["evaluate.py"], JOB | {"DLR_PROGRESS_FILE": "/tmp/dlr/step.0"}, True),
-        (["--nproc-per-node=1", "/usr/local/bin/train", "--standalone"], JOB, False),
     ],
 )
 def test_ours_is_what_asks_for_no_other_rendezvous_in_a_jobs_pod(

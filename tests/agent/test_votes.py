@@ -101,7 +101,7 @@ def test_the_memory_is_told_of_a_plan_whether_or_not_a_vote_comes_of_it(
 
 @pytest.mark.parametrize(
     ("joined", "round_", "broken", "after_failure"),
-    [(4, 5, 4, True), (4, 6, 4, True), (4, 5, 3, False), (None, 5, 4, True), (None, 6, 4, False)],
+    [(4, 6, 4, True), (4, 5, 3, False), (None, 5, 4, True), (None, 6, 4, False)],
 )
 def test_a_round_comes_after_a_failure_if_the_last_one_joined_broke(
     joined: int | None, round_: int, broken: int, after_failure: bool

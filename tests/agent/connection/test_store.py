@@ -15,7 +15,6 @@ import pytest
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.elastic.utils.store import barrier, synchronize
 
 from agent.connection.handshake import RefusedError, connect
 from agent.connection.listener import Listener
@@ -275,18 +274,6 @@ def test_a_lost_server_is_noticed_at_once(agent: Agent) -> None:
     assert isinstance(result.get(timeout=300), dist.DistNetworkError)
     with pytest.raises(dist.DistNetworkError):
         store.set("a", "b")
-
-
-@pytest.mark.real
-def test_it_is_a_store_for_torchs_agents(agent: Agent) -> None:
-    def member(rank: int) -> Queue[object]:
-        store = agent.store()
-        return in_thread(lambda: synchronize(store, b"%d" % rank, rank, 3, "data", timeout=300))
-
-    gathered = [result.get(timeout=300) for result in [member(rank) for rank in range(3)]]
-    assert gathered == [[b"0", b"1", b"2"]] * 3
-    with pytest.raises(dist.DistStoreError):
-        barrier(agent.store(), 2, "exit", barrier_timeout=0.05)
 
 
 @pytest.mark.real

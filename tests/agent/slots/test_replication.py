@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from agent.slots import replication
 from agent.slots.format import Mark
 from agent.slots.replication import LONGEST_RETRY_SECONDS, RETRY_SECONDS, WARN_SECONDS, ReplicaOffers
 
@@ -52,13 +51,3 @@ def test_copies_that_never_come_are_tried_for_less_and_less_often_until_the_turn
     assert pauses[:4] == [10, 20, 40, LONGEST_RETRY_SECONDS] and set(pauses[4:]) == {LONGEST_RETRY_SECONDS}
     assert fail(300.0) == 300
     assert fail(5.0, turn=2) == 10, "another round, or the processes have left"
-
-
-def test_a_copy_that_fails_now_and_then_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    failures = replication._Failures()
-    for at in range(int(WARN_SECONDS)):
-        failures.add("peer", at, float(at), took=0.01)
-    failures.add("peer", 100, WARN_SECONDS - 0.1, took=0.01)
-    assert not caplog.records
-    failures.add("peer", 101, WARN_SECONDS, took=0.01)
-    assert len(caplog.records) == 1

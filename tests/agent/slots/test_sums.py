@@ -55,17 +55,17 @@ def test_parts_have_the_sum_of_the_whole(rows: list[int], rest: int) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_much_has_the_same_sum_in_any_number_of_threads(threads: int) -> None:
+def test_much_has_the_same_sum_in_any_number_of_threads() -> None:
     size = 8 * ROW_WORDS
     written = made(size * 64, 2) * (3 * _ROWS_PER_THREAD // 64) + made(8 * 7 + 3, 4)
     parts = WordSum()
     for at in range(0, len(written), size * 64):
         parts.add_bytes(memoryview(written)[at : at + size * 64])
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
     try:
-        assert sum_of(written) == parts.total()
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            assert sum_of(written) == parts.total()
     finally:
         torch.set_num_threads(before)
 

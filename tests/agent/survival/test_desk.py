@@ -130,19 +130,6 @@ def test_a_process_that_ends_once_its_loop_has_begun_gets_no_round(desk: WorldDe
     assert tmp_path / "log" not in {each.resolve() for each in Path("/proc/self/fd").iterdir()}
 
 
-@pytest.mark.parametrize("message", [Left(2**62), Lost(2**62, "gone")])
-def test_a_process_has_left_no_round_that_it_is_not_in_yet(desk: WorldDesk, message: FromProcess) -> None:
-    process = entered(desk)
-    process.say(message)
-    desk.look()
-    assert desk.words(ME).left == 4
-    assert desk.hand_over(ME, {"DLR_ROUND": "5"}, {})
-    assert (desk.words(ME).left, desk.words(ME).lost) == (4, None)
-    process.say(message)
-    desk.look()
-    assert desk.words(ME).left == 5
-
-
 def test_who_is_not_expected_is_turned_away_whatever_it_says(desk: WorldDesk) -> None:
     desk.expect([ME + 1])
     process = Process(desk)
