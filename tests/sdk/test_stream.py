@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from dlr.data import ElasticBatchSampler, ElasticStream
-from dlr.data.stream import Lanes
 
 few = settings(max_examples=60, deadline=None)
 FILES = {f"file-{number}": size for number, size in enumerate((7, 0, 12, 1, 30, 5))}
@@ -38,18 +37,6 @@ def steps(ranks: Sequence[ElasticStream]) -> Iterator[list[str]]:
         yield sorted(
             sample for rank in micro_batches for micro in rank if micro.weight for sample in micro.data
         )
-
-
-@given(st.integers(1, 200), st.integers(1, 12), st.integers(1, 9))
-@few
-def test_each_place_of_each_lane_has_one_position_and_lanes_are_read_from_front_to_back(
-    length: int, lanes: int, in_a_row: int
-) -> None:
-    shape = Lanes(length, lanes, in_a_row)
-    places = [shape.place(position) for position in range(length)]
-    assert sorted(shape.range_of(lane)[place] for lane, place in places) == list(range(length))
-    for lane in range(lanes):
-        assert [place for other, place in places if other == lane] == list(range(len(shape.range_of(lane))))
 
 
 @given(
