@@ -550,14 +550,13 @@ def node(ready: str) -> dict[str, Any]:
 
 
 class TestScale:
-    def test_asks_through_the_scale_subresource(self, server: Script, dlr: Dlr) -> None:
+    def test_asks_through_the_scale_subresource_for_a_count_that_is_not_wanted_already(
+        self, server: Script, dlr: Dlr
+    ) -> None:
         server.answers |= {f"GET {JOBS}/digits": job(), f"PATCH {JOBS}/digits/scale": {"kind": "Scale"}}
         done = dlr("job", "scale", "digits", "--replicas", "4")
         assert (done.exit_code, done.out) == (0, "elasticjob default/digits scaled from 2 to 4 workers\n")
         assert server.requests[-1].body == {"spec": {"replicas": 4}}
-
-    def test_count_that_is_wanted_already_is_left_alone(self, server: Script, dlr: Dlr) -> None:
-        server.answers[f"GET {JOBS}/digits"] = job()
         done = dlr("job", "scale", "digits", "--replicas", "2")
         assert (done.exit_code, done.out) == (0, "elasticjob default/digits wants 2 workers already\n")
 
@@ -587,8 +586,6 @@ class TestSuspension:
         done = dlr("job", "resume", "digits")
         assert done.out == "elasticjob default/digits resumed: its Pods are being made\n"
         assert server.requests[-1].body == {"spec": {"suspend": False}}
-
-    def test_a_job_that_runs_is_not_resumed(self, server: Script, dlr: Dlr) -> None:
         server.answers[f"GET {JOBS}/digits"] = job(phase="Running")
         done = dlr("job", "resume", "digits")
         assert (done.exit_code, done.out) == (0, "elasticjob default/digits is not suspended\n")

@@ -89,7 +89,16 @@ def live(server: Server) -> list[JSON]:
     return found
 
 
-def test_install_again_and_again_and_with_kubectl_in_between(server: Server, dlr: Dlr) -> None:
+def test_install_again_and_again_and_with_kubectl_in_between_and_a_dry_run_before_each(
+    server: Server, dlr: Dlr
+) -> None:
+    dry = dlr("install", "--dry-run")
+    assert dry.exit_code == 0, dry.err
+    crd = "customresourcedefinition.apiextensions.k8s.io/elasticjobs.elastic.iml.github.io"
+    assert f"{crd} created (dry run)" in dry.out
+    assert "deployment.apps/dlr-controller created, untried" in dry.out
+    assert not server.call("GET", "/api/v1/namespaces/dlr-system", token=server.admin).ok
+    assert not server.call("GET", GROUP, token=server.admin).ok
     assert outcomes(dlr("install", "--no-wait")) == {"created"}
     first = live(server)
     for document, found in zip(deploy.documents(), first, strict=True):
@@ -99,6 +108,9 @@ def test_install_again_and_again_and_with_kubectl_in_between(server: Server, dlr
                 k: document[k] for k in content if k in document
             }
     assert outcomes(dlr("install", "--no-wait")) == {"unchanged"}
+    dry = dlr("install", "--dry-run", "--image", "x:2")
+    assert "deployment.apps/dlr-controller configured (dry run)" in dry.out
+    assert live(server) == first
 
     how = ("--server-side", "--force-conflicts", "--field-manager=dlr")
     by_kubectl = kubectl("apply", *how, "-f", "-", text=dlr("manifests").out)
@@ -127,26 +139,6 @@ def test_an_upgrade_changes_what_changed_and_keeps_what_others_set(server: Serve
     assert "priorityClassName" not in pod  # this time it was not asked for
     assert found["metadata"]["annotations"]["team"] == "a"
     assert found["spec"]["revisionHistoryLimit"] == 3
-
-
-def test_dry_run_stores_nothing(server: Server, dlr: Dlr) -> None:
-    done = dlr("install", "--dry-run")
-    assert done.exit_code == 0, done.err
-    assert (
-        "customresourcedefinition.apiextensions.k8s.io/elasticjobs.elastic.iml.github.io created (dry run)"
-        in (done.out)
-    )
-    assert "deployment.apps/dlr-controller created, untried" in done.out
-    assert not server.call("GET", "/api/v1/namespaces/dlr-system", token=server.admin).ok
-    assert not server.call("GET", GROUP, token=server.admin).ok
-
-    dlr("install", "--no-wait")
-    before = live(server)
-    assert (
-        "deployment.apps/dlr-controller configured (dry run)"
-        in dlr("install", "--dry-run", "--image", "x:2").out
-    )
-    assert live(server) == before
 
 
 class Rollout:
@@ -236,7 +228,9 @@ def test_a_namespace_that_was_there_before_keeps_its_labels_and_stays(server: Se
     assert server.as_admin("GET", "/api/v1/namespaces/dlr-system")["status"]["phase"] == "Active"
 
 
-def test_a_second_controller_for_the_same_jobs_is_refused(server: Server, dlr: Dlr) -> None:
+def test_two_controllers_for_the_same_jobs_are_refused_and_what_two_for_others_share_goes_with_the_last(
+    server: Server, dlr: Dlr
+) -> None:
     dlr("install", "--no-wait")
     done = dlr("install", "--namespace", "elsewhere")
     assert done.exit_code == 1
@@ -245,9 +239,7 @@ def test_a_second_controller_for_the_same_jobs_is_refused(server: Server, dlr: D
     assert "take it away first with `dlr uninstall --namespace dlr-system`" in done.err
     done = dlr("install", "--jobs-namespace", "nowhere")
     assert done.err == "dlr: There is no namespace nowhere; make it first: kubectl create namespace nowhere\n"
-
-
-def test_what_two_installations_share_goes_with_the_last(server: Server, dlr: Dlr) -> None:
+    assert dlr("uninstall").exit_code == 0
     server.as_admin("POST", "/api/v1/namespaces", {"metadata": {"name": "team-b"}})
     first = ("--jobs-namespace", "default")
     second = ("--jobs-namespace", "team-b", "--namespace", "dlr-team-b")

@@ -51,7 +51,7 @@ def ended(code: int) -> bool:
     return code in (-signal.SIGINT, 130)
 
 
-@pytest.mark.parametrize(("import_number", "line"), [(10, "--help"), (150, "job list"), (330, "job list")])
+@pytest.mark.parametrize(("import_number", "line"), [(10, "--help"), (150, "job list")])
 def test_an_interrupted_import_is_no_traceback(import_number: int, line: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(import_number), *line.split()]
     done = subprocess.run(

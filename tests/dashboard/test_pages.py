@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from crds import names
 from dlr.dashboard import fleet, ranks
+from dlr.dashboard.feed import pause_seconds
 from dlr.dashboard.fleet import fleet_page, strip_of
 from dlr.dashboard.job_page import MOST_FAILURES, job_page
 from dlr.dashboard.ranks import MOST_CELLS, grid, rows_of
+from dlr.dashboard.server import why_refused
 from dlr.job.case import Case
 from dlr.job.wording import parse_time
 from tests.cli.scripted import JSON, event, job, worker
@@ -408,3 +410,32 @@ def test_the_page_of_a_job_with_1000_groups_shows_those_that_fail_and_names_how_
     found = job_page(Case(made, [], [], NOW))["groups"]
     assert [each["GROUP"] for each in found["shown"][:3]] == [998, 997, 0]
     assert (len(found["shown"]), found["leftOut"]) == (200, 800)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "is_answered"),
+    [
+        ("localhost", None, True),
+        ("localhost:9999", "http://localhost:9999", True),
+        (None, None, False),
+        ("127.0.0.1.evil.example", None, False),
+        ("[::1", None, False),
+        ("localhost", "null", False),
+        ("127.0.0.1", "https://127.0.0.1", False),
+    ],
+)
+def test_only_pages_of_its_own_under_a_loopback_name_are_answered(
+    host: str | None, origin: str | None, is_answered: bool
+) -> None:
+    assert (why_refused(host, origin, "t", "t") is None) == is_answered
+
+
+@pytest.mark.parametrize(
+    ("cpu_seconds", "took_seconds", "pause"),
+    [(0.01, 0.01, 0.99), (0.09, 0.2, 0.8), (0.5, 1.0, 4.0), (60.0, 60.0, 30.0), (0.05, 8.0, 8.0)],
+)
+def test_a_large_page_is_made_less_often_and_a_slow_api_server_asked_half_of_the_time(
+    cpu_seconds: float, took_seconds: float, pause: float
+) -> None:
+    assert pause_seconds(cpu_seconds, took_seconds, in_trouble=False) == pytest.approx(pause)
+    assert pause_seconds(cpu_seconds, took_seconds, in_trouble=True) == 3.0

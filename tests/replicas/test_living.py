@@ -15,7 +15,6 @@ import dlr.replicas
 from agent.survival.client import RoundOverError
 from dlr.replicas.channel import Alone
 from dlr.replicas.group import OwnGroup
-from dlr.replicas.joining import join_over
 from dlr.replicas.news import GroupVersions
 from dlr.replicas.training_step import Mortal
 
@@ -113,41 +112,3 @@ def test_generators_are_where_the_loop_has_found_them() -> None:
         optimizer.zero_grad()
     assert process.made == [0, 1, 1, 2, 3]
     assert drawn[2:4] == drawn[:2]
-
-
-class OfARound(Alone):
-    """A channel that notes what a round is asked for."""
-
-    def __init__(self, round_: int = 0) -> None:
-        self.round = round_
-        self.followed: list[Any] = []
-
-    def renewed(self, round_: int) -> OfARound:
-        return OfARound(round_)
-
-    def follow(self, changed: Any, rank: int, size: int) -> None:
-        self.followed.append(changed)
-
-
-def test_each_round_has_a_channel_of_its_own_which_is_followed_and_the_old_meeting_is_left() -> None:
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    training: Any = join_over(OfARound(), model, optimizer)
-    process = Lives(1)
-    training._process, process.training, process.round = process, training, 7
-    training._checkpoint = SimpleNamespace(join=lambda *_: 0)
-    seen = []
-    for step in training.steps(2):
-        process.made.append(int(step))
-        seen.append(training._meetings)
-        if len(process.made) == 1:
-            training.leave_round()
-            assert seen[0]._exchange is None, "the others would wait for this process"
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-    assert [each.channel.round for each in seen] == [0, 7, 7]
-    assert [len(each.channel.followed) for each in seen] == [1, 1, 1]
-    woken = []
-    training._meetings.news.notify = lambda: woken.append("news")
-    training.wake()
-    assert woken == ["news"]

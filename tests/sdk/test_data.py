@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -128,20 +127,6 @@ def test_order_is_the_one_of_torch_and_depends_on_seed_and_epoch_alone(
     ours.set_epoch(epoch)
     theirs.set_epoch(epoch)
     assert list(itertools.chain.from_iterable(ours)) == list(theirs)
-
-
-def test_state_is_plain_small_and_survives_json_and_torch_save() -> None:
-    sampler = ElasticBatchSampler(range(10**6), 8, 3, global_batch_size=512)
-    for _ in range(1000):
-        sampler.advance()
-    state = sampler.state_dict()
-    assert json.loads(json.dumps(state)) == state
-    assert len(json.dumps(state)) < 100
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    assert torch.load(file, weights_only=True) == state
-    assert (state["epoch"], state["consumed"]) == (0, 512_000)
 
 
 def test_an_epoch_ends_with_its_last_step_and_the_next_begins() -> None:
