@@ -298,21 +298,15 @@ class TestLogs:
         shown = dlr("job", "logs", "digits", "--rank", "0").out
         assert shown == "\x1b[1;31mred\x1b[0m\t9%\r10%  ]0;owned  [2J 2J é\n"
 
-    def test_of_one_rank_are_bare_lines(self, server: Script, dlr: Dlr) -> None:
-        script_job(server)
-        done = dlr("job", "logs", "digits", "--rank", "0", "--tail", "5")
-        assert done.out == "one\ntwo\n"
-        assert server.requests[-1].query == {"container": "main", "timestamps": "true", "tailLines": "5"}
-
-    def test_are_those_of_the_container_that_trains_behind_a_webhooks_sidecar(
+    def test_of_one_rank_are_bare_lines_of_the_container_that_trains_behind_a_webhooks_sidecar(
         self, server: Script, dlr: Dlr
     ) -> None:
         script_job(server)
         injected = pod("digits-worker-1-1", "Running", "proxy", "trainer", "main")
         injected["spec"]["containers"][1]["env"] = [{"name": "DLR_JOB_KEY"}]
         server.answers[f"GET {PODS}/digits-worker-1-1"] = injected
-        assert dlr("job", "logs", "digits", "--rank", "0").out == "one\ntwo\n"
-        assert server.requests[-1].query["container"] == "trainer"
+        assert dlr("job", "logs", "digits", "--rank", "0", "--tail", "5").out == "one\ntwo\n"
+        assert server.requests[-1].query == {"container": "trainer", "timestamps": "true", "tailLines": "5"}
 
     def test_of_all_carry_the_worker_and_name_those_without_a_pod(self, server: Script, dlr: Dlr) -> None:
         script_job(server)

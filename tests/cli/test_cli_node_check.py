@@ -202,15 +202,6 @@ class TestWait:
             "node-1  Healthy  bf16 612 TFLOP/s  11 GB/s",
         ]
 
-    def test_a_job_s_workers_are_found_by_the_job(self, server: Script, dlr: Dlr) -> None:
-        spec = {"jobName": "digits", "cordon": True}
-        running = node_check(spec=spec, phase="Running", round=0, **MEMBERS)
-        script(server, running, finished("Healthy"))
-        dlr("node-check", "--job", "digits")
-        queries = [request.query["labelSelector"] for request in server.requests if request.path == WORKERS]
-        job = "elastic.iml.github.io/job-name=digits"
-        assert queries == [f"{job},elastic.iml.github.io/replica-type=worker"]
-
     def test_faulty_nodes_links_and_racks_are_shown(self, server: Script, dlr: Dlr) -> None:
         link = {"a": "node-2", "b": "node-3", "symptom": "failed", "message": "each passed with others"}
         rack = {"level": "rack", "name": "r7", "nodes": ["node-0", "node-1"], "message": "2 of its 3 nodes"}

@@ -141,40 +141,26 @@ def test_an_upgrade_changes_what_changed_and_keeps_what_others_set(server: Serve
     assert found["spec"]["revisionHistoryLimit"] == 3
 
 
-class Rollout:
-    """What the Deployment's controller and the elected Pod would write, step by step."""
-
-    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._server = server
-        monkeypatch.setattr(api, "EMBEDDED_VERSION", "+another")
-
-    def ready(self, count: int) -> None:
-        generation = self._server.as_admin("GET", DEPLOYMENT)["metadata"]["generation"]
+def roll_out(server: Server) -> None:
+    """Write, step by step, what the Deployment's controller and the elected Pod would."""
+    generation = server.as_admin("GET", DEPLOYMENT)["metadata"]["generation"]
+    for ready in (1, 2):
         status = {"observedGeneration": generation, "replicas": 2, "updatedReplicas": 2}
-        status |= {"availableReplicas": count, "readyReplicas": count}
-        self._server.as_admin("PATCH", f"{DEPLOYMENT}/status", {"status": status})
-
-    def lead(self) -> None:
-        renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": "dlr-controller-x_uid", "renewTime": renewed, "leaseDurationSeconds": 3600}
-        path = "/apis/coordination.k8s.io/v1/namespaces/dlr-system/leases"
-        self._server.as_admin("POST", path, {"metadata": {"name": "dlr-controller"}, "spec": spec})
-
-
-@pytest.fixture
-def rollout(server: Server, monkeypatch: pytest.MonkeyPatch) -> Rollout:
-    return Rollout(server, monkeypatch)
-
-
-def test_install_waits_until_the_controller_leads(dlr: Dlr, rollout: Rollout) -> None:
-    def roll_out() -> None:
-        rollout.ready(1)
+        status |= {"availableReplicas": ready, "readyReplicas": ready}
+        server.as_admin("PATCH", f"{DEPLOYMENT}/status", {"status": status})
         time.sleep(0.2)  # only so that the state in between is likely to be seen
-        rollout.ready(2)
-        rollout.lead()
+    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": "dlr-controller-x_uid", "renewTime": renewed, "leaseDurationSeconds": 3600}
+    path = "/apis/coordination.k8s.io/v1/namespaces/dlr-system/leases"
+    server.as_admin("POST", path, {"metadata": {"name": "dlr-controller"}, "spec": spec})
 
+
+def test_install_waits_until_the_controller_leads(
+    server: Server, dlr: Dlr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "EMBEDDED_VERSION", "+another")
     assert dlr("install", "--no-wait").exit_code == 0
-    other = threading.Thread(target=roll_out)
+    other = threading.Thread(target=roll_out, args=(server,))
     other.start()
     done = dlr("install")
     other.join()

@@ -123,17 +123,6 @@ def test_what_lived_through_a_failure_is_beside_it() -> None:
     ]
 
 
-def test_what_was_planned_is_no_failure() -> None:
-    assert (
-        failures(
-            episode("Training", 12, 1, "0-1"),
-            episode("Recovering", 60, 1, "0-1", "worker 1 left the world: its Pod was deleted"),
-            episode("Training", 72, 2, "0-1"),
-        )
-        == []
-    )
-
-
 def test_job_without_history_is_said() -> None:
     with pytest.raises(NoHistory):
         life_of(job(), [], None, NOW)

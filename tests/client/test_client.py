@@ -99,12 +99,21 @@ def test_the_embedded_cluster_needs_no_image(made: Script, version: str, needs: 
     assert container["image"] == UNUSED_IMAGE
 
 
-def test_nothing_is_left_behind_of_a_job_that_is_refused(made: Script) -> None:
-    made.answers[f"POST {JOBS}"] = refusal(403, "Forbidden", "a policy forbids it")
+def test_nothing_is_left_behind_of_a_job_that_is_refused_or_whose_answer_is_lost_and_that_is_not_there(
+    made: Script,
+) -> None:
     made.answers[f"DELETE {CONFIG_MAPS}/{NAME}-code"] = {}
-    with pytest.raises(ApiError, match="The job 'alone' is refused: a policy forbids it"):
-        dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
-    assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
+    refused = refusal(403, "Forbidden", "a policy forbids it")
+    lost = refusal(504, "Timeout", "request did not complete")
+    for answer, there, says in (
+        (refused, job(NAME), "The job 'alone' is refused: a policy forbids it"),
+        (lost, refusal(404, "NotFound", "not found"), ""),
+        (lost, job(NAME), ""),
+    ):
+        made.answers |= {f"POST {JOBS}": answer, f"GET {JOBS}/{NAME}": there}
+        with pytest.raises(ApiError, match=says):
+            dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
+        assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
 
 
 def test_a_job_whose_answer_is_lost_keeps_its_code(made: Script) -> None:
@@ -115,16 +124,6 @@ def test_a_job_whose_answer_is_lost_keeps_its_code(made: Script) -> None:
     made.answers[f"POST {JOBS}"] = create
     found = dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
     assert asked(made)[-1] == ("PATCH", f"{CONFIG_MAPS}/{NAME}-code") and found.name == NAME
-
-
-def test_of_a_job_whose_answer_is_lost_and_that_is_not_there_nothing_is_left_behind(made: Script) -> None:
-    made.answers[f"POST {JOBS}"] = refusal(504, "Timeout", "request did not complete")
-    made.answers[f"DELETE {CONFIG_MAPS}/{NAME}-code"] = {}
-    for there in (refusal(404, "NotFound", "not found"), job(NAME)):
-        made.answers[f"GET {JOBS}/{NAME}"] = there
-        with pytest.raises(ApiError):
-            dlr.Client().train(functions.alone, {"lr": 1}, image="i", name=NAME)
-        assert asked(made)[-1] == ("DELETE", f"{CONFIG_MAPS}/{NAME}-code")
 
 
 def test_a_name_that_a_job_has_is_refused_with_the_job_and_its_code_is_left_alone(made: Script) -> None:

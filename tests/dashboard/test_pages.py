@@ -35,40 +35,24 @@ def lead(step: int = 400, speed: float | None = 0.5) -> JSON:
     )
 
 
-def line(made: JSON, leads: list[JSON]) -> JSON:
-    (only,) = fleet_page([made], leads, NOW)["jobs"]
-    return dict(only)
-
-
-def test_fleet_tells_speed_and_time_left_by_one_worker_of_each_job() -> None:
-    told = line(troubled_job(), [lead()])
-    assert (told["step"], told["total"], told["secondsPerStep"], told["secondsLeft"]) == (
-        400,
-        1000,
-        0.5,
-        300.0,
-    )
-    assert (told["phase"], told["state"], told["workers"], told["goodput"]) == (
-        "Running",
-        "Training",
-        "3/3",
-        0.3,
-    )
-
-
-def test_fleet_takes_the_job_s_account_where_that_worker_is_silent() -> None:
-    told = line(troubled_job(), [worker(0)])
-    assert (told["step"], told["secondsPerStep"]) == (210, None)
-
-
-def test_fleet_says_nothing_of_the_speed_of_a_job_that_has_ended() -> None:
-    told = line(troubled_job(phase="Succeeded", completionTime=at(280)), [lead()])
-    assert (told["secondsPerStep"], told["secondsLeft"], told["step"], told["state"]) == (
-        None,
-        None,
-        210,
-        "Succeeded",
-    )
+@pytest.mark.parametrize(
+    ("made", "worker_", "told"),
+    [
+        (troubled_job(), lead(), ("Running", "Training", 400, 0.5, 300.0)),
+        (troubled_job(), worker(0), ("Running", "Training", 210, None, None)),
+        (
+            troubled_job(phase="Succeeded", completionTime=at(280)),
+            lead(),
+            ("Succeeded", "Succeeded", 210, None, None),
+        ),
+    ],
+    ids=["by one worker", "by the job's account where that is silent", "ended"],
+)
+def test_fleet_tells_step_speed_and_time_left(made: JSON, worker_: JSON, told: tuple[object, ...]) -> None:
+    (line,) = fleet_page([made], [worker_], NOW)["jobs"]
+    found = line["phase"], line["state"], line["step"], line["secondsPerStep"], line["secondsLeft"]
+    assert found == told
+    assert (line["total"], line["workers"], line["goodput"]) == (1000, "3/3", 0.3)
 
 
 def test_namesake_of_another_namespace_is_another_job() -> None:

@@ -426,16 +426,6 @@ def test_what_a_dead_group_has_not_learned_is_first_in_the_next_step() -> None:
     assert (fleet.state["consumed"], fleet.state["holes"]) == (50, "")
 
 
-def test_a_group_that_heals_learns_from_nothing_and_its_indices_are_empty() -> None:
-    one = ElasticBatchSampler(range(20), 1, 0, False, global_batch_size=10)
-    replicas = FakeReplicas()
-    replicas.begin(7, (0, 2), 1)
-    one.deal_to(replicas)
-    batch = next(one.global_batches(one))
-    assert batch.indices == []
-    assert [(micro.data, micro.weight, micro.last) for micro in batch] == [([0], 0.0, True)]
-
-
 def test_a_step_counts_when_the_groups_commit_it_and_one_that_was_not_dealt_does_not() -> None:
     one = ElasticBatchSampler(range(20), 1, 0, False, global_batch_size=10)
     replicas = FakeReplicas()
