@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import struct
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ from crds.checkpoint_files import KeptIn
 from crds.progress_record import (
     BOUNDARY,
     ENV_PROGRESS_FILE,
-    EXIT_LEFT,
     GO_ON,
     GOES_ALONE,
     KEEPS_IN,
@@ -60,16 +58,6 @@ def test_a_step_without_a_vote_tells_that_it_has_ended(record: Record) -> None:
     assert record[BOUNDARY] == 7
     leaving.take_part("storage")
     assert (record[BOUNDARY], record[KEEPS_IN]) == (7, KeptIn.STORAGE)
-
-
-def test_it_leaves_after_the_agreed_step(record: Record) -> None:
-    record[ORDER] = leave_at(8, KeptIn.STORAGE)
-    assert leaving.boundary(7) is None
-    assert leaving.boundary(8) == "storage"
-    with pytest.raises(SystemExit) as ended:
-        leaving.leave()
-    gc.unfreeze()  # this process goes on
-    assert ended.value.code == EXIT_LEFT
 
 
 @pytest.mark.parametrize(("order", "answer"), [(GO_ON, None), (leave_at(5, KeptIn.MEMORY), "memory")])
