@@ -146,9 +146,9 @@ def test_a_checkpoint_with_what_no_rank_writes_is_not_completed(
 
 @pytest.mark.parametrize("name", ["\0", "\ud800", "..", ".", "", "a/b", "x" * 256])
 def test_a_name_that_no_file_has_is_refused(tmp_path: Path, name: str) -> None:
-    data = Manifest("", 7, 1, "t", (File(name, 1, 1),)).encode()
-    with pytest.raises(StorageError, match="its manifest cannot be read"):
-        Manifest.decode(data)
+    for manifest in (Manifest("", 7, 1, "t", (File(name, 1, 1),)), Manifest("", 7, 1, name or "..", ())):
+        with pytest.raises(StorageError, match="its manifest cannot be read"):
+            Manifest.decode(manifest.encode())
 
 
 def test_links_and_steps_of_another_form_are_neither_counted_nor_removed(tmp_path: Path) -> None:

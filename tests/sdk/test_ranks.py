@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from hypothesis import strategies as st
 from dlr import ranks
 from dlr.checkpoint.choosing import Listing
 from dlr.checkpoint.outlines import Outline
-from dlr.checkpoint.storage import File, Manifest, StorageError
+from dlr.checkpoint.storage import StorageError
 from tests.forks import forks
 
 ROOT = Path(__file__).parents[2]
@@ -153,20 +152,3 @@ def test_whatever_a_rank_sends_is_a_listing_and_an_outline_or_an_error_that_call
         Listing.of(told)
     with suppress(ValueError, TypeError, KeyError):
         Outline.of_wire(told)
-
-
-def test_listings_and_outlines_come_back_as_they_were() -> None:
-    listing = Listing((Manifest("ns/job", 3, 2, "a", (File("a", 1, 2**64 - 1),)),), ("step-2: bad",))
-    assert Listing.of(json.loads(json.dumps(asdict(listing)))) == listing
-    outline = Outline({((0, 8), (1, 4)): ((0, 4), (1, 2)), (): ()}, "a", "b", "c", "d", "e")
-    assert Outline.of_wire(json.loads(json.dumps(outline.to_wire()))) == outline
-
-
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/dev/zero", "", "a/b"])
-def test_a_manifest_names_files_of_its_own_folder_alone(name: str) -> None:
-    body = {"job": "", "step": 1, "world_size": 1, "attempt": "a"}
-    with pytest.raises(ValueError, match="name"):
-        Manifest.of({**body, "files": [{"name": name, "nbytes": 1, "sum": 1}]})
-    if name:
-        with pytest.raises(ValueError, match="name"):
-            Manifest.of({**body, "attempt": name, "files": []})
