@@ -187,8 +187,9 @@ def with_usage(workers: list[JSON]) -> list[JSON]:
     return workers
 
 
-def test_usage_has_curves_of_rank_0_and_a_line_about_all_pods() -> None:
-    steps = job_page(case(workers=with_usage(troubled_workers())))["steps"]
+def test_usage_has_curves_of_rank_0_a_line_about_all_pods_and_a_place_in_each_row() -> None:
+    trains = case(workers=with_usage(troubled_workers()))
+    steps, drawn = job_page(trains)["steps"], grid(trains, [])
     assert steps["past"]["usage"] == [
         {"label": "CPU", "unit": "cores", "values": [1.23, 2.0, 3.0, 4.0]},
         {"label": "Memory", "unit": "GiB", "values": [1.5] * 4},
@@ -197,21 +198,16 @@ def test_usage_has_curves_of_rank_0_and_a_line_about_all_pods() -> None:
         "3 Pods now: 9 cores; 12 GiB of memory; GPUs 70 % busy, 50 % at least; "
         "71 GiB in use on the fullest GPU"
     )
-    assert job_page(case())["steps"]["usage"] == ""
-    ended = case(troubled_job(phase="Succeeded"), with_usage(troubled_workers()))
-    assert job_page(ended)["steps"]["usage"] == ""
-
-
-def test_a_worker_has_its_own_usage_in_its_row() -> None:
-    drawn = grid(case(workers=with_usage(troubled_workers())), [])
     assert drawn["columns"][-4:] == ("cpu", "memory", "gpu", "gpuMemory")
     assert [row[-4:] for row in drawn["cells"]] == [
         [2.0, 4.0, 90.0, 70.0],
         [3.0, 4.0, 50.0, 71.0],
         [4.0, 4.0, None, None],
     ]
-    ended = grid(case(troubled_job(phase="Succeeded"), with_usage(troubled_workers())), [])
-    assert {value for row in ended["cells"] for value in row[-4:]} == {None}
+    assert job_page(case())["steps"]["usage"] == ""
+    ended = case(troubled_job(phase="Succeeded"), with_usage(troubled_workers()))
+    assert job_page(ended)["steps"]["usage"] == ""
+    assert {value for row in grid(ended, [])["cells"] for value in row[-4:]} == {None}
 
 
 def test_planned_changes_and_odd_ranks_are_on_the_page_and_no_failures() -> None:
@@ -325,13 +321,9 @@ def test_cell_tells_how_far_behind_and_how_much_slower_a_rank_is() -> None:
     first, second, _ = rows_of(case(workers=workers), [])
     assert (first["rank"], first["lag"], first["slowness"], first["class"]) == (0, 10, 2.0, "")
     assert (second["lag"], second["slowness"], second["class"], second["ago"]) == (0, 1.0, "UserError", 240)
-
-
-def test_rank_that_died_of_a_peer_has_not_failed_by_itself() -> None:
     text = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.7]:51633."
-    workers = troubled_workers()
     workers[0]["status"]["agent"]["failure"] = RAISED | {"rank": 0, "message": text}
-    assert rows_of(case(workers=workers), [])[0]["class"] == ""
+    assert rows_of(case(workers=workers), [])[0]["class"] == "", "it has not failed by itself"
 
 
 @settings(max_examples=30)
