@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import io
 import json
@@ -22,6 +23,7 @@ GROUP_PATH = "/apis/elastic.iml.github.io/v1alpha1/namespaces"
 JOBS, WORKERS = f"{GROUP_PATH}/default/elasticjobs", f"{GROUP_PATH}/default/elasticworkers"
 PODS, EVENTS = "/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/events"
 CREATED = "2026-01-01T00:00:00Z"
+TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "digits"}]}}
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def job(name: str = "digits", namespace: str = "default", *, workers: int = 2, *
             "resourceVersion": "1",
             "creationTimestamp": CREATED,
         },
-        "spec": {"replicaSpecs": {"worker": {"replicas": workers}}},
+        "spec": {"replicaSpecs": {"worker": {"replicas": workers, "template": copy.deepcopy(TEMPLATE)}}},
         "status": status,
     }
 

@@ -128,8 +128,6 @@ def troubled_job(**status: Any) -> JSON:
             episode("Training", 152, 3, "0-2"),
         ],
     )
-    containers = [{"name": "main", "image": "digits"}]
-    made["spec"]["replicaSpecs"]["worker"]["template"] = {"spec": {"containers": containers}}
     made["metadata"]["annotations"] = {"elastic.iml.github.io/total-steps": "1000"}
     made["status"] |= status
     return made

@@ -107,8 +107,8 @@ def test_nothing_is_left_behind_of_a_job_that_is_refused_or_whose_answer_is_lost
     lost = refusal(504, "Timeout", "request did not complete")
     for answer, there, says in (
         (refused, job(NAME), "The job 'alone' is refused: a policy forbids it"),
-        (lost, refusal(404, "NotFound", "not found"), ""),
-        (lost, job(NAME), ""),
+        (lost, refusal(404, "NotFound", "not found"), None),
+        (lost, job(NAME), None),
     ):
         made.answers |= {f"POST {JOBS}": answer, f"GET {JOBS}/{NAME}": there}
         with pytest.raises(ApiError, match=says):
