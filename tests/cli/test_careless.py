@@ -38,6 +38,7 @@ CARELESS = [
     ("up --home ~nosuch-user", "user's home in ~nosuch-user is unknown"),
     ("up --home /proc/dlr", "The folder /proc/dlr cannot be used for the cluster"),
     ("down --home nosuch", "There is no embedded cluster in "),
+    ("kubeconfig --home nosuch", "There is no embedded cluster in "),
     ("job list -o xml", "'--output' / '-o': 'xml' is not one of 'table', 'json'"),
     ("job status", "Missing argument"),
     ("job status ä", "'ä' is not a valid name in Kubernetes"),
