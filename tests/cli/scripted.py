@@ -6,7 +6,7 @@ import copy
 import errno
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
@@ -117,6 +117,16 @@ def refusal(code: int, reason: str, message: str, **details: Any) -> Answer:
 
 def listing(*items: JSON) -> JSON:
     return {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": list(items)}
+
+
+def show(server: Script, made: JSON | list[JSON], workers: Sequence[JSON] = (), *events: JSON) -> None:
+    """Have a server with the job digits, or what it is at each look, its workers and its events."""
+    server.answers |= {
+        f"GET {JOBS}/digits": made,
+        f"GET {WORKERS}": listing(*workers),
+        f"GET {GROUP_PATH}/default/nodechecks": listing(),
+        f"GET {EVENTS}": listing(*events),
+    }
 
 
 def job(name: str = "digits", namespace: str = "default", *, workers: int = 2, **status: Any) -> JSON:

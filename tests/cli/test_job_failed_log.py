@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dlr.job.failures import find_culprit
-from tests.cli.scripted import GROUP_PATH, JSON, Answer, Dlr, Script, listing, pod, refusal, worker
+from tests.cli.scripted import GROUP_PATH, JSON, Answer, Dlr, Script, listing, pod, refusal, show, worker
 from tests.cli.troubled import RAISED, SUBMITTED, at, life, troubled_job, troubled_workers
 
 JOB = f"GET {GROUP_PATH}/default/elasticjobs/digits"
@@ -17,7 +17,7 @@ POD = "GET /api/v1/namespaces/default/pods/digits-worker-1-1"
 
 
 def script(server: Script, log: str | None, workers: list[JSON] | None = None) -> None:
-    server.answers |= {JOB: troubled_job(), WORKERS: listing(*(workers or troubled_workers()))}
+    show(server, troubled_job(), workers or troubled_workers())
     gone = refusal(404, "NotFound", "no such Pod", name="digits-worker-1-1")
     server.answers[POD] = gone if log is None else pod("digits-worker-1-1")
     server.answers[f"{POD}/log"] = log

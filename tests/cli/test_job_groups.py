@@ -12,7 +12,6 @@ from dlr.job.case import Case
 from dlr.job.facts import facts_of
 from dlr.job.goodput import redone
 from tests.cli.scripted import (
-    EVENTS,
     JOBS,
     JSON,
     PODS,
@@ -23,6 +22,7 @@ from tests.cli.scripted import (
     listing,
     pod,
     refusal,
+    show,
     worker,
 )
 
@@ -80,12 +80,8 @@ def script(server: Script, **status: Any) -> None:
     stranger = group(5, uid="uid-of-another")
     workers = [of_group(number, index, agent=step(100 + number)) for number in (2, 0, 1) for index in (1, 0)]
     theirs = worker(0, job_name="digits-group-5")
-    server.answers |= {
-        f"GET {JOBS}/digits": grouped(**status),
-        f"GET {JOBS}": listing(group(2), stranger, group(0), group(1)),
-        f"GET {WORKERS}": listing(*workers, theirs),
-        f"GET {EVENTS}": listing(),
-    }
+    show(server, grouped(**status), [*workers, theirs])
+    server.answers[f"GET {JOBS}"] = listing(group(2), stranger, group(0), group(1))
     for number in range(3):
         server.answers[f"GET {JOBS}/digits-group-{number}"] = group(number)
         for index in range(2):
