@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from crds import names
 from dlr.dashboard import fleet, ranks
-from dlr.dashboard.feed import pause_seconds
 from dlr.dashboard.fleet import fleet_page, strip_of
 from dlr.dashboard.job_page import MOST_FAILURES, job_page
 from dlr.dashboard.ranks import MOST_CELLS, grid, rows_of
@@ -404,14 +403,3 @@ def test_only_pages_of_its_own_under_a_loopback_name_are_answered(
     host: str | None, origin: str | None, is_answered: bool
 ) -> None:
     assert (why_refused(host, origin, "t", "t") is None) == is_answered
-
-
-@pytest.mark.parametrize(
-    ("cpu_seconds", "took_seconds", "pause"),
-    [(0.01, 0.01, 0.99), (0.09, 0.2, 0.8), (0.5, 1.0, 4.0), (60.0, 60.0, 30.0), (0.05, 8.0, 8.0)],
-)
-def test_a_large_page_is_made_less_often_and_a_slow_api_server_asked_half_of_the_time(
-    cpu_seconds: float, took_seconds: float, pause: float
-) -> None:
-    assert pause_seconds(cpu_seconds, took_seconds, in_trouble=False) == pytest.approx(pause)
-    assert pause_seconds(cpu_seconds, took_seconds, in_trouble=True) == 3.0
