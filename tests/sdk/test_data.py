@@ -274,15 +274,6 @@ def test_torchdatas_loader_is_refused_its_state_and_goes_on_by_the_samplers(tmp_
         Checkpointer(tmp_path, {"loader": loader, "sampler": sampler})
 
 
-@pytest.mark.parametrize("place", [(0, -1), (-1, 0), (0, 40), (0, 1.5), (True, 0)])
-def test_a_place_that_is_none_is_refused(place: tuple[Any, Any]) -> None:
-    (sampler,) = samplers(40, 1, global_batch_size=4)
-    state = {**sampler.state_dict(), "epoch": place[0], "consumed": place[1]}
-    with pytest.raises(ValueError, match="there is no place in training"):
-        sampler.load_state_dict(state)
-    assert (sampler.epoch, sampler.consumed) == (0, 0)
-
-
 class Fsdp2:
     """As torch's FSDPModule."""
 

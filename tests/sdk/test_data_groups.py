@@ -468,13 +468,20 @@ def test_an_iterator_that_cannot_begin_again_is_refused_where_it_would_have_to()
 
 
 @pytest.mark.parametrize(
-    ("consumed", "holes"), [(10, "5-10"), (0, "0"), (20, ""), (21, "3"), (-1, ""), (10, "9-"), (10, "x")]
+    "place",
+    [
+        *({"consumed": 10, "holes": holes} for holes in ("5-10", "9-", "x")),
+        {"consumed": 0, "holes": "0"},
+        *({"consumed": consumed} for consumed in (-1, 20, 21, 1.5)),
+        *({"epoch": epoch} for epoch in (-1, True)),
+    ],
+    ids=str,
 )
-def test_a_place_with_holes_that_is_none_is_refused(consumed: int, holes: str) -> None:
+def test_a_place_that_is_none_is_refused(place: dict[str, Any]) -> None:
     one = ElasticBatchSampler(range(20), 1, 0, global_batch_size=10)
     with pytest.raises(ValueError, match=r"there is no place in training|is no range"):
-        one.load_state_dict({**one.state_dict(), "consumed": consumed, "holes": holes})
-    assert one.state_dict()["consumed"] == 0
+        one.load_state_dict({**one.state_dict(), **place})
+    assert (one.epoch, one.consumed) == (0, 0)
 
 
 def test_holes_are_dealt_by_a_job_without_groups_that_goes_on_from_the_state() -> None:
