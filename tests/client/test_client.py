@@ -35,6 +35,7 @@ from tests.client import functions
 WORKERS = f"GET {GROUP_PATH}/default/elasticworkers"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 NAME = "alone"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -242,11 +243,14 @@ def test_options_of_the_script_are_sent_behind_two_dashes(dlr: Dlr) -> None:
 
 
 @pytest.mark.real
-def test_a_training_script_that_imports_dlr_imports_nothing_of_the_client() -> None:
+def test_a_training_script_that_imports_dlr_imports_nothing_of_the_client_and_nothing_heavy() -> None:
     program = "import sys, dlr; dlr.report(1); dlr.report_result(2); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert not loaded & {"kubernetes", "typer", "pydantic", "yaml", "rich", "aiohttp", "json"}
+    assert not loaded & {"torch", "kubernetes", "typer", "pydantic", "yaml", "rich", "aiohttp", "json"}
+    assert not loaded & {"urllib3", "asyncio"}
     assert "dlr.client" not in done.stdout.split()
     shared = {name for name in done.stdout.split() if name.startswith("crds.")}
     assert shared <= {"crds.progress_record", "crds.checkpoint_files"}

@@ -214,15 +214,6 @@ def test_a_signal_that_the_script_uses_itself_is_left_alone(tmp_path: Path) -> N
         process.kill()
 
 
-@pytest.mark.real
-def test_import_is_light() -> None:
-    code = "import sys, dlr; print(*sorted(m.partition('.')[0] for m in sys.modules))"
-    output = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert not {"torch", "typer", "pydantic", "urllib3", "asyncio"} & set(output.stdout.split())
-
-
 class OnGpu:
     """A tensor on a GPU, whose number nobody may wait for."""
 
