@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -15,25 +16,12 @@ from dlr.job.failures import find_culprit, heading, job_failure_line
 from dlr.job.findings import JobFinding
 from dlr.job.verdict import verdict
 from tests.cli.scripted import JSON, Dlr, Script, job, node_check, refusal, show, worker
-from tests.cli.troubled import NOW, at, troubled_events, troubled_job, troubled_workers
+from tests.cli.troubled import NOW, at, troubled_case, troubled_events, troubled_job, troubled_workers
 
 NODE = {"metadata": {"name": "node-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
-def case(
-    made: JSON | None = None,
-    workers: list[JSON] | None = None,
-    checks: list[JSON] | None = None,
-    nodes: list[JSON] | None = None,
-) -> Case:
-    return Case(
-        made or troubled_job(),
-        troubled_workers() if workers is None else workers,
-        troubled_events(),
-        NOW,
-        checks or [],
-        [NODE] if nodes is None else nodes,
-    )
+case = partial(troubled_case, nodes=[NODE])
 
 
 def warning(kind: str, message: str, reason: str | None = None) -> JSON:

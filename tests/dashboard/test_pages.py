@@ -20,12 +20,8 @@ from dlr.job.case import Case
 from dlr.job.wording import parse_time
 from tests.cli.scripted import JSON, event, job, worker
 from tests.cli.test_job_groups import group, grouped, of_group, step
-from tests.cli.troubled import NOW, RAISED, at, episode, life, troubled_events, troubled_job, troubled_workers
-
-
-def case(made: JSON | None = None, workers: list[JSON] | None = None) -> Case:
-    told = troubled_workers() if workers is None else workers
-    return Case(made or troubled_job(), told, troubled_events(), NOW)
+from tests.cli.troubled import NOW, RAISED, at, episode, life, troubled_job, troubled_workers
+from tests.cli.troubled import troubled_case as case
 
 
 def lead(step: int = 400, speed: float | None = 0.5) -> JSON:
