@@ -381,7 +381,7 @@ def test_a_wait_for_other_groups_ends_with_the_round(world: World) -> None:
 
 @pytest.mark.parametrize("reduce_dtype", [None, torch.float64])
 def test_what_fsdp_has_added_up_without_synchronization_is_gone_from_a_step_that_is_made_again(
-    reduce_dtype: torch.dtype | None, tmp_path: Any
+    reduce_dtype: torch.dtype | None, process_group: None
 ) -> None:
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
@@ -389,48 +389,40 @@ def test_what_fsdp_has_added_up_without_synchronization_is_gone_from_a_step_that
 
     if not hasattr(FSDPModule, "reset_iter_state"):
         pytest.skip("this torch has no reset_iter_state")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        net, mesh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), init_device_mesh("cpu", (1,))
-        policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
-        for block in (*net, net):
-            fully_shard(block, mesh=mesh, mp_policy=policy)
-        model: Any = net
+    net, mesh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), init_device_mesh("cpu", (1,))
+    policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
+    for block in (*net, net):
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    model: Any = net
 
-        def gradients() -> list[torch.Tensor]:
-            net(torch.ones(2, 4)).sum().backward()
-            found: list[Any] = [parameter.grad for parameter in net.parameters()]
-            net.zero_grad(set_to_none=True)
-            return [each.full_tensor().clone() for each in found if each is not None]
+    def gradients() -> list[torch.Tensor]:
+        net(torch.ones(2, 4)).sum().backward()
+        found: list[Any] = [parameter.grad for parameter in net.parameters()]
+        net.zero_grad(set_to_none=True)
+        return [each.full_tensor().clone() for each in found if each is not None]
 
-        expected = gradients()
-        model.set_requires_gradient_sync(False)
-        gradients()
-        living_modules.reset_modules([net])
-        model.set_requires_gradient_sync(True)
-        assert all(torch.equal(*pair) for pair in zip(gradients(), expected, strict=True))
-    finally:
-        torch.distributed.destroy_process_group()
+    expected = gradients()
+    model.set_requires_gradient_sync(False)
+    gradients()
+    living_modules.reset_modules([net])
+    model.set_requires_gradient_sync(True)
+    assert all(torch.equal(*pair) for pair in zip(gradients(), expected, strict=True))
 
 
-def test_ddp_reduces_gradients_by_its_own_hooks_after_a_step_that_was_broken_off(tmp_path: Any) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
-        calls: list[object] = []
+def test_ddp_reduces_gradients_by_its_own_hooks_after_a_step_that_was_broken_off(process_group: None) -> None:
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    calls: list[object] = []
 
-        def hook(state, bucket):  # type: ignore[no-untyped-def]  # torch looks at annotations
-            calls.append(state)
-            done = torch.futures.Future()
-            done.set_result(bucket.buffer())
-            return done
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # torch looks at annotations
+        calls.append(state)
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
 
-        net.register_comm_hook("mine", hook)
-        living_modules.reset_modules([net])
-        net(torch.ones(1, 2)).sum().backward()
-        assert calls == ["mine"]
-    finally:
-        torch.distributed.destroy_process_group()
+    net.register_comm_hook("mine", hook)
+    living_modules.reset_modules([net])
+    net(torch.ones(1, 2)).sum().backward()
+    assert calls == ["mine"]
 
 
 def test_with_step_says_once_why_it_changes_nothing(
