@@ -55,17 +55,20 @@ def test_all_waits_for_other_groups_end_with_the_round() -> None:
         news.await_membership(1, has_met=False)
 
 
-def test_what_the_script_does_after_its_round_is_over_counts_for_nobody() -> None:
+def test_what_the_script_does_after_its_round_is_over_counts_for_nobody_and_generators_begin_again() -> None:
     process = Lives(2)
     training, model, optimizer = join(process, loads=1)
-    for step in training.steps(3):
+    drawn = []
+    for step in training.steps(4):
         process.made.append(int(step))
+        drawn.append((random.random(), float(torch.rand(())), numpy.random.random()))
         if len(process.made) == 2:
             training.leave_round()
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert process.made == [0, 1, 1, 2]
+    assert process.made == [0, 1, 1, 2, 3]
+    assert drawn[2:4] == drawn[:2], "where the loop has found them"
 
 
 def test_inner_steps_begin_again_with_the_checkpoints_and_its_parameters_are_the_global_ones() -> None:
@@ -98,17 +101,3 @@ def test_an_outer_optimizer_that_no_checkpoint_has_is_as_it_was_made() -> None:
         optimizer.step()
     assert process.made == [0, 1, 2, 3, 2, 3, 4, 5]
     assert momenta == [False, False, True, True, False, False, True, True]
-
-
-def test_generators_are_where_the_loop_has_found_them() -> None:
-    process = Lives(2)
-    training, model, optimizer = join(process, loads=1)
-    drawn = []
-    for step in training.steps(4):
-        process.made.append(int(step))
-        drawn.append((random.random(), float(torch.rand(())), numpy.random.random()))
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert process.made == [0, 1, 1, 2, 3]
-    assert drawn[2:4] == drawn[:2]
