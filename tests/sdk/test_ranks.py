@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from dlr import ranks
 from dlr.checkpoint.choosing import Listing
 from dlr.checkpoint.outlines import Outline
-from dlr.checkpoint.storage import StorageError
+from dlr.checkpoint.storage import File, Manifest, StorageError
 from tests.forks import forks
 
 ROOT = Path(__file__).parents[2]
@@ -152,3 +153,10 @@ def test_whatever_a_rank_sends_is_a_listing_and_an_outline_or_an_error_that_call
         Listing.of(told)
     with suppress(ValueError, TypeError, KeyError):
         Outline.of_wire(told)
+
+
+def test_listings_and_outlines_come_back_as_they_were() -> None:
+    listing = Listing((Manifest("ns/job", 3, 2, "a", (File("a", 1, 2**64 - 1),)),), ("step-2: bad",))
+    assert Listing.of(json.loads(json.dumps(asdict(listing)))) == listing
+    outline = Outline({((0, 8), (1, 4)): ((0, 4), (1, 2)), (): ()}, "a", "b", "c", "d", "e")
+    assert Outline.of_wire(json.loads(json.dumps(outline.to_wire()))) == outline
