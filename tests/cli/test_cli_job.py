@@ -32,6 +32,7 @@ from tests.cli.scripted import (
     listing,
     pod,
     refusal,
+    show,
     worker,
 )
 
@@ -49,10 +50,8 @@ NO_JOB = refusal(404, "NotFound", 'elasticjobs "digits" not found', name="digits
 
 def script_job(server: Script, **status_fields: Any) -> None:
     running = {"phase": "Running", "rendezvous": WORLD} | status_fields
+    show(server, job(**running), [worker(2), worker(1), worker(0, podName=None, phase="Pending")])
     server.answers |= {
-        f"GET {JOBS}/digits": job(**running),
-        f"GET {WORKERS}": listing(worker(2), worker(1), worker(0, podName=None, phase="Pending")),
-        f"GET {EVENTS}": listing(),
         f"GET {PODS}/digits-worker-1-1": pod("digits-worker-1-1"),
         f"GET {PODS}/digits-worker-2-1": pod("digits-worker-2-1"),
         f"GET {PODS}/digits-worker-1-1/log": "2026-01-01T00:00:01.5Z one\n2026-01-01T00:00:02Z two\n",
