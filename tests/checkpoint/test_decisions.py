@@ -20,10 +20,11 @@ from torch.testing._internal.two_tensor import TwoTensor
 from agent.slots.format import Mark
 from dlr.checkpoint import interval
 from dlr.checkpoint.interval import LARGEST_SHARE, SaveSchedule, best_interval, is_due, next_interval
+from dlr.checkpoint.memory import Layout
 from dlr.checkpoint.plan import Piece, divide
 from dlr.checkpoint.saver import persist
 from dlr.checkpoint.state import capture
-from tests.checkpoint.states import assert_whole, load, load_stored, request, saved, state
+from tests.checkpoint.states import assert_whole, load, load_stored, request, saved, set_step, state
 
 many = settings(max_examples=50, deadline=None)
 seconds = st.floats(1e-6, 1e4)
@@ -346,3 +347,13 @@ def test_an_optimizer_may_have_its_parameters_in_another_order(steps: int, named
         assert torch.equal(here["exp_avg"], there["exp_avg"])
     (group,) = back["optimizer"].param_groups
     assert group.get("param_names", ["other", "one"]) == ["other", "one"]
+
+
+def test_the_layout_is_kept_until_the_state_has_another_form() -> None:
+    made = state(1)
+    layout = Layout(capture(made))
+    set_step(made, 99_999)
+    assert layout.fits(capture(made))
+    made["note"] = "x" * 10_000
+    assert not layout.fits(capture(made))
+    assert not Layout(capture(state(1))).fits(capture(state(1, 5_001)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from crds.checkpoint_files import KeptIn
 from crds.progress_record import (
     BOUNDARY,
     ENV_PROGRESS_FILE,
+    EXIT_LEFT,
     GO_ON,
     GOES_ALONE,
     KEEPS_IN,
@@ -76,6 +78,10 @@ def test_it_waits_while_it_is_held_without_burning_a_core(
     monkeypatch.setattr(leaving, "time", SimpleNamespace(monotonic=lambda: NOW, sleep=sleep))
     assert leaving.boundary(5) == answer
     assert sleeps == [leaving.LOOK_SECONDS] * 9
+    with pytest.raises(SystemExit) as ended:
+        leaving.leave()
+    gc.unfreeze()  # this process goes on
+    assert ended.value.code == EXIT_LEFT
 
 
 def test_it_leaves_by_no_vote_once_its_agent_has_said_no_more(record: Record) -> None:

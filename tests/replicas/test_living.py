@@ -69,6 +69,10 @@ def test_what_the_script_does_after_its_round_is_over_counts_for_nobody_and_gene
         optimizer.zero_grad()
     assert process.made == [0, 1, 1, 2, 3]
     assert drawn[2:4] == drawn[:2], "where the loop has found them"
+    woken: list[str] = []
+    training._meetings.news.notify = lambda: woken.append("those that wait")
+    training.wake()
+    assert woken == ["those that wait"]
 
 
 def test_inner_steps_begin_again_with_the_checkpoints_and_its_parameters_are_the_global_ones() -> None:
